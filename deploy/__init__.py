@@ -1,0 +1,1 @@
+"""Where farflung runs: this machine, an emulated WAN, images and recipes."""

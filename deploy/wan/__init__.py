@@ -1,0 +1,1 @@
+"""An emulated wide-area network of network namespaces on one Linux machine."""

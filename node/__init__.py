@@ -1,0 +1,1 @@
+"""The worker: one device that trains one stage."""

@@ -1,0 +1,443 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class JoinRequest(_message.Message):
+    __slots__ = ("version", "protocol", "run", "ticket", "name", "address", "certificate_request", "device")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    protocol: int
+    run: str
+    ticket: str
+    name: str
+    address: str
+    certificate_request: bytes
+    device: Device
+    def __init__(self, version: _Optional[str] = ..., protocol: _Optional[int] = ..., run: _Optional[str] = ..., ticket: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., device: _Optional[_Union[Device, _Mapping]] = ...) -> None: ...
+
+class Device(_message.Message):
+    __slots__ = ("kind", "description", "tflops", "memory_bytes", "cores")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    TFLOPS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    description: str
+    tflops: float
+    memory_bytes: int
+    cores: int
+    def __init__(self, kind: _Optional[str] = ..., description: _Optional[str] = ..., tflops: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., cores: _Optional[int] = ...) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("refused", "name", "session", "secret", "certificate", "authority", "job", "facts", "term")
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    refused: str
+    name: str
+    session: str
+    secret: str
+    certificate: bytes
+    authority: bytes
+    job: str
+    facts: str
+    term: int
+    def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    FLUSHED_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    EVAL_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    heartbeat: Heartbeat
+    links: Links
+    flushed: Flushed
+    prepared: Prepared
+    step: StepDone
+    eval: EvalDone
+    evidence: Evidence
+    warning: Warning
+    goodbye: Goodbye
+    finished: Finished
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., flushed: _Optional[_Union[Flushed, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ..., eval: _Optional[_Union[EvalDone, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("session", "view")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    view: int
+    def __init__(self, session: _Optional[str] = ..., view: _Optional[int] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("trainer_age", "doing")
+    TRAINER_AGE_FIELD_NUMBER: _ClassVar[int]
+    DOING_FIELD_NUMBER: _ClassVar[int]
+    trainer_age: float
+    doing: str
+    def __init__(self, trainer_age: _Optional[float] = ..., doing: _Optional[str] = ...) -> None: ...
+
+class Links(_message.Message):
+    __slots__ = ("links",)
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    links: _containers.RepeatedCompositeFieldContainer[LinkMeasurement]
+    def __init__(self, links: _Optional[_Iterable[_Union[LinkMeasurement, _Mapping]]] = ...) -> None: ...
+
+class LinkMeasurement(_message.Message):
+    __slots__ = ("to", "latency_s", "bandwidth_bps")
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_S_FIELD_NUMBER: _ClassVar[int]
+    BANDWIDTH_BPS_FIELD_NUMBER: _ClassVar[int]
+    to: str
+    latency_s: float
+    bandwidth_bps: float
+    def __init__(self, to: _Optional[str] = ..., latency_s: _Optional[float] = ..., bandwidth_bps: _Optional[float] = ..., **kwargs) -> None: ...
+
+class Flushed(_message.Message):
+    __slots__ = ("view", "step", "ready_step", "norm", "sections", "layers")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    READY_STEP_FIELD_NUMBER: _ClassVar[int]
+    NORM_FIELD_NUMBER: _ClassVar[int]
+    SECTIONS_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    view: int
+    step: int
+    ready_step: int
+    norm: float
+    sections: _containers.RepeatedCompositeFieldContainer[SectionState]
+    layers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., ready_step: _Optional[int] = ..., norm: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., layers: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SectionState(_message.Message):
+    __slots__ = ("section", "round", "chain")
+    SECTION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    section: str
+    round: int
+    chain: int
+    def __init__(self, section: _Optional[str] = ..., round: _Optional[int] = ..., chain: _Optional[int] = ...) -> None: ...
+
+class Prepared(_message.Message):
+    __slots__ = ("view", "fingerprints")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINTS_FIELD_NUMBER: _ClassVar[int]
+    view: int
+    fingerprints: _containers.RepeatedCompositeFieldContainer[Fingerprint]
+    def __init__(self, view: _Optional[int] = ..., fingerprints: _Optional[_Iterable[_Union[Fingerprint, _Mapping]]] = ...) -> None: ...
+
+class Fingerprint(_message.Message):
+    __slots__ = ("section", "round", "content")
+    SECTION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    section: str
+    round: int
+    content: int
+    def __init__(self, section: _Optional[str] = ..., round: _Optional[int] = ..., content: _Optional[int] = ...) -> None: ...
+
+class StepDone(_message.Message):
+    __slots__ = ("view", "step", "loss_sum", "tokens", "samples", "seconds", "compute_seconds", "bytes_updates", "bytes_activations", "bytes_other", "bytes_dense", "notes")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_UPDATES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_ACTIVATIONS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OTHER_FIELD_NUMBER: _ClassVar[int]
+    BYTES_DENSE_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    view: int
+    step: int
+    loss_sum: float
+    tokens: int
+    samples: int
+    seconds: float
+    compute_seconds: float
+    bytes_updates: int
+    bytes_activations: int
+    bytes_other: int
+    bytes_dense: int
+    notes: str
+    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., bytes_updates: _Optional[int] = ..., bytes_activations: _Optional[int] = ..., bytes_other: _Optional[int] = ..., bytes_dense: _Optional[int] = ..., notes: _Optional[str] = ...) -> None: ...
+
+class EvalDone(_message.Message):
+    __slots__ = ("view", "step", "loss_sum", "tokens", "correct", "predictions")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CORRECT_FIELD_NUMBER: _ClassVar[int]
+    PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
+    view: int
+    step: int
+    loss_sum: float
+    tokens: int
+    correct: float
+    predictions: int
+    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., correct: _Optional[float] = ..., predictions: _Optional[int] = ...) -> None: ...
+
+class Evidence(_message.Message):
+    __slots__ = ("peer", "why")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    peer: str
+    why: str
+    def __init__(self, peer: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
+class Warning(_message.Message):
+    __slots__ = ("message", "node")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    message: str
+    node: str
+    def __init__(self, message: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("why",)
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    why: str
+    def __init__(self, why: _Optional[str] = ...) -> None: ...
+
+class Finished(_message.Message):
+    __slots__ = ("view", "step", "fingerprints")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINTS_FIELD_NUMBER: _ClassVar[int]
+    view: int
+    step: int
+    fingerprints: _containers.RepeatedCompositeFieldContainer[Fingerprint]
+    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., fingerprints: _Optional[_Iterable[_Union[Fingerprint, _Mapping]]] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("term", "measure", "flush", "view", "start", "stop", "notice")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    MEASURE_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    measure: Measure
+    flush: Flush
+    view: View
+    start: Start
+    stop: Stop
+    notice: Notice
+    def __init__(self, term: _Optional[int] = ..., measure: _Optional[_Union[Measure, _Mapping]] = ..., flush: _Optional[_Union[Flush, _Mapping]] = ..., view: _Optional[_Union[View, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
+
+class Measure(_message.Message):
+    __slots__ = ("peers",)
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, peers: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class Flush(_message.Message):
+    __slots__ = ("view", "why")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    view: int
+    why: str
+    def __init__(self, view: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
+class Start(_message.Message):
+    __slots__ = ("view",)
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    view: int
+    def __init__(self, view: _Optional[int] = ...) -> None: ...
+
+class Stop(_message.Message):
+    __slots__ = ("why", "failed", "refused")
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    why: str
+    failed: bool
+    refused: bool
+    def __init__(self, why: _Optional[str] = ..., failed: bool = ..., refused: bool = ...) -> None: ...
+
+class Notice(_message.Message):
+    __slots__ = ("message",)
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    message: str
+    def __init__(self, message: _Optional[str] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("name", "session", "address")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    session: str
+    address: str
+    def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class View(_message.Message):
+    __slots__ = ("number", "plan", "members", "step", "cursor", "redo", "sections", "holders", "checkpoint", "norm", "why")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    REDO_FIELD_NUMBER: _ClassVar[int]
+    SECTIONS_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    NORM_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    plan: str
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    step: int
+    cursor: int
+    redo: _containers.RepeatedScalarFieldContainer[int]
+    sections: _containers.RepeatedCompositeFieldContainer[SectionState]
+    holders: _containers.RepeatedCompositeFieldContainer[Holder]
+    checkpoint: int
+    norm: float
+    why: str
+    def __init__(self, number: _Optional[int] = ..., plan: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., step: _Optional[int] = ..., cursor: _Optional[int] = ..., redo: _Optional[_Iterable[int]] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., checkpoint: _Optional[int] = ..., norm: _Optional[float] = ..., why: _Optional[str] = ...) -> None: ...
+
+class Holder(_message.Message):
+    __slots__ = ("layer", "nodes")
+    LAYER_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    layer: int
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, layer: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ArtifactName(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class Artifact(_message.Message):
+    __slots__ = ("name", "size", "piece_size", "piece_digests", "digest")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PIECE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PIECE_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size: int
+    piece_size: int
+    piece_digests: _containers.RepeatedScalarFieldContainer[bytes]
+    digest: bytes
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., piece_size: _Optional[int] = ..., piece_digests: _Optional[_Iterable[bytes]] = ..., digest: _Optional[bytes] = ...) -> None: ...
+
+class Range(_message.Message):
+    __slots__ = ("name", "offset", "length")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    offset: int
+    length: int
+    def __init__(self, name: _Optional[str] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+
+class Piece(_message.Message):
+    __slots__ = ("offset", "data")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    data: bytes
+    def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Shard(_message.Message):
+    __slots__ = ("step", "file", "offset", "data", "last", "digest", "files", "meta")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    META_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    file: str
+    offset: int
+    data: bytes
+    last: bool
+    digest: bytes
+    files: int
+    meta: str
+    def __init__(self, step: _Optional[int] = ..., file: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., last: bool = ..., digest: _Optional[bytes] = ..., files: _Optional[int] = ..., meta: _Optional[str] = ...) -> None: ...
+
+class StoreReply(_message.Message):
+    __slots__ = ("refused", "complete")
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    refused: str
+    complete: bool
+    def __init__(self, refused: _Optional[str] = ..., complete: bool = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ("run", "ticket")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    ticket: str
+    def __init__(self, run: _Optional[str] = ..., ticket: _Optional[str] = ...) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("status", "refused")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    refused: str
+    def __init__(self, status: _Optional[str] = ..., refused: _Optional[str] = ...) -> None: ...
+
+class CommandRequest(_message.Message):
+    __slots__ = ("run", "ticket", "command", "node", "argument")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    ticket: str
+    command: str
+    node: str
+    argument: str
+    def __init__(self, run: _Optional[str] = ..., ticket: _Optional[str] = ..., command: _Optional[str] = ..., node: _Optional[str] = ..., argument: _Optional[str] = ...) -> None: ...
+
+class CommandReply(_message.Message):
+    __slots__ = ("answer", "refused")
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    answer: str
+    refused: str
+    def __init__(self, answer: _Optional[str] = ..., refused: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""Who trains which layers with whom: networks, cost, search, plans, schedules."""
