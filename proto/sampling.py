@@ -1,0 +1,116 @@
+"""Which samples a step trains, and which pipeline trains which of them: pure functions of what everybody knows.
+
+The training stream is endless: position q belongs to epoch q // samples and holds sample
+``permutation(seed, epoch)[q % samples]``. The order depends on (seed, epoch) alone, never on the cluster.
+
+A view starts after step ``Position.step``. It first trains the positions of ``redo`` (what a broken view took
+from the stream and did not finish), then goes on at ``cursor``. Each step takes ``batch`` positions, so the
+batch is the same whatever joins or leaves, and nobody hands out ids.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a view takes up the stream."""
+
+    step: int = 0
+    """Last finished step; the view's first step is ``step + 1``."""
+    cursor: int = 0
+    """Positions below are trained, or listed in ``redo``."""
+    redo: tuple[int, ...] = field(default=())
+    """Positions to train again, before the stream goes on."""
+
+    def positions(self, step: int, batch: int) -> list[int]:
+        """The ``batch`` stream positions of a step of this view."""
+        start = (step - self.step - 1) * batch
+        if start < 0:
+            raise ValueError(f"step {step} is before this view, which begins with step {self.step + 1}")
+        again = list(self.redo[start : start + batch])
+        fresh = self.cursor + max(0, start - len(self.redo))
+        return again + list(range(fresh, fresh + batch - len(again)))
+
+    def after(self, step: int, batch: int, unfinished: Sequence[int] = ()) -> "Position":
+        """Where the next view takes up, when this one ends after ``step`` with some positions not finished."""
+        taken = (step - self.step) * batch
+        rest = self.redo[taken:]
+        cursor = self.cursor + max(0, taken - len(self.redo))
+        return Position(step, cursor, tuple(unfinished) + tuple(rest))
+
+    def last_step(self, total: int, batch: int) -> int:
+        """The step with which ``total`` positions of the stream are trained and nothing is left to redo."""
+        left = len(self.redo) + max(0, total - self.cursor)
+        return self.step + -(-left // batch)
+
+
+@lru_cache(maxsize=4)
+def permutation(seed: int, epoch: int, samples: int) -> npt.NDArray[np.int64]:
+    """The order of an epoch, int64 of shape [samples].
+
+    Sorts Philox words with a stable sort instead of calling ``Generator.permutation``, whose result may
+    change between numpy versions.
+    """
+    words = np.random.Philox(key=[seed & (2**64 - 1), epoch]).random_raw(samples)
+    return np.argsort(words, kind="stable")
+
+
+def sample_ids(positions: Sequence[int], seed: int, samples: int) -> list[int]:
+    """The sample at each position of the stream."""
+    return [int(permutation(seed, position // samples, samples)[position % samples]) for position in positions]
+
+
+def assign(samples: Sequence[int], microbatches: Sequence[int], microbatch: int) -> list[list[int]]:
+    """Indices into ``samples`` that each pipeline trains, ``microbatches[d] * microbatch`` for pipeline d.
+
+    A sample prefers the pipeline that its own hash names, so that it meets the same AQ-SGD buffers every epoch;
+    what does not fit there fills the others in order. The sizes are exactly the plan's shares.
+    """
+    room = [count * microbatch for count in microbatches]
+    if sum(room) != len(samples):
+        raise ValueError(f"{len(samples)} samples, but the plan's shares add up to {sum(room)}")
+    edges = np.cumsum(room) / max(1, sum(room))
+    mine: list[list[int]] = [[] for _ in room]
+    homeless = []
+    for index, sample in enumerate(samples):
+        hashed = ((sample + 1) * 0x9E3779B97F4A7C15 & (2**64 - 1)) / 2**64
+        home = min(int(np.searchsorted(edges, hashed, side="right")), len(room) - 1)
+        if len(mine[home]) < room[home]:
+            mine[home].append(index)
+        else:
+            homeless.append(index)
+    for home, members in enumerate(mine):
+        while len(members) < room[home]:
+            members.append(homeless.pop(0))
+    return [sorted(members) for members in mine]
+
+
+def unfinished(
+    position: Position,
+    finished: Sequence[int],
+    step: int,
+    microbatches: Sequence[int],
+    microbatch: int,
+    seed: int,
+    samples: int,
+) -> list[int]:
+    """Positions that steps up to ``step`` took and that their pipeline did not finish.
+
+    Pipeline d has finished everything up to step ``finished[d]``; the list is what a new view has to redo.
+    """
+    batch = sum(microbatches) * microbatch
+    again: list[int] = []
+    for number in range(min(finished, default=step) + 1, step + 1):
+        if number <= position.step:
+            continue
+        positions = position.positions(number, batch)
+        shares = assign(sample_ids(positions, seed, samples), microbatches, microbatch)
+        for done, share in zip(finished, shares, strict=True):
+            if done < number:
+                again += [positions[index] for index in share]
+    return sorted(again)
