@@ -27,12 +27,8 @@ def main() -> None:
         text = re.sub(r"^from farflung\.proto import", "from . import", text, flags=re.MULTILINE)
         text = re.sub(r"^import farflung\.proto\.(\w+)$", r"from . import \1", text, flags=re.MULTILINE)
         text = re.sub(r"farflung\.proto\.(\w+_pb2)\.", r"\1.", text)
-        if (
-            "_grpc" in made.name
-            and "service"
-            not in (HERE / made.name.replace("_pb2_grpc.pyi", ".proto").replace("_pb2_grpc.py", ".proto")).read_text()
-        ):
-            continue
+        if "_grpc" in made.name and "Servicer" not in text:
+            continue  # that file defines messages only
         (HERE / made.name).write_text(text)
 
 
