@@ -1,0 +1,45 @@
+"""Errors that a person reads.
+
+    FarflungError       exit status 2: something that the person can change
+    ├── JobError        2: the job file, or what it points to, is wrong
+    ├── Refused         3: the coordinator refused (ticket, version, name, address)
+    └── RunFailed       4: the run started and could not be finished
+
+The front door prints ``error: message`` and ``hint: hint``, without a traceback, and exits with ``status``.
+"""
+
+from __future__ import annotations
+
+
+class FarflungError(Exception):
+    """What happened and where (``message``), what to type or change next (``hint``), and the exit ``status``."""
+
+    status = 2
+
+    def __init__(self, message: str, hint: str = "", status: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        if status is not None:
+            self.status = status
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class JobError(FarflungError):
+    """The job file, or a file that it names, is wrong."""
+
+    status = 2
+
+
+class Refused(FarflungError):
+    """The coordinator refused a node or a command."""
+
+    status = 3
+
+
+class RunFailed(FarflungError):
+    """The run failed after it had started."""
+
+    status = 4

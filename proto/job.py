@@ -1,0 +1,268 @@
+"""The job: what to train. One pydantic model for each table of the job file, same keys, same meaning.
+
+A job travels to nodes as JSON (``Job.model_dump_json`` / ``Job.model_validate_json``); a job file is read
+by :func:`load_job`, which names every mistake with file, line and key.
+A field's description is the sentence that an error shows as "allowed".
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "gpt_neox")
+CheckCodec = Callable[[str, str], None]
+"""``check(spec, role)``: ValueError when the codec does not exist or does not fit the role, one of
+"update", "gradient", "activation", "activation_gradient"."""
+
+
+def _choice(*allowed: str, later: tuple[str, ...] = ()) -> BeforeValidator:
+    """One word of ``allowed``; words of ``later`` (``x*``: anything that begins with x) are refused as "not yet"."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, str) or value in allowed:
+            return value
+        for word in later:
+            if value == word or (word.endswith("*") and value.startswith(word[:-1])) or (word == ":" and ":" in value):
+                message = "not yet: {value} is not supported by this version; allowed now: {allowed}"
+                raise PydanticCustomError("not_yet", message, {"value": repr(value), "allowed": ", ".join(allowed)})
+        near = difflib.get_close_matches(value, allowed, 1, 0.5)
+        nearest = f"; did you mean {near[0]!r}?" if near else ""
+        message = "{value} is not one of {allowed}{nearest}"
+        context = {"value": repr(value), "allowed": ", ".join(allowed), "nearest": nearest}
+        raise PydanticCustomError("choice", message, context)
+
+    return BeforeValidator(check)
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Count = Annotated[int, Field(ge=1)]
+Code = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+Files = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
+
+
+class Table(BaseModel):
+    """A table of the job file: no unknown keys, no silent conversions (``"4"`` is not 4), not changed after reading."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Run(Table):
+    """``[run]``: the name, the seed, how long."""
+
+    name: str = Field(
+        default="", pattern=r"^[\w.-]*$", description="letters, digits, '.', '_' and '-' (default: the job file's name)"
+    )
+    seed: int = Field(default=1, ge=0, lt=2**63, description="a whole number, 0 or more")
+    epochs: Count | None = Field(default=None, description="a whole number of passes over the data (or give steps)")
+    steps: Count | None = Field(default=None, description="a whole number of steps (or give epochs)")
+
+
+class Model(Table):
+    """``[model]``: exactly one of ``family`` (with its shape), ``pretrained`` (a folder) and ``build`` (a function)."""
+
+    family: Annotated[str | None, _choice(*FAMILIES)] = Field(default=None, description=", ".join(FAMILIES))
+    layers: Count | None = Field(default=None, description="a whole number of transformer blocks")
+    width: Count | None = Field(default=None, description="the hidden size, a multiple of heads")
+    heads: Count | None = Field(default=None, description="a whole number of attention heads")
+    context: Annotated[int, Field(ge=2)] | None = Field(
+        default=None, description="tokens a training sample is predicted on, 2 or more"
+    )
+    vocabulary: Count | None = Field(
+        default=None, description="a whole number, at least the tokenizer's (default: the tokenizer's)"
+    )
+    kv_heads: Count | None = Field(default=None, description="a divisor of heads (families with grouped queries)")
+    pretrained: str | None = Field(default=None, description="a folder with config.json and *.safetensors")
+    build: Code | None = Field(default=None, description='"package.module:function"')
+    tie: bool | None = Field(default=None, description="true or false (default: the family's own)")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="a number from 0 to less than 1")
+
+
+class Data(Table):
+    """``[data]``: exactly one of ``text``, ``jsonl`` and ``build``."""
+
+    text: Files | None = Field(default=None, description='file names or patterns, ["data/*.txt"]')
+    jsonl: Files | None = Field(default=None, description='file names or patterns, ["data/*.jsonl"]')
+    field: str = Field(default="text", min_length=1, description="the key of a jsonl line that holds its text")
+    build: Code | None = Field(default=None, description='"package.module:function"')
+    tokenizer: str = Field(default="bytes", min_length=1, description='"bytes", or a folder that AutoTokenizer loads')
+    validation: float = Field(default=0.05, ge=0, lt=1, description="the part held out, a number from 0 to less than 1")
+    where: Annotated[Literal["coordinator"], _choice("coordinator", later=("node",))] = Field(
+        default="coordinator", description='"coordinator"'
+    )
+
+
+class Train(Table):
+    """``[train]``: batch, optimiser and its schedule. ``clip = 0``: no clipping; ``eval_every = 0``: at the end."""
+
+    batch: Count = Field(default=32, description="a whole number of samples a step, over all pipelines")
+    microbatch: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="a divisor of batch (default: the largest one up to 4)"
+    )
+    optimizer: Annotated[
+        Literal["adamw", "sgd"], _choice("adamw", "sgd", later=("lamb", "onebit_adam", "zero_one_adam", ":"))
+    ] = Field(default="adamw", description="adamw, sgd")
+    learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False, description="a number above 0")
+    min_learning_rate_ratio: float = Field(
+        default=0.0, ge=0, le=1, description="a number from 0 to 1: where the decay ends"
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="a whole number, 0 or more")
+    decay: Annotated[Literal["cosine", "none"], _choice("cosine", "none", later=("linear",))] = Field(
+        default="cosine", description="cosine, none"
+    )
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="a number, 0 or more")
+    betas: Annotated[tuple[float, float], Field(strict=False)] = Field(
+        default=(0.9, 0.95), description="two numbers from 0 to less than 1"
+    )
+    eps: float = Field(default=1e-8, gt=0, allow_inf_nan=False, description="a number above 0")
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="a number from 0 to less than 1 (sgd)")
+    clip: float = Field(
+        default=1.0, ge=0, allow_inf_nan=False, description="the largest global gradient norm; 0: no clipping"
+    )
+    precision: Annotated[Literal["fp32", "bf16"], _choice("fp32", "bf16", later=("fp16", "fp8"))] = Field(
+        default="fp32", description="fp32, bf16"
+    )
+    recompute: bool = Field(default=False, description="true or false")
+    eval_every: int = Field(default=50, ge=0, description="a whole number of steps; 0: only at the end")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_microbatch(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "microbatch" not in data:
+            batch = data.get("batch", 32)
+            if isinstance(batch, int) and not isinstance(batch, bool) and batch >= 1:
+                data = {**data, "microbatch": max(size for size in range(1, 5) if batch % size == 0)}
+        return data
+
+    @property
+    def microbatches(self) -> int:
+        """How many microbatches a step has, over all pipelines."""
+        return self.batch // self.microbatch
+
+
+class Parallel(Table):
+    """``[parallel]``: the cluster's shape. ``min_nodes``: the run starts when so many nodes are in."""
+
+    stages: Literal["auto"] | Count = Field(default="auto", description='"auto" or a whole number')
+    pipelines: Literal["auto"] | Count = Field(default="auto", description='"auto" or a whole number')
+    schedule: Annotated[Literal["gpipe", "1f1b"], _choice("gpipe", "1f1b", later=("interleaved",))] = Field(
+        default="1f1b", description="gpipe, 1f1b"
+    )
+    min_nodes: Count = Field(default=1, description="a whole number of nodes")
+
+
+class Updates(Table):
+    """``[updates]``: how the nodes of a group agree on weights."""
+
+    mode: Annotated[Literal["gradient", "delta"], _choice("gradient", "delta")] = Field(
+        default="gradient", description="gradient, delta"
+    )
+    every: Count = Field(default=1, description="a whole number of steps between rounds (1 in gradient mode)")
+    overlap: int = Field(
+        default=0, ge=0, description="0 or 1: steps that a round may be in flight (0 in gradient mode)"
+    )
+    pattern: Annotated[
+        Literal["auto", "publishers", "all_to_all"],
+        _choice("auto", "publishers", "all_to_all", later=("two_level", "gossip", "async")),
+    ] = Field(default="auto", description="auto, publishers, all_to_all")
+    codec: str = Field(default="none", min_length=1, description="a codec, `name` or `name:key=value,key=value`")
+    dense_rounds: int = Field(default=0, ge=0, description="a whole number of first rounds with codec none")
+    outer: Annotated[Literal["average"], _choice("average", later=("nesterov*", "sgd*", "momentum*", "adam*"))] = Field(
+        default="average", description='"average"'
+    )
+    block: int = Field(
+        default=65536, ge=256, le=2**26, multiple_of=8, description="elements of a block, a multiple of 8"
+    )
+
+
+class Activations(Table):
+    """``[activations]``: the codecs between stages."""
+
+    forward: str = Field(default="none", min_length=1, description="a codec for activations")
+    backward: str = Field(default="none", min_length=1, description="a codec for gradients of activations")
+
+
+class Checkpoint(Table):
+    """``[checkpoint]``. ``to`` is relative to the run's state folder; ``every = 0``: only at the end."""
+
+    every: int = Field(default=100, ge=0, description="a whole number of steps; 0: only at the end")
+    keep: Count = Field(default=3, description="a whole number of checkpoints")
+    to: str = Field(default="checkpoints", min_length=1, description="a folder, relative to the state folder")
+
+
+class Job(Table):
+    """A whole job file. Paths in it are absolute once it was read from a file (except ``checkpoint.to``)."""
+
+    run: Run = Run()
+    model: Model
+    data: Data
+    train: Train = Train(microbatch=4)
+    parallel: Parallel = Parallel()
+    updates: Updates = Updates()
+    activations: Activations = Activations()
+    checkpoint: Checkpoint = Checkpoint()
+
+    def steps(self, samples: int) -> int:
+        """Steps of the whole run with ``samples`` training samples; the last batch may reach into a further epoch."""
+        if self.run.steps is not None:
+            return self.run.steps
+        return math.ceil((self.run.epochs or 1) * samples / self.train.batch)
+
+
+class LayerProfile(BaseModel):
+    """What one layer costs: weights, flops of forward and backward for one sample, elements that it hands on."""
+
+    name: str
+    parameters: int
+    flops_per_sample: float
+    activation_elements_per_sample: int
+
+
+class Profile(BaseModel):
+    """What ``python -m farflung.node.profile`` found out about the model (and about ``build`` data)."""
+
+    layers: list[LayerProfile]
+    tied: bool
+    family: str
+    samples: int | None = None
+    """Training samples of ``data.build``; None for text."""
+    validation_samples: int | None = None
+
+
+class Facts(BaseModel):
+    """What the coordinator found out about data and model; every node gets it with its JoinReply.
+
+    Text: the artifact ``data/tokens`` is a matrix of ``samples + validation_samples`` rows of ``context + 1`` tokens
+    (little-endian ``token_dtype``, nothing else in the file): training sample i is row i, validation sample j is row
+    ``samples + j``. A row's inputs are its first ``context`` tokens, its targets its last. Neighbouring windows of the
+    text share one token; which windows are held out depends on the data alone, never on the seed or the cluster.
+    ``tokens_digest`` is the sha256 (hex) of that file, empty for ``data.build`` (then also no ``data/tokens``).
+    ``vocabulary`` is the model's: ``model.vocabulary`` or else the tokenizer's (256 for "bytes").
+    ``artifacts``: name -> sha256 (hex): ``data/tokens``, ``model/FILE`` (pretrained), ``tokenizer/FILE``.
+    """
+
+    samples: int
+    validation_samples: int
+    context: int
+    vocabulary: int
+    token_dtype: str
+    steps: int
+    tokens_digest: str
+    profile: Profile
+    artifacts: dict[str, str]
+
+
+def load_job(path: str | Path, check_codec: CheckCodec | None = None) -> Job:
+    """Read and check a job file; relative paths in it are taken from its folder. JobError names every mistake."""
+    from .jobfile import load_job as load
+
+    return load(path, check_codec)

@@ -1,0 +1,400 @@
+"""Reading a job file: every mistake in one message, with file, line, key, what is allowed and the nearest word.
+
+tomllib keeps no positions, so :func:`key_lines` finds the line of every key with a small scanner of its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Iterator
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from .errors import JobError
+from .job import FAMILIES, CheckCodec, Facts, Job
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Key = tuple[str, ...]
+Mistake = tuple[Key, str]
+
+_LATER = {
+    ("updates", "agreed"): "rounds whose members need not agree",
+    ("model", "untie"): "model.untie; write tie = false",
+    ("run", "database"): "a database server",
+}
+_RESUMABLE = {
+    ("run", "steps"),
+    ("run", "epochs"),
+    ("updates", "codec"),
+    ("activations", "forward"),
+    ("activations", "backward"),
+    ("train", "learning_rate"),
+    ("train", "min_learning_rate_ratio"),
+    ("train", "warmup_steps"),
+    ("train", "decay"),
+}
+
+
+def load_job(path: str | Path, check_codec: CheckCodec | None = None) -> Job:
+    """Read and check a job file; relative paths in it are taken from its folder. JobError names every mistake."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise JobError(f"there is no job file {path}", "`farflung job init` writes one") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(f"cannot read the job file {path}: {error}") from None
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise JobError(f"{path} is not TOML: {error}", 'strings need quotes: name = "x"') from None
+    lines = key_lines(text)
+    try:
+        job = Job.model_validate(raw)
+    except ValidationError as error:
+        raise _job_error(path, lines, list(_schema_mistakes(error, raw))) from None
+    job = _resolved(job, path)
+    mistakes = list(job_mistakes(job, check_codec))
+    if mistakes:
+        raise _job_error(path, lines, mistakes)
+    return job
+
+
+def key_lines(text: str) -> dict[Key, int]:
+    """Line number (from 1) of every table header and ``key =`` of a TOML text, by full key."""
+    found: dict[Key, int] = {}
+    table: Key = ()
+    depth, quote = 0, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not depth and not quote:
+            if stripped.startswith("["):
+                table = _key(stripped.split("#")[0].strip().strip("[]"))
+                found.setdefault(table, number)
+                continue
+            if "=" in stripped and not stripped.startswith("#"):
+                found.setdefault(table + _key(stripped.split("=", 1)[0]), number)
+        depth, quote = _scan(line, depth, quote)
+    return found
+
+
+def _key(text: str) -> Key:
+    return tuple(part.strip().strip("\"'") for part in text.split("."))
+
+
+def _scan(line: str, depth: int, quote: str) -> tuple[int, str]:
+    """Bracket depth and open triple quote after a line."""
+    at = 0
+    while at < len(line):
+        rest = line[at:]
+        if quote:
+            if rest.startswith("\\") and quote[0] == '"':
+                at += 2
+                continue
+            if rest.startswith(quote):
+                at += len(quote)
+                quote = ""
+                continue
+        elif rest[0] == "#":
+            break
+        elif rest[0] in "\"'":
+            quote = rest[0] * 3 if rest.startswith(rest[0] * 3) else rest[0]
+            at += len(quote)
+            continue
+        elif rest[0] in "[{":
+            depth += 1
+        elif rest[0] in "]}":
+            depth -= 1
+        at += 1
+    return max(depth, 0), quote if len(quote) == 3 else ""
+
+
+def _job_error(path: Path, lines: dict[Key, int], mistakes: list[Mistake]) -> JobError:
+    """One error of all mistakes, in the order of the file."""
+    placed = []
+    for key, sentence in mistakes:
+        line = next((lines[key[:length]] for length in range(len(key), 0, -1) if key[:length] in lines), 0)
+        placed.append((line or 10**9, f"{path}:{line}: {sentence}" if line else f"{path}: {sentence}"))
+    placed.sort(key=lambda item: item[0])
+    count = "" if len(placed) == 1 else f" ({len(placed)} mistakes)"
+    return JobError("\n".join(text for _, text in placed), f"edit {path} and start again{count}")
+
+
+def _schema_mistakes(error: ValidationError, raw: dict[str, Any]) -> Iterator[Mistake]:
+    for item in error.errors():
+        parts = [str(part) for part in item["loc"] if isinstance(part, str)]
+        key = tuple(parts[:2])
+        yield key, _schema_sentence(key, item, raw)
+
+
+def _schema_sentence(key: Key, item: Any, raw: dict[str, Any]) -> str:
+    name = ".".join(key)
+    table = _table(key[0]) if key else None
+    if item["type"] == "extra_forbidden":
+        if key in _LATER:
+            return f"{name}: not yet: {_LATER[key]}"
+        if len(key) == 1:
+            return f"unknown table [{name}]{_nearest(key[0], Job.model_fields)}; allowed: {_words(Job.model_fields)}"
+        assert table is not None
+        known = table.model_fields
+        elsewhere = [f"[{other}]" for other in Job.model_fields if key[1] in _table(other).model_fields]
+        near = f"; it belongs into {' or '.join(elsewhere)}" if elsewhere else _nearest(key[1], known)
+        return f"unknown key {name}{near}; allowed in [{key[0]}]: {_words(known)}"
+    if item["type"] == "missing":
+        return f"the table [{name}] is missing" if len(key) == 1 else f"{name} is missing; allowed: {_allowed(key)}"
+    if item["type"] in ("not_yet", "choice"):
+        return f"{name}: {item['msg']}"
+    if len(key) == 1:
+        return f"[{name}] must be a table"
+    return f"{name} = {_shown(item.get('input'))} is wrong: allowed is {_allowed(key)}"
+
+
+def _allowed(key: Key) -> str:
+    field = _table(key[0]).model_fields.get(key[1])
+    return field.description or "see docs/reference.md" if field else "see docs/reference.md"
+
+
+def _table(name: str) -> type[BaseModel]:
+    field = Job.model_fields.get(name)
+    annotation = field.annotation if field else None
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else BaseModel
+
+
+def _words(known: Any) -> str:
+    return ", ".join(known)
+
+
+def _nearest(word: str, known: Any) -> str:
+    american = {"optimiser": "optimizer", "tokeniser": "tokenizer"}.get(word, word)
+    near = difflib.get_close_matches(american, list(known), 1, 0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _resolved(job: Job, path: Path) -> Job:
+    """Paths made absolute from the job file's folder; the run named after the file unless it has a name."""
+    folder = path.resolve().parent
+
+    def absolute(text: str) -> str:
+        return str(folder / Path(text).expanduser())
+
+    data = {"text": job.data.text and [absolute(text) for text in job.data.text]}
+    data["jsonl"] = job.data.jsonl and [absolute(text) for text in job.data.jsonl]
+    tokenizer = job.data.tokenizer if job.data.tokenizer == "bytes" else absolute(job.data.tokenizer)
+    pretrained = job.model.pretrained and absolute(job.model.pretrained)
+    return job.model_copy(
+        update={
+            "run": job.run.model_copy(update={"name": job.run.name or path.stem}),
+            "data": job.data.model_copy(update={**data, "tokenizer": tokenizer}),
+            "model": job.model.model_copy(update={"pretrained": pretrained}),
+        }
+    )
+
+
+def job_mistakes(job: Job, check_codec: CheckCodec | None = None) -> Iterator[Mistake]:
+    """What is wrong with a job whose every value is allowed by itself: (key, sentence)."""
+    yield from _model_mistakes(job)
+    yield from _data_mistakes(job)
+    yield from _train_mistakes(job)
+    yield from _update_mistakes(job, check_codec)
+    if "://" in job.checkpoint.to:
+        yield ("checkpoint", "to"), f"not yet: checkpoint.to = {job.checkpoint.to!r}; allowed now: a local folder"
+
+
+def _model_mistakes(job: Job) -> Iterator[Mistake]:
+    model = job.model
+    given = [name for name in ("family", "pretrained", "build") if getattr(model, name) is not None]
+    if len(given) != 1:
+        have = f"both {' and '.join(given)}" if given else "none of them"
+        yield ("model",), f"[model] needs exactly one of family, pretrained, build; it has {have}"
+        return
+    shape = [
+        name
+        for name in ("layers", "width", "heads", "vocabulary", "kv_heads", "tie")
+        if getattr(model, name) is not None
+    ]
+    if given != ["family"] and shape:
+        keys = ", ".join(f"model.{name}" for name in shape)
+        yield ("model", shape[0]), f"{keys} cannot be given with model.{given[0]}, which decides it; leave it out"
+    if model.family:
+        for name in ("layers", "width", "heads", "context"):
+            if getattr(model, name) is None:
+                yield ("model",), f"model.{name} is missing; allowed: {_allowed(('model', name))}"
+        if model.width and model.heads and model.width % model.heads:
+            yield ("model", "width"), f"model.width = {model.width} is not a multiple of model.heads = {model.heads}"
+        if model.kv_heads and model.heads and model.heads % model.kv_heads:
+            yield (
+                ("model", "kv_heads"),
+                f"model.kv_heads = {model.kv_heads} does not divide model.heads = {model.heads}",
+            )
+        if model.kv_heads and model.family in ("gpt2", "gpt_neox"):
+            yield ("model", "kv_heads"), f"model.kv_heads has no meaning in the family {model.family}; leave it out"
+    if model.pretrained:
+        yield from _pretrained_mistakes(model.pretrained)
+    stages, layers = job.parallel.stages, block_count(job)
+    if stages != "auto" and layers and stages > layers + 2:
+        sentence = f"parallel.stages = {stages} is more than the model's {layers + 2} layers"
+        yield ("parallel", "stages"), f"{sentence} (embedding, {layers} blocks, head)"
+
+
+def pretrained_config(folder: str) -> dict[str, Any]:
+    """config.json of a model folder. JobError when it is missing or not JSON."""
+    path = Path(folder) / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        what = "has no config.json" if Path(folder).is_dir() else "is not a folder"
+        hint = "give a folder as transformers' save_pretrained writes it"
+        raise JobError(f"model.pretrained = {folder!r} {what}", hint) from None
+    except (OSError, ValueError) as error:
+        raise JobError(f"model.pretrained: cannot read {path}: {error}") from None
+    return config if isinstance(config, dict) else {}
+
+
+def _pretrained_mistakes(folder: str) -> Iterator[Mistake]:
+    key = ("model", "pretrained")
+    try:
+        config = pretrained_config(folder)
+    except JobError as error:
+        yield key, str(error)
+        return
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        sentence = f"model.pretrained = {folder!r} has the family {family!r}; allowed: {', '.join(FAMILIES)}"
+        yield key, sentence
+    if not any(Path(folder).glob("*.safetensors")):
+        yield key, f"model.pretrained = {folder!r} has no *.safetensors; save it with safe_serialization=True"
+
+
+def block_count(job: Job) -> int | None:
+    """Transformer blocks of the job's model where the job or the model folder says so, else None."""
+    if job.model.layers:
+        return job.model.layers
+    if job.model.pretrained:
+        try:
+            config = pretrained_config(job.model.pretrained)
+        except JobError:
+            return None
+        count = config.get("num_hidden_layers", config.get("n_layer"))
+        return count if isinstance(count, int) else None
+    return None
+
+
+def _data_mistakes(job: Job) -> Iterator[Mistake]:
+    data = job.data
+    given = [name for name in ("text", "jsonl", "build") if getattr(data, name) is not None]
+    if len(given) != 1:
+        have = f"both {' and '.join(given)}" if given else "none of them"
+        yield ("data",), f"[data] needs exactly one of text, jsonl, build; it has {have}"
+        return
+    if data.build:
+        if not job.model.build:
+            yield ("data", "build"), "data.build goes with model.build; a language model needs data.text or data.jsonl"
+    else:
+        for pattern in getattr(data, given[0]):
+            if not glob(pattern, recursive=True):
+                yield ("data", given[0]), f"data.{given[0]}: there is no file {pattern}"
+        if job.model.build and job.model.context is None:
+            yield ("model",), "model.context is missing: text for model.build is cut into samples of that many tokens"
+    if data.tokenizer != "bytes" and not Path(data.tokenizer).is_dir():
+        yield ("data", "tokenizer"), f'data.tokenizer: {data.tokenizer} is no folder; allowed: "bytes" or a folder'
+
+
+def _train_mistakes(job: Job) -> Iterator[Mistake]:
+    train, run = job.train, job.run
+    if (run.epochs is None) == (run.steps is None):
+        which = "not both" if run.epochs else "it has neither"
+        yield ("run", "epochs"), f"[run] needs epochs or steps, {which}"
+    if train.microbatch < 1 or train.batch % train.microbatch:
+        near = [size for size in range(1, train.batch + 1) if train.batch % size == 0]
+        near = sorted(sorted(near, key=lambda size: abs(size - train.microbatch))[:3])
+        sentence = f"train.microbatch = {train.microbatch} does not divide train.batch = {train.batch}"
+        yield ("train", "microbatch"), f"{sentence}; allowed near it: {', '.join(map(str, near))}"
+    elif job.parallel.pipelines != "auto" and train.microbatches < job.parallel.pipelines:
+        sentence = f"parallel.pipelines = {job.parallel.pipelines} is more than the {train.microbatches} microbatches"
+        yield ("parallel", "pipelines"), f"{sentence} of a step (train.batch / train.microbatch); each needs one"
+    if not all(0 <= beta < 1 for beta in train.betas):
+        yield ("train", "betas"), f"train.betas = {list(train.betas)}: allowed is {_allowed(('train', 'betas'))}"
+    if train.momentum and train.optimizer != "sgd":
+        yield ("train", "momentum"), f"train.momentum belongs to sgd; {train.optimizer} has betas"
+
+
+def _update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mistake]:
+    updates, activations = job.updates, job.activations
+    if updates.mode == "gradient":
+        if updates.every != 1:
+            yield (
+                ("updates", "every"),
+                f"updates.every = {updates.every}: mode gradient exchanges every step; allowed: 1",
+            )
+        if updates.overlap:
+            sentence = f"updates.overlap = {updates.overlap}: a step of mode gradient waits for its round; allowed: 0"
+            yield ("updates", "overlap"), sentence
+    elif updates.overlap > updates.every:
+        sentence = f"updates.overlap = {updates.overlap} is more than updates.every = {updates.every}"
+        yield ("updates", "overlap"), f"{sentence}: a round would overtake the next"
+    elif updates.overlap > 1:
+        yield ("updates", "overlap"), f"not yet: updates.overlap = {updates.overlap}; allowed now: 0, 1"
+    role = "gradient" if updates.mode == "gradient" else "update"
+    roles = {("updates", "codec"): (updates.codec, role)}
+    roles["activations", "forward"] = (activations.forward, "activation")
+    roles["activations", "backward"] = (activations.backward, "activation_gradient")
+    for key, (spec, wanted) in roles.items():
+        if check_codec is not None:
+            try:
+                check_codec(spec, wanted)
+            except ValueError as error:
+                yield key, f"{'.'.join(key)} = {spec!r}: {error}"
+    if uses_aqsgd(job) and job.run.epochs == 1:
+        yield ("activations", "forward"), _AQSGD_ONCE
+
+
+_AQSGD_ONCE = (
+    "activations.forward: aqsgd sends changes since a sample's last visit, and with under two epochs there is none; "
+    "allowed: run.epochs of 2 or more, or another codec (int8)"
+)
+
+
+def uses_aqsgd(job: Job) -> bool:
+    """Whether activations go as AQ-SGD."""
+    return job.activations.forward.split(":")[0].strip() == "aqsgd"
+
+
+def check_facts(job: Job, facts: Facts) -> None:
+    """What only the data and the model can tell: samples for one batch, stages, epochs of AQ-SGD. JobError."""
+    layers, stages = len(facts.profile.layers), job.parallel.stages
+    if stages != "auto" and stages > layers:
+        raise JobError(
+            f"parallel.stages = {stages} is more than the model's {layers} layers", f"write stages = {layers} or fewer"
+        )
+    if facts.samples < 1:
+        raise JobError(
+            "the data has no training sample left beside the validation part", "write a smaller data.validation"
+        )
+    if uses_aqsgd(job) and facts.steps * job.train.batch < 2 * facts.samples:
+        raise JobError(_AQSGD_ONCE, f"run.steps = {facts.steps} visits less than 2 x {facts.samples} samples")
+
+
+def refused_changes(old: Job, new: Job) -> list[str]:
+    """Keys that differ between a run's job and the one it is resumed with, and that may not change."""
+    before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
+    changed = []
+    for table, values in after.items():
+        for name, value in values.items():
+            allowed = table == "checkpoint" or (table, name) in _RESUMABLE or (table, name) == ("parallel", "min_nodes")
+            if value != before[table][name] and not allowed:
+                changed.append(f"{table}.{name} ({_shown(before[table][name])} -> {_shown(value)})")
+    return changed
