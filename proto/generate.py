@@ -27,7 +27,7 @@ def main() -> None:
         text = re.sub(r"^from farflung\.proto import", "from . import", text, flags=re.MULTILINE)
         text = re.sub(r"^import farflung\.proto\.(\w+)$", r"from . import \1", text, flags=re.MULTILINE)
         text = re.sub(r"farflung\.proto\.(\w+_pb2)\.", r"\1.", text)
-        if "_grpc" in made.name and "Servicer" not in text:
+        if "_grpc" in made.name and "def add_" not in text:
             continue  # that file defines messages only
         (HERE / made.name).write_text(text)
 
