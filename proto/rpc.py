@@ -1,0 +1,201 @@
+"""gRPC as farflung uses it: options, credentials, metadata and the one method between nodes.
+
+Every channel and server is made here, so that limits, keepalive and trust are the same everywhere.
+The values and their reasons: messages are bounded (bulk travels in chunks), pings are frequent enough
+to notice a vanished host and the server allows exactly those pings (a default server ends the
+connection with "too many pings"), and a port that is taken is an error instead of being shared.
+
+Trust
+    coordinator   serves TLS with the CA certificate itself; callers pin it (`coordinator_channel`).
+    node          serves mutual TLS with its own certificate; a peer is verified against the CA and its
+                  certificate's name is checked (`peer_channel`, `peer_server_credentials`, `peer_name`).
+    insecure      `authority` empty: no TLS anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from . import control_pb2_grpc
+
+CHUNK = 1 << 20
+"""Bytes of payload in one message of a bulk transfer."""
+
+MESSAGE_LIMIT = 8 << 20
+"""Bytes of the largest gRPC message that either side accepts."""
+
+PEER_SERVICE = "farflung.Peer"
+PEER_METHOD = "/farflung.Peer/Exchange"
+"""The generic bidirectional stream of bytes between two nodes (frames of proto.frame)."""
+
+SESSION_KEY = "farflung-session"
+COORDINATOR_NAME = "coordinator"
+"""DNS name in the coordinator's certificate, whatever its address is."""
+
+Options = list[tuple[str, Any]]
+
+CoordinatorStub = control_pb2_grpc.CoordinatorStub
+CoordinatorServicer = control_pb2_grpc.CoordinatorServicer
+add_CoordinatorServicer_to_server = control_pb2_grpc.add_CoordinatorServicer_to_server
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What one side shows and trusts, all PEM. Everything empty: insecure."""
+
+    authority: bytes = b""  # the CA certificate
+    certificate: bytes = b""  # this node's, signed by the CA
+    key: bytes = field(default=b"", repr=False)
+
+    @property
+    def secure(self) -> bool:
+        return bool(self.authority)
+
+
+# ---- options -------------------------------------------------------------------------------
+
+
+def _common_options() -> Options:
+    return [
+        ("grpc.max_send_message_length", MESSAGE_LIMIT),
+        ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+def channel_options(target_name: str | None = None) -> Options:
+    """Options of a client channel; `target_name` is the name that the server's certificate must have."""
+    options = [
+        *_common_options(),
+        ("grpc.use_local_subchannel_pool", 1),  # a channel is a connection of its own
+        ("grpc.enable_retries", 0),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 3_000),
+        # In spite of its name, the time that one connection attempt may take: TCP and TLS need 3 round trips.
+        ("grpc.min_reconnect_backoff_ms", 10_000),
+        ("grpc.enable_http_proxy", 0),
+    ]
+    if target_name is not None:
+        options.append(("grpc.ssl_target_name_override", target_name))
+    return options
+
+
+def server_options() -> Options:
+    """Options of a server: as many pings as our clients send, bounded streams, no shared port."""
+    return [
+        *_common_options(),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.max_concurrent_streams", 1024),
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+# ---- credentials ---------------------------------------------------------------------------
+
+
+def coordinator_server_credentials(certificate: bytes, key: bytes) -> grpc.ServerCredentials:
+    """Server-side TLS: the coordinator proves itself, callers do so by metadata. PEM in."""
+    return grpc.ssl_server_credentials([(key, certificate)])
+
+
+def peer_server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
+    """Mutual TLS: only certificates that the CA signed get through the handshake."""
+    return grpc.ssl_server_credentials(
+        [(credentials.key, credentials.certificate)], credentials.authority, require_client_auth=True
+    )
+
+
+def bind(server: grpc.aio.Server | grpc.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
+    """Opens HOST:PORT (port 0: any free one), with TLS if credentials are given, and returns the port.
+
+    Raises OSError when the address cannot be bound.
+    """
+    try:
+        port = (
+            server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
+        )
+    except RuntimeError as error:  # what newer grpc raises
+        raise OSError(f"cannot listen on {address}: {error}") from error
+    if port == 0:  # what older grpc returns
+        raise OSError(f"cannot listen on {address}")
+    return int(port)
+
+
+def coordinator_channel(address: str, authority: bytes) -> grpc.aio.Channel:
+    """An asyncio channel to the coordinator; `authority` is the pinned CA in PEM, empty for insecure."""
+    if not authority:
+        return grpc.aio.insecure_channel(address, options=channel_options())
+    trust = grpc.ssl_channel_credentials(authority)
+    return grpc.aio.secure_channel(address, trust, options=channel_options(COORDINATOR_NAME))
+
+
+def blocking_coordinator_channel(address: str, authority: bytes) -> grpc.Channel:
+    """The same for code without an event loop: join, status and commands of a person."""
+    if not authority:
+        return grpc.insecure_channel(address, options=channel_options())
+    trust = grpc.ssl_channel_credentials(authority)
+    return grpc.secure_channel(address, trust, options=channel_options(COORDINATOR_NAME))
+
+
+def peer_channel(address: str, peer: str, credentials: Credentials) -> grpc.aio.Channel:
+    """An asyncio channel to the node named `peer`: its certificate must carry that name."""
+    if not credentials.secure:
+        return grpc.aio.insecure_channel(address, options=channel_options())
+    trust = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
+    return grpc.aio.secure_channel(address, trust, options=channel_options(peer))
+
+
+# ---- metadata ------------------------------------------------------------------------------
+
+
+def session_metadata(name: str, session: str, secret: str) -> tuple[tuple[str, str], ...]:
+    """Metadata by which a node proves itself to the coordinator in every call after Join."""
+    return ((SESSION_KEY, f"{name} {session} {secret}"),)
+
+
+def parse_session(metadata: Sequence[tuple[str, str | bytes]] | None) -> tuple[str, str, str] | None:
+    """(name, session, secret) of a call's `context.invocation_metadata()`; None where there is none."""
+    for key, value in metadata or ():
+        if key == SESSION_KEY and isinstance(value, str):
+            parts = value.split(" ")
+            if len(parts) == 3 and all(parts):
+                return parts[0], parts[1], parts[2]
+    return None
+
+
+# ---- the method between nodes --------------------------------------------------------------
+
+PeerCall = Any  # grpc.aio.StreamStreamCall[bytes, bytes]
+PeerContext = Any  # grpc.aio.ServicerContext[bytes, bytes]
+
+
+def peer_method(channel: grpc.aio.Channel) -> PeerCall:
+    """The client's end of PEER_METHOD: an open stream with write(bytes) and read() -> bytes."""
+    identity: Any = None  # no serialisers: bytes go through as they are
+    return channel.stream_stream(PEER_METHOD, request_serializer=identity, response_deserializer=identity)(None)
+
+
+def peer_handler(serve: Callable[[PeerContext], Awaitable[None]]) -> grpc.GenericRpcHandler[bytes, bytes]:
+    """The server's end: `serve(context)` uses `context.read()` and `context.write()` until it returns."""
+
+    async def exchange(_: object, context: PeerContext) -> None:
+        await serve(context)
+
+    handler = grpc.stream_stream_rpc_method_handler(exchange)
+    return grpc.method_handlers_generic_handler(PEER_SERVICE, {"Exchange": handler})
+
+
+def peer_names(context: PeerContext) -> set[str]:
+    """Names in the certificate of the peer that called; empty without TLS."""
+    auth = context.auth_context()
+    values = [*auth.get("x509_common_name", ()), *auth.get("x509_subject_alternative_name", ())]
+    return {value.decode("utf-8", "replace") for value in values}
