@@ -1,0 +1,179 @@
+"""A stage: layers [first, last] of a model as one torch module, whose parameters keep the whole model's names."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+
+class StageModel(nn.Module, ABC):
+    """Layers ``first`` to ``last`` (inclusive) of a model with ``count`` layers; nothing else is materialised.
+
+    ``named_parameters()`` gives the names of the whole model ("transformer.h.0.attn.c_attn.weight"), in the order of
+    ``ModelDefinition.parameter_names(first, last)``. All parameters are float32. With ``recompute`` set, training
+    keeps only each layer's input and computes the layer again in the backward pass (Chen et al. 2016).
+    """
+
+    def __init__(self, first: int, last: int, count: int, recompute: bool = False) -> None:
+        super().__init__()
+        if not 0 <= first <= last < count:
+            raise ValueError(f"layers [{first}, {last}] are not a range of a model with {count} layers")
+        self.first = first
+        self.last = last
+        self.is_first = first == 0
+        self.is_last = last == count - 1
+        self.recompute = recompute
+
+    @abstractmethod
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The stage's output for one microbatch.
+
+        First stage: token ids [b, t] int64 (of a ``build`` model, the data batch). Others: the output of the stage
+        before, float32, [b, t, d] for a language model. The last stage returns logits, [b, t, vocabulary].
+        """
+
+    @abstractmethod
+    def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Sum of the loss over all targets of the microbatch, a float32 scalar (nats for a language model)."""
+
+    def target_count(self, targets: Tensor) -> int:
+        """How many targets ``loss_sum`` adds up: every element of ``targets``."""
+        return targets.numel()
+
+    def correct(self, logits: Tensor, targets: Tensor) -> int:
+        """How many targets the largest logit names; 0 where logits are not one row of classes for each target."""
+        if logits.shape[:-1] != targets.shape or targets.is_floating_point():
+            return 0
+        return int((logits.argmax(-1) == targets).sum())
+
+    def _run(self, layer: Callable[..., Any], hidden: Tensor, **keywords: Any) -> Tensor:
+        if self.recompute and self.training and torch.is_grad_enabled():
+            # No layer draws random numbers (dropout is refused), so there is no generator state to keep.
+            output = checkpoint(layer, hidden, use_reentrant=False, preserve_rng_state=False, **keywords)
+        else:
+            output = layer(hidden, **keywords)
+        result: Tensor = output[0] if isinstance(output, tuple) else output  # before transformers 5, blocks gave tuples
+        return result
+
+
+class LanguageStage(StageModel):
+    """Layers of a causal language model of `transformers`: embedding, blocks, then norm and head as one layer.
+
+    Attention is causal over whole windows without padding (scaled_dot_product_attention's own causal form).
+    Each piece is (full name, materialised module), None where the stage does not hold it. A tied head is computed
+    with the embedding (``tied_head``), under the embedding's name.
+    """
+
+    def __init__(
+        self,
+        first: int,
+        last: int,
+        count: int,
+        *,
+        embedding: tuple[str, nn.Module] | None,
+        positions: tuple[str, nn.Module] | None,
+        blocks: list[tuple[str, nn.Module]],
+        norm: tuple[str, nn.Module] | None,
+        head: tuple[str, nn.Module] | None,
+        tied_head: tuple[str, nn.Module] | None,
+        rotary: nn.Module | None,
+        recompute: bool = False,
+    ) -> None:
+        super().__init__(first, last, count, recompute)
+        for named in (embedding, positions, *blocks, norm, head, tied_head):
+            if named is not None:
+                attach(self, *named)
+        # A dictionary hides the modules from torch: they are registered once, under their full names, above.
+        pieces = {"embedding": embedding, "positions": positions, "norm": norm, "head": head, "tied_head": tied_head}
+        self._pieces = {piece: named[1] for piece, named in pieces.items() if named is not None}
+        self._blocks = [block for _, block in blocks]
+        self._rotary = [rotary] if rotary is not None and blocks else []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self._embed(inputs) if self.is_first else inputs
+        keywords: dict[str, Any] = {}
+        for rotary in self._rotary:
+            places = torch.arange(hidden.shape[1], device=hidden.device)[None]
+            keywords = {"attention_mask": None, "position_embeddings": rotary(hidden, places)}
+        for block in self._blocks:
+            hidden = self._run(block, hidden, **keywords)
+        return self._logits(hidden) if self.is_last else hidden
+
+    def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:
+        flat = logits.float().reshape(-1, logits.shape[-1])
+        return functional.cross_entropy(flat, targets.reshape(-1), reduction="sum")
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        hidden: Tensor = self._pieces["embedding"](ids)
+        if "positions" in self._pieces:
+            hidden = hidden + self._pieces["positions"](torch.arange(ids.shape[1], device=ids.device)[None])
+        return hidden
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        hidden = self._pieces["norm"](hidden)
+        if "tied_head" in self._pieces:
+            return functional.linear(hidden, self._pieces["tied_head"].get_parameter("weight"))
+        logits: Tensor = self._pieces["head"](hidden)
+        return logits
+
+
+class SequentialStage(StageModel):
+    """Children ``first`` to ``last`` of an ``nn.Sequential``; parameters are named "CHILD.NAME", as in the whole."""
+
+    def __init__(
+        self,
+        first: int,
+        last: int,
+        count: int,
+        children: list[tuple[str, nn.Module]],
+        loss: Callable[[Tensor, Tensor], Tensor],
+        recompute: bool = False,
+    ) -> None:
+        super().__init__(first, last, count, recompute)
+        for name, child in children:
+            attach(self, name, child)
+        self._children = [child for _, child in children]
+        self._loss = loss
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = inputs
+        for child in self._children:
+            hidden = self._run(child, hidden)
+        return hidden
+
+    def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return self._loss(logits, targets).float()
+
+
+def attach(root: nn.Module, path: str, module: nn.Module) -> None:
+    """Registers ``module`` below ``root`` at a dotted path, with empty modules on the way."""
+    *way, name = path.split(".")
+    for step in way:
+        below = getattr(root, step, None)
+        if below is None:
+            below = nn.Module()
+            root.add_module(step, below)
+        root = below
+    root.add_module(name, module)
+
+
+def materialise(skeleton: nn.Module, device: torch.device) -> nn.Module:
+    """Gives a module built on the meta device real float32 parameters (values undefined) on ``device``, in place.
+
+    Buffers must not be on the meta device: their values are the module's own and would be lost.
+    """
+    for module in skeleton.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            real = torch.empty(parameter.shape, dtype=torch.float32, device=device)
+            module.register_parameter(name, nn.Parameter(real))
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_meta:
+                raise ValueError(f"buffer {name} of {type(module).__name__} has no value")
+            module._buffers[name] = buffer.to(device)
+    return skeleton
