@@ -1,0 +1,177 @@
+"""The Workload of a job file: layer sizes from the model's shape, bits on the wire from the codec's name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .codecs import bits_of
+from .errors import PlanError
+from .workload import Layer, Workload, load_json
+
+FAMILIES = ("gpt2", "llama", "gpt_neox")
+BYTE_VOCABULARY = 257
+MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder's sizes. inner: width of the MLP, None for 4 x width (llama: 8/3 x width in multiples of 64)."""
+
+    family: str
+    layers: int
+    width: int
+    context: int
+    vocabulary: int
+    heads: int = 1
+    kv_heads: int | None = None
+    inner: int | None = None
+    tie: bool | None = None
+
+    @property
+    def tied(self) -> bool:
+        """Whether embedding and head share their matrix."""
+        return self.tie if self.tie is not None else self.family == "gpt2"
+
+
+def decoder_layers(shape: Shape) -> tuple[Layer, ...]:
+    """Embedding, blocks and head of a decoder. One sample is `context` tokens.
+
+    Kept for the backward pass of a block: 13 x width + inner elements a token, and the attention's scores and
+    probabilities (after Korthikanti et al. 2022).
+    """
+    width, context, vocabulary = shape.width, shape.context, shape.vocabulary
+    kv_width = width * (shape.kv_heads or shape.heads) // shape.heads
+    if shape.family == "llama":
+        inner = shape.inner or 64 * math.ceil(width * 8 / 3 / 64)
+        matrices = 2 * width * width + 2 * width * kv_width + 3 * width * inner
+        parameters = matrices + 2 * width
+    else:
+        inner = shape.inner or 4 * width
+        matrices = 4 * width * width + 2 * width * inner
+        parameters = matrices + 9 * width + inner
+    boundary = context * width
+    flops = 2.0 * matrices * context + 4.0 * context * boundary
+    stored = context * (13 * width + inner) + 2 * shape.heads * context * context
+    positions = boundary if shape.family == "gpt2" else 0
+    head = Layer(
+        "head",
+        vocabulary * width + 2 * width,
+        2.0 * vocabulary * boundary,
+        context * vocabulary,
+        context * (vocabulary + width),
+    )
+    return (
+        Layer("embedding", vocabulary * width + positions, 2.0 * boundary, boundary, boundary),
+        *(Layer(f"block {index}", parameters, flops, boundary, stored) for index in range(shape.layers)),
+        head,
+    )
+
+
+def paper_workload(layers: int = 24, batch: int = 1024, **changes: Any) -> Workload:
+    """The model that DT-FM was measured with: width 2048, context 2048, microbatch 1, fp16 on the wire, GPipe.
+
+    Blocks only, `layers` equal ones. `changes` are fields of Workload.
+    """
+    shape = Shape("gpt2", layers, 2048, 2048, 50257, heads=16)
+    values: dict[str, Any] = {
+        "layers": decoder_layers(shape)[1:-1],
+        "batch": batch,
+        "microbatch": 1,
+        "schedule": "gpipe",
+        "mode": "gradient",
+        "activation_bytes": 2.0,
+        "recompute": True,
+        "tokens_per_sample": 2048,
+    }
+    return Workload(**(values | changes))
+
+
+def workload_of(job: Mapping[str, Any], folder: Path) -> Workload:
+    """The workload of a job file's content; see Workload.from_job."""
+    model, train = _table(job, "model"), _table(job, "train")
+    parallel, updates, activations = _table(job, "parallel"), _table(job, "updates"), _table(job, "activations")
+    shape = _shape(model, _table(job, "data"), folder)
+    optimizer = str(train.get("optimizer", "adamw"))
+    mode = str(updates.get("mode", "delta"))
+    reference = 4.0 if mode == "delta" else 0.0
+    precision_bits = 16.0 if train.get("precision") == "bf16" else 32.0
+    return Workload(
+        layers=decoder_layers(shape),
+        batch=_whole(train, "batch", 32),
+        microbatch=_whole(train, "microbatch", 4),
+        stages=_wish(parallel, "stages"),
+        pipelines=_wish(parallel, "pipelines"),
+        schedule=str(parallel.get("schedule", "1f1b")),
+        mode=mode,
+        update_bits=bits_of(str(updates.get("codec", "none")), 32.0),
+        every=_whole(updates, "every", 1),
+        overlap=_whole(updates, "overlap", 0, least=0),
+        pattern=str(updates.get("pattern", "auto")),
+        activation_bits=bits_of(str(activations.get("forward", "none")), precision_bits),
+        gradient_bits=bits_of(str(activations.get("backward", "none")), precision_bits),
+        optimizer_bytes=8.0 + MOMENT_BYTES.get(optimizer, 8.0) + reference,
+        activation_bytes=precision_bits / 8,
+        recompute=bool(train.get("recompute", False)),
+        tied=shape.tied,
+        tokens_per_sample=shape.context,
+    )
+
+
+def _table(job: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = job.get(name, {})
+    if not isinstance(value, Mapping):
+        raise PlanError(f"[{name}] of the job must be a table, not {value!r}")
+    return value
+
+
+def _whole(table: Mapping[str, Any], key: str, default: int, least: int = 1) -> int:
+    value = table.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise PlanError(f"{key} of the job must be a whole number of at least {least}, not {value!r}")
+    return value
+
+
+def _wish(parallel: Mapping[str, Any], key: str) -> int | None:
+    return None if parallel.get(key, "auto") == "auto" else _whole(parallel, key, 1)
+
+
+def _shape(model: Mapping[str, Any], data: Mapping[str, Any], folder: Path) -> Shape:
+    if "build" in model:
+        raise PlanError("the job's model is built by code, so its layer sizes are only known in a run: give a Workload")
+    content: Mapping[str, Any] = model
+    if "pretrained" in model:
+        content = load_json(folder / str(model["pretrained"]) / "config.json")
+    family = str(content.get("model_type") or content.get("family", "gpt2"))
+    if family in ("mistral", "qwen2"):
+        family = "llama"
+    if family not in FAMILIES:
+        raise PlanError(f"unknown model family {family!r}: it is one of {', '.join(FAMILIES)}")
+
+    def size(default: int | None, *keys: str) -> int:
+        for key in keys:
+            if content.get(key) is not None:
+                return _whole(content, key, 1)
+        if default is None:
+            raise PlanError(f"the job's model needs {keys[0]!r}")
+        return default
+
+    heads = size(1, "heads", "num_attention_heads", "n_head")
+    kv_heads = size(heads, "kv_heads", "num_key_value_heads")
+    bytes_only = data.get("tokenizer", "bytes") == "bytes"
+    inner = content.get("inner") or content.get("intermediate_size") or content.get("n_inner")
+    tie = content.get("tie", content.get("tie_word_embeddings"))
+    return Shape(
+        family=family,
+        layers=size(None, "layers", "num_hidden_layers", "n_layer"),
+        width=size(None, "width", "hidden_size", "n_embd"),
+        context=_whole(model, "context", size(1024, "context", "max_position_embeddings", "n_positions")),
+        vocabulary=size(BYTE_VOCABULARY if bytes_only else 50257, "vocabulary", "vocab_size"),
+        heads=heads,
+        kv_heads=kv_heads,
+        inner=int(inner) if inner else None,
+        tie=None if tie is None else bool(tie),
+    )

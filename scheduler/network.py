@@ -1,0 +1,263 @@
+"""The network: devices and the directed links between them, from a cluster file or from live measurements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import networkx
+import numpy
+from numpy.typing import NDArray
+
+from .errors import PlanError
+
+Matrix = NDArray[numpy.float64]
+
+DEFAULT_LATENCY = 0.05
+DEFAULT_BANDWIDTH = 100e6
+"""What a link without a measurement is taken to have: 50 ms one way, 100 Mbit/s."""
+DEFAULT_TFLOPS = 50.0
+"""What a device without a measured speed is taken to reach in training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One node's device.
+
+    tflops: 10^12 floating point operations a second that training reaches. memory_bytes: None for enough.
+    upload, download: bit/s that all its links share, None for no limit of its own. price: dollars an hour.
+    """
+
+    name: str
+    region: str = ""
+    tflops: float = DEFAULT_TFLOPS
+    memory_bytes: float | None = None
+    upload: float | None = None
+    download: float | None = None
+    price: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction between two devices: one-way latency in seconds, bandwidth in bit/s.
+
+    confidence is 1 for a fresh measurement and 0 for a guess; age is the measurement's in seconds.
+    """
+
+    latency: float = DEFAULT_LATENCY
+    bandwidth: float = DEFAULT_BANDWIDTH
+    confidence: float = 1.0
+    age: float = 0.0
+
+
+class Network:
+    """Devices and directed links, as arrays for the search and as a networkx graph for everything else.
+
+    latency: float64 [n, n] seconds, bandwidth: float64 [n, n] bit/s, row = sender, column = receiver. The diagonal is
+    0 seconds and infinite bandwidth. A link that does not exist has infinite latency and bandwidth 0.
+    site_upload, site_download: region -> bit/s that all links leaving or entering the region share.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        latency: Matrix,
+        bandwidth: Matrix,
+        *,
+        confidence: Matrix | None = None,
+        age: Matrix | None = None,
+        site_upload: Mapping[str, float] | None = None,
+        site_download: Mapping[str, float] | None = None,
+    ) -> None:
+        self.devices = tuple(devices)
+        count = len(self.devices)
+        if count == 0:
+            raise PlanError("a network needs at least one device")
+        names = [device.name for device in self.devices]
+        if len(set(names)) != count:
+            twice = next(name for name in names if names.count(name) > 1)
+            raise PlanError(f"two devices are called {twice!r}")
+        for device in self.devices:
+            _check_device(device)
+        for what, matrix in (("latency", latency), ("bandwidth", bandwidth)):
+            if matrix.shape != (count, count):
+                raise PlanError(f"{what} must be a {count} x {count} matrix, not {' x '.join(map(str, matrix.shape))}")
+            if numpy.isnan(matrix).any() or (matrix < 0).any():
+                raise PlanError(f"{what} has a negative or undefined entry")
+        self.names = tuple(names)
+        self.index = {name: position for position, name in enumerate(names)}
+        self.latency = latency.astype(numpy.float64)
+        self.bandwidth = bandwidth.astype(numpy.float64)
+        numpy.fill_diagonal(self.latency, 0.0)
+        numpy.fill_diagonal(self.bandwidth, math.inf)
+        self.latency[self.bandwidth == 0] = math.inf
+        self.confidence = confidence
+        self.age = age
+        self.site_upload = dict(site_upload or {})
+        self.site_download = dict(site_download or {})
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Network:
+        """The network of a cluster file (JSON or TOML, see docs/scheduling.md). PlanError names what is wrong."""
+        from .clusters import load_cluster
+
+        return load_cluster(Path(path))
+
+    @classmethod
+    def from_mapping(cls, cluster: Mapping[str, Any], where: str = "the cluster") -> Network:
+        """The network of a cluster file's content."""
+        from .clusters import network_of
+
+        return network_of(cluster, where)
+
+    @classmethod
+    def measured(
+        cls,
+        devices: Sequence[Device],
+        latency: Mapping[tuple[str, str], float],
+        bandwidth: Mapping[tuple[str, str], float],
+        *,
+        confidence: Mapping[tuple[str, str], float] | None = None,
+        age: Mapping[tuple[str, str], float] | None = None,
+        default: Link | None = None,
+    ) -> Network:
+        """The network of a coordinator's live measurements: (from, to) -> one-way seconds, and bit/s.
+
+        A pair that was measured in the other direction only takes that number; one that was never measured takes
+        `default` (50 ms, 100 Mbit/s) with confidence 0. Pairs that name an unknown device are ignored. A bandwidth
+        of 0 means that the two can't reach each other.
+        """
+        fallback = default or Link(confidence=0.0)
+        index = {device.name: position for position, device in enumerate(devices)}
+        count = len(devices)
+
+        def matrix(values: Mapping[tuple[str, str], float], missing: float) -> Matrix:
+            result = numpy.full((count, count), numpy.nan)
+            for (sender, receiver), value in values.items():
+                if sender in index and receiver in index:
+                    result[index[sender], index[receiver]] = value
+            result = numpy.where(numpy.isnan(result), result.T, result)
+            return numpy.where(numpy.isnan(result), missing, result)
+
+        known = dict.fromkeys(bandwidth, 1.0)
+        return cls(
+            devices,
+            matrix(latency, fallback.latency),
+            matrix(bandwidth, fallback.bandwidth),
+            confidence=matrix(confidence or known, 0.0),
+            age=matrix(age or {}, 0.0),
+        )
+
+    @cached_property
+    def tflops(self) -> Matrix:
+        """float64 [n]: each device's speed."""
+        return numpy.array([device.tflops for device in self.devices])
+
+    @cached_property
+    def memory(self) -> Matrix:
+        """float64 [n]: bytes, infinite where not limited."""
+        return numpy.array(
+            [math.inf if device.memory_bytes is None else device.memory_bytes for device in self.devices]
+        )
+
+    @cached_property
+    def upload(self) -> Matrix:
+        """float64 [n]: bit/s that a device's outgoing links share."""
+        return numpy.array([math.inf if device.upload is None else device.upload for device in self.devices])
+
+    @cached_property
+    def download(self) -> Matrix:
+        """float64 [n]: bit/s that a device's incoming links share."""
+        return numpy.array([math.inf if device.download is None else device.download for device in self.devices])
+
+    @cached_property
+    def rate(self) -> Matrix:
+        """float64 [n, n]: bit/s that one flow alone gets: the link, the sender's uplink, the receiver's downlink."""
+        rate = numpy.minimum(self.bandwidth, numpy.minimum(self.upload[:, None], self.download[None, :]))
+        numpy.fill_diagonal(rate, math.inf)
+        return rate
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """Names of the regions, in order of first appearance."""
+        return tuple(dict.fromkeys(device.region for device in self.devices))
+
+    def link(self, sender: str, receiver: str) -> Link:
+        """The link from one device to another. PlanError for an unknown name."""
+        for name in (sender, receiver):
+            if name not in self.index:
+                raise PlanError(f"the network has no device {name!r}")
+        row, column = self.index[sender], self.index[receiver]
+        return Link(
+            float(self.latency[row, column]),
+            float(self.bandwidth[row, column]),
+            1.0 if self.confidence is None else float(self.confidence[row, column]),
+            0.0 if self.age is None else float(self.age[row, column]),
+        )
+
+    @cached_property
+    def graph(self) -> networkx.DiGraph[str]:
+        """The directed graph: nodes carry `device`, edges carry `latency`, `bandwidth`, `confidence` and `age`."""
+        graph: networkx.DiGraph[str] = networkx.DiGraph()
+        for device in self.devices:
+            graph.add_node(device.name, device=device)
+        for sender in self.names:
+            for receiver in self.names:
+                if sender != receiver and self.bandwidth[self.index[sender], self.index[receiver]] > 0:
+                    link = self.link(sender, receiver)
+                    graph.add_edge(
+                        sender,
+                        receiver,
+                        latency=link.latency,
+                        bandwidth=link.bandwidth,
+                        confidence=link.confidence,
+                        age=link.age,
+                    )
+        return graph
+
+    def subset(self, names: Sequence[str]) -> Network:
+        """The network of some of its devices, in the order given."""
+        picked = numpy.array([self.index[name] for name in names])
+        square = numpy.ix_(picked, picked)
+        return Network(
+            [self.devices[position] for position in picked],
+            self.latency[square],
+            self.bandwidth[square],
+            confidence=None if self.confidence is None else self.confidence[square],
+            age=None if self.age is None else self.age[square],
+            site_upload=self.site_upload,
+            site_download=self.site_download,
+        )
+
+    def with_speed(self, tflops: Mapping[str, float]) -> Network:
+        """The same network with other device speeds."""
+        devices = [replace(device, tflops=tflops.get(device.name, device.tflops)) for device in self.devices]
+        return Network(
+            devices,
+            self.latency,
+            self.bandwidth,
+            confidence=self.confidence,
+            age=self.age,
+            site_upload=self.site_upload,
+            site_download=self.site_download,
+        )
+
+
+def _check_device(device: Device) -> None:
+    if not device.name:
+        raise PlanError("a device has no name")
+    if not math.isfinite(device.tflops) or device.tflops <= 0:
+        raise PlanError(f"device {device.name!r}: tflops must be above 0, not {device.tflops}")
+    limits = {"memory": device.memory_bytes, "upload": device.upload, "download": device.download}
+    for what, value in limits.items():
+        if value is not None and not value > 0:
+            raise PlanError(f"device {device.name!r}: {what} must be above 0, not {value}")
+    if device.price is not None and not device.price >= 0:
+        raise PlanError(f"device {device.name!r}: price must not be negative, not {device.price}")

@@ -1,0 +1,167 @@
+"""Plan: who holds which layers in which pipeline, each pipeline's share of the batch, who is spare, and why."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import PlanError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A decision of the scheduler. Frozen and comparable: two equal plans give equal views.
+
+    pipelines: node names in stage order, one tuple for each pipeline. A node may hold several stages of one pipeline
+        (interleaved), never stages of two pipelines.
+    stages: (first layer, last layer) of each stage, both inclusive.
+    microbatches: how many microbatches of a step each pipeline takes; they add up to the batch.
+    spares: node name -> why it is left out.
+    codecs: link class ("activations", "updates", or "A>B" for one link) -> codec.
+    publishers: of each stage, the fraction of the blocks that each node of the group publishes, in pipeline order.
+    schedule: the action list that nodes execute.
+    why: one sentence.
+    """
+
+    pipelines: tuple[tuple[str, ...], ...]
+    stages: tuple[tuple[int, int], ...]
+    microbatches: tuple[int, ...]
+    spares: dict[str, str] = field(default_factory=dict)
+    codecs: dict[str, str] = field(default_factory=dict)
+    publishers: tuple[tuple[float, ...], ...] = ()
+    schedule: str = "1f1b"
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.pipelines or not self.stages:
+            raise PlanError("a plan needs at least one pipeline and one stage")
+        if len(self.microbatches) != len(self.pipelines):
+            raise PlanError(f"{len(self.pipelines)} pipelines need as many shares, not {len(self.microbatches)}")
+        if any(share < 1 for share in self.microbatches):
+            raise PlanError("every pipeline of a plan takes at least one microbatch")
+        owner: dict[str, int] = {}
+        for index, pipeline in enumerate(self.pipelines):
+            if len(pipeline) != len(self.stages):
+                raise PlanError(f"pipeline {index} has {len(pipeline)} nodes for {len(self.stages)} stages")
+            for node in pipeline:
+                if owner.setdefault(node, index) != index:
+                    raise PlanError(f"node {node!r} is in pipelines {owner[node]} and {index}")
+                if node in self.spares:
+                    raise PlanError(f"node {node!r} is in a pipeline and a spare")
+        first = 0
+        for begin, end in self.stages:
+            if begin != first or end < begin:
+                raise PlanError(f"stages {list(self.stages)} are not consecutive layer ranges")
+            first = end + 1
+        if self.publishers and [len(row) for row in self.publishers] != [len(self.pipelines)] * len(self.stages):
+            raise PlanError("publishers need one fraction for each stage and pipeline")
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Every node that trains, pipeline by pipeline, in stage order, each once."""
+        return tuple(dict.fromkeys(node for pipeline in self.pipelines for node in pipeline))
+
+    @property
+    def layers(self) -> int:
+        """Number of layers of the model."""
+        return self.stages[-1][1] + 1
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Each pipeline's part of the batch; they add up to 1."""
+        total = sum(self.microbatches)
+        return tuple(count / total for count in self.microbatches)
+
+    def pipeline_of(self, node: str) -> int:
+        """Index of the node's pipeline. PlanError if the node trains nothing."""
+        for index, pipeline in enumerate(self.pipelines):
+            if node in pipeline:
+                return index
+        raise PlanError(f"node {node!r} is in no pipeline of this plan")
+
+    def stage_of(self, node: str) -> int:
+        """Index of the node's (first) stage."""
+        return self.pipelines[self.pipeline_of(node)].index(node)
+
+    def stages_of(self, node: str) -> tuple[int, ...]:
+        """Indices of all stages that the node holds: one, or several if the schedule is interleaved."""
+        pipeline = self.pipelines[self.pipeline_of(node)]
+        return tuple(stage for stage, name in enumerate(pipeline) if name == node)
+
+    def group(self, stage: int) -> tuple[str, ...]:
+        """The nodes that hold this stage, in pipeline order."""
+        return tuple(pipeline[stage] for pipeline in self.pipelines)
+
+    def neighbours(self, node: str) -> tuple[str | None, str | None]:
+        """The nodes before and after this one in its pipeline; None at the ends."""
+        pipeline = self.pipelines[self.pipeline_of(node)]
+        held = self.stages_of(node)
+        before = pipeline[held[0] - 1] if held[0] > 0 else None
+        after = pipeline[held[-1] + 1] if held[-1] + 1 < len(pipeline) else None
+        return before, after
+
+    def share_of(self, node: str) -> float:
+        """The node's weight: its pipeline's part of the batch."""
+        return self.shares[self.pipeline_of(node)]
+
+    def publisher(self, stage: int, block: int, blocks: int) -> str:
+        """The node that publishes a block of the stage's vector: contiguous runs, by each node's fraction.
+
+        Equal fractions where the plan has none. Every node with a fraction above 0 that is worth half a block or
+        more gets one; the runs cover all blocks.
+        """
+        group = self.group(stage)
+        fractions = self.publishers[stage] if self.publishers else (1.0 / len(group),) * len(group)
+        total = sum(fractions)
+        position = (block + 0.5) / blocks
+        reached = 0.0
+        for node, fraction in zip(group, fractions, strict=True):
+            reached += fraction / total
+            if position < reached:
+                return node
+        return group[-1]
+
+    def to_json(self) -> str:
+        """One line of JSON; the same plan always gives the same text."""
+        content: dict[str, Any] = {
+            "pipelines": self.pipelines,
+            "stages": self.stages,
+            "microbatches": self.microbatches,
+            "spares": self.spares,
+            "codecs": self.codecs,
+            "publishers": self.publishers,
+            "schedule": self.schedule,
+            "why": self.why,
+        }
+        return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The inverse of to_json. Unknown keys are ignored, so that an older reader reads a newer plan."""
+        try:
+            content = json.loads(text)
+            return cls(
+                pipelines=tuple(tuple(map(str, row)) for row in content["pipelines"]),
+                stages=tuple((int(first), int(last)) for first, last in content["stages"]),
+                microbatches=tuple(map(int, content["microbatches"])),
+                spares=dict(content.get("spares", {})),
+                codecs=dict(content.get("codecs", {})),
+                publishers=tuple(tuple(map(float, row)) for row in content.get("publishers", ())),
+                schedule=str(content.get("schedule", "1f1b")),
+                why=str(content.get("why", "")),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, PlanError):
+                raise
+            raise PlanError(f"this is not a plan: {error!r}") from error
+
+    def same_placement(self, other: Plan | None) -> bool:
+        """Whether the other plan gives every node the same place, layers and share."""
+        return (
+            other is not None
+            and self.pipelines == other.pipelines
+            and self.stages == other.stages
+            and self.microbatches == other.microbatches
+            and self.schedule == other.schedule
+        )
