@@ -1,0 +1,426 @@
+"""The front door: what a person types. Each command parses its words and calls a room.
+
+Nothing heavy is imported before a command needs it: ``--help``, ``status`` and ``job init`` answer without torch.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import __version__
+from .deploy.output import INTERRUPTED, WRONG, NotYet, Output, error_text
+from .proto.errors import FarflungError
+
+_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+_LOOK: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "context_settings": _SETTINGS}
+
+
+def _group(text: str) -> typer.Typer:
+    group = typer.Typer(help=text, no_args_is_help=False, invoke_without_command=True, rich_markup_mode=None, **_LOOK)
+
+    @group.callback()
+    def callback(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+
+    callback.__doc__ = text
+    return group
+
+
+app = typer.Typer(rich_markup_mode=None, **_LOOK)
+coordinator = _group("Start a run and look after it.")
+job = _group("Job files.")
+codecs = _group("Every codec, and what it costs.")
+app.add_typer(coordinator, name="coordinator")
+
+
+def command(group: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[Callable[..., int | None]], Any]:
+    """Register ``body(output, ...)`` as a command, with the two options that every command has, and report its errors.
+
+    The body returns the exit status; None is 0.
+    """
+
+    def register(body: Callable[..., int | None]) -> Callable[..., None]:
+        def run(**values: Any) -> None:
+            output = Output(values.pop("as_json"), values.pop("debug"))
+            try:
+                status = body(output, **values)
+            except (typer.Exit, _UsageError):
+                raise
+            except BaseException as error:
+                status = output.fail(error)
+            if status:
+                raise typer.Exit(status)
+
+        parameters = [one for one in inspect.signature(body).parameters.values() if one.name != "output"]
+        parameters += [
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+            for key, kind in (("as_json", _Json), ("debug", _Debug))
+        ]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__doc__ = body.__doc__
+        group.command(name or body.__name__.rstrip("_"), **settings)(run)
+        return body  # type: ignore[return-value]
+
+    return register
+
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # the only public way to it, in all versions of typer
+_Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout; logs go to stderr.")]
+_Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+_State = Annotated[Path | None, typer.Option("--state", help="The run's folder.", show_default="runs/NAME")]
+_Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS anywhere: only for a network that you trust.")]
+_Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda:N|mps", help="What trains.")]
+
+
+@app.callback(invoke_without_command=True)
+def front_door(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Train and fine-tune large models on accelerators that are far apart.
+
+    Try `farflung demo`; then `farflung job init`, `farflung run job.toml`.
+    """
+    if version:
+        typer.echo(f"farflung {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _not_yet(**options: object) -> None:
+    """Refuse options of the interface that this version does not have: they are never ignored."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise NotYet(f"--{name.replace('_', '-')} is not supported by this version")
+
+
+# ---- train ---------------------------------------------------------------------------------
+
+
+@command(app)
+def demo(
+    output: Output,
+    *,
+    state: _State = None,
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes.")] = 4,
+    steps: Annotated[int | None, typer.Option(min=1, help="Fewer steps than the job's epochs.")] = None,
+) -> int:
+    """Four nodes train on Shakespeare on this machine.
+
+    Starts a coordinator and the nodes, and ends with the folder of a model and a sample of its text.
+    """
+    from .deploy.demo import demo as play
+
+    return play(output, state=state, nodes=nodes, steps=steps)
+
+
+@command(app)
+def run(
+    output: Output,
+    job: Annotated[Path, typer.Argument(help="The job file.")],
+    *,
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes to start.")] = 4,
+    state: _State = None,
+    device: _Device = "auto",
+    insecure: _Insecure = False,
+) -> int:
+    """Your job, everything on this machine.
+
+    Starts a coordinator and N nodes; starting again with the same state folder goes on.
+    """
+    from .compress import check
+    from .deploy.local import LocalRun
+    from .deploy.local import run as run_here
+    from .deploy.terminal import screen
+    from .proto.job import load_job
+
+    name = load_job(job, check_codec=check).run.name
+    plan = LocalRun(job, state or Path("runs") / name, nodes, device, insecure, output.debug)
+    with screen(output) as view:
+        return run_here(plan, view.show)
+
+
+@command(coordinator)
+def start(
+    output: Output,
+    job: Annotated[Path, typer.Argument(help="The job file.")],
+    *,
+    state: _State = None,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = "0.0.0.0:7070",
+    advertise: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The address that the link has, where it differs.")
+    ] = None,
+    insecure: _Insecure = False,
+    database: Annotated[str | None, typer.Option(metavar="URL", help="postgresql://... (not yet)")] = None,
+    lifeline: Annotated[bool, typer.Option("--lifeline", hidden=True)] = False,
+) -> int:
+    """Start a run, or go on with one.
+
+    Prints the line that nodes join with. The same state folder resumes from the newest checkpoint.
+    """
+    _not_yet(database=database)
+    from .compress import check
+    from .coordinator.serve import serve
+    from .deploy.terminal import screen
+
+    if lifeline:
+        _hold_lifeline()
+    with screen(output) as view:
+        return serve(job, state, listen, advertise, insecure=insecure, emit=view.show, check_codec=check)
+
+
+@command(app)
+def join(
+    output: Output,
+    link: Annotated[str, typer.Argument(help="farflung://HOST:PORT/#TICKET, as the coordinator prints it.")],
+    *,
+    device: _Device = "auto",
+    name: Annotated[str | None, typer.Option(help="This node's name.", show_default="the host's name")] = None,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the other nodes reach this one.")
+    ] = None,
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = None,
+    allow_code: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE", help="A module whose functions the job may call.")
+    ] = None,
+    cache: Annotated[Path | None, typer.Option(help="Where this node keeps its key and fetched data.")] = None,
+    insecure: _Insecure = False,
+    island: Annotated[int | None, typer.Option(help="(not yet)")] = None,
+    max_upload: Annotated[str | None, typer.Option(metavar="RATE", help="(not yet)")] = None,
+    max_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="(not yet)")] = None,
+    max_disk: Annotated[str | None, typer.Option(metavar="SIZE", help="(not yet)")] = None,
+    hours: Annotated[float | None, typer.Option(help="(not yet)")] = None,
+    lifeline: Annotated[bool, typer.Option("--lifeline", hidden=True)] = False,
+) -> int:
+    """Join a run with this machine.
+
+    Measures the device and the links, gets a stage of the model and trains. Ctrl-C leaves politely.
+    """
+    _not_yet(island=island, max_upload=max_upload, max_memory=max_memory, max_disk=max_disk, hours=hours)
+    from .deploy.terminal import screen
+    from .node.agent import run as run_node
+    from .proto.link import parse_link
+
+    address = parse_link(link)
+    if lifeline:
+        _hold_lifeline()
+    with screen(output) as view:
+        return run_node(
+            address,
+            device=device,
+            name=name,
+            advertise=advertise,
+            listen=listen,
+            allow_code=tuple(allow_code or ()),
+            cache=cache,
+            insecure=insecure,
+            emit=view.show,
+        )
+
+
+def _hold_lifeline() -> None:
+    from .deploy.children import hold_lifeline
+
+    hold_lifeline()
+
+
+# ---- look after a run ----------------------------------------------------------------------
+
+
+@command(coordinator)
+def token(
+    output: Output,
+    state: Annotated[Path, typer.Argument(help="The run's folder.")],
+    *,
+    ttl: Annotated[str, typer.Option(help="How long it admits nodes: 90s, 45m, 24h, 7d.")] = "24h",
+    uses: Annotated[int | None, typer.Option(min=1, help="How many first joins.", show_default="any number")] = None,
+    revoke: Annotated[str | None, typer.Option(metavar="ID", help="End this ticket instead.")] = None,
+) -> None:
+    """Make another ticket for a run, or end one."""
+    from .coordinator.tickets import issue, revoke_ticket
+    from .deploy.story import join_line
+
+    if revoke is not None:
+        revoke_ticket(state, revoke)
+        output.record({"revoked": revoke}) if output.json else output.say(f"ticket {revoke} admits nobody any more")
+        return
+    link = issue(state, ttl=ttl, uses=uses)
+    output.record({"link": str(link)}) if output.json else output.say(join_line(str(link)))
+
+
+_Target = Annotated[str, typer.Argument(metavar="STATE|LINK", help="The run's folder, or its link.")]
+_Node = Annotated[str | None, typer.Argument(help="The node.")]
+
+
+def _later(name: str, text: str) -> None:
+    def body(output: Output, target: _Target, node: _Node = None) -> None:
+        raise NotYet(f"farflung coordinator {name}", "stop the node with Ctrl-C, or the coordinator with Ctrl-C")
+
+    body.__doc__ = f"{text} (not yet)"
+    command(coordinator, name)(body)
+
+
+_later("drain", "Let a node leave politely.")
+_later("evict", "Remove a node.")
+_later("pause", "Stop training until resume.")
+_later("resume", "Go on training.")
+_later("set", "Change a job value at the next view: KEY=VALUE.")
+
+
+@command(app)
+def status(output: Output, target: _Target) -> None:
+    """Who is in, who does what, why anything waits."""
+    from .deploy.status import read, show
+
+    record = read(target)
+    output.record(record) if output.json else show(output, record)
+
+
+@command(app)
+def runs(
+    output: Output,
+    *,
+    folder: Annotated[Path, typer.Option("--in", help="The folder that holds the runs' state folders.")] = Path("runs"),
+) -> None:
+    """The runs whose state folders are on this machine."""
+    from .deploy.status import list_runs, show_runs
+
+    records = list_runs(folder)
+    if not output.json:
+        show_runs(output, records, folder)
+    for record in records if output.json else ():
+        output.record(record)
+
+
+@command(app)
+def profile(output: Output, state: Annotated[Path, typer.Argument(help="The run's folder.")]) -> None:
+    """A trace of one step across all nodes (not yet)."""
+    raise NotYet("farflung profile", "farflung status shows each node's seconds of a step")
+
+
+# ---- what comes out ------------------------------------------------------------------------
+
+
+@command(app)
+def export(
+    output: Output,
+    state: Annotated[Path, typer.Argument(help="The run's folder.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    *,
+    step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint.", show_default="the newest")] = None,
+) -> None:
+    """A checkpoint as a folder that transformers loads."""
+    from .node.export import export as write
+
+    folder = write(state, out, step=step)
+    if output.json:
+        output.record({"path": str(folder)})
+    else:
+        output.say(f"{folder}\nload it: transformers.AutoModelForCausalLM.from_pretrained({str(folder)!r})")
+
+
+@command(app)
+def generate(
+    output: Output,
+    state: Annotated[Path, typer.Argument(help="The run's folder, or an exported folder.")],
+    prompt: Annotated[str, typer.Argument(help="The text to go on from.")],
+    *,
+    tokens: Annotated[int, typer.Option(min=1, help="How many tokens to add.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: always the likeliest token.")] = 0.8,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 1,
+    step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint.", show_default="the newest")] = None,
+) -> None:
+    """Text from a run's checkpoint, on this machine's CPU."""
+    from .node.generate import generate as write
+
+    text = write(state, prompt, tokens=tokens, temperature=temperature, seed=seed, step=step)
+    output.record({"prompt": prompt, "text": text}) if output.json else output.say(prompt + text)
+
+
+# ---- before a run --------------------------------------------------------------------------
+
+
+@command(job)
+def init(
+    output: Output,
+    path: Annotated[Path, typer.Argument(help="The job file to write.")] = Path("job.toml"),
+    *,
+    pretrained: Annotated[Path | None, typer.Option(metavar="FOLDER", help="A model folder to fine-tune.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write a commented job file."""
+    from .deploy.jobfile import write
+
+    following = write(path, pretrained, force)
+    output.record({"path": str(path)}) if output.json else output.say(f"wrote {path}; next: {following}")
+
+
+@command(app)
+def doctor(
+    output: Output,
+    link: Annotated[str | None, typer.Argument(help="The link that this machine would join with.")] = None,
+    *,
+    device: _Device = "auto",
+) -> int:
+    """What would stop this machine from joining."""
+    from .deploy.doctor import examine, show
+
+    return show(output, examine(link, device))
+
+
+app.add_typer(job, name="job")
+app.add_typer(codecs, name="codecs")
+
+
+# ---- errors --------------------------------------------------------------------------------
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command and exit with its status; a mistake in the command line is one message and status 2."""
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        status = app(words, standalone_mode=False, prog_name="farflung")
+    except _UsageError as error:
+        output = Output(as_json="--json" in words)
+        message, hint = _usage(error)
+        output.event({"event": "error", "message": message, "hint": hint}) if output.json else None
+        output.note(error_text(message, hint))
+        status = WRONG
+    except FarflungError as error:
+        status = Output(as_json="--json" in words).fail(error)
+    except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _usage(error: Any) -> tuple[str, str]:
+    """(message, hint) of a mistake in the command line: the nearest right word, or where to look."""
+    import difflib
+
+    message = error.format_message().replace("\n", " ")
+    context = error.ctx
+    path = context.command_path if context is not None else "farflung"
+    hint = f"{path} --help"
+    if message.startswith("No such command"):
+        typed = message.split("'")[1] if "'" in message else ""
+        near = difflib.get_close_matches(typed, list(getattr(context.command, "commands", {})), 1, 0.5)
+        message = f"no such command: {path} {typed}"
+        hint = f"did you mean `{path} {near[0]}`?" if near else hint
+    elif message.startswith("No such option"):
+        options = [name for one in context.command.params for name in one.opts if name.startswith("--")]
+        near = difflib.get_close_matches(error.option_name, options, 1, 0.5)
+        message = f"no such option: {path} {error.option_name}"
+        hint = f"did you mean {near[0]}?" if near else hint
+    return message[:1].lower() + message[1:], hint
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""A whole run on this machine: one coordinator and N nodes, as real processes that talk gRPC over loopback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from ..proto.errors import FarflungError, RunFailed
+from .children import Child, Children, Ended, Said
+from .output import FAILED
+from .story import Event
+
+_START_SECONDS = 120.0
+"""How long a coordinator may read and tokenise its data before it says where it listens."""
+_PARTING_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """What to start. ``job``: path of the job file; ``state``: the run's folder; ``nodes``: how many nodes."""
+
+    job: Path
+    state: Path
+    nodes: int
+    device: str = "auto"
+    insecure: bool = False
+    debug: bool = False
+
+
+def run(plan: LocalRun, show: Callable[[Event], None]) -> int:
+    """Start the coordinator, then the nodes; show the coordinator's events until it ends.
+
+    Returns the coordinator's exit status. A node that ends before the run does is shown as a warning; when the last
+    one is gone the run has failed. Raises RunFailed, or KeyboardInterrupt after everyone was asked to leave.
+    """
+    with _interruptible():
+        children = Children(plan.state / "logs")
+        try:
+            return _watch(plan, children, show)
+        finally:
+            children.stop()
+
+
+def threads_for(nodes: int) -> int:
+    """Threads that each of ``nodes`` processes on this machine should compute with."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // nodes)
+
+
+def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) -> int:
+    flags = (["--insecure"] if plan.insecure else []) + (["--debug"] if plan.debug else [])
+    coordinator = children.start(
+        "coordinator",
+        ["coordinator", "start", str(plan.job), "--state", str(plan.state), "--listen", "127.0.0.1:0", *flags],
+        {"OMP_NUM_THREADS": "1"},
+    )
+    nodes: list[Child] = []
+    began, finished = time.monotonic(), False
+    while True:
+        word = children.next(timeout=1.0)
+        if word is None:
+            if not nodes and time.monotonic() - began > _START_SECONDS:
+                raise RunFailed(
+                    f"the coordinator did not start listening within {_START_SECONDS:.0f} s", f"see {coordinator.log}"
+                )
+        elif isinstance(word, Said) and word.child is coordinator:
+            if word.event.get("event") == "error":
+                continue  # raised with its status when the coordinator ends
+            show(word.event)
+            finished = finished or word.event.get("event") == "done"
+            if word.event.get("event") == "listening" and not nodes:
+                nodes = _start_nodes(plan, children, str(word.event["link"]), flags)
+        elif isinstance(word, Said):
+            if word.event.get("event") == "warning":
+                show(word.event)
+        elif word.child is coordinator:
+            return _parted(children, nodes, word, coordinator)
+        elif not finished:
+            show(
+                {
+                    "event": "warning",
+                    "node": word.child.name,
+                    "message": f"its process has ended: {word.child.end_text()}",
+                }
+            )
+            if not any(node.alive for node in nodes):
+                raise _deserted(nodes, word)
+
+
+def _start_nodes(plan: LocalRun, children: Children, link: str, flags: list[str]) -> list[Child]:
+    """Start the nodes. Each keeps its key under the state folder, so that a resumed run knows it again."""
+    threads = str(threads_for(plan.nodes))
+    environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
+    nodes = []
+    for number in range(1, plan.nodes + 1):
+        name = f"node-{number}"
+        home = str(plan.state / "nodes" / name)
+        arguments = ["join", link, "--name", name, "--device", plan.device, "--cache", home, *flags]
+        nodes.append(children.start(name, arguments, environment))
+    return nodes
+
+
+def _parted(children: Children, nodes: list[Child], word: Ended, coordinator: Child) -> int:
+    """The coordinator has ended: let the nodes leave, then pass its status or its error on."""
+    if word.status == 0:
+        children.finish(nodes, _PARTING_SECONDS)
+        return 0
+    if coordinator.error:
+        status = word.status if word.status > 0 else FAILED
+        raise FarflungError(str(coordinator.error.get("message")), str(coordinator.error.get("hint", "")), status)
+    raise RunFailed(f"the coordinator {coordinator.end_text()}", f"its log is {coordinator.log}")
+
+
+def _deserted(nodes: list[Child], last: Ended) -> FarflungError:
+    """Every node's process has ended before the run did."""
+    said = next((node.error for node in nodes if node.error), {})
+    status = last.status if last.status in (2, 3) else FAILED
+    if said:
+        return FarflungError(f"no node is left: {said.get('message')}", str(said.get("hint", "")), status)
+    return RunFailed(f"no node is left: {last.child.name} {last.child.end_text()}", f"its log is {last.child.log}")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends a local run the way Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,179 @@
+"""What a run's events add up to, and each event as a sentence. Pure: no terminal, no clock of its own.
+
+:class:`Story` folds the events of INTERFACE (``listening``, ``joined``, ``view``, ``step``, ...) into what a person
+wants to see at a glance; :func:`sentence` is the plain line of one event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .units import bytes_text, count_text, seconds_text, times_text
+
+Event = Mapping[str, Any]
+
+
+@dataclass
+class Story:
+    """The sum of a run's events so far.
+
+    ``speed`` is tokens per second, smoothed over about ten steps; ``sent`` and ``dense`` are bytes over all steps
+    seen: what the nodes sent, and what ring all-reduce and activations in fp16 would have sent.
+    """
+
+    steps: int = 0
+    step: int = 0
+    loss: float | None = None
+    eval_loss: float | None = None
+    speed: float = 0.0
+    sent: int = 0
+    dense: int = 0
+    nodes: set[str] = field(default_factory=set)
+    view: int = 0
+    ended: bool = False
+
+    def add(self, event: Event) -> None:
+        """Take one event in; unknown events change nothing."""
+        kind = event.get("event")
+        self.steps = int(event.get("steps") or self.steps)
+        if kind == "step":
+            self.step = int(event["step"])
+            self.loss = event.get("loss", self.loss)
+            now = float(event.get("tokens_per_second") or 0.0)
+            self.speed = now if not self.speed else 0.9 * self.speed + 0.1 * now
+            self.sent += int(event.get("bytes_updates") or 0) + int(event.get("bytes_activations") or 0)
+            self.dense += int(event.get("bytes_dense") or 0)
+        elif kind == "eval":
+            self.eval_loss = event.get("loss")
+        elif kind == "joined":
+            self.nodes.add(str(event.get("node")))
+        elif kind == "left":
+            self.nodes.discard(str(event.get("node")))
+        elif kind == "view":
+            self.view = int(event.get("view") or 0)
+        elif kind == "done":
+            self.ended = True
+            self.step = int(event.get("steps") or self.step)
+            self.eval_loss = event.get("eval_loss", self.eval_loss)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times fewer bytes went over the wire than fp16 would have; None before anything was sent."""
+        return self.dense / self.sent if self.sent and self.dense else None
+
+    def saving(self) -> str:
+        """'23x fewer bytes than fp16', or nothing yet."""
+        return "" if self.ratio is None else f"{times_text(self.ratio)}x fewer bytes than fp16"
+
+    def progress(self) -> str:
+        """The line beside the bar."""
+        parts = []
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.3f}")
+        if self.speed:
+            parts.append(f"{count_text(self.speed)} tokens/s")
+        return "  ".join([*parts, self.saving()]).strip()
+
+
+def sentence(event: Event) -> str:
+    """One event as a plain line."""
+    words = _SENTENCES.get(str(event.get("event")))
+    return words(event) if words else ""
+
+
+def stage_text(stage: Any) -> str:
+    """[0, 2] as 'layers 0-2'."""
+    first, last = stage
+    return f"layer {first}" if first == last else f"layers {first}-{last}"
+
+
+def plan_lines(event: Event) -> list[str]:
+    """The plan of a view: one line a pipeline, then the spares and the codecs."""
+    stages = event.get("stages") or []
+    lines = []
+    for number, pipeline in enumerate(event.get("pipelines") or [], 1):
+        names = pipeline if isinstance(pipeline, list) else list(pipeline)
+        held = [f"{name} ({stage_text(stages[at])})" if at < len(stages) else name for at, name in enumerate(names)]
+        lines.append(f"pipeline {number}: " + " -> ".join(held))
+    if event.get("spares"):
+        lines.append("spares: " + ", ".join(event["spares"]))
+    codecs = codecs_text(event.get("codecs"))
+    if codecs:
+        lines.append("codecs: " + codecs)
+    return lines
+
+
+def codecs_text(codecs: Any) -> str:
+    """The codecs of a view in one line, whatever their shape: a mapping, a list or a word."""
+    if not codecs:
+        return ""
+    if isinstance(codecs, Mapping):
+        return ", ".join(f"{link} {codec}" for link, codec in codecs.items())
+    return ", ".join(map(str, codecs)) if isinstance(codecs, (list, tuple)) else str(codecs)
+
+
+def _why(event: Event) -> str:
+    return f": {event['why']}" if event.get("why") else ""
+
+
+def _listening(event: Event) -> str:
+    page = f"\npage: {event['page']}" if event.get("page") else ""
+    return f"listening. To join from another terminal or machine:\n\n  {join_line(str(event.get('link')))}\n{page}"
+
+
+def join_line(link: str) -> str:
+    """The line to paste. A # inside a word begins no comment, so the link needs no quotes."""
+    return f"farflung join {link}"
+
+
+def _view(event: Event) -> str:
+    return "\n".join([f"view {event.get('view')}{_why(event)}", *("  " + line for line in plan_lines(event))])
+
+
+def _step(event: Event) -> str:
+    loss = event.get("loss")
+    shown = "-" if loss is None else f"{loss:.4f}"
+    speed = count_text(float(event.get("tokens_per_second") or 0.0))
+    return (
+        f"step {event.get('step')}: loss {shown}, {speed} tokens/s, {seconds_text(float(event.get('seconds') or 0.0))}"
+    )
+
+
+def _done(event: Event) -> str:
+    loss = event.get("eval_loss")
+    ended = "" if loss is None else f", validation loss {loss:.4f} nats per token"
+    views = event.get("views")
+    counted = "" if not views else f", {views} view{'s' if views != 1 else ''}"
+    sent = f", {bytes_text(event['bytes_total'])} on the wire" if event.get("bytes_total") else ""
+    kept = f"\ncheckpoint: {event['checkpoint']}" if event.get("checkpoint") else ""
+    took = seconds_text(float(event.get("seconds") or 0.0))
+    return f"done: {event.get('steps')} steps in {took}{ended}{counted}{sent}{kept}"
+
+
+def _eval(event: Event) -> str:
+    loss = event.get("loss")
+    accuracy = event.get("accuracy")
+    correct = f", accuracy {accuracy:.1%}" if accuracy is not None else ""
+    return f"step {event.get('step')}: validation loss {'-' if loss is None else f'{loss:.4f}'}{correct}"
+
+
+def _warning(event: Event) -> str:
+    node = f" ({event['node']})" if event.get("node") else ""
+    return f"warning{node}: {event.get('message')}"
+
+
+_SENTENCES = {
+    "listening": _listening,
+    "joined": lambda event: f"{event.get('node')} joined{_why(event)}",
+    "left": lambda event: f"{event.get('node')} left{_why(event)}",
+    "view": _view,
+    "step": _step,
+    "eval": _eval,
+    "checkpoint": lambda event: f"step {event.get('step')}: checkpoint {event.get('path')}",
+    "warning": _warning,
+    "notice": lambda event: str(event.get("message")),
+    "done": _done,
+    "error": lambda event: f"error: {event.get('message')}" + (f"\nhint: {event['hint']}" if event.get("hint") else ""),
+}

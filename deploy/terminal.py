@@ -1,0 +1,200 @@
+"""The screen of a running command: JSON lines, plain lines in a pipe, or a plan table and a progress bar.
+
+``screen(output)`` picks one of the three; each takes events (INTERFACE's ``event`` objects) with ``show``.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .output import Output
+from .story import Event, Story, codecs_text, plan_lines, sentence, stage_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_QUIET_SECONDS = 5.0
+"""In a pipe, a step is a line at most this often: a log is to be read."""
+
+
+class Screen(Protocol):
+    """Something that shows events until it is closed."""
+
+    story: Story
+
+    def show(self, event: Event) -> None:
+        """Show one event."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+    def __enter__(self) -> Screen: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def screen(output: Output) -> Screen:
+    """The screen that fits the output: JSON, a person at a terminal, or a pipe."""
+    if output.json:
+        return JsonScreen(output)
+    return RichScreen(output) if output.rich else PlainScreen(output)
+
+
+class _Screen:
+    """What all three share."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.story = Story()
+
+    def close(self) -> None:
+        """Nothing to put back."""
+
+    def __enter__(self) -> Screen:
+        return self  # type: ignore[return-value]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class JsonScreen(_Screen):
+    """One object a line."""
+
+    def show(self, event: Event) -> None:
+        """Write the event as it is."""
+        self.story.add(event)
+        self.output.event(event)
+
+
+class PlainScreen(_Screen):
+    """Plain lines: everything that happens, and a step every few seconds."""
+
+    def __init__(self, output: Output, clock: Any = time.monotonic) -> None:
+        super().__init__(output)
+        self._clock = clock
+        self._last_step = -_QUIET_SECONDS
+
+    def show(self, event: Event) -> None:
+        """Write the event's sentence; warnings and errors go to stderr."""
+        self.story.add(event)
+        kind = event.get("event")
+        if kind == "step":
+            now = self._clock()
+            if now - self._last_step < _QUIET_SECONDS and self.story.step != self.story.steps:
+                return
+            self._last_step = now
+            saving = self.story.saving()
+            of = f" of {self.story.steps}" if self.story.steps else ""
+            line = sentence(event).replace(f"step {event.get('step')}:", f"step {event.get('step')}{of}:", 1)
+            self.output.say(line + (f", {saving}" if saving else ""))
+        elif kind in ("warning", "error"):
+            self.output.note(sentence(event))
+        else:
+            line = sentence(event)
+            if line:
+                self.output.say(line)
+            if kind == "done" and self.story.saving():
+                self.output.say(f"{self.story.saving()}, everything on the wire counted")
+
+
+class RichScreen(_Screen):
+    """A person at a terminal: the plan as a table whenever it changes, one progress bar below everything."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(output)
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self._console = Console(file=output.stdout, highlight=False)
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[words]}"),
+            TimeRemainingColumn(compact=True),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("waiting for nodes", total=None, words="")
+        self._bar.start()
+
+    def show(self, event: Event) -> None:
+        """Print what happened above the bar, and move the bar."""
+        from rich.markup import escape
+
+        self.story.add(event)
+        kind, line = event.get("event"), escape(sentence(event))
+        if kind == "view":
+            self._console.print(plan_table(event))
+        elif kind == "joined":
+            self._console.print(f"[green]+[/] {line}")
+        elif kind == "left":
+            self._console.print(f"[yellow]-[/] {line}")
+        elif kind == "warning":
+            self._console.print(f"[yellow]{line}[/]")
+        elif kind == "error":
+            self._console.print(f"[red]{line}[/]")
+        elif kind == "done":
+            self._finish(line)
+        elif kind == "listening":
+            self._console.print(line, soft_wrap=True)
+        elif kind in ("eval", "checkpoint"):
+            self._console.print(f"[dim]{line}[/]", soft_wrap=True)
+        elif line and kind != "step":
+            self._console.print(line, soft_wrap=True)
+        self._move()
+
+    def _move(self) -> None:
+        story = self.story
+        if story.ended:
+            return
+        words = "training" if story.step else ("starting" if story.view else "waiting for nodes")
+        self._bar.update(
+            self._task, description=words, completed=story.step, total=story.steps or None, words=story.progress()
+        )
+
+    def _finish(self, line: str) -> None:
+        self._bar.stop()
+        self._console.print(f"[bold green]{line}[/]", soft_wrap=True)
+        if self.story.saving():
+            self._console.print(f"[bold]{self.story.saving()}[/], everything on the wire counted")
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.stop()
+
+
+def plan_table(event: Event) -> Table:
+    """The plan of a view: a row for each pipeline, a column for each stage."""
+    from rich.table import Table
+
+    why = f"  [dim]{event['why']}[/]" if event.get("why") else ""
+    table = Table(title=f"view {event.get('view')}{why}", title_justify="left")
+    stages = event.get("stages") or []
+    table.add_column("pipeline")
+    for number, stage in enumerate(stages):
+        table.add_column(f"stage {number}: {stage_text(stage)}")
+    for number, pipeline in enumerate(event.get("pipelines") or [], 1):
+        table.add_row(str(number), *map(str, pipeline))
+    notes = [f"spares: {', '.join(event['spares'])}"] if event.get("spares") else []
+    codecs = codecs_text(event.get("codecs"))
+    table.caption = "  ".join([*notes, f"codecs: {codecs}" if codecs else ""]).strip() or None
+    table.caption_justify = "left"
+    return table
+
+
+__all__ = ["PlainScreen", "RichScreen", "Screen", "plan_lines", "plan_table", "screen"]
