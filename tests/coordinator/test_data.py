@@ -1,0 +1,133 @@
+"""Tokenising once: samples, the fixed validation part, clear errors; and no torch anywhere."""
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from farflung.coordinator import data
+from farflung.coordinator.tokenizer import load_tokenizer
+from farflung.proto.errors import JobError
+from farflung.proto.job import Job
+
+
+def job(seed=1, validation=0.1, model=None, **keys):
+    return Job.model_validate(
+        {
+            "run": {"steps": 1, "seed": seed},
+            "model": model or {"family": "gpt2", "layers": 1, "width": 8, "heads": 2, "context": 8},
+            "data": {"validation": validation, **keys},
+        }
+    )
+
+
+def test_bytes(tmp_path):
+    text = "".join(chr(97 + index % 26) for index in range(1000)) + "\n"
+    (tmp_path / "b.txt").write_text(text[:600])
+    (tmp_path / "c.txt").write_text(text[600:])
+    made = data.tokenise(job(text=[str(tmp_path / "*.txt")]), load_tokenizer("bytes"), 8, tmp_path / "a")
+    tokens = np.frombuffer((text[:600] + "\n" + text[600:]).encode(), np.uint8)
+    windows = (len(tokens) - 1) // 8
+    assert made.samples + made.validation_samples == windows == 125
+    assert made.validation_samples == 12
+    raw = made.path.read_bytes()
+    assert hashlib.sha256(raw).hexdigest() == made.digest == made.path.name
+    rows = np.frombuffer(raw, np.uint8).reshape(-1, 9)
+    held, kept = data.split(windows, 0.1)
+    assert not set(held) & set(kept)
+    for row, window in zip(rows, [*kept, *held], strict=True):
+        assert np.array_equal(row, tokens[window * 8 : window * 8 + 9])
+    again = data.tokenise(job(seed=7, text=[str(tmp_path / "*.txt")]), load_tokenizer("bytes"), 8, tmp_path / "a")
+    assert again == made
+    assert [path.name for path in (tmp_path / "a").iterdir()] == [made.digest]
+
+
+def test_jsonl(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(json.dumps({"body": "word " * 4}) for _ in range(10)) + "\n\n")
+    made = data.tokenise(job(jsonl=[str(path)], field="body"), load_tokenizer("bytes"), 8, tmp_path / "a")
+    assert made.samples + made.validation_samples == (10 * 21 - 1) // 8
+    with pytest.raises(JobError, match=r"x.jsonl:1: no text under 'text'; it has: body"):
+        data.tokenise(job(jsonl=[str(path)]), load_tokenizer("bytes"), 8, tmp_path / "a")
+    path.write_text('{"text": "a"}\n{"text": ')
+    with pytest.raises(JobError, match=r"x.jsonl:2: not JSON"):
+        data.tokenise(job(jsonl=[str(path)]), load_tokenizer("bytes"), 8, tmp_path / "a")
+
+
+def test_bad_texts(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_text("")
+    with pytest.raises(JobError, match="the text is empty"):
+        data.tokenise(job(text=[str(path)]), load_tokenizer("bytes"), 8, tmp_path)
+    path.write_text("short")
+    with pytest.raises(JobError, match="too short: 6 tokens"):
+        data.tokenise(job(text=[str(path)]), load_tokenizer("bytes"), 8, tmp_path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(JobError, match="UTF-8"):
+        data.tokenise(job(text=[str(path)]), load_tokenizer("bytes"), 8, tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {"[UNK]": 0, "</s>": 1, "to": 2, "be": 3, "or": 4, "not": 5}
+    rust = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    rust.pre_tokenizer = pre_tokenizers.Whitespace()
+    made = tmp_path / "tokenizer"
+    made.mkdir()
+    rust.save(str(made / "tokenizer.json"))
+    (made / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+    return made
+
+
+def test_tokenizer_folder(tmp_path, folder):
+    (tmp_path / "x.txt").write_text("to be or not to be\n" * 3)
+    tokenizer = load_tokenizer(str(folder))
+    made = data.tokenise(job(text=[str(tmp_path / "x.txt")], validation=0.0), tokenizer, 6, tmp_path / "a")
+    rows = np.fromfile(made.path, made.dtype).reshape(-1, 7)
+    assert rows.tolist() == [[2, 3, 4, 5, 2, 3, 2], [2, 3, 4, 5, 2, 3, 2], [2, 3, 4, 5, 2, 3, 1]]
+
+
+def test_tokenizer_folder_without_tokenizer(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(JobError, match="has no tokenizer"):
+        load_tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(JobError, match="cannot load the tokenizer"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_sizes(tmp_path, folder):
+    bytes_, words = load_tokenizer("bytes"), load_tokenizer(str(folder))
+    assert data.model_sizes(job(text=["x"]), bytes_) == (8, 256)
+    shape = {"family": "gpt2", "layers": 1, "width": 8, "heads": 2, "context": 8, "vocabulary": 5}
+    with pytest.raises(JobError, match=r"model\.vocabulary = 5 is less than the 6 tokens"):
+        data.model_sizes(job(text=["x"], model=shape), words)
+    config = {"model_type": "gpt2", "n_positions": 64, "vocab_size": 300}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert data.model_sizes(job(text=["x"], model={"pretrained": str(tmp_path)}), bytes_) == (64, 300)
+    with pytest.raises(JobError, match="more than the 64 positions"):
+        data.model_sizes(job(text=["x"], model={"pretrained": str(tmp_path), "context": 65}), bytes_)
+
+
+def test_validation_split():
+    for windows, validation, held in [(1, 0.5, 0), (2, 0.01, 1), (100, 0.0, 0), (100, 0.05, 5)]:
+        first, rest = data.split(windows, validation)
+        assert len(first) == held
+        assert sorted([*first, *rest]) == list(range(windows))
+
+
+def test_room_never_imports_torch():
+    code = (
+        "import pkgutil, importlib, sys, farflung.coordinator as room\n"
+        "[importlib.import_module(room.__name__ + '.' + m.name) for m in pkgutil.iter_modules(room.__path__)]\n"
+        "from farflung.proto import job, jobfile, link, errors\n"
+        "from farflung.coordinator import tokenizer; tokenizer.load_tokenizer('bytes'); import tokenizers\n"
+        "bad = {'torch', 'transformers', 'farflung.compress', 'farflung.node'} & set(sys.modules)\n"
+        "assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
