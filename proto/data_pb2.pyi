@@ -22,6 +22,7 @@ class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STATE: _ClassVar[Kind]
     PROBE: _ClassVar[Kind]
     CONTRIBUTION_REQUEST: _ClassVar[Kind]
+    EVALUATION: _ClassVar[Kind]
 UNKNOWN: Kind
 ACTIVATION: Kind
 ACTIVATION_GRADIENT: Kind
@@ -36,6 +37,7 @@ STATE_REQUEST: Kind
 STATE: Kind
 PROBE: Kind
 CONTRIBUTION_REQUEST: Kind
+EVALUATION: Kind
 
 class Header(_message.Message):
     __slots__ = ("run", "view", "session", "kind", "step", "microbatch", "section", "round", "part", "chain", "codec", "shape", "dtype", "samples", "contributors", "digests", "value", "text", "sizes", "layer")
