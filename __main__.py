@@ -111,15 +111,15 @@ def demo(
     *,
     state: _State = None,
     nodes: Annotated[int, typer.Option(min=1, help="How many nodes.")] = 4,
-    steps: Annotated[int | None, typer.Option(min=1, help="Fewer steps than the job's epochs.")] = None,
 ) -> int:
     """Four nodes train on Shakespeare on this machine.
 
     Starts a coordinator and the nodes, and ends with the folder of a model and a sample of its text.
     """
     from .deploy.demo import demo as play
+    from .examples.shakespeare import write_text
 
-    return play(output, state=state, nodes=nodes, steps=steps)
+    return play(output, state, nodes, write_text)
 
 
 @command(app)
@@ -206,10 +206,11 @@ def join(
     """
     _not_yet(island=island, max_upload=max_upload, max_memory=max_memory, max_disk=max_disk, hours=hours)
     from .deploy.terminal import screen
-    from .node.agent import run as run_node
     from .proto.link import parse_link
 
     address = parse_link(link)
+    from .node.agent import run as run_node
+
     if lifeline:
         _hold_lifeline()
     with screen(output) as view:

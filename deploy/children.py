@@ -77,10 +77,20 @@ class Children:
         self.said: queue.Queue[Said | Ended] = queue.Queue()
         self._lifeline, self._hold = os.pipe()
 
-    def start(self, name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Child:
-        """Start ``python -m farflung ARGUMENTS --json --lifeline``; its stderr goes to FOLDER/NAME.log."""
+    def start(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        lifeline: bool = True,
+    ) -> Child:
+        """Start ``python -m farflung ARGUMENTS --json``; its stderr goes to FOLDER/NAME.log.
+
+        Args:
+            lifeline: pass ``--lifeline``, which the commands that run for long understand.
+        """
         log = self.folder / f"{name}.log"
-        command = [sys.executable, "-m", _PACKAGE, *arguments, "--json", "--lifeline"]
+        command = [sys.executable, "-m", _PACKAGE, *arguments, "--json", *(["--lifeline"] if lifeline else [])]
         with log.open("a", encoding="utf-8") as stderr:
             process = subprocess.Popen(
                 command,

@@ -1,0 +1,111 @@
+"""The front door itself: light imports, help, typos, options that are not there yet, one object a line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from farflung.proto.job import load_job
+
+HEAVY = ("torch", "transformers", "networkx", "sklearn", "matplotlib")
+
+
+def farflung(*arguments: str, cwd: Path | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "farflung", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=timeout,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["--version"], ["join", "--help"], ["status", "nowhere"], ["job", "init", "j.toml"], ["runs"]],
+    ids=" ".join,
+)
+def test_answers_without_importing_torch(words: list[str], tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom farflung.__main__ import main\n"
+        f"try:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.stderr.strip().splitlines()[-1] == "[]", done.stderr
+
+
+def test_no_words_show_the_commands() -> None:
+    done = farflung()
+    assert done.returncode == 0
+    for name in ("demo", "run", "coordinator", "join", "status", "plan", "codecs", "wan", "export", "doctor", "job"):
+        assert f"\n  {name} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["jion", "x"], "no such command: farflung jion", "farflung join"),
+        (["coordinator", "strat"], "no such command: farflung coordinator strat", "farflung coordinator start"),
+        (["run", "--nodez", "3", "x"], "no such option: farflung run --nodez", "--nodes"),
+        (["join"], "missing argument", "farflung join --help"),
+        (["run", "x.toml", "--nodes", "some"], "--nodes", "farflung run --help"),
+        (["join", "x", "--hours", "3"], "not yet: --hours", "leave it out"),
+        (["join", "x", "--max-upload", "20Mbit"], "not yet: --max-upload", "leave it out"),
+        (["coordinator", "start", "x", "--database", "postgresql://x"], "not yet: --database", "leave it out"),
+        (["coordinator", "drain", "runs/x", "n"], "not yet: farflung coordinator drain", ""),
+        (["profile", "runs/x"], "not yet: farflung profile", ""),
+        (["join", "http://x:1"], "'http://x:1' is not a link", "farflung://HOST:PORT/#TICKET"),
+        (["run", "missing.toml"], "missing.toml", "farflung job init"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_message(words: list[str], message: str, hint: str, tmp_path: Path) -> None:
+    done = farflung(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert lines[0].startswith("error: ") and message in lines[0]
+    assert hint in lines[-1]
+    assert len(lines) <= 2
+
+    done = farflung(*words, "--json", cwd=tmp_path)
+    assert done.returncode == 2
+    [line] = done.stdout.splitlines()
+    event = json.loads(line)
+    assert event["event"] == "error" and message in event["message"] and event["time"] > 1e9
+
+
+def test_job_init_writes_a_job_that_loads(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("to be or not to be " * 100)
+    done = farflung("job", "init", "mine.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "farflung run mine.toml" in done.stdout
+    job = load_job(tmp_path / "mine.toml")
+    assert job.run.name == "mine" and job.model.family == "gpt2"
+
+    again = farflung("job", "init", "mine.toml", cwd=tmp_path)
+    assert again.returncode == 2 and "exists already" in again.stderr
+
+
+def test_job_init_for_a_model_folder(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("x" * 1000)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2}')
+    (folder / "model.safetensors").write_bytes(b"")
+    (folder / "tokenizer_config.json").write_text("{}")
+    done = farflung("job", "init", "mine.toml", "--pretrained", str(folder), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    job = load_job(tmp_path / "mine.toml")
+    assert job.model.pretrained == str(folder) and job.data.tokenizer == str(folder)
+
+    done = farflung("job", "init", "other.toml", "--pretrained", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 2 and "config.json" in done.stderr

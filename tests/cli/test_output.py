@@ -1,0 +1,152 @@
+"""Events as people and scripts see them; no process is started here."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from farflung.deploy.output import Output, explain
+from farflung.deploy.story import Story, sentence
+from farflung.deploy.terminal import PlainScreen, RichScreen, plan_table, screen
+from farflung.deploy.units import bytes_text, count_text, rate_text, seconds_text
+from farflung.proto.errors import FarflungError, JobError, Refused, RunFailed
+
+VIEW = {
+    "event": "view",
+    "view": 2,
+    "pipelines": [["a", "b"], ["c", "d"]],
+    "stages": [[0, 2], [3, 5]],
+    "spares": ["e"],
+    "codecs": {"updates": "cocktail:random=0.1,top=0.2,bits=4"},
+    "why": "d joined",
+}
+STEP = {
+    "event": "step",
+    "step": 7,
+    "loss": 2.5,
+    "samples": 32,
+    "seconds": 0.5,
+    "tokens_per_second": 8192.0,
+    "bytes_updates": 1000,
+    "bytes_activations": 1000,
+    "bytes_dense": 100_000,
+}
+DONE = {
+    "event": "done",
+    "steps": 7,
+    "eval_loss": 2.25,
+    "seconds": 90.0,
+    "samples": 224,
+    "checkpoint": "runs/x/checkpoints/7",
+    "views": 2,
+    "bytes_total": 123_456,
+}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (FarflungError("m", "h"), 2),
+        (JobError("m", "h"), 2),
+        (Refused("m", "h"), 3),
+        (RunFailed("m", "h"), 4),
+    ],
+)
+def test_an_error_keeps_its_words_and_status(error: FarflungError, status: int) -> None:
+    assert explain(error) == ("m", "h", status)
+
+
+def test_other_errors() -> None:
+    assert explain(KeyboardInterrupt())[2] == 130
+    assert explain(PermissionError(13, "Permission denied", "/x")) == ("Permission denied: /x", "", 2)
+    try:
+        {}["nowhere"]
+    except KeyError as error:
+        message, hint, status = explain(error)
+    assert status == 4 and "nowhere" in message and "test_output.py" in message and "--debug" in hint
+
+
+def test_library_errors_are_the_persons_to_mend() -> None:
+    from farflung.scheduler import PlanError
+
+    assert explain(PlanError("no devices")) == ("no devices", "", 2)
+
+
+def test_json_is_one_valid_object_a_line() -> None:
+    out = Output(as_json=True, stdout=io.StringIO(), stderr=io.StringIO())
+    out.event({"event": "step", "loss": float("nan"), "nodes": {"a"}, "at": (1, 2)})
+    [line] = out.stdout.getvalue().splitlines()
+    record = json.loads(line)
+    assert record["loss"] is None and record["nodes"] == ["a"] and record["at"] == [1, 2] and record["time"] > 0
+
+
+def test_story_adds_up() -> None:
+    story = Story()
+    for event in ({"event": "joined", "node": "a"}, VIEW, STEP, {**STEP, "step": 8}):
+        story.add(event)
+    assert story.step == 8 and story.view == 2 and story.sent == 4000 and story.dense == 200_000
+    assert story.ratio == 50 and story.saving() == "50x fewer bytes than fp16"
+    assert "loss 2.500" in story.progress() and "8.19 k tokens/s" in story.progress()
+
+
+def test_every_event_has_a_sentence() -> None:
+    assert "a (layers 0-2) -> b (layers 3-5)" in sentence(VIEW)
+    assert "spares: e" in sentence(VIEW) and "d joined" in sentence(VIEW)
+    assert sentence({"event": "listening", "link": "farflung://h:1/#T"}).count("farflung join farflung://h:1/#T") == 1
+    assert sentence({"event": "left", "node": "a", "why": "silent for 5 s"}) == "a left: silent for 5 s"
+    assert sentence({"event": "eval", "step": 3, "loss": 2.0}) == "step 3: validation loss 2.0000"
+    assert sentence(DONE).startswith("done: 7 steps in 1 min 30 s, validation loss 2.2500")
+    assert sentence({"event": "from the future"}) == ""
+
+
+def test_a_pipe_gets_plain_lines_and_few_steps() -> None:
+    out = Output(stdout=io.StringIO(), stderr=io.StringIO())
+    times = iter(range(1000))
+    with screen(out) as shown:
+        assert isinstance(shown, PlainScreen)
+        shown._clock = lambda: float(next(times))
+        for number in range(10):
+            shown.show({**STEP, "step": number})
+        shown.show({"event": "warning", "message": "careful", "node": "a"})
+        shown.show(DONE)
+    lines = out.stdout.getvalue().splitlines()
+    assert [line.split(":")[0] for line in lines if line.startswith("step")] == ["step 0", "step 5"]
+    assert "\x1b" not in out.stdout.getvalue()
+    assert "50x fewer bytes than fp16" in out.stdout.getvalue()
+    assert out.stderr.getvalue() == "warning (a): careful\n"
+
+
+def test_a_terminal_gets_a_table_and_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    out = Output(stdout=Terminal(), stderr=sys.stderr)
+    with screen(out) as shown:
+        assert isinstance(shown, RichScreen)
+        for event in ({"event": "joined", "node": "[a]"}, {**VIEW, "steps": 7}, STEP, DONE):
+            shown.show(event)
+    text = out.stdout.getvalue()
+    assert "[a] joined" in text and "stage 1: layers 3-5" in text and "done: 7 steps" in text
+
+
+def test_plan_table_has_a_row_for_each_pipeline() -> None:
+    table = plan_table(VIEW)
+    assert table.row_count == 2 and len(table.columns) == 3
+    assert "spares: e" in str(table.caption)
+
+
+def test_units() -> None:
+    assert [bytes_text(n) for n in (0, 999, 1500, 12_300_000, 123_000_000)] == [
+        "0 B",
+        "999 B",
+        "1.5 kB",
+        "12.3 MB",
+        "123 MB",
+    ]
+    assert [rate_text(n) for n in (500, 20e6, 1.5e9)] == ["500 bit/s", "20 Mbit/s", "1.5 Gbit/s"]
+    assert [seconds_text(n) for n in (0.123, 48, 200, 7500)] == ["0.12 s", "48 s", "3 min 20 s", "2 h 05 min"]
+    assert [count_text(n) for n in (950, 12_300, 4.5e6)] == ["950", "12.3 k", "4.5 M"]
