@@ -76,6 +76,7 @@ class LanguageModel(ModelDefinition):
 
     def __init__(self, config: Any, recompute: bool = False) -> None:
         self.config = config
+        self.longest = int(config.max_position_embeddings)
         self.row: Family = FAMILIES[config.model_type]
         self.family = self.row.name
         self._skeleton = skeleton_of(config)
@@ -83,6 +84,7 @@ class LanguageModel(ModelDefinition):
         self._base = base
         head = self._skeleton.get_output_embeddings()
         self._head_path = next(path for path, module in self._skeleton.named_modules() if module is head)
+        self.head_name = f"{self._head_path}.weight"
         embedding = getattr(base, self.row.embedding)
         tied = bool(getattr(config, "tie_word_embeddings", False))
         self.tied = f"{self._path(self.row.embedding)}.weight" if tied else None

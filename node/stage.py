@@ -124,28 +124,33 @@ class LanguageStage(StageModel):
 
 
 class SequentialStage(StageModel):
-    """Children ``first`` to ``last`` of an ``nn.Sequential``; parameters are named "CHILD.NAME", as in the whole."""
+    """Layers of an ``nn.Sequential``: each a few of its children, whose names ("0.weight") they keep."""
 
     def __init__(
         self,
         first: int,
         last: int,
         count: int,
-        children: list[tuple[str, nn.Module]],
+        layers: list[list[tuple[str, nn.Module]]],
         loss: Callable[[Tensor, Tensor], Tensor],
         recompute: bool = False,
     ) -> None:
         super().__init__(first, last, count, recompute)
-        for name, child in children:
-            attach(self, name, child)
-        self._children = [child for _, child in children]
+        for layer in layers:
+            for name, child in layer:
+                attach(self, name, child)
+        self._layers = [nn.Sequential(*(child for _, child in layer)) for layer in layers]
         self._loss = loss
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = inputs
-        for child in self._children:
-            hidden = self._run(child, hidden)
+        for layer in self._layers:
+            hidden = self._run(layer, hidden)
         return hidden
+
+    def run_layer(self, layer: int, inputs: Tensor) -> Tensor:
+        """The output of one of the stage's layers, numbered as in the whole model."""
+        return self._run(self._layers[layer - self.first], inputs)
 
     def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:
         return self._loss(logits, targets).float()
