@@ -34,40 +34,42 @@ def _group(text: str) -> typer.Typer:
 app = typer.Typer(rich_markup_mode=None, **_LOOK)
 coordinator = _group("Start a run and look after it.")
 job = _group("Job files.")
-codecs = _group("Every codec, and what it costs.")
 app.add_typer(coordinator, name="coordinator")
 
 
-def command(group: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[Callable[..., int | None]], Any]:
-    """Register ``body(output, ...)`` as a command, with the two options that every command has, and report its errors.
+def command(group: typer.Typer, name: str | None = None) -> Callable[[Callable[..., int | None]], Any]:
+    """Register ``body(output, ...)`` as a command of the group; its return value is the exit status, None is 0."""
 
-    The body returns the exit status; None is 0.
-    """
-
-    def register(body: Callable[..., int | None]) -> Callable[..., None]:
-        def run(**values: Any) -> None:
-            output = Output(values.pop("as_json"), values.pop("debug"))
-            try:
-                status = body(output, **values)
-            except (typer.Exit, _UsageError):
-                raise
-            except BaseException as error:
-                status = output.fail(error)
-            if status:
-                raise typer.Exit(status)
-
-        parameters = [one for one in inspect.signature(body).parameters.values() if one.name != "output"]
-        parameters += [
-            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-            for key, kind in (("as_json", _Json), ("debug", _Debug))
-        ]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in parameters}
-        run.__doc__ = body.__doc__
-        group.command(name or body.__name__.rstrip("_"), **settings)(run)
-        return body  # type: ignore[return-value]
+    def register(body: Callable[..., int | None]) -> Callable[..., int | None]:
+        group.command(name or body.__name__)(_reported(body))
+        return body
 
     return register
+
+
+def _reported(body: Callable[..., int | None]) -> Callable[..., None]:
+    """The body with the two options that every command has, and with its errors reported in one place."""
+
+    def run(**values: Any) -> None:
+        output = Output(values.pop("as_json"), values.pop("debug"))
+        try:
+            status = body(output, **values)
+        except (typer.Exit, _UsageError):
+            raise
+        except BaseException as error:
+            status = output.fail(error)
+        if status:
+            raise typer.Exit(status)
+
+    parameters = [one for one in inspect.signature(body).parameters.values() if one.name != "output"]
+    parameters += [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+        for key, kind in (("as_json", _Json), ("debug", _Debug))
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__doc__ = body.__doc__
+    return run
 
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # the only public way to it, in all versions of typer
@@ -375,6 +377,43 @@ def doctor(
     from .deploy.doctor import examine, show
 
     return show(output, examine(link, device))
+
+
+def _codecs(output: Output, *, context: typer.Context) -> None:
+    """Every codec: bits, traits, where it may be used."""
+    if context.invoked_subcommand is None:
+        from .compress.cli import table
+        from .deploy.tables import show_codecs
+
+        rows = table()
+        for row in rows if output.json else ():
+            output.record(row)
+        if not output.json:
+            show_codecs(output, rows)
+
+
+codecs = typer.Typer(rich_markup_mode=None, **_LOOK)
+codecs.callback(invoke_without_command=True)(_reported(_codecs))
+
+
+@command(codecs)
+def measure(
+    output: Output,
+    spec: Annotated[str, typer.Argument(help="name or name:key=value,key=value")],
+    *,
+    distribution: Annotated[str, typer.Option(metavar="normal|student3|lognormal|hetero")] = "normal",
+    tensor: Annotated[str | None, typer.Option(metavar="FILE", help="The tensors of a safetensors file.")] = None,
+    size: Annotated[int, typer.Option(min=1, help="Elements of a drawn tensor.")] = 1 << 16,
+    workers: Annotated[int, typer.Option(min=1, help="Average over so many senders.")] = 1,
+    trials: Annotated[int, typer.Option(min=1)] = 10,
+    device: Annotated[str, typer.Option(metavar="cpu|cuda:N")] = "cpu",
+) -> None:
+    """Bits, error and speed of a codec."""
+    from .compress.cli import measure as measured
+    from .deploy.tables import show_record
+
+    record = measured(spec, distribution, tensor, size, workers, trials, device)
+    output.record(record) if output.json else show_record(output, record)
 
 
 app.add_typer(job, name="job")

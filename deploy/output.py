@@ -75,7 +75,13 @@ class Output:
 
     def fail(self, error: BaseException) -> int:
         """Report an error that ended the command; returns the exit status."""
+        if isinstance(error, BrokenPipeError):  # whoever read our output has read enough: `farflung codecs | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stdout.fileno())
+            return DONE
         message, hint, status = explain(error)
+        if status == INTERRUPTED:
+            self.note("interrupted")
+            return status
         if self.debug:
             traceback.print_exception(error, file=self.stderr)
         if self.json:

@@ -60,5 +60,5 @@ def test_links_between_documents_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
 def test_commands_in_documents_exist(page: Path) -> None:
     known = {name.split()[0] for name in commands()}
-    for word in re.findall(r"^\s*(?:\$ )?farflung ([a-z]+)", page.read_text(), re.MULTILINE):
+    for word in re.findall(r"^    (?:\$ )?farflung ([a-z]+)", page.read_text(), re.MULTILINE):
         assert word in known, f"{page.name} types farflung {word}"

@@ -1,0 +1,77 @@
+"""Tables that a person reads: aligned columns in a pipe, colours and lines at a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from .output import Output
+
+
+def table(output: Output, columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
+    """Write a table. Cells are shown with ``str``; None is a dash. The last column is wrapped."""
+    cells = [[_cell(cell) for cell in row] for row in rows]
+    if output.rich:
+        _rich(output, columns, cells, title)
+        return
+    if title:
+        output.say(title)
+    widths = [max(len(line[at]) for line in [list(columns), *cells]) for at in range(len(columns) - 1)]
+    for line in [list(columns), *cells]:
+        output.say(
+            "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]).rstrip()
+        )
+
+
+def _cell(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+
+
+def _rich(output: Output, columns: Sequence[str], cells: list[list[str]], title: str) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for at, column in enumerate(columns):
+        made.add_column(column, overflow="fold", no_wrap=at + 1 < len(columns) and len(columns) < 6)
+    for line in cells:
+        made.add_row(*map(escape, line))
+    Console(file=output.stdout, highlight=False).print(made)
+
+
+def show_codecs(output: Output, rows: Sequence[dict[str, Any]]) -> None:
+    """Every codec: its keys with their defaults, where it may be used, what it is."""
+    table(
+        output,
+        ("codec", "keys", "for", "unbiased", "what it is"),
+        [(row["codec"], _keys(row), _places(row["roles"]), row["unbiased"], row["about"]) for row in rows],
+    )
+    output.say("\nA codec is written NAME or NAME:key=value,key=value. Its error: farflung codecs measure SPEC")
+
+
+def _keys(row: dict[str, Any]) -> str:
+    found = {name: parameter["default"] for name, parameter in row["parameters"].items()}
+    return ",".join(f"{name}={default}" for name, default in found.items() if default not in (False, "auto"))
+
+
+def _places(roles: Sequence[str]) -> str:
+    places = [("updates", {"update", "gradient"}), ("activations", {"activation", "activation_gradient"})]
+    return ", ".join(name for name, needed in places if needed & set(roles))
+
+
+def show_record(output: Output, record: dict[str, Any]) -> None:
+    """One object as ``key  value`` lines; numbers with six digits, long text wrapped to the terminal."""
+    width = max(map(len, record), default=0)
+    room = max(20, shutil.get_terminal_size((100, 24)).columns - width - 2)
+    for key, value in record.items():
+        text = f"{value:.6g}" if isinstance(value, float) else str(value)
+        lines = textwrap.wrap(text, room) or ["-"]
+        output.say(f"{key.ljust(width)}  {lines[0]}")
+        for line in lines[1:]:
+            output.say(" " * (width + 2) + line)
