@@ -1,1 +1,10 @@
-"""An emulated wide-area network of network namespaces on one Linux machine."""
+"""A WAN in a box: hosts as network namespaces, links with delay, jitter, loss, rate and queue.
+
+    up      topology.py (what is asked) -> lab.py -> backend: netem.py (tc) or relay.py (TUN + link model)
+    use     enter.py (a command inside a host), run.py (a whole training run), script.py (timed changes)
+    trust   check.py (measured beside set), lateness.py (may these figures be used?), picture.py
+
+Nothing here imports torch or another room; needs Linux, root and iproute2.
+"""
+
+from __future__ import annotations

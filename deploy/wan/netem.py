@@ -1,0 +1,109 @@
+"""The exact `tc` commands for one host: HTB with a class for each destination, netem under it. Pure.
+
+One class per destination holds netem (delay, jitter, loss, rate, and a limit that covers what is in flight and the
+queue); everything else, ARP first of all, goes through a class without delay. Limits count packets, so segmentation
+offload is off (`gso_max_segs 1`): netem would take 64 KB for one packet.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .topology import FRAME, Link, Topology
+
+DEVICE = "wan0"
+_UNLIMITED = 40e9
+_NO_RATE = 10e9  # netem keeps packets in order under jitter only where it has a rate
+
+
+def limit(link: Link, narrowest: float | None) -> int:
+    """Packets that netem must be able to hold: what is in flight on the link plus its queue."""
+    bits = narrowest or link.rate or _NO_RATE
+    return max(16, math.ceil(bits / 8 * (link.delay_ms + 4 * link.jitter_ms + link.queue_ms) / 1000 / FRAME))
+
+
+def netem(link: Link, narrowest: float | None = None) -> str:
+    """The parameters of one netem, all of them: `tc qdisc change` keeps nothing that is not repeated."""
+    words = [f"netem limit {limit(link, narrowest)} delay {_time(link.delay_ms)}"]
+    if link.jitter_ms:
+        words.append(f"{_time(link.jitter_ms)} distribution normal")
+    if link.cut:
+        words.append("loss 100%")
+    elif link.loss:
+        words.append(f"loss {link.loss * 100:.6g}%")
+    rate = link.rate or (_NO_RATE if link.jitter_ms else None)
+    if rate:
+        words.append(f"rate {_rate(rate)}")
+    return " ".join(words)
+
+
+def egress(topology: Topology, i: int) -> list[str]:
+    """`tc -b` lines for host i's device."""
+    uplink = topology.hosts[i].uplink or _UNLIMITED
+    others = [j for j in range(len(topology.hosts)) if j != i]
+    share = max(8000.0, uplink / max(1, len(others)))
+    lines = [
+        f"qdisc add dev {DEVICE} root handle 1: htb default 2",
+        f"class add dev {DEVICE} parent 1: classid 1:1 {_class(uplink, uplink)}",
+        f"class add dev {DEVICE} parent 1: classid 1:2 {_class(10e9, 10e9)}",
+    ]
+    for j in others:
+        link = topology.links[i, j]
+        lines += [
+            f"class add dev {DEVICE} parent 1:1 classid 1:{_class_id(j)} {_class(share, uplink)}",
+            f"qdisc add dev {DEVICE} parent 1:{_class_id(j)} handle {_handle(j)}: {netem(link, topology.narrowest((i, j)))}",
+            f"filter add dev {DEVICE} parent 1: protocol ip prio 1 u32 match ip dst {topology.address(j)}/32 flowid 1:{_class_id(j)}",
+        ]
+    return lines
+
+
+def change(topology: Topology, i: int, j: int, link: Link) -> str:
+    """The `tc -b` line that changes the live link from host i to host j."""
+    narrow = [r for r in (link.rate, topology.hosts[i].uplink, topology.hosts[j].downlink) if r]
+    return f"qdisc change dev {DEVICE} parent 1:{_class_id(j)} handle {_handle(j)}: {netem(link, min(narrow) if narrow else None)}"
+
+
+def ingress(topology: Topology, i: int, port: str) -> list[str]:
+    """`tc -b` lines for the bridge port towards host i: its downlink."""
+    downlink = topology.hosts[i].downlink
+    if downlink is None:
+        return []
+    wait = max((link.queue_ms for (_, j), link in topology.links.items() if j == i), default=100.0)
+    return [f"qdisc add dev {port} root tbf rate {_rate(downlink)} burst {_burst(downlink)} latency {_time(max(wait, 1.0))}"]
+
+
+def nat(i_can_be_dialled: bool) -> list[str]:
+    """`nft -f` lines of a host: nothing where it can be dialled, else only answers come in."""
+    if i_can_be_dialled:
+        return []
+    return [
+        "add table inet wan",
+        "add chain inet wan input { type filter hook input priority 0 ; policy accept ; }",
+        f'add rule inet wan input iifname "{DEVICE}" ct state established,related accept',
+        f'add rule inet wan input iifname "{DEVICE}" drop',
+    ]
+
+
+def _class(rate: float, ceil: float) -> str:
+    """HTB's own defaults for burst and quantum are wrong at both ends (0 bytes at 10 Gbit/s), so each class has them."""
+    return f"htb rate {_rate(rate)} ceil {_rate(ceil)} burst {_burst(ceil)} cburst {_burst(ceil)} quantum 60000"
+
+
+def _burst(rate: float) -> str:
+    return f"{max(2 * FRAME + 100, round(rate / 8 / 1000))}b"
+
+
+def _rate(bits: float) -> str:
+    return f"{round(bits)}bit"
+
+
+def _time(ms: float) -> str:
+    return f"{round(ms * 1000)}us"
+
+
+def _class_id(j: int) -> str:
+    return f"{j + 0x10:x}"
+
+
+def _handle(j: int) -> str:
+    return f"{j + 0x100:x}"
