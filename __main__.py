@@ -144,8 +144,9 @@ def run(
     from .deploy.terminal import screen
     from .proto.job import load_job
 
-    name = load_job(job, check_codec=check).run.name
-    plan = LocalRun(job, state or Path("runs") / name, nodes, device, insecure, output.debug)
+    read = load_job(job, check_codec=check)
+    code = tuple({one.partition(":")[0] for one in (read.model.build, read.data.build) if one})
+    plan = LocalRun(job, state or Path("runs") / read.run.name, nodes, device, code, insecure, output.debug)
     with screen(output) as view:
         return run_here(plan, view.show)
 

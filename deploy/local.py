@@ -23,12 +23,18 @@ _PARTING_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class LocalRun:
-    """What to start. ``job``: path of the job file; ``state``: the run's folder; ``nodes``: how many nodes."""
+    """What to start.
+
+    ``job``: path of the job file; ``state``: the run's folder; ``nodes``: how many nodes; ``allow_code``: the modules
+    that the job's ``build`` keys name: who starts a run with a job of their own trusts its code. They are looked for
+    beside the job file too.
+    """
 
     job: Path
     state: Path
     nodes: int
     device: str = "auto"
+    allow_code: tuple[str, ...] = ()
     insecure: bool = False
     debug: bool = False
 
@@ -58,7 +64,7 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
     coordinator = children.start(
         "coordinator",
         ["coordinator", "start", str(plan.job), "--state", str(plan.state), "--listen", "127.0.0.1:0", *flags],
-        {"OMP_NUM_THREADS": "1"},
+        {"OMP_NUM_THREADS": "1", **_python_path(plan)},
     )
     nodes: list[Child] = []
     began, finished = time.monotonic(), False
@@ -93,15 +99,22 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
                 raise _deserted(nodes, word)
 
 
+def _python_path(plan: LocalRun) -> dict[str, str]:
+    before = os.environ.get("PYTHONPATH")
+    folder = str(plan.job.resolve().parent)
+    return {"PYTHONPATH": folder + os.pathsep + before if before else folder} if plan.allow_code else {}
+
+
 def _start_nodes(plan: LocalRun, children: Children, link: str, flags: list[str]) -> list[Child]:
     """Start the nodes. Each keeps its key under the state folder, so that a resumed run knows it again."""
     threads = str(threads_for(plan.nodes))
-    environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
+    environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), **_python_path(plan)}
+    allowed = [word for module in plan.allow_code for word in ("--allow-code", module)]
     nodes = []
     for number in range(1, plan.nodes + 1):
         name = f"node-{number}"
         home = str(plan.state / "nodes" / name)
-        arguments = ["join", link, "--name", name, "--device", plan.device, "--cache", home, *flags]
+        arguments = ["join", link, "--name", name, "--device", plan.device, "--cache", home, *allowed, *flags]
         nodes.append(children.start(name, arguments, environment))
     return nodes
 

@@ -39,7 +39,7 @@ def _rich(output: Output, columns: Sequence[str], cells: list[list[str]], title:
 
     made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for at, column in enumerate(columns):
-        made.add_column(column, overflow="fold", no_wrap=at + 1 < len(columns) and len(columns) < 6)
+        made.add_column(column, overflow="fold", no_wrap=at == 0)
     for line in cells:
         made.add_row(*map(escape, line))
     Console(file=output.stdout, highlight=False).print(made)
@@ -57,7 +57,7 @@ def show_codecs(output: Output, rows: Sequence[dict[str, Any]]) -> None:
 
 def _keys(row: dict[str, Any]) -> str:
     found = {name: parameter["default"] for name, parameter in row["parameters"].items()}
-    return ",".join(f"{name}={default}" for name, default in found.items() if default not in (False, "auto"))
+    return ", ".join(f"{name}={default}" for name, default in found.items() if default not in (False, "auto"))
 
 
 def _places(roles: Sequence[str]) -> str:
