@@ -1,1 +1,56 @@
-"""Tensors to few bytes and back."""
+"""Tensors to few bytes and back: every codec behind one protocol, usable without the rest of farflung.
+
+``make(spec)`` gives a codec, ``codec.encode(x, seed, step)`` gives self-describing bytes, ``decode(blob)`` the tensor.
+``simulate(spec, tensors)`` runs a whole exchange between workers in this process. Importing this package, and
+``check``, do not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .errors import CodecError
+from .spec import Spec, Traits, check, names, parse, traits_of
+
+if TYPE_CHECKING:
+    from .codec import Codec, add, decode, decode_into, make
+    from .measure import measure
+    from .simulation import simulate
+
+_LAZY = {
+    "Codec": "codec",
+    "add": "codec",
+    "decode": "codec",
+    "decode_into": "codec",
+    "make": "codec",
+    "simulate": "simulation",
+    "measure": "measure",
+}
+_MODULES = ("aqsgd", "ddp", "feedback", "optimizers", "phases", "secure")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "Codec",
+    "CodecError",
+    "Spec",
+    "Traits",
+    "add",
+    "check",
+    "decode",
+    "decode_into",
+    "make",
+    "measure",
+    "names",
+    "parse",
+    "simulate",
+    "traits_of",
+]

@@ -1,0 +1,148 @@
+"""``cocktail``: random runs, the top of them, few bits each (CocktailSGD, Wang et al., ICML 2023).
+
+Works on the difference that it is given, in fp32; there is no epsilon and no fp16 anywhere, so scaling the input by a
+power of two scales the output exactly. What a step does not offer or keep is not lost: the caller keeps x - decoded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from . import masks, runs, scales, select
+from .codec import Codec, bytes_tensor, tensor_bytes
+from .errors import CodecError
+from .packing import pack, packed_size, unpack
+from .philox import Key
+from .spec import Spec
+from .wire import Buffer, Header, Reader
+
+BUCKET = 128
+
+
+class Cocktail(Codec):
+    """Encodes k = max(1, round(top * offered)) values of the offered runs; exactly k, ties to the lowest index."""
+
+    keyed = True
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        self.random, self.top = spec.real("random"), spec.real("top")
+        self.bits, self.run = spec.number("bits"), spec.number("run")
+        self.log, self.mask = spec.word("values") == "log" and self.bits > 1, spec.word("mask")
+
+    def kept(self, offered: int) -> int:
+        return min(offered, max(1, int(self.top * offered + 0.5))) if offered else 0
+
+    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        offer = runs.offer(x.numel(), self.random, self.run, key)
+        if not offer.elements:
+            return []
+        values = offer.gather(x.cpu().numpy())
+        index = select.largest(values, self.kept(offer.elements))
+        mask = masks.encode(index, offer.elements, self.mask)
+        return [mask, *self.write_values(torch.from_numpy(values[index]))]
+
+    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        positions, values = self.read_sparse(reader, header)
+        out = np.zeros(header.elements, np.float32)
+        out[positions] = values
+        return torch.from_numpy(out).to(device)
+
+    def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
+        positions, values = self.read_sparse(reader, header)
+        reader.end()
+        if weight != 1.0:
+            values = values * np.float32(weight)
+        if out.device.type == "cpu":
+            flat = out.numpy()
+            flat[positions] += values
+        else:
+            where = torch.from_numpy(positions).to(out.device)
+            out[where] = out[where] + torch.from_numpy(values).to(out.device)
+
+    def read_sparse(self, reader: Reader, header: Header) -> tuple[np.ndarray, np.ndarray]:
+        """(rising positions int64, values fp32) of a body."""
+        offered = _offered_at_most(header.elements, self.random, self.run)
+        least = packed_size(max(0, int(self.top * offered) - 1), self.bits) // 2
+        if least > reader.left:
+            raise CodecError(f"the blob claims {header.elements} elements, too many for its {reader.left} bytes")
+        offer = runs.offer(header.elements, self.random, self.run, self._key(header))
+        if not offer.elements:
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        count = self.kept(offer.elements)
+        index = masks.decode(reader, count, offer.elements)
+        return offer.positions(index), self.read_values(reader, count).numpy()
+
+    # -- values: buckets of 128 in the order of their positions ---------------------------------------------------
+
+    def write_values(self, values: torch.Tensor) -> list[Buffer]:
+        count = values.numel()
+        padded = torch.nn.functional.pad(values, (0, -count % BUCKET)).view(-1, BUCKET)
+        if self.log:
+            return self._write_log(padded, count)
+        magnitude = padded.abs()
+        if self.bits == 1:
+            filled = torch.full((len(padded), 1), float(BUCKET))
+            filled[-1] = float((count - 1) % BUCKET + 1)
+            step = scales.to_codes((magnitude.sum(1, keepdim=True) / filled).view(-1), up=False)
+            codes = (padded >= 0).to(torch.uint8)
+        else:
+            top = (1 << (self.bits - 1)) - 1
+            step = scales.to_codes(magnitude.amax(1) / top, up=False)
+            unit = scales.to_scales(step)[:, None]
+            level = (padded / torch.where(unit > 0, unit, 1.0)).round_().clamp_(-top, top)
+            codes = (torch.where(unit > 0, level, 0.0) + float(top + 1)).to(torch.uint8)
+        return [tensor_bytes(step), tensor_bytes(pack(codes.view(-1)[:count], self.bits))]
+
+    def read_values(self, reader: Reader, count: int) -> torch.Tensor:
+        buckets = -(-count // BUCKET)
+        step = bytes_tensor(reader.take(2 * buckets), torch.int16)
+        scales.check_codes(step)
+        unit = scales.to_scales(step)[:, None]
+        if self.log:
+            return self._read_log(reader, count, unit)
+        codes = unpack(bytes_tensor(reader.take(packed_size(count, self.bits)), torch.uint8), count, self.bits)
+        levels = torch.zeros(buckets * BUCKET)
+        levels[:count] = codes
+        if self.bits == 1:
+            levels = levels * 2.0 - 1.0
+        else:
+            levels -= float(1 << (self.bits - 1))
+        return (levels.view(-1, BUCKET) * unit).view(-1)[:count]
+
+    def _write_log(self, padded: torch.Tensor, count: int) -> list[Buffer]:
+        """Sign, and one of 2^(b-1) magnitudes: largest of the bucket * 2^(-spread * j / 2^(b+2))."""
+        levels, octave = 1 << (self.bits - 1), 4 << self.bits
+        magnitude = padded.abs()
+        real = torch.arange(padded.numel()).view_as(padded) < count
+        largest = magnitude.amax(1)
+        code = scales.to_codes(largest, up=False)
+        high = scales.to_scales(code)[:, None]
+        smallest = torch.where(real & (magnitude > 0), magnitude, high).amin(1, keepdim=True)
+        safe = torch.where(high > 0, high, 1.0)
+        span = torch.where(high > 0, torch.log2(safe / torch.where(high > 0, smallest, 1.0)), 0.0)
+        spread = (span * octave / max(1, levels - 1)).round().clamp(0, 255)
+        octaves = torch.log2(safe / magnitude.clamp(min=1e-45))
+        index = (octaves * octave / spread.clamp(min=1)).round().clamp(0, levels - 1)
+        codes = index.to(torch.uint8) | (padded < 0).to(torch.uint8) << (self.bits - 1)
+        body = pack(codes.view(-1)[:count], self.bits)
+        return [tensor_bytes(code), tensor_bytes(spread.to(torch.uint8)), tensor_bytes(body)]
+
+    def _read_log(self, reader: Reader, count: int, high: torch.Tensor) -> torch.Tensor:
+        buckets = len(high)
+        spread = bytes_tensor(reader.take(buckets), torch.uint8).to(torch.int64)[:, None]
+        codes = unpack(bytes_tensor(reader.take(packed_size(count, self.bits)), torch.uint8), count, self.bits)
+        padded = torch.nn.functional.pad(codes, (0, -count % BUCKET)).view(-1, BUCKET).to(torch.int64)
+        octave = 4 << self.bits
+        index = (padded & ((1 << (self.bits - 1)) - 1)) * spread
+        # Table, exact power of two, one product: the same bits everywhere, which exp2() would not give.
+        table = torch.from_numpy(np.exp2(-np.arange(octave) / octave).astype(np.float32))[index % octave]
+        magnitude = torch.ldexp(high * table, -(index // octave))
+        return torch.where((padded >> (self.bits - 1)) > 0, -magnitude, magnitude).view(-1)[:count]
+
+
+def _offered_at_most(count: int, share: float, run: int) -> int:
+    a, b = runs.fraction(share)
+    run = runs.run_length(count, run, b)
+    return count // run // b * a * run

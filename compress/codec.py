@@ -1,0 +1,163 @@
+"""The codec protocol, and the three doors that everyone uses: ``make``, ``decode`` and ``add``."""
+
+from __future__ import annotations
+
+import abc
+import importlib
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from .errors import CodecError
+from .philox import Key
+from .spec import Spec, Traits, parse, traits_of
+from .wire import MAX_ELEMENTS, Buffer, Header, Reader, build, open_blob
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class Codec(abc.ABC):
+    """Turns a float tensor of any shape into bytes, losing some of it.
+
+    A codec has no state: the same (x, seed, step) give the same bytes. Subclasses write ``write`` and ``read`` on flat
+    fp32 vectors; a codec that touches few elements also writes ``accumulate``.
+    """
+
+    keyed = False
+    """Whether the decoder needs the seed and the step (a rotation, a random mask): then they are in the blob."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.traits: Traits = traits_of(spec)
+
+    def __repr__(self) -> str:
+        return f"make({str(self.spec)!r})"
+
+    def encode(self, x: torch.Tensor, seed: int = 0, step: int = 0) -> bytes:
+        """The blob of ``x`` (any shape; fp16, bf16, fp32 or fp64; any device), which is not changed.
+
+        seed: u64. Same seed on all workers for codecs whose trait ``seed`` is shared, another for each where it is
+        private. step: u32; what a random mask or stochastic rounding depends on besides. CodecError for a value that is
+        not finite.
+        """
+        if not 0 <= seed < 1 << 64 or not 0 <= step < 1 << 32:
+            raise CodecError(f"seed must be below 2^64 and step below 2^32, got {seed} and {step}")
+        flat, dtype = flatten(x)
+        with torch.no_grad():
+            body = self.write(flat, Key(seed, step)) if flat.numel() else []
+        return build(self.spec, dtype, tuple(x.shape), body, seed if self.keyed else None, step if self.keyed else None)
+
+    @abc.abstractmethod
+    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        """The body for a flat, contiguous, finite, non-empty vector (fp32; its own dtype where ``exact``)."""
+
+    @abc.abstractmethod
+    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        """The flat vector of a body, fp32 or the header's dtype. Checks every size before it allocates."""
+
+    def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
+        """out += weight * decoded, the product rounded before the sum (no fused multiply-add)."""
+        decoded = self.read(reader, header, out.device).to(torch.float32)
+        reader.end()
+        out += decoded if weight == 1.0 else decoded * weight
+
+    def _key(self, header: Header) -> Key:
+        return Key(header.seed, header.step)
+
+
+def flatten(x: torch.Tensor, exact: bool = False) -> tuple[torch.Tensor, str]:
+    """(flat contiguous fp32 vector, name of the dtype); CodecError for a dtype or value that no codec takes."""
+    if not isinstance(x, torch.Tensor) or x.dtype not in _NAMES:
+        what = getattr(x, "dtype", type(x).__name__)
+        raise CodecError(f"a codec takes float tensors ({', '.join(DTYPES)}), not {what}")
+    flat = x.detach().reshape(-1)
+    if not exact:
+        flat = flat.to(torch.float32)
+    flat = flat.contiguous()
+    # One pass over the memory: a sum is finite if all terms are, but for an overflow, which the second look settles.
+    if flat.numel() and not bool(torch.isfinite(flat.sum())) and not bool(torch.isfinite(flat).all()):
+        beyond = x.dtype == torch.float64 and bool(torch.isfinite(x).all())
+        bad = int((~torch.isfinite(flat)).sum())
+        what = "beyond the range of fp32" if beyond else "not finite"
+        raise CodecError(f"{bad} of {flat.numel()} values are {what}: not encoded")
+    return flat, _NAMES[x.dtype]
+
+
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor, without a copy where it is on the CPU."""
+    array = tensor.contiguous().cpu().view(torch.uint8).view(-1).numpy()
+    return memoryview(array)  # type: ignore[arg-type,unused-ignore]
+
+
+def bytes_tensor(data: Buffer, dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:
+    """A read-only tensor over the bytes of a blob (copied if they are not aligned, or go to another device)."""
+    if not len(data):
+        return torch.empty(0, dtype=dtype, device=device)
+    flat = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    flat = flat.view(dtype)
+    return flat if device is None or device.type == "cpu" else flat.to(device)
+
+
+@lru_cache(maxsize=256)
+def _instance(spec: Spec) -> Codec:
+    module, _, attribute = spec.declaration.target.partition(":")
+    codec: Any = getattr(importlib.import_module(f".{module}", __package__), attribute)(spec)
+    assert isinstance(codec, Codec)
+    return codec
+
+
+def make(spec: str | Spec) -> Codec:
+    """The codec of a spec such as ``"eden:bits=2"``. CodecError says what is wrong and the nearest right word."""
+    return _instance(parse(spec) if isinstance(spec, str) else spec)
+
+
+def decode(blob: Buffer, device: torch.device | str = "cpu", limit: int = MAX_ELEMENTS) -> torch.Tensor:
+    """The tensor of a blob, in the shape and dtype that went in. limit: the most elements that make sense here.
+
+    CodecError for anything that no encoder wrote; then nothing was allocated.
+    """
+    header, reader = open_blob(blob, limit)
+    device = torch.device(device)
+    if not header.elements:
+        reader.end()
+        return torch.zeros(header.shape, dtype=DTYPES[header.dtype], device=device)
+    flat = make(header.spec).read(reader, header, device)
+    reader.end()
+    return flat.to(DTYPES[header.dtype]).view(header.shape)
+
+
+def decode_into(blob: Buffer, out: torch.Tensor) -> None:
+    """Write the decoded values into ``out`` (same number of elements; contiguous)."""
+    header, reader = _expect(blob, out)
+    if header.elements:
+        flat = make(header.spec).read(reader, header, out.device)
+        out.view(-1).copy_(flat)
+    reader.end()
+
+
+def add(blob: Buffer, out: torch.Tensor, weight: float = 1.0) -> None:
+    """out += weight * decoded, for a contiguous fp32 ``out`` with as many elements. The same bits on every device.
+
+    ``weight`` is rounded to fp32 once, the product is rounded before the sum.
+    """
+    if out.dtype != torch.float32 or not out.is_contiguous():
+        raise CodecError("add takes a contiguous fp32 tensor")
+    header, reader = _expect(blob, out)
+    if header.elements:
+        with torch.no_grad():
+            make(header.spec).accumulate(reader, header, out.view(-1), weight)
+    reader.end()
+
+
+def _expect(blob: Buffer, out: torch.Tensor) -> tuple[Header, Reader]:
+    header, reader = open_blob(blob, out.numel())
+    if header.elements != out.numel():
+        raise CodecError(f"the blob has {header.elements} elements, {out.numel()} are expected")
+    return header, reader

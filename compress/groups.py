@@ -1,0 +1,74 @@
+"""``int8``, ``int4``, ``int2``: symmetric integers with one 16-bit step per group of neighbours."""
+
+from __future__ import annotations
+
+import torch
+
+from . import philox, scales
+from .codec import Codec, bytes_tensor, tensor_bytes
+from .packing import pack, packed_size, unpack
+from .philox import Key
+from .wire import Buffer, Header, Reader
+
+_CHUNK = 1 << 17  # elements at once on the CPU: the temporaries stay in the cache
+
+
+class Group(Codec):
+    """q = round(x / step) in [-(2^(b-1) - 1), 2^(b-1) - 1], step = max|x| of the group / (2^(b-1) - 1).
+
+    Nearest rounding is biased; stochastic rounding is unbiased, and its step is rounded up so that nothing is clipped.
+    """
+
+    def __init__(self, spec: object) -> None:
+        super().__init__(spec)  # type: ignore[arg-type]
+        self.bits = int(self.spec.name[3:])
+        self.top = (1 << (self.bits - 1)) - 1
+        self.group = self.spec.number("group")
+        self.stochastic = self.spec.word("rounding") == "stochastic"
+
+    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        steps, codes = self.quantize(x, key)
+        return [tensor_bytes(steps), tensor_bytes(pack(codes, self.bits))]
+
+    def quantize(self, x: torch.Tensor, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
+        """(int16 step codes ``[groups]``, uint8 codes ``[n]``, the level plus 2^(b-1))."""
+        n, group = x.numel(), self.group
+        groups = -(-n // group)
+        steps = torch.empty(groups, dtype=torch.int16, device=x.device)
+        codes = torch.empty(n, dtype=torch.uint8, device=x.device)
+        chunk = max(1, _CHUNK // group) * group if x.device.type == "cpu" else n
+        for start in range(0, n, chunk):
+            part = x[start : start + chunk]
+            size = part.numel()
+            if size % group:
+                part = torch.nn.functional.pad(part, (0, group - size % group))
+            rows = part.view(-1, group)
+            code = scales.to_codes(rows.abs().amax(1) / self.top, up=self.stochastic)
+            step = scales.to_scales(code)
+            ratio = rows / torch.where(step > 0, step, torch.ones_like(step))[:, None]
+            if self.stochastic:
+                ratio.add_(philox.uniform(ratio.numel(), key, 0, start, x.device).view_as(ratio)).floor_()
+            else:
+                ratio.round_()
+            ratio.clamp_(-self.top, self.top)
+            first = start // group
+            steps[first : first + len(code)] = code
+            level = torch.where(step[:, None] > 0, ratio, torch.zeros_like(ratio)) + float(1 << (self.bits - 1))
+            codes[start : start + size] = level.view(-1)[:size].to(torch.uint8)
+        return steps, codes
+
+    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        n, group = header.elements, self.group
+        groups = -(-n // group)
+        step_bytes = reader.take(2 * groups)
+        packed = reader.take(packed_size(n, self.bits))
+        code = bytes_tensor(step_bytes, torch.int16, device)
+        scales.check_codes(code)
+        step = scales.to_scales(code)
+        levels = unpack(bytes_tensor(packed, torch.uint8, device), n, self.bits).to(torch.float32)
+        levels -= float(1 << (self.bits - 1))
+        whole = n - n % group
+        levels[:whole].view(-1, group).mul_(step[: whole // group, None])
+        if whole < n:
+            levels[whole:] *= step[-1]
+        return levels

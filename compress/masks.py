@@ -1,0 +1,108 @@
+"""Sets of positions in few bits: a bitmap, or Rice-coded gaps, whichever is shorter.
+
+Rice coding of a gap g with parameter k: g >> k in unary, then the k low bits. Both halves are written as arrays of
+their own (all unary codes, then all low bits), so that coding and decoding are a few whole-array operations. For random
+positions this costs within 5 % of the entropy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from .errors import CodecError
+from .packing import pack, packed_size, unpack
+from .wire import Reader, varint
+
+BITMAP = 31
+ALL = 30
+_MAX_LOW = 24
+
+
+def encode(positions: np.ndarray, size: int, how: str = "auto") -> bytes:
+    """positions: rising int64 below ``size``. how: auto, bitmap or rice."""
+    count = len(positions)
+    if count == size:
+        return bytes([ALL])
+    bitmap_bytes = -(-size // 8)
+    if how != "bitmap":
+        gaps = np.diff(positions, prepend=-1)
+        gaps -= 1
+        low, unary_bits = _best(gaps, size)
+        rice_bytes = 4 + -(-unary_bits // 8) + sum(packed_size(count, bits) for bits in _pieces(low))
+        if how == "rice" or rice_bytes < bitmap_bytes:
+            return _rice(gaps, low, unary_bits)
+    bits = np.zeros(size, np.uint8)
+    bits[positions] = 1
+    return bytes([BITMAP]) + np.packbits(bits, bitorder="little").tobytes()
+
+
+def decode(reader: Reader, count: int, size: int) -> np.ndarray:
+    """The ``count`` positions below ``size``: int64, rising."""
+    how = reader.byte()
+    if how == ALL:
+        if count != size:
+            raise CodecError("the blob's mask says that everything is there, its size does not")
+        return np.arange(size)
+    if how == BITMAP:
+        bits = np.unpackbits(np.frombuffer(reader.take(-(-size // 8)), np.uint8), bitorder="little")
+        positions = np.flatnonzero(bits)
+        if len(positions) != count or (count and positions[-1] >= size):
+            raise CodecError("the blob's mask has another number of positions than its values")
+        return positions
+    if how > _MAX_LOW:
+        raise CodecError(f"the blob's mask is of unknown kind {how}")
+    unary_bits = reader.varint(count + (size >> how) + 1)
+    unary = np.unpackbits(np.frombuffer(reader.take(-(-unary_bits // 8)), np.uint8), bitorder="little")
+    ones = np.flatnonzero(unary)
+    if len(ones) != count or (count and ones[-1] != unary_bits - 1):
+        raise CodecError("the blob's mask has another number of positions than its values")
+    gaps = np.diff(ones, prepend=-1)
+    gaps -= 1
+    gaps <<= how
+    shift = 0
+    for bits_ in _pieces(how):
+        packed = np.frombuffer(reader.take(packed_size(count, bits_)), np.uint8)
+        gaps |= unpack(torch.from_numpy(packed.copy()), count, bits_).numpy().astype(np.int64) << shift
+        shift += bits_
+    gaps += 1
+    positions = np.cumsum(gaps)
+    positions -= 1
+    if count and positions[-1] >= size:
+        raise CodecError("the blob's mask has a position beyond the vector")
+    return positions
+
+
+def _pieces(low: int) -> list[int]:
+    """Low parts of more than 8 bits are packed 8 bits at a time."""
+    return [min(8, low - at) for at in range(0, low, 8)]
+
+
+def _best(gaps: np.ndarray, size: int) -> tuple[int, int]:
+    """(k, unary bits) with the fewest bits in total; k from the mean gap, and its neighbours."""
+    count = len(gaps)
+    if not count:
+        return 0, 0
+    mean = max((size - count) / count, 2.0**-30)
+    guess = min(_MAX_LOW, max(0, int(np.floor(np.log2(max(mean * 0.7, 1.0)) + 0.5))))
+    best: tuple[int, int, int] | None = None
+    for low in {guess, max(0, guess - 1)}:
+        unary = count + int((gaps >> low).sum())
+        if best is None or unary + count * low < best[0]:
+            best = (unary + count * low, low, unary)
+    assert best is not None
+    return best[1], best[2]
+
+
+def _rice(gaps: np.ndarray, low: int, unary_bits: int) -> bytes:
+    ends = np.cumsum((gaps >> low) + 1)
+    ends -= 1
+    unary = np.zeros(unary_bits, np.uint8)
+    unary[ends] = 1
+    parts = [bytes([low]), varint(unary_bits), np.packbits(unary, bitorder="little").tobytes()]
+    shift = 0
+    for bits in _pieces(low):
+        piece = (gaps >> shift).astype(np.uint8) & np.uint8((1 << bits) - 1)
+        parts.append(pack(torch.from_numpy(piece), bits).numpy().tobytes())
+        shift += bits
+    return b"".join(parts)

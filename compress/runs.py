@@ -1,0 +1,83 @@
+"""Which elements a step offers: contiguous runs, each offered equally often, as a function of (seed, step) alone.
+
+The share ``random`` is read as a fraction a/b. The vector is cut into runs, the runs into strata of b. In each step, a
+of a stratum's b runs are offered: a window that rolls by a, from a start drawn anew for each stratum every b steps.
+So every run is offered exactly a times in each b steps, without replacement until all have been offered, no step offers
+more than its share, and the positions come out sorted, with no permutation to make or to sort.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from .philox import LANES, TILE, Key, block_numpy
+
+STREAM = 0x52554E53  # "RUNS"
+
+
+@lru_cache(maxsize=64)
+def fraction(share: float) -> tuple[int, int]:
+    """share as a/b with b at most 1000: 0.1 -> (1, 10)."""
+    ratio = Fraction(share).limit_denominator(1000)
+    return ratio.numerator, ratio.denominator
+
+
+def run_length(count: int, run: int, period: int) -> int:
+    """The run's length for a vector of ``count``: shorter where there are fewer runs than one stratum needs."""
+    while run > 1 and count < run * period:
+        run //= 2
+    return run
+
+
+class Offer:
+    """The runs that a step offers. ``runs``: rising int64 indices of runs of ``run`` elements, ``elements`` in all."""
+
+    def __init__(self, count: int, share: float, run: int, key: Key) -> None:
+        a, b = fraction(share)
+        self.count, self.run = count, run_length(count, run, b)
+        total = -(-count // self.run)
+        if a == b:
+            self.runs = np.arange(total, dtype=np.int64)
+        else:
+            strata = -(-total // b)
+            epoch, phase = divmod(key.step, b)
+            counters = np.arange(-(-strata // TILE) * LANES, dtype=np.uint64)
+            word = block_numpy(counters, Key(key.seed, epoch), STREAM)
+            start = np.stack(word).reshape(4, -1, LANES).transpose(1, 0, 2).reshape(-1)[:strata]
+            start = (start * np.uint64(b) >> np.uint64(32)).astype(np.int64)
+            window = (start[:, None] + (phase * a + np.arange(a))[None, :]) % b
+            if a > 1:
+                window.sort(1)
+            runs = (window + np.arange(strata, dtype=np.int64)[:, None] * b).reshape(-1)
+            self.runs = runs[: np.searchsorted(runs, total)] if a == 1 else runs[runs < total]
+        self.partial = bool(len(self.runs)) and int(self.runs[-1]) == total - 1 and count % self.run != 0
+        """Whether the last offered run is the vector's last, shorter one."""
+        self.elements = len(self.runs) * self.run - (self.run - count % self.run if self.partial else 0)
+
+    def gather(self, x: np.ndarray) -> np.ndarray:
+        """The offered elements of a flat vector, in order: a copy ``[elements]``."""
+        whole = self.count // self.run
+        rows = self.runs[:-1] if self.partial else self.runs
+        out = np.empty(self.elements, x.dtype)
+        head = len(rows) * self.run
+        np.take(x[: whole * self.run].reshape(whole, self.run), rows, 0, out[:head].reshape(-1, self.run), mode="clip")
+        if self.partial:
+            out[head:] = x[whole * self.run :]
+        return out
+
+    def positions(self, offered: np.ndarray) -> np.ndarray:
+        """Indices among the offered elements -> indices in the vector (both int64)."""
+        shift = self.run.bit_length() - 1
+        out: np.ndarray = self.runs[offered >> shift]
+        out <<= shift
+        out |= offered & (self.run - 1)
+        return out
+
+
+@lru_cache(maxsize=8)
+def offer(count: int, share: float, run: int, key: Key) -> Offer:
+    """As ``Offer``; kept for the next call, since all workers of a round share it."""
+    return Offer(count, share, run, key)
