@@ -104,6 +104,13 @@ def _not_yet(**options: object) -> None:
             raise NotYet(f"--{name.replace('_', '-')} is not supported by this version")
 
 
+def _check_codec(spec: str, role: str) -> None:
+    """Whether a job may use this codec in this place; the coordinator and the job know no codec themselves."""
+    from .compress import check
+
+    check(spec, role)
+
+
 # ---- train ---------------------------------------------------------------------------------
 
 
@@ -138,13 +145,12 @@ def run(
 
     Starts a coordinator and N nodes; starting again with the same state folder goes on.
     """
-    from .compress import check
     from .deploy.local import LocalRun
     from .deploy.local import run as run_here
     from .deploy.terminal import screen
     from .proto.job import load_job
 
-    read = load_job(job, check_codec=check)
+    read = load_job(job, check_codec=_check_codec)
     code = tuple({one.partition(":")[0] for one in (read.model.build, read.data.build) if one})
     plan = LocalRun(job, state or Path("runs") / read.run.name, nodes, device, code, insecure, output.debug)
     with screen(output) as view:
@@ -170,14 +176,13 @@ def start(
     Prints the line that nodes join with. The same state folder resumes from the newest checkpoint.
     """
     _not_yet(database=database)
-    from .compress import check
     from .coordinator.serve import serve
     from .deploy.terminal import screen
 
     if lifeline:
         _hold_lifeline()
     with screen(output) as view:
-        return serve(job, state, listen, advertise, insecure=insecure, emit=view.show, check_codec=check)
+        return serve(job, state, listen, advertise, insecure=insecure, emit=view.show, check_codec=_check_codec)
 
 
 @command(app)

@@ -6,7 +6,7 @@ wants to see at a glance; :func:`sentence` is the plain line of one event.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,7 +164,7 @@ def _warning(event: Event) -> str:
     return f"warning{node}: {event.get('message')}"
 
 
-_SENTENCES = {
+_SENTENCES: dict[str, Callable[[Event], str]] = {
     "listening": _listening,
     "joined": lambda event: f"{event.get('node')} joined{_why(event)}",
     "left": lambda event: f"{event.get('node')} left{_why(event)}",

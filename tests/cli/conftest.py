@@ -1,0 +1,96 @@
+"""Small jobs and real processes for the tests of the front door."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+JOB = """\
+[run]
+name = "small"
+steps = 4
+
+[model]
+family = "gpt2"
+layers = 2
+width = 32
+heads = 2
+context = 32
+
+[data]
+text = ["text/*.txt"]
+validation = 0.1
+
+[train]
+batch = 8
+microbatch = 2
+eval_every = 0
+
+[checkpoint]
+every = 0
+"""
+
+TEXT = "".join(f"{number}. To be, or not to be, that is the question.\n" for number in range(600))
+
+
+class Command:
+    """A finished command: its status, the events on stdout and the lines on stderr."""
+
+    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
+        self.status = done.returncode
+        self.stdout, self.stderr = done.stdout, done.stderr
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The one error event. Nothing may follow it."""
+        found = [event for event in self.events if event["event"] == "error"]
+        assert len(found) == 1, (self.stdout, self.stderr)
+        assert "Traceback" not in self.stderr, self.stderr
+        return found[0]
+
+
+def farflung(*arguments: str, cwd: Path | None = None, timeout: float = 120, **environment: str) -> Command:
+    """Run a command of farflung to its end, in a process of its own."""
+    words = [sys.executable, "-m", "farflung", *arguments]
+    environment = {**ENVIRONMENT, **environment}
+    return Command(subprocess.run(words, capture_output=True, text=True, cwd=cwd, timeout=timeout, env=environment))
+
+
+@pytest.fixture
+def command() -> Callable[..., Command]:
+    return farflung
+
+
+@pytest.fixture(scope="module")
+def job_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Path]]:
+    """``job_file(("old", "new"), ...)``: the small job with some of its text replaced, beside its data."""
+    folder = tmp_path_factory.mktemp("jobs")
+    (folder / "text").mkdir()
+    (folder / "text" / "a.txt").write_text(TEXT)
+    (folder / "empty").mkdir()
+    (folder / "empty" / "a.txt").write_text("")
+    count = 0
+
+    def make(*changes: tuple[str, str]) -> Path:
+        nonlocal count
+        text = JOB
+        for old, new in changes:
+            assert old in text, old
+            text = text.replace(old, new)
+        count += 1
+        path = folder / f"job{count}.toml"
+        path.write_text(text)
+        return path
+
+    yield make
