@@ -6,6 +6,7 @@ Delays are one way. A host without an uplink or downlink has none that is narrow
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -208,13 +209,11 @@ def apply(topology: Topology, links: Mapping[Pair, Link], change: Change) -> dic
 
 def timeline(script: tuple[Change, ...], until: float) -> Iterator[tuple[float, Change]]:
     """Every occurrence of a script's changes up to `until` seconds, in time order (order of the file at equal times)."""
-    moments = []
-    for number, change in enumerate(script):
-        at = change.at
-        while at <= until:
-            moments.append((at, number))
-            if change.every is None:
-                break
-            at += change.every
-    for at, number in sorted(moments):
+    moments = [(change.at, number) for number, change in enumerate(script)]
+    heapq.heapify(moments)
+    while moments and moments[0][0] <= until:
+        at, number = heapq.heappop(moments)
         yield at, script[number]
+        every = script[number].every
+        if every is not None:
+            heapq.heappush(moments, (at + every, number))

@@ -1,0 +1,214 @@
+"""Is the WAN that is up the WAN that was asked for? Every pair's RTT, goodput and loss, set beside measured.
+
+The judgement is pure; measuring is probe.py's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from . import lateness, probe
+from .lab import Lab, late_between
+from .topology import GOODPUT, Link, Pair, Topology
+
+AT_ONCE = 600e6  # bit/s that may be measured at the same time: what a relay carries well within one core
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One ordered pair. RTT in ms, goodput in bit/s of TCP payload, loss a fraction of this direction. None: not measured."""
+
+    source: str
+    target: str
+    set_rtt: float
+    set_goodput: float | None
+    set_loss: float
+    dialled: bool  # whether the source can open a connection to the target
+    rtt: float | None = None
+    goodput: float | None = None
+    loss: float | None = None
+    packets: int = 0  # sent to measure the loss
+    misses: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A whole check. `ok` is false where a figure is missed or the emulator itself was late."""
+
+    name: str
+    backend: str
+    rows: tuple[Row, ...]
+    late: lateness.Lateness | None
+    ok: bool
+    why: str
+    notes: tuple[str, ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+
+def expectation(topology: Topology, links: dict[Pair, Link], pair: Pair) -> Row:
+    """What a pair should show, with the links as they are now."""
+    now = dataclasses.replace(topology, links=links)
+    i, j = pair
+    narrow = now.narrowest(pair)
+    cut = links[pair].cut or links[pair[::-1]].cut
+    dialled = not topology.hosts[j].nat and not cut
+    return Row(
+        topology.hosts[i].name,
+        topology.hosts[j].name,
+        now.rtt_ms(pair),
+        None if narrow is None else narrow * GOODPUT,
+        1.0 if links[pair].cut else links[pair].loss,
+        dialled,
+    )
+
+
+def judge(row: Row, jitter_ms: float = 0.0, lossy: bool = False) -> tuple[str, ...]:
+    """What a measured pair misses, in words; nothing where all is well.
+
+    RTT within 2 ms or 5 %, plus the jitter of both directions; goodput within 5 % (where packets are lost, TCP decides
+    and not the link, so goodput is only an upper bound); loss within a quarter or three standard deviations."""
+    misses = []
+    if row.dialled and row.rtt is None:
+        misses.append("no answer")
+    if row.rtt is not None and abs(row.rtt - row.set_rtt) > max(2.0, 0.05 * row.set_rtt) + 1.5 * jitter_ms:
+        misses.append(f"RTT {row.rtt:.1f} ms instead of {row.set_rtt:.1f}")
+    if row.goodput is not None and row.set_goodput is not None:
+        share = row.goodput / row.set_goodput
+        if share > 1.05 or (share < 0.95 and not lossy):
+            misses.append(f"goodput {row.goodput / 1e6:.1f} Mbit/s instead of {row.set_goodput / 1e6:.1f}")
+    if row.loss is not None and row.packets:
+        chance = math.sqrt(row.set_loss * (1 - row.set_loss) / row.packets)
+        if abs(row.loss - row.set_loss) > max(0.25 * row.set_loss, 3 * chance, 1.01 / row.packets):
+            misses.append(f"loss {row.loss:.2%} instead of {row.set_loss:.2%}")
+    return tuple(misses)
+
+
+def batches(topology: Topology, pairs: Iterable[Pair], at_once: float = AT_ONCE) -> list[list[Pair]]:
+    """Pairs that may be measured at the same time: no host sends or receives twice, and the sum of their rates stays
+    within `at_once` bit/s (a pair above that is measured alone)."""
+    groups: list[tuple[float, set[int], set[int], list[Pair]]] = []
+    for pair in sorted(pairs, key=lambda p: (-(topology.narrowest(p) or at_once), p)):
+        rate = topology.narrowest(pair) or at_once
+        for g, (total, sources, targets, members) in enumerate(groups):
+            if total + rate <= at_once and pair[0] not in sources | targets and pair[1] not in sources | targets:
+                groups[g] = (total + rate, sources | {pair[0]}, targets | {pair[1]}, [*members, pair])
+                break
+        else:
+            groups.append((rate, {pair[0]}, {pair[1]}, [pair]))
+    return [members for _, _, _, members in groups]
+
+
+def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
+    """Measure a lab. `quick`: only round trips (seconds); else goodput of every pair and 10,000 packets on each lossy one."""
+    probe.require_up(lab)
+    topology, links = lab.topology, lab.links
+    now = dataclasses.replace(topology, links=links)
+    live = dataclasses.replace(lab, topology=now)
+    pairs = [(i, j) for i in range(len(topology.hosts)) for j in range(len(topology.hosts)) if i != j]
+    rows = {pair: expectation(topology, links, pair) for pair in pairs}
+    before = lab.stat()
+    jitter = {pair: links[pair].jitter_ms + links[pair[::-1]].jitter_ms for pair in pairs}
+
+    def update(pair: Pair, **values: Any) -> None:
+        rows[pair] = dataclasses.replace(rows[pair], **values)
+
+    say(f"round trips of {len(pairs)} pairs")
+    silent = [p for p in pairs if not rows[p].dialled]
+    for pair, times in probe.rtt(live, pairs, count=30 if any(jitter.values()) else 20).items():
+        if times:
+            update(pair, rtt=_middle(times, jitter[pair] > 0))
+    notes = [f"{rows[p].target} answers {rows[p].source}, though it cannot be dialled" for p in silent if rows[p].rtt is not None]
+    if not quick:
+        lossy = [p for p in pairs if links[p].loss and not links[p].cut and _reachable(topology, links, p)]
+        for number, group in enumerate(_rounds(lossy)):
+            say(f"loss: round {number + 1}, {len(group)} pairs")
+            with ThreadPoolExecutor(len(group)) as pool:
+                for pair, got in zip(group, pool.map(lambda p: probe.loss(live, p), group), strict=True):
+                    update(pair, loss=1 - got / 10_000, packets=10_000)
+        able = [p for p in pairs if _reachable(topology, links, p)]
+        groups = batches(now, able)
+        for number, group in enumerate(groups):
+            say(f"goodput {number + 1}/{len(groups)}: " + ", ".join(f"{rows[p].source}->{rows[p].target}" for p in group))
+            with ThreadPoolExecutor(len(group)) as pool:
+                for pair, got in zip(group, pool.map(lambda p: _goodput(live, p), group), strict=True):
+                    update(pair, goodput=got)
+    late = late_between(before, lab.stat())
+    for pair in pairs:
+        lossy_pair = bool(links[pair].loss or links[pair[::-1]].loss or jitter[pair])
+        update(pair, misses=judge(rows[pair], jitter[pair], lossy_pair))
+    return conclude(lab, [rows[p] for p in pairs], late, notes)
+
+
+def conclude(lab: Lab, rows: Sequence[Row], late: lateness.Lateness | None, notes: Sequence[str]) -> Report:
+    """The report with its one sentence."""
+    missed = [r for r in rows if r.misses]
+    kept_up, how = lateness.verdict(late, lab.topology.smallest_delay_ms()) if late else (True, "the kernel does the timing")
+    if not kept_up:
+        why = how
+    elif missed:
+        first = missed[0]
+        why = f"{len(missed)} of {len(rows)} pairs miss: {first.source}->{first.target} {', '.join(first.misses)}"
+    elif notes:
+        why = notes[0]
+    else:
+        why = f"all {len(rows)} pairs are as set; {how}"
+    return Report(lab.name, lab.backend, tuple(rows), late, kept_up and not missed and not notes, why, (*lab.notes, *notes))
+
+
+def _goodput(lab: Lab, pair: Pair) -> float | None:
+    round_trip = lab.topology.rtt_ms(pair) / 1e3
+    lossy = any(lab.topology.links[p].loss or lab.topology.links[p].jitter_ms for p in (pair, pair[::-1]))
+    # behind a lost segment the receiver gets a second's bytes at once: then only a mean over several seconds is fair
+    stream = probe.stream(lab, pair, seconds=5 + 10 * round_trip, warm_up=0.3 + 8 * round_trip, early=not lossy)
+    if stream.error:
+        return None
+    last = stream.times[-1]
+    narrow = lab.topology.narrowest(pair)
+    second = stream.rate(last - 1, last)
+    # it ended early because this second was full; otherwise the mean over all that came after the warm-up
+    return second if not lossy and narrow and second > 0.98 * GOODPUT * narrow else stream.rate(0.3 + 8 * round_trip, last)
+
+
+def _reachable(topology: Topology, links: dict[Pair, Link], pair: Pair) -> bool:
+    i, j = pair
+    return not (topology.hosts[i].nat and topology.hosts[j].nat) and not links[pair].cut and not links[pair[::-1]].cut
+
+
+def _middle(times: list[float], noisy: bool) -> float:
+    """The median of an idle pair's round trips; where there is jitter, the mean."""
+    return sum(times) / len(times) if noisy else sorted(times)[len(times) // 2]
+
+
+def _rounds(pairs: list[Pair]) -> list[list[Pair]]:
+    """Loss is measured with few packets a second: two pairs at a time, of different hosts."""
+    left, rounds = list(pairs), []
+    while left:
+        first = left.pop(0)
+        second = next((p for p in left if not set(p) & set(first)), None)
+        if second:
+            left.remove(second)
+        rounds.append([first, second] if second else [first])
+    return rounds
+
+
+def table(report: Report) -> list[str]:
+    """The report as lines for a person."""
+    lines = [f"{report.name} ({report.backend})", f"{'pair':<28} {'RTT ms set':>10} {'is':>8}   {'Mbit/s set':>10} {'is':>8}   {'loss set':>8} {'is':>8}"]
+    for r in report.rows:
+        pair = f"{r.source} -> {r.target}"
+        rtt = "-" if r.rtt is None else f"{r.rtt:.1f}"
+        goodput = "-" if r.goodput is None else f"{r.goodput / 1e6:.1f}"
+        wanted = "-" if r.set_goodput is None else f"{r.set_goodput / 1e6:.1f}"
+        loss = "-" if r.loss is None else f"{r.loss:.2%}"
+        mark = "" if not r.misses else "   " + "; ".join(r.misses)
+        mark = mark or ("" if r.dialled else "   cannot be dialled, as set")
+        lines.append(f"{pair:<28} {r.set_rtt:>10.1f} {rtt:>8}   {wanted:>10} {goodput:>8}   {r.set_loss:>8.2%} {loss:>8}{mark}")
+    return [*lines, *(f"note: {n}" for n in report.notes), ("ok: " if report.ok else "NOT AS SET: ") + report.why]
