@@ -422,6 +422,18 @@ def measure(
     output.record(record) if output.json else show_record(output, record)
 
 
+@app.command(
+    "wan",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+def wan(context: typer.Context) -> None:
+    """An emulated WAN on this machine: up, check, exec, set, cut, restore, run, down."""
+    from .deploy.wan.cli import main as obey
+
+    raise typer.Exit(obey(context.args))
+
+
 app.add_typer(job, name="job")
 app.add_typer(codecs, name="codecs")
 

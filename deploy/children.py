@@ -75,6 +75,7 @@ class Children:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.all: list[Child] = []
         self.said: queue.Queue[Said | Ended] = queue.Queue()
+        self._readers: list[threading.Thread] = []
         self._lifeline, self._hold = os.pipe()
 
     def start(
@@ -105,21 +106,24 @@ class Children:
             )
         child = Child(name, process, log)
         self.all.append(child)
-        threading.Thread(target=self._read, args=(child,), name=f"read-{name}", daemon=True).start()
+        reader = threading.Thread(target=self._read, args=(child,), name=f"read-{name}", daemon=True)
+        reader.start()
+        self._readers.append(reader)
         return child
 
     def _read(self, child: Child) -> None:
         stdout = child.process.stdout
         assert stdout is not None
-        for line in stdout:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                event = {"event": "warning", "message": line.strip(), "node": child.name}
-            if isinstance(event, dict):
-                if event.get("event") == "error":
-                    child.error = event
-                self.said.put(Said(child, event))
+        with stdout:
+            for line in stdout:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    event = {"event": "warning", "message": line.strip(), "node": child.name}
+                if isinstance(event, dict):
+                    if event.get("event") == "error":
+                        child.error = event
+                    self.said.put(Said(child, event))
         self.said.put(Ended(child, child.process.wait()))
 
     def next(self, timeout: float | None = None) -> Said | Ended | None:
@@ -155,6 +159,8 @@ class Children:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.process.pid, signal.SIGKILL)
             child.process.wait()
+        for reader in self._readers:
+            reader.join(timeout=5.0)
         for descriptor in (self._lifeline, self._hold):
             with contextlib.suppress(OSError):
                 os.close(descriptor)

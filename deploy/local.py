@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..proto.errors import FarflungError, RunFailed
-from .children import Child, Children, Ended, Said
+from .children import Child, Children, Ended
 from .output import FAILED
 from .story import Event
 
@@ -67,36 +67,34 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
         {"OMP_NUM_THREADS": "1", **_python_path(plan)},
     )
     nodes: list[Child] = []
-    began, finished = time.monotonic(), False
+    lost: Ended | None = None
+    deadline = time.monotonic() + _START_SECONDS
     while True:
-        word = children.next(timeout=1.0)
+        word = children.next(timeout=0.5)
         if word is None:
-            if not nodes and time.monotonic() - began > _START_SECONDS:
-                raise RunFailed(
-                    f"the coordinator did not start listening within {_START_SECONDS:.0f} s", f"see {coordinator.log}"
-                )
-        elif isinstance(word, Said) and word.child is coordinator:
+            if time.monotonic() < deadline or (nodes and lost is None):
+                continue
+            if lost is not None:
+                raise _deserted(nodes, lost)
+            raise RunFailed(f"the coordinator did not listen within {_START_SECONDS:.0f} s", f"see {coordinator.log}")
+        if isinstance(word, Ended) and word.child is coordinator:
+            return _parted(children, nodes, word, coordinator)
+        if isinstance(word, Ended):
+            if word.status:
+                show({"event": "warning", "node": word.child.name, "message": f"ended: {word.child.end_text()}"})
+            if not any(node.alive for node in nodes):
+                # All said goodbye: the coordinator has told them to and ends too. Otherwise the run can't go on.
+                lost = word
+                polite = all(node.process.returncode == 0 for node in nodes)
+                deadline = time.monotonic() + (_PARTING_SECONDS if polite else 0.0)
+        elif word.child is coordinator:
             if word.event.get("event") == "error":
                 continue  # raised with its status when the coordinator ends
             show(word.event)
-            finished = finished or word.event.get("event") == "done"
             if word.event.get("event") == "listening" and not nodes:
                 nodes = _start_nodes(plan, children, str(word.event["link"]), flags)
-        elif isinstance(word, Said):
-            if word.event.get("event") == "warning":
-                show(word.event)
-        elif word.child is coordinator:
-            return _parted(children, nodes, word, coordinator)
-        elif not finished:
-            show(
-                {
-                    "event": "warning",
-                    "node": word.child.name,
-                    "message": f"its process has ended: {word.child.end_text()}",
-                }
-            )
-            if not any(node.alive for node in nodes):
-                raise _deserted(nodes, word)
+        elif word.event.get("event") == "warning":
+            show(word.event)
 
 
 def _python_path(plan: LocalRun) -> dict[str, str]:

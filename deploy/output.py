@@ -123,7 +123,7 @@ def _sentences() -> tuple[type[BaseException], ...]:
     """
     package = __name__.rpartition(".deploy")[0]
     found = []
-    for module, name in (("compress", "CodecError"), ("scheduler", "PlanError"), ("deploy.wan", "WanError")):
+    for module, name in (("compress", "CodecError"), ("scheduler", "PlanError")):
         kind = getattr(sys.modules.get(f"{package}.{module}"), name, None)
         if isinstance(kind, type) and issubclass(kind, BaseException):
             found.append(kind)

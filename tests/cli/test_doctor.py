@@ -1,0 +1,107 @@
+"""``farflung doctor``: each obstacle is named, with what to do about it."""
+
+import hashlib
+import io
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from farflung.coordinator.identity import Authority, load_authority
+from farflung.deploy.doctor import Finding, examine, show
+from farflung.deploy.output import Output
+from farflung.proto.link import Link
+
+
+def findings(link: Link) -> dict[str, Finding]:
+    """The checks that need the coordinator, by name."""
+    from farflung.deploy.doctor import _coordinator
+
+    return {finding.check: finding for finding in _coordinator(link)}
+
+
+def link_to(host: str, port: int, fingerprint: bytes = b"\1" * 32) -> Link:
+    return Link(host, port, "0" * 16, "0" * 8 + "." + "0" * 32, fingerprint)
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return load_authority(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="module")
+def server(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of something that shows the authority's certificate to everyone."""
+    folder: Path = tmp_path_factory.mktemp("server")
+    (folder / "both.pem").write_bytes(authority.certificate + authority.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "both.pem")
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                try:
+                    context.wrap_socket(connection, server_side=True).close()
+                except (ssl.SSLError, OSError):
+                    continue
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield int(listener.getsockname()[1])
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join()
+
+
+def test_a_name_that_does_not_resolve() -> None:
+    found = findings(link_to("nowhere.invalid", 7070))
+    assert list(found) == ["name"] and not found["name"].ok
+    assert "nowhere.invalid does not resolve" in found["name"].found and "--advertise" in found["name"].hint
+
+
+def test_nobody_listens(closed_port: int) -> None:
+    found = findings(link_to("127.0.0.1", closed_port))
+    assert found["name"].ok and not found["connection"].ok
+    assert f"127.0.0.1:{closed_port} does not answer" in found["connection"].found
+
+
+def test_the_right_coordinator(server: int, authority: Authority) -> None:
+    found = findings(link_to("127.0.0.1", server, authority.fingerprint))
+    assert [name for name, one in found.items() if one.ok] == ["name", "connection", "certificate", "clock"]
+
+
+def test_somebody_else_answers(server: int) -> None:
+    found = findings(link_to("127.0.0.1", server, hashlib.sha256(b"another").digest()))
+    assert not found["certificate"].ok and "not the one that the link names" in found["certificate"].found
+
+
+def test_no_link_and_no_such_device() -> None:
+    found = {one.check: one for one in examine(None, "cuda:77")}
+    assert list(found) == ["disk", "open files", "memory", "device"]
+    assert not found["device"].ok and "--device cpu" in found["device"].hint
+
+
+def test_show_says_what_to_type() -> None:
+    wrong = Finding("disk", False, "none free", "free some")
+    out = Output(stdout=io.StringIO())
+    assert show(out, iter([Finding("memory", True, "8 GB free"), wrong])) == 2
+    assert "ok  memory" in out.stdout.getvalue() and "next: free some" in out.stdout.getvalue()
+    out = Output(as_json=True, stdout=io.StringIO())
+    assert show(out, iter([Finding("memory", True, "8 GB free")])) == 0
+    assert json.loads(out.stdout.getvalue())["ok"] is True

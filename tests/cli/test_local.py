@@ -1,0 +1,183 @@
+"""A local run's processes: started, watched, ended. A stand-in program plays the coordinator and the nodes."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farflung.deploy import children as children_module
+from farflung.deploy.children import Children, Ended, Said
+from farflung.deploy.local import LocalRun, run, threads_for
+from farflung.proto.errors import FarflungError, RunFailed
+
+STAND_IN = """
+import json, os, signal, subprocess, sys, time
+
+def say(event, **more):
+    print(json.dumps({"event": event, "time": 0.0, **more}), flush=True)
+
+def left(*_):
+    say("left", node="me")
+    raise SystemExit(130)
+
+words, play = sys.argv[1:], os.environ.get("PLAY", "")
+signal.signal(signal.SIGINT, left)
+if words[0] == "coordinator":
+    if play == "bad job":
+        say("error", message="train.batch is wrong", hint="write 8")
+        raise SystemExit(2)
+    if play == "crash":
+        raise SystemExit(7)
+    say("listening", link="farflung://127.0.0.1:1/#T")
+    if play == "done":
+        time.sleep(0.3)
+        say("done", steps=3)
+        raise SystemExit(0)
+    time.sleep(60)
+if words[0] == "join":
+    name = words[words.index("--name") + 1]
+    if play == "no nodes":
+        say("error", message="the ticket expired", hint="ask for a new link")
+        raise SystemExit(3)
+    if play == "killed" and name == "node-1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if play == "grandchild":
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    if play == "deaf":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if play == "done":
+        time.sleep(0.2)
+        raise SystemExit(0)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "stand_in.py").write_text(STAND_IN)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setattr(children_module, "_PACKAGE", "stand_in")
+    return tmp_path
+
+
+def play(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, nodes: int = 2) -> tuple[int, list[dict[str, Any]]]:
+    monkeypatch.setenv("PLAY", name)
+    shown: list[dict[str, Any]] = []
+    return run(LocalRun(folder / "job.toml", folder / "state", nodes), lambda e: shown.append(dict(e))), shown
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Processes that were started by this test: their environment names its folder."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(folder).encode() in (one / "environ").read_bytes() and int(one.name) != os.getpid():
+                found.append(int(one.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_done(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, shown = play(stand_in, "done", monkeypatch)
+    assert status == 0
+    assert [event["event"] for event in shown] == ["listening", "done"]
+    assert processes_of(stand_in / "package") == []
+    assert sorted(path.name for path in (stand_in / "state" / "logs").iterdir()) == [
+        "coordinator.log",
+        "node-1.log",
+        "node-2.log",
+    ]
+
+
+def test_the_coordinators_error_is_passed_on(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FarflungError) as caught:
+        play(stand_in, "bad job", monkeypatch)
+    assert (caught.value.message, caught.value.hint, caught.value.status) == ("train.batch is wrong", "write 8", 2)
+
+
+def test_a_crashed_coordinator(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunFailed, match="exit status 7"):
+        play(stand_in, "crash", monkeypatch)
+
+
+def test_nodes_that_are_refused_end_the_run(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FarflungError) as caught:
+        play(stand_in, "no nodes", monkeypatch)
+    assert caught.value.status == 3 and "the ticket expired" in caught.value.message
+    assert processes_of(stand_in / "package") == []
+
+
+def test_a_dead_node_is_shown_and_ctrl_c_ends_everyone(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAY", "killed")
+    shown: list[dict[str, Any]] = []
+
+    def show(event: Any) -> None:
+        shown.append(dict(event))
+        if event["event"] == "warning":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(LocalRun(stand_in / "job.toml", stand_in / "state", 2), show)
+    assert shown[-1]["node"] == "node-1" and "SIGKILL" in shown[-1]["message"]
+    assert processes_of(stand_in / "package") == []
+
+
+@pytest.mark.parametrize("name", ["grandchild", "deaf"])
+def test_nobody_is_left_behind(name: str, stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAY", name)
+    group = Children(stand_in / "logs")
+    child = group.start("node-1", ["join", "link", "--name", "node-1"])
+    deadline = time.monotonic() + 10
+    while len(processes_of(stand_in / "package")) < (2 if name == "grandchild" else 1) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    group.stop(patience=0.5)
+    assert not child.alive
+    time.sleep(0.1)
+    assert processes_of(stand_in / "package") == []
+
+
+def test_words_and_ends_arrive_in_order(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAY", "bad job")
+    group = Children(stand_in / "logs")
+    group.start("coordinator", ["coordinator", "start"])
+    first, second = group.next(10), group.next(10)
+    assert isinstance(first, Said) and first.event["event"] == "error"
+    assert isinstance(second, Ended) and second.status == 2
+    assert group.next(0.01) is None
+    group.kill()
+
+
+def test_a_child_whose_parent_dies_interrupts_itself() -> None:
+    code = textwrap.dedent(
+        """
+        import time
+        from farflung.deploy.children import hold_lifeline
+        hold_lifeline()
+        print("ready", flush=True)
+        try:
+            time.sleep(30)
+        except KeyboardInterrupt:
+            print("goodbye", flush=True)
+        """
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.stdin.close()
+        assert child.stdout.readline() == "goodbye\n"
+
+
+def test_threads_share_the_cores() -> None:
+    assert threads_for(1) >= 1 and threads_for(10_000) == 1
