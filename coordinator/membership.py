@@ -1,0 +1,564 @@
+"""Who is in the run and which view they train: a pure state machine, ``apply(state, event, now)``.
+
+    waiting ──enough nodes, links measured──> flushing ──all answered──> preparing ──all prepared──> training ──> done
+       ^                                         ^  │                        │                          │
+       └───────── no plan is possible ───────────┼──┘                        │                          │
+                                                 └── a death, a leave, ──────┴───── the same, a join, ──┘
+                                                     the next number                a broken connection
+
+* Views are numbered from 1; a number that was flushed for is never used for another view.
+* A node that dies while others flush is only dropped from those waited for: its view was not announced yet. A node
+  that dies while a view is prepared makes that view void, and the next number follows.
+* From the announcement of a view to its start its position is pinned: nodes may have taken it over already.
+* A joiner measures its links while the others train; it costs them a view change only if the plan wants it.
+* A spare that goes away changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from ..proto.sampling import Position
+from ..scheduler.errors import PlanError
+from ..scheduler.plans import Plan
+from . import signals as s
+from .resume import Rules, planned_nodes, resume
+
+Planner = Callable[[tuple[str, ...], Plan | None, frozenset[tuple[str, str]]], Plan]
+"""``planner(names, current plan, pairs that cannot reach each other)``; PlanError says why there is no plan."""
+
+WAITING, FLUSHING, PREPARING, TRAINING, DONE = "waiting", "flushing", "preparing", "training", "done"
+_STALL_S = 1.0  # a longer gap between two ticks is the coordinator's own, and nobody's silence
+_BROKEN_AFTER, _BROKEN_WITHIN_S = 3, 60.0
+_DISAGREEMENTS = 2
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that is in the run. ``measured``: its links are known, or were waited for long enough."""
+
+    name: str
+    session: str
+    address: str
+    heard: float
+    attending: bool = False
+    asked: float | None = None
+    measured: bool = False
+    passed_over: bool = False
+    """The plan, asked, does not want it: a spare outside the view, until the next change."""
+
+    @property
+    def member(self) -> s.Member:
+        """As its peers need to know it."""
+        return s.Member(self.name, self.session, self.address)
+
+
+@dataclass(frozen=True)
+class Change:
+    """The view change under way."""
+
+    number: int
+    why: str
+    began: float
+    flushed: Mapping[str, s.Flushed] = field(default_factory=dict)
+    prepared: Mapping[str, s.Prepared] = field(default_factory=dict)
+    awaited: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that membership depends on. ``why`` is the sentence of its last change."""
+
+    rules: Rules
+    phase: str = WAITING
+    number: int = 0
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    view: s.Announcement | None = None
+    """The view that trains, or trained last."""
+    pinned: s.Announcement | None = None
+    """Announced after ``view``, and never started."""
+    eligible: frozenset[tuple[str, str]] = frozenset()
+    change: Change | None = None
+    begun: bool = False
+    """A view has started, so that the run goes on with whoever is there."""
+    restored: bool = False
+    """``view`` comes from the database of a coordinator that ended."""
+    last_join: float = 0.0
+    newest: Position = field(default_factory=Position)
+    reported: Mapping[str, int] = field(default_factory=dict)
+    finished: Mapping[str, s.Finished] = field(default_factory=dict)
+    unplannable: frozenset[str] = frozenset()
+    broken: frozenset[tuple[str, str]] = frozenset()
+    complaints: tuple[tuple[float, str, str], ...] = ()
+    accused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    disagreements: int = 0
+    ticked: float | None = None
+    why: str = "waiting for nodes"
+
+
+Result = tuple[State, list[s.Effect]]
+
+
+class Membership:
+    """``apply`` with its injected planner. Holds no state of its own."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+
+    def apply(self, state: State, event: s.Input, now: float) -> tuple[State, list[s.Effect], str]:
+        """The next state, what to do, and why (empty when nothing changed that a person would want to know)."""
+        if state.phase == DONE:
+            return state, [], ""
+        before = state.why
+        state, effects = self._handle(state, event, now)
+        return state, effects, state.why if state.why != before else ""
+
+    # ---- one event ---------------------------------------------------------------------------
+
+    def _handle(self, state: State, event: s.Input, now: float) -> Result:
+        if isinstance(event, s.Tick):
+            return self._tick(state, now)
+        if isinstance(event, s.CheckpointComplete):
+            newer = event.position.step >= state.newest.step
+            return (replace(state, newest=event.position) if newer else state), []
+        if isinstance(event, s.Joined):
+            return self._joined(state, event, now)
+        node = state.nodes.get(event.name)
+        if node is None or node.session != event.session:
+            return state, []
+        if isinstance(event, s.Left):
+            return self._gone(state, node, event.why, now)
+        if isinstance(event, s.StreamEnded):
+            state = _put(state, replace(node, attending=False))
+            why = f"the control stream of {node.name} ended: {event.why}"
+            return state, [s.Dial(node.name, node.session, node.address, why)]
+        if isinstance(event, s.Dialled):
+            return self._dialled(state, node, event, now)
+        state = _put(state, replace(node, heard=now))
+        if isinstance(event, s.Hello):
+            return self._hello(state, event, now)
+        if isinstance(event, s.Measured):
+            return self._progress(_put(state, replace(state.nodes[node.name], measured=True)), now)
+        if isinstance(event, s.Flushed):
+            return self._flushed(state, event, now)
+        if isinstance(event, s.Prepared):
+            return self._prepared(state, event, now)
+        if isinstance(event, s.StepFinished):
+            best = max(event.step, state.reported.get(event.name, 0))
+            current = state.view is not None and event.view == state.view.number
+            return (replace(state, reported={**state.reported, event.name: best}) if current else state), []
+        if isinstance(event, s.Finished):
+            return self._finished(state, event)
+        if isinstance(event, s.Accused):
+            return self._accused(state, event)
+        return state, []
+
+    def _joined(self, state: State, event: s.Joined, now: float) -> Result:
+        effects: list[s.Effect] = []
+        old = state.nodes.get(event.name)
+        if old is not None and old.session != event.session:
+            why = f"{event.name} came back as a new session"
+            state, effects = self._gone(state, old, why, now)
+            effects = [s.Fence(old.name, old.session, why), *effects]
+        elif old is not None:
+            return state, []
+        node = Node(event.name, event.session, event.address, heard=now)
+        why = f"{event.name} joined from {event.address}"
+        state = replace(_put(state, node), last_join=now, why=why)
+        return state, [*effects, s.Say("joined", event.name, why)]
+
+    def _hello(self, state: State, event: s.Hello, now: float) -> Result:
+        """A control stream is (again) open: say again what may have been lost with the old one."""
+        state = _put(state, replace(state.nodes[event.name], attending=True))
+        to, change, view = (event.name,), state.change, state.view
+        if state.phase == WAITING:
+            if state.restored and event.view and not state.begun:
+                why = f"{event.name} comes back from view {event.view}"
+                state = replace(state, begun=True, last_join=now, why=why)
+            return self._progress(state, now)
+        if state.phase == FLUSHING and change and event.name in change.awaited and event.name not in change.flushed:
+            return state, [s.SendFlush(to, change.number, change.why)]
+        if state.phase == PREPARING and change and state.pinned and event.name in change.awaited:
+            if event.name not in change.prepared:
+                return state, [s.SendView(to, state.pinned, state.pinned.why)]
+        elif state.phase == TRAINING and view and _in_view(state, event.name, view):
+            if event.view == view.number:
+                return state, [s.SendStart(to, view.number, f"view {view.number} trains")]
+            if event.name in view.plan.nodes:
+                return self._begin(state, f"{event.name} lost its place in view {view.number}", now)
+        return state, []
+
+    def _dialled(self, state: State, node: Node, event: s.Dialled, now: float) -> Result:
+        complaint = state.accused.get(node.name)
+        state = replace(state, accused={name: who for name, who in state.accused.items() if name != node.name})
+        if not event.reachable:
+            if not node.attending:
+                return self._gone(state, node, f"its stream ended and it does not answer: {event.why}", now)
+            if complaint is None:
+                return state, []
+        if complaint is None or state.phase != TRAINING:
+            return state, []
+        by, why = complaint
+        pair = (min(by, node.name), max(by, node.name))
+        recent = [item for item in state.complaints if now - item[0] < _BROKEN_WITHIN_S]
+        recent.append((now, *pair))
+        state = replace(state, complaints=tuple(recent))
+        sentence = f"the connection between {by} and {node.name} broke: {why}"
+        effects: list[s.Effect] = []
+        if sum(1 for item in recent if item[1:] == pair) >= _BROKEN_AFTER and pair not in state.broken:
+            state = replace(state, broken=state.broken | {pair})
+            planned_apart = f"{pair[0]} and {pair[1]} keep losing each other and are planned apart"
+            effects.append(s.Say("warning", by, planned_apart))
+        state, more = self._begin(state, sentence, now)
+        return state, effects + more
+
+    def _gone(self, state: State, node: Node, why: str, now: float) -> Result:
+        """A node is out. Whether that changes the view depends on what it did there."""
+        nodes = {name: other for name, other in state.nodes.items() if name != node.name}
+        sentence = f"{node.name} left: {why}"
+        state = replace(state, nodes=nodes, why=sentence, unplannable=frozenset())
+        effects: list[s.Effect] = [s.Say("left", node.name, why), s.Fence(node.name, node.session, sentence)]
+        change = state.change
+        if state.phase == TRAINING and state.view and _in_view(state, node.name, state.view, node.session):
+            if node.name in state.view.plan.nodes and node.name not in state.finished:
+                state, more = self._begin(state, sentence, now)
+                return state, effects + more
+            state, more = self._check_finished(state)
+            return state, effects + more
+        if state.phase == PREPARING and change and node.name in change.awaited:
+            assert state.pinned is not None
+            if node.name in state.pinned.plan.nodes:
+                state, more = self._begin(state, sentence, now)
+                return state, effects + more
+            change = replace(change, awaited=change.awaited - {node.name})
+            state, more = self._check_prepared(replace(state, change=change), now)
+            return state, effects + more
+        if state.phase == FLUSHING and change and node.name in change.awaited:
+            flushed = {name: answer for name, answer in change.flushed.items() if name != node.name}
+            change = replace(change, awaited=change.awaited - {node.name}, flushed=flushed)
+            state, more = self._check_flushed(replace(state, change=change), now)
+            return state, effects + more
+        state, more = self._progress(state, now)
+        return state, effects + more
+
+    def _accused(self, state: State, event: s.Accused) -> Result:
+        peer = state.nodes.get(event.peer)
+        if state.phase != TRAINING or peer is None or event.peer in state.accused or event.peer == event.name:
+            return state, []
+        state = replace(state, accused={**state.accused, event.peer: (event.name, event.why)})
+        why = f"{event.name} lost its connection to {event.peer}: {event.why}"
+        return state, [s.Dial(peer.name, peer.session, peer.address, why)]
+
+    # ---- time --------------------------------------------------------------------------------
+
+    def _tick(self, state: State, now: float) -> Result:
+        stalled = state.ticked is not None and now - state.ticked > _STALL_S
+        state = replace(state, ticked=now)
+        if stalled:
+            nodes = {name: replace(node, heard=now) for name, node in state.nodes.items()}
+            return replace(state, nodes=nodes), []
+        effects: list[s.Effect] = []
+        for node in list(state.nodes.values()):
+            if now - node.heard > state.rules.silence_s and state.nodes.get(node.name) is node:
+                why = f"no heartbeat for {state.rules.silence_s:g} s"
+                state, more = self._gone(state, node, why, now)
+                effects += more
+        state, more = self._progress(state, now)
+        return state, effects + more
+
+    def _progress(self, state: State, now: float) -> Result:
+        """What only needed time, or one more answer."""
+        change = state.change
+        if state.phase == WAITING:
+            return self._waiting(state, now)
+        if state.phase == TRAINING:
+            return self._newcomers(state, now)
+        assert change is not None
+        if state.phase == FLUSHING and now - change.began > state.rules.flush_s:
+            silent = change.awaited - set(change.flushed)
+            return self._expel(state, silent, f"no answer to the flush for {state.rules.flush_s:g} s", now)
+        if state.phase == PREPARING and now - change.began > state.rules.prepare_s:
+            silent = change.awaited - set(change.prepared)
+            return self._expel(state, silent, f"not prepared after {state.rules.prepare_s:g} s", now)
+        return state, []
+
+    def _expel(self, state: State, names: frozenset[str] | set[str], why: str, now: float) -> Result:
+        effects: list[s.Effect] = []
+        for name in sorted(names):
+            node = state.nodes.get(name)
+            if node is not None:
+                effects.append(s.SendStop((name,), f"{why}; join again", failed=True))
+                state, more = self._gone(state, node, why, now)
+                effects += more
+        return state, effects
+
+    def _waiting(self, state: State, now: float) -> Result:
+        rules = state.rules
+        present = [node for node in state.nodes.values() if node.attending]
+        names = ", ".join(sorted(node.name for node in present)) or "nobody"
+        wanted = 1 if state.begun else rules.wanted
+        if len(present) < wanted:
+            more = wanted - len(present)
+            need = f"waiting for {more} more node{'s' if more > 1 else ''}"
+            reason = f" ({rules.wanted_why})" if not state.begun else ""
+            return replace(state, why=f"{need}{reason}; {names} in"), []
+        if frozenset(node.name for node in present) == state.unplannable:
+            return state, []
+        if not self._settled(state, now):
+            return state, []
+        state, effects = self._measure(state, present, now)
+        if not all(state.nodes[node.name].measured for node in present):
+            waiting = ", ".join(node.name for node in present if not state.nodes[node.name].measured)
+            return replace(state, why=f"waiting for {waiting} to measure links"), effects
+        if state.begun:
+            why = f"{names} in: the run goes on"
+        else:
+            why = f"{len(present)} node{'s' if len(present) > 1 else ''} in: the run starts"
+        state, more_effects = self._begin(state, why, now)
+        return state, effects + more_effects
+
+    def _settled(self, state: State, now: float) -> bool:
+        """Whether the last join is long enough ago; after a restart, whether the old members had time to return."""
+        if state.restored and state.view is not None and not state.number > state.view.number:
+            back = {node.session for node in state.nodes.values() if node.attending}
+            if {member.session for member in state.view.members} - back and state.begun:
+                return now - state.last_join >= state.rules.return_s
+        return now - state.last_join >= state.rules.settle_s
+
+    def _measure(self, state: State, nodes: list[Node], now: float) -> Result:
+        """Ask those that were never asked; those asked too long ago count as measured."""
+        effects: list[s.Effect] = []
+        ordered = sorted(nodes, key=lambda node: node.name)
+        for index, node in enumerate(ordered):
+            if node.measured:
+                continue
+            if node.asked is None:
+                # Each pair once, by its first; a joiner measures to everybody who is in already.
+                old = [other.member for other in state.nodes.values() if other.measured and other.name != node.name]
+                peers = (*old, *(other.member for other in ordered[index + 1 :] if not other.measured))
+                done = not peers
+                state = _put(state, replace(node, asked=now, measured=done))
+                if peers:
+                    effects.append(s.SendMeasure(node.name, peers, f"{node.name} measures {len(peers)} links"))
+            elif now - node.asked > state.rules.measure_s:
+                why = f"{node.name} did not measure its links within {state.rules.measure_s:g} s; guesses are used"
+                state = _put(state, replace(node, measured=True))
+                effects.append(s.Say("warning", node.name, why))
+        return state, effects
+
+    def _newcomers(self, state: State, now: float) -> Result:
+        """Nodes that attend and are not in the view: measure them, then see whether the plan wants them."""
+        view = state.view
+        assert view is not None
+        new = [
+            node
+            for node in state.nodes.values()
+            if node.attending and not node.passed_over and not _in_view(state, node.name, view)
+        ]
+        if not new or not self._settled(state, now) or state.finished:
+            return state, []
+        state, effects = self._measure(state, new, now)
+        if not all(state.nodes[node.name].measured for node in new):
+            return state, effects
+        names = ", ".join(sorted(node.name for node in new))
+        present = _plannable(state)
+        try:
+            plan = self._planner(present, view.plan, state.broken)
+        except PlanError as error:
+            plan, why = view.plan, str(error)
+        else:
+            why = "the plan is as fast without it"
+        if plan.same_placement(view.plan):
+            for node in new:
+                said = plan.spares.get(node.name, why)
+                state = _put(state, replace(state.nodes[node.name], passed_over=True))
+                effects.append(s.SendNotice((node.name,), f"{node.name} is a spare: {said}"))
+            return replace(state, why=f"{names} is held as a spare: {why}"), effects
+        state, more = self._begin(state, f"{names} joined", now)
+        return state, effects + more
+
+    # ---- the view change -----------------------------------------------------------------------
+
+    def _begin(self, state: State, why: str, now: float) -> Result:
+        """Announce the next number; everybody who could be in it flushes."""
+        number = state.number + 1
+        awaited = frozenset(_plannable(state))
+        if not awaited:
+            state = replace(state, phase=WAITING, change=None, number=number, finished={})
+            state, effects = self._waiting(state, now)
+            return replace(state, why=f"{why}; {state.why}"), effects
+        nodes = {name: replace(node, passed_over=False) for name, node in state.nodes.items()}
+        change = Change(number, why, now, awaited=awaited)
+        sentence = f"view {number} is being made: {why}"
+        state = replace(state, phase=FLUSHING, number=number, nodes=nodes, change=change, finished={}, why=sentence)
+        to = tuple(sorted(name for name in awaited if nodes[name].attending))
+        return state, [s.SendFlush(to, number, why)] if to else []
+
+    def _flushed(self, state: State, event: s.Flushed, now: float) -> Result:
+        change = state.change
+        if state.phase != FLUSHING or change is None or event.view != change.number or event.name not in change.awaited:
+            return state, []
+        change = replace(change, flushed={**change.flushed, event.name: event})
+        return self._check_flushed(replace(state, change=change), now)
+
+    def _check_flushed(self, state: State, now: float) -> Result:
+        change = state.change
+        assert change is not None
+        if not change.awaited:
+            state = replace(state, phase=WAITING, change=None)
+            return self._waiting(state, now)
+        if change.awaited - set(change.flushed):
+            return state, []
+        decision = resume(
+            state.rules, state.view, state.pinned, state.eligible, change.flushed, state.reported, state.newest
+        )
+        names = tuple(sorted(change.awaited))
+        current = state.pinned or state.view
+        try:
+            plan = self._planner(names, current.plan if current else None, state.broken)
+        except PlanError as error:
+            why = f"no plan for {', '.join(names)}: {error}"
+            state = replace(state, phase=WAITING, change=None, why=why, unplannable=frozenset(names))
+            return state, [s.SendNotice(names, why), s.Say("waiting", "", why)]
+        why = f"{change.why}; {decision.why}; {plan.why}" if plan.why else f"{change.why}; {decision.why}"
+        announcement = s.Announcement(
+            change.number,
+            plan,
+            tuple(state.nodes[name].member for name in names),
+            decision.position,
+            decision.sections,
+            decision.holders,
+            decision.checkpoint,
+            decision.norm,
+            why,
+        )
+        effects: list[s.Effect] = [
+            s.Say("warning", name, f"{name} has another chain of rounds than its group and fetches the group's weights")
+            for name in decision.dissent
+        ]
+        eligible = planned_nodes(plan, announcement)
+        if decision.checkpoint < 0:
+            eligible |= state.eligible
+        state = replace(
+            state,
+            phase=PREPARING,
+            pinned=announcement,
+            eligible=eligible,
+            change=replace(change, began=now, prepared={}),
+            why=f"view {change.number} is announced: {why}",
+        )
+        return state, [*effects, s.SendView(names, announcement, why)]
+
+    def _prepared(self, state: State, event: s.Prepared, now: float) -> Result:
+        change = state.change
+        if (
+            state.phase != PREPARING
+            or change is None
+            or event.view != change.number
+            or event.name not in change.awaited
+        ):
+            return state, []
+        change = replace(change, prepared={**change.prepared, event.name: event})
+        return self._check_prepared(replace(state, change=change), now)
+
+    def _check_prepared(self, state: State, now: float) -> Result:
+        change, view = state.change, state.pinned
+        assert change is not None and view is not None
+        if change.awaited - set(change.prepared):
+            return state, []
+        clash = disagreement({name: answer.fingerprints for name, answer in change.prepared.items()})
+        if clash:
+            return self._disagreed(state, clash, now)
+        state = replace(
+            state,
+            phase=TRAINING,
+            view=view,
+            pinned=None,
+            eligible=planned_nodes(view.plan, view),
+            change=None,
+            begun=True,
+            restored=False,
+            reported={},
+            finished={},
+            disagreements=0,
+            unplannable=frozenset(),
+            why=f"view {view.number} trains: {view.why}",
+        )
+        return state, [s.SendStart(tuple(sorted(change.awaited)), view.number, f"view {view.number} trains")]
+
+    def _disagreed(self, state: State, clash: str, now: float) -> Result:
+        """Nodes of a group hold different weights: nobody's are trusted, the newest checkpoint's are."""
+        count = state.disagreements + 1
+        if count > _DISAGREEMENTS:
+            everybody = tuple(sorted(state.nodes))
+            why = f"{clash}, {count} times in a row"
+            state = replace(state, phase=DONE, why=why)
+            return state, [
+                s.SendStop(everybody, why, failed=True),
+                s.Fail(why, "this is a fault of farflung: report it"),
+            ]
+        state = replace(state, eligible=frozenset(), disagreements=count)
+        state, effects = self._begin(state, f"{clash}: back to the newest checkpoint", now)
+        return state, [s.Say("warning", "", clash), *effects]
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def _finished(self, state: State, event: s.Finished) -> Result:
+        if state.phase != TRAINING or state.view is None or event.view != state.view.number:
+            return state, []
+        return self._check_finished(replace(state, finished={**state.finished, event.name: event}))
+
+    def _check_finished(self, state: State) -> Result:
+        assert state.view is not None
+        if not state.finished or set(state.view.plan.nodes) - set(state.finished):
+            return state, []
+        clash = disagreement({name: answer.fingerprints for name, answer in state.finished.items()})
+        step = max(answer.step for answer in state.finished.values())
+        everybody = tuple(sorted(state.nodes))
+        if clash:
+            state = replace(state, phase=DONE, why=f"at the end, {clash}")
+            stop = s.SendStop(everybody, state.why, failed=True)
+            return state, [stop, s.Fail(state.why, "the last checkpoint before the end is good: see `farflung status`")]
+        why = f"the run is done: {step} steps"
+        return replace(state, phase=DONE, why=why), [s.Finish(step, why), s.SendStop(everybody, why)]
+
+
+def disagreement(answers: Mapping[str, tuple[s.Fingerprint, ...]]) -> str:
+    """A sentence when two nodes hold a section with different content or at different rounds, else empty."""
+    seen: dict[str, tuple[str, s.Fingerprint]] = {}
+    for name, fingerprints in sorted(answers.items()):
+        for one in fingerprints:
+            other, theirs = seen.setdefault(one.section, (name, one))
+            if theirs.round != one.round:
+                return f"{other} holds {one.section} at round {theirs.round}, {name} at round {one.round}"
+            if theirs.content != one.content:
+                return f"{other} and {name} hold different weights of {one.section} after round {one.round}"
+    return ""
+
+
+def _put(state: State, node: Node) -> State:
+    return replace(state, nodes={**state.nodes, node.name: node})
+
+
+def _in_view(state: State, name: str, view: s.Announcement, session: str | None = None) -> bool:
+    """Whether this session of the node is in the view."""
+    if session is None:
+        node = state.nodes.get(name)
+        session = node.session if node else ""
+    return view.session_of(name) == session
+
+
+def _plannable(state: State) -> tuple[str, ...]:
+    """Who the next view may consist of: measured nodes with an open stream, and members who may reopen theirs."""
+    members = set()
+    for view in (state.view, state.pinned):
+        if view is not None:
+            members |= {(member.name, member.session) for member in view.members}
+    return tuple(
+        sorted(
+            node.name
+            for node in state.nodes.values()
+            if (node.attending and node.measured) or (node.name, node.session) in members
+        )
+    )

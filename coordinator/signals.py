@@ -1,0 +1,309 @@
+"""What happens to a run's membership (inputs), and what is to be done about it (effects): plain frozen values.
+
+Inputs of a node carry its session, so that a fenced life of it is never mistaken for the present one. Every
+effect carries ``why``, a sentence: it is the log line, the status line and the test's assertion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..proto.sampling import Position
+from ..scheduler.plans import Plan
+
+# ---- inputs --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A node passed the join checks. A new session of a known name fences the old one."""
+
+    name: str
+    session: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Its control stream is open; ``view`` is the one that it still trains in, 0 for none."""
+
+    name: str
+    session: str
+    view: int
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A heartbeat."""
+
+    name: str
+    session: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """It has measured its links."""
+
+    name: str
+    session: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """Where a section stands: last round applied, and the chain hash after it."""
+
+    name: str
+    round: int
+    chain: int
+
+
+@dataclass(frozen=True)
+class Flushed:
+    """The answer to a flush: see control.proto. ``layers`` are held as of ``step`` (or ``ready_step``)."""
+
+    name: str
+    session: str
+    view: int
+    step: int = 0
+    ready_step: int = 0
+    norm: float = 0.0
+    sections: tuple[Section, ...] = ()
+    layers: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """A section's content after a round, as a hash."""
+
+    section: str
+    round: int
+    content: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The node has everything that the view asks of it."""
+
+    name: str
+    session: str
+    view: int
+    fingerprints: tuple[Fingerprint, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepFinished:
+    """A node's report of a step."""
+
+    name: str
+    session: str
+    view: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A node has trained the last step, and the final checkpoint is complete."""
+
+    name: str
+    session: str
+    view: int
+    step: int
+    fingerprints: tuple[Fingerprint, ...] = ()
+
+
+@dataclass(frozen=True)
+class Accused:
+    """``name`` reports that its connection to ``peer`` broke."""
+
+    name: str
+    session: str
+    peer: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Dialled:
+    """The result of a dial-back."""
+
+    name: str
+    session: str
+    reachable: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class StreamEnded:
+    """The control stream of a node ended without a goodbye."""
+
+    name: str
+    session: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """A node said goodbye, or a person removed it."""
+
+    name: str
+    session: str
+    why: str
+
+
+@dataclass(frozen=True)
+class CheckpointComplete:
+    """A checkpoint is complete; ``position`` is where the stream stands after its step."""
+
+    position: Position
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Input = (
+    Joined
+    | Hello
+    | Heard
+    | Measured
+    | Flushed
+    | Prepared
+    | StepFinished
+    | Finished
+    | Accused
+    | Dialled
+    | StreamEnded
+    | Left
+    | CheckpointComplete
+    | Tick
+)
+
+# ---- effects -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node as its peers need to know it."""
+
+    name: str
+    session: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """A view, as it is announced. ``holders[layer]``: names; ``checkpoint`` >= 0: load that step's instead."""
+
+    number: int
+    plan: Plan
+    members: tuple[Member, ...]
+    position: Position
+    sections: tuple[Section, ...] = ()
+    holders: tuple[tuple[str, ...], ...] = ()
+    checkpoint: int = -1
+    norm: float = 0.0
+    why: str = ""
+
+    def session_of(self, name: str) -> str | None:
+        """The session with which a name is in this view."""
+        return next((member.session for member in self.members if member.name == name), None)
+
+
+@dataclass(frozen=True)
+class SendMeasure:
+    """Tell a node to measure its links to these."""
+
+    to: str
+    peers: tuple[Member, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class SendFlush:
+    """Announce a view change."""
+
+    to: tuple[str, ...]
+    view: int
+    why: str
+
+
+@dataclass(frozen=True)
+class SendView:
+    """Store the view, then send it to these (its members, or the one that missed it)."""
+
+    to: tuple[str, ...]
+    view: Announcement
+    why: str
+
+
+@dataclass(frozen=True)
+class SendStart:
+    """The view trains."""
+
+    to: tuple[str, ...]
+    view: int
+    why: str
+
+
+@dataclass(frozen=True)
+class SendStop:
+    """End a node's part in the run."""
+
+    to: tuple[str, ...]
+    why: str
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class SendNotice:
+    """A sentence for the person at the node."""
+
+    to: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Fence:
+    """This session is over; whatever it says from now on is ignored."""
+
+    name: str
+    session: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Dial:
+    """Try to connect to a node's address, and report Dialled."""
+
+    name: str
+    session: str
+    address: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Say:
+    """Something that people should know: ``kind`` joined, left, warning or waiting."""
+
+    kind: str
+    node: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The run is done."""
+
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Fail:
+    """The run cannot go on."""
+
+    why: str
+    hint: str = field(default="")
+
+
+Effect = SendMeasure | SendFlush | SendView | SendStart | SendStop | SendNotice | Fence | Dial | Say | Finish | Fail

@@ -1,0 +1,628 @@
+"""The membership machine, driven by hand, and by hypothesis with a model of nodes that train, die and lose answers."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from farflung.coordinator import signals as s
+from farflung.coordinator.membership import DONE, FLUSHING, PREPARING, TRAINING, WAITING, Membership, State
+from farflung.coordinator.resume import Rules
+from farflung.proto.sampling import Position
+from farflung.scheduler.errors import PlanError
+from farflung.scheduler.plans import Plan
+
+LAYERS, MICROBATCH, BATCH = 4, 2, 8
+
+
+def planner(names, current, broken, stages=2):
+    """Pipelines of ``stages`` in the order of names, the rest spare; fewer stages for too few nodes."""
+    names = sorted(names)
+    if not names:
+        raise PlanError("no nodes")
+    stages = min(stages, len(names))
+    count = min(len(names) // stages, BATCH // MICROBATCH)
+    used = names[: count * stages]
+    cut = [LAYERS * index // stages for index in range(stages + 1)]
+    share, rest = divmod(BATCH // MICROBATCH, count)
+    return Plan(
+        tuple(tuple(used[index * stages : (index + 1) * stages]) for index in range(count)),
+        tuple((cut[index], cut[index + 1] - 1) for index in range(stages)),
+        tuple(share + (index < rest) for index in range(count)),
+        dict.fromkeys(names[count * stages :], "one too many"),
+    )
+
+
+def rules(wanted=4, mode="gradient"):
+    return Rules(
+        mode=mode,
+        batch=BATCH,
+        microbatch=MICROBATCH,
+        seed=1,
+        samples=50,
+        layers=LAYERS,
+        wanted=wanted,
+        wanted_why="2 stages x 2 pipelines",
+    )
+
+
+class Script:
+    """Feeds events and remembers the effects."""
+
+    def __init__(self, wanted=4):
+        self.machine, self.state, self.now, self.effects = Membership(planner), State(rules(wanted)), 0.0, []
+
+    def __call__(self, *events, dt=0.0):
+        self.now += dt
+        self.effects = []
+        for event in events:
+            self.state, effects, _ = self.machine.apply(self.state, event, self.now)
+            self.effects += effects
+        return self
+
+    def join(self, *names, session="1"):
+        for name in names:
+            self(s.Joined(name, name + session, f"{name}:1"), s.Hello(name, name + session, 0))
+        return self
+
+    def heartbeats(self):
+        return [s.Heard(node.name, node.session) for node in self.state.nodes.values()]
+
+    def wait(self, seconds):
+        made = []
+        for _ in range(int(seconds / 0.5)):
+            self(*self.heartbeats(), s.Tick(), dt=0.5)
+            made += self.effects
+        self.effects = made
+        return self
+
+    def answer(self, kind, names, **keys):
+        number = self.state.change.number
+        return self(*(kind(name, name + "1", number, **keys) for name in names))
+
+    def get(self, kind):
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def started(self, names="abcd"):
+        self.join(*names).wait(1.5)
+        self(*(s.Measured(name, name + "1") for name in names))
+        self.answer(s.Flushed, names).answer(s.Prepared, names)
+        assert self.state.phase == TRAINING
+        return self
+
+
+def test_waits_and_says_for_what():
+    script = Script().join("a", "b").wait(3)
+    assert script.state.phase == WAITING
+    assert script.state.why == "waiting for 2 more nodes (2 stages x 2 pipelines); a, b in"
+
+
+def test_start():
+    script = Script().join("a", "b", "c", "d")
+    assert not script.get(s.SendMeasure)
+    script.wait(1.5)
+    assert [(one.to, [peer.name for peer in one.peers]) for one in script.get(s.SendMeasure)] == [
+        ("a", ["b", "c", "d"]),
+        ("b", ["c", "d"]),
+        ("c", ["d"]),
+    ]
+    assert script.state.phase == WAITING and script.state.why == "waiting for a, b, c to measure links"
+    script(*(s.Measured(name, name + "1") for name in "abc"))
+    assert script.get(s.SendFlush) == [s.SendFlush(("a", "b", "c", "d"), 1, "4 nodes in: the run starts")]
+    script.answer(s.Flushed, "abcd")
+    (sent,) = script.get(s.SendView)
+    assert sent.view.number == 1 and sent.view.checkpoint == 0 and sent.view.position == Position()
+    script.answer(s.Prepared, "abc")
+    assert not script.get(s.SendStart)
+    script.answer(s.Prepared, "d")
+    assert script.get(s.SendStart)[0].view == 1
+    assert script.state.phase == TRAINING
+
+
+def test_measuring_is_bounded():
+    script = Script().join("a", "b", "c", "d").wait(1.5).wait(14)
+    assert script.state.phase == WAITING
+    script.wait(2)
+    assert script.state.phase == FLUSHING
+    assert "did not measure" in script.get(s.Say)[0].why
+
+
+def holding(script, name, step, ready=None):
+    """A plan member's answer to the flush: it holds its stage's layers."""
+    plan = script.state.view.plan
+    first, last = plan.stages[plan.stage_of(name)]
+    number = script.state.change.number
+    return s.Flushed(name, name + "1", number, step, ready or step, layers=frozenset(range(first, last + 1)))
+
+
+def test_killed_node():
+    script = Script().started()
+    script(s.StreamEnded("d", "d1", "connection reset"))
+    assert script.get(s.Dial)[0].name == "d" and script.state.phase == TRAINING
+    script(s.Dialled("d", "d1", False, "connection refused"))
+    assert script.get(s.SendFlush) == [
+        s.SendFlush(("a", "b", "c"), 2, "d left: its stream ended and it does not answer: connection refused")
+    ]
+    script(*(holding(script, name, 5) for name in "abc"))
+    (sent,) = script.get(s.SendView)
+    assert sent.view.position == Position(5, 40) and sent.view.checkpoint == -1
+    assert sent.view.plan.pipelines == (("a", "b"),) and list(sent.view.plan.spares) == ["c"]
+    assert sent.view.holders == (("a", "c"), ("a", "c"), ("b",), ("b",))
+
+
+def test_stage_without_holder_goes_back_to_the_checkpoint():
+    script = Script().started()
+    script(s.CheckpointComplete(Position(4, 32)))
+    script(s.Left("b", "b1", "gone"), s.Left("d", "d1", "gone"))
+    script(*(holding(script, name, 5) for name in "ac"))
+    (sent,) = script.get(s.SendView)
+    assert sent.view.checkpoint == 4 and sent.view.position == Position(4, 32)
+
+
+def test_silence_and_own_stall():
+    script = Script().started()
+    beats = [beat for beat in script.heartbeats() if beat.name != "c"]
+    for _ in range(12):
+        script(*beats, s.Tick(), dt=0.5)
+    assert "c" not in script.state.nodes
+    script = Script().started()
+    script(s.Tick()).__call__(s.Tick(), dt=60)
+    assert len(script.state.nodes) == 4
+
+
+def test_stream_comes_back():
+    script = Script().started()
+    script(s.StreamEnded("d", "d1", "reset"), s.Dialled("d", "d1", True, ""))
+    script(s.Hello("d", "d1", 1), dt=1)
+    assert script.get(s.SendStart)[0].to == ("d",)
+    assert script.state.phase == TRAINING and script.state.number == 1
+
+
+def test_orders_are_said_again_after_a_reconnect():
+    script = Script().started()
+    script(s.Left("d", "d1", "gone"))
+    script(s.Hello("a", "a1", 1))
+    assert script.get(s.SendFlush)[0].to == ("a",)
+    script(*(holding(script, name, 5) for name in "abc"))
+    script(s.Hello("b", "b1", 1))
+    assert script.get(s.SendView)[0].to == ("b",)
+
+
+def test_death_in_preparation_takes_the_next_number_and_keeps_the_position():
+    script = Script().started()
+    script(s.Left("d", "d1", "gone"))
+    script(*(holding(script, name, 5, 6) for name in "ac"), s.Flushed("b", "b1", 2, 6, 6, 1.25, (), frozenset({2, 3})))
+    assert script.get(s.SendView)[0].view.position.step == 6
+    script(s.Left("c", "c1", "gone"))
+    assert script.state.phase == PREPARING, "c was a spare of view 2"
+    script(s.Left("a", "a1", "gone"))
+    assert script.get(s.SendFlush)[0].view == 3
+    script(s.Flushed("b", "b1", 3, 6, 6, 1.25, (), frozenset(range(4))))
+    assert script.get(s.SendView)[0].view.position == Position(6, 48)
+    assert script.get(s.SendView)[0].view.checkpoint == -1
+
+
+def test_death_while_flushing_is_dropped():
+    script = Script().started()
+    script(s.Left("d", "d1", "gone"))
+    script(*(holding(script, name, 5) for name in "ab"))
+    assert not script.get(s.SendView)
+    script(s.Left("c", "c1", "gone"))
+    assert script.get(s.SendView)[0].view.number == 2
+
+
+def test_joiner_measures_while_the_others_train():
+    script = Script().started()
+    script.join("e", "f").wait(1.5)
+    assert [one.to for one in script.get(s.SendMeasure)] == ["e", "f"]
+    assert len(script.get(s.SendMeasure)[0].peers) == 5
+    assert script.state.phase == TRAINING
+    script(s.Measured("e", "e1"), s.Measured("f", "f1"))
+    assert script.get(s.SendFlush)[0].why == "e, f joined"
+    assert script.state.change.awaited == frozenset("abcdef")
+
+
+def test_joiner_that_the_plan_does_not_want_is_told_and_costs_nothing():
+    script = Script().started()
+    script.join("e").wait(1.5)
+    script(s.Measured("e", "e1"))
+    assert script.state.phase == TRAINING
+    assert script.get(s.SendNotice)[0].why == "e is a spare: one too many"
+    script.wait(3)
+    assert not script.effects
+    script(s.Left("a", "a1", "gone"))
+    assert script.state.change.awaited == frozenset("bcde")
+
+
+def test_new_session_fences_the_old():
+    script = Script().started()
+    script(s.Joined("a", "a2", "a:2"))
+    assert s.Fence("a", "a1", "a came back as a new session") in script.effects
+    assert script.state.phase == FLUSHING and "a" not in script.state.change.awaited
+    script(s.Flushed("a", "a1", 2, 5))
+    assert not script.state.change.flushed
+
+
+def test_evidence_between_living_nodes():
+    script = Script().started()
+    script(s.Accused("a", "a1", "b", "reset"))
+    assert script.get(s.Dial)[0].name == "b"
+    script(s.Accused("c", "c1", "b", "reset"))
+    assert not script.effects, "one dial at a time"
+    script(s.Dialled("b", "b1", True, ""))
+    assert script.get(s.SendFlush)[0].why == "the connection between a and b broke: reset"
+    for _ in range(2):
+        script(*(holding(script, name, 5) for name in "abcd")).answer(s.Prepared, "abcd")
+        script(s.Accused("a", "a1", "b", "reset"), s.Dialled("b", "b1", True, ""), dt=1)
+    assert script.state.broken == {("a", "b")}
+    assert "planned apart" in script.get(s.Say)[0].why
+
+
+def test_disagreement_is_not_trained():
+    script = Script().started()
+    script(s.CheckpointComplete(Position(4, 32)))
+    script(s.Left("d", "d1", "gone"))
+    script(*(holding(script, name, 5) for name in "abc"))
+    marks = [(s.Fingerprint("stage-0", 5, 1),), (s.Fingerprint("stage-1", 5, 1),), (s.Fingerprint("stage-0", 5, 2),)]
+    script(*(s.Prepared(name, name + "1", 2, mark) for name, mark in zip("abc", marks, strict=True)))
+    assert script.get(s.Say)[0].why == "a and c hold different weights of stage-0 after round 5"
+    assert script.state.phase == FLUSHING and script.state.number == 3
+    script(*(holding(script, name, 5) for name in "abc"))
+    assert script.get(s.SendView)[0].view.checkpoint == 4
+
+
+def test_done():
+    script = Script().started()
+    print_ = (s.Fingerprint("stage-0", 9, 1),)
+    script(*(s.Finished(name, name + "1", 1, 9, print_) for name in "abc"))
+    script(s.Left("a", "a1", "done with it"))
+    assert script.state.phase == TRAINING and not script.get(s.SendFlush)
+    script(s.Finished("d", "d1", 1, 9, print_))
+    assert script.get(s.Finish) == [s.Finish(9, "the run is done: 9 steps")]
+    assert script.state.phase == DONE
+
+
+def test_different_weights_at_the_end_fail_the_run():
+    script = Script().started()
+    script(*(s.Finished(name, name + "1", 1, 9, (s.Fingerprint("stage-0", 9, ord(name) // 99),)) for name in "abcd"))
+    assert "a and c hold different weights" in script.get(s.Fail)[0].why
+
+
+def test_no_plan_waits_until_somebody_comes():
+    def picky(names, current, broken):
+        if len(names) < 2:
+            raise PlanError("the model needs 3.0 GB more memory")
+        return planner(names, current, broken)
+
+    script = Script(wanted=1)
+    script.machine = Membership(picky)
+    script.join("a").wait(1.5)
+    script.answer(s.Flushed, "a")
+    assert script.state.phase == WAITING
+    assert "no plan for a: the model needs 3.0 GB more memory" in script.state.why
+    script.wait(5)
+    assert not script.effects
+    script.join("b").wait(1.5)
+    script(s.Measured("b", "b1"))
+    assert script.get(s.SendFlush)[0].view == 2
+
+
+def test_restored_coordinator_waits_for_the_old_members():
+    view = Script().started().state.view
+    script = Script()
+    eligible = frozenset((member.name, member.session) for member in view.members)
+    script.state = State(rules(), number=1, view=view, eligible=eligible, restored=True)
+    script(s.Joined("a", "a1", "a:1"), s.Hello("a", "a1", 1)).wait(3)
+    assert script.state.phase == WAITING
+    script(*(s.Joined(name, name + "1", "") for name in "bcd"), *(s.Hello(name, name + "1", 1) for name in "bcd")).wait(
+        2
+    )
+    script(*(s.Measured(name, name + "1") for name in "abcd"))
+    assert script.state.phase == FLUSHING and script.state.number == 2
+    script(*(holding(script, name, 7) for name in "abcd"))
+    assert script.get(s.SendView)[0].view.position == Position(7, 56)
+
+
+# ---- the model ------------------------------------------------------------------------------
+
+
+@dataclass
+class Fake:
+    """A node of ``gradient`` mode: its weights are the list of all positions that went into them, step by step."""
+
+    name: str
+    session: str
+    alive: bool = True
+    attending: bool = False
+    inbox: list = field(default_factory=list)
+    outbox: list = field(default_factory=list)
+    view: s.Announcement | None = None
+    trains: bool = False
+    layers: frozenset = frozenset()
+    history: list = field(default_factory=list)
+    ready: tuple | None = None
+    final: bool = False
+
+    @property
+    def step(self):
+        return len(self.history)
+
+
+class Cluster(RuleBasedStateMachine):
+    """Random joins, deaths, lost answers, half-committed steps, checkpoints; any order of delivery between nodes."""
+
+    def __init__(self):
+        super().__init__()
+        self.machine, self.state, self.now = Membership(planner), State(rules(wanted=2)), 0.0
+        self.fakes: dict[str, Fake] = {}
+        self.all: list[Fake] = []
+        self.checkpoints: dict[int, list] = {0: []}
+        self.sessions = 0
+        self.announced = 0
+
+    # The coordinator's shell.
+    def feed(self, event):
+        self.state, effects, _ = self.machine.apply(self.state, event, self.now)
+        for effect in effects:
+            assert effect.why
+            if isinstance(effect, s.SendView):
+                assert effect.view.number >= self.announced
+                self.announced = effect.view.number
+                for member in effect.view.members:
+                    assert self.state.nodes[member.name].session == member.session
+            if isinstance(effect, s.Dial):
+                fake = self.fakes.get(effect.name)
+                alive = fake is not None and fake.alive and fake.session == effect.session
+                self.feed(s.Dialled(effect.name, effect.session, alive, "refused"))
+            if isinstance(effect, s.Fence):
+                fake = self.fakes.get(effect.name)
+                if fake is not None and fake.session == effect.session:
+                    self.fakes.pop(effect.name)
+                    fake.alive = False
+            if isinstance(effect, (s.SendFlush, s.SendView, s.SendStart, s.SendMeasure)):
+                for name in (effect.to,) if isinstance(effect.to, str) else effect.to:
+                    fake = self.fakes.get(name)
+                    if fake is not None and fake.attending:
+                        fake.inbox.append(effect)
+
+    def living(self):
+        return [fake for fake in self.fakes.values() if fake.alive]
+
+    # What a node does.
+    def receive(self, fake, order):
+        if isinstance(order, s.SendMeasure):
+            fake.outbox.append(s.Measured(fake.name, fake.session))
+        elif isinstance(order, s.SendFlush):
+            fake.trains = False
+            ready = fake.ready[0] if fake.ready else fake.step
+            fake.outbox.append(
+                s.Flushed(fake.name, fake.session, order.view, fake.step, ready, float(fake.step), (), fake.layers)
+            )
+        elif isinstance(order, s.SendView):
+            self.take_view(fake, order.view)
+        elif isinstance(order, s.SendStart) and fake.view and fake.view.number == order.view:
+            fake.trains = True
+
+    def take_view(self, fake, view):
+        fake.trains = False
+        plan, step = view.plan, view.position.step
+        if fake.name in plan.nodes:
+            first, last = plan.stages[plan.stage_of(fake.name)]
+            mine = frozenset(range(first, last + 1))
+            if view.checkpoint >= 0:
+                fake.history = list(self.checkpoints[view.checkpoint])
+            else:
+                if fake.layers and fake.step == step - 1 and fake.ready and fake.ready[0] == step:
+                    fake.history = [*fake.history, fake.ready[1]]
+                if not (fake.step == step and mine <= fake.layers):
+                    history = self.fetch(view, mine)
+                    if history is None:
+                        return  # its sources are dead; the coordinator will say so
+                    fake.history = history
+            assert fake.step == step
+            fake.layers = mine
+        else:
+            fake.layers, fake.history = frozenset(), []
+        fake.ready, fake.view, fake.final = None, view, False
+        mark = tuple(s.Fingerprint(f"layer-{layer}", step, hash(tuple(fake.history))) for layer in sorted(fake.layers))
+        fake.outbox.append(s.Prepared(fake.name, fake.session, view.number, mark))
+
+    def fetch(self, view, layers):
+        found = None
+        for layer in layers:
+            sources = [self.fakes[name] for name in view.holders[layer] if name in self.fakes]
+            sources = [one for one in sources if one.session == view.session_of(one.name) and layer in one.layers]
+            histories = []
+            for one in sources:
+                if one.step == view.position.step:
+                    histories.append(one.history)
+                elif one.step == view.position.step - 1 and one.ready:
+                    histories.append([*one.history, one.ready[1]])
+            if not histories:
+                return None
+            assert all(history == histories[0] for history in histories)
+            found = histories[0]
+        return list(found)
+
+    # Rules.
+    @precondition(lambda self: len(self.fakes) < 6)
+    @rule(name=st.sampled_from("abcdef"))
+    def join(self, name):
+        if name in self.fakes and self.fakes[name].alive:
+            return
+        self.sessions += 1
+        session = f"{name}{self.sessions}"
+        self.feed(s.Joined(name, session, ""))
+        fake = Fake(name, session, attending=True)
+        self.fakes[name] = fake
+        self.all.append(fake)
+        self.feed(s.Hello(name, session, 0))
+
+    def pick(self, index, among):
+        return sorted(among, key=lambda fake: fake.name)[index % len(among)] if among else None
+
+    @rule(index=st.integers(0, 5), noticed=st.booleans())
+    def kill(self, index, noticed):
+        fake = self.pick(index, self.living())
+        if fake is None:
+            return
+        fake.alive = fake.attending = fake.trains = False
+        fake.inbox, fake.outbox = [], []
+        if noticed:
+            self.feed(s.StreamEnded(fake.name, fake.session, "killed"))
+
+    @rule(index=st.integers(0, 5))
+    def leave(self, index):
+        fake = self.pick(index, self.living())
+        if fake is not None:
+            fake.alive = fake.attending = fake.trains = False
+            self.feed(s.Left(fake.name, fake.session, "goodbye"))
+
+    @rule(index=st.integers(0, 5))
+    def reconnect(self, index):
+        """The stream breaks: everything in flight on it is lost, both ways."""
+        fake = self.pick(index, self.living())
+        if fake is None:
+            return
+        fake.inbox, fake.outbox, fake.attending = [], [], False
+        self.feed(s.StreamEnded(fake.name, fake.session, "reset"))
+        if fake.alive:
+            fake.attending = True
+            self.feed(s.Hello(fake.name, fake.session, fake.view.number if fake.view else 0))
+
+    @rule(index=st.integers(0, 5))
+    def deliver_order(self, index):
+        fake = self.pick(index, [one for one in self.living() if one.inbox])
+        if fake is not None:
+            self.receive(fake, fake.inbox.pop(0))
+
+    @rule(index=st.integers(0, 5))
+    def deliver_report(self, index):
+        fake = self.pick(index, [one for one in self.living() if one.outbox])
+        if fake is not None:
+            self.feed(fake.outbox.pop(0))
+
+    @rule(a=st.integers(0, 5), b=st.integers(0, 5))
+    def accuse(self, a, b):
+        one, other = self.pick(a, self.living()), self.pick(b, self.living())
+        if one is not None and one is not other and one.trains:
+            self.feed(s.Accused(one.name, one.session, other.name, "reset"))
+
+    def crew(self):
+        """Nodes that train one view together, all of them there; None when there is no such view."""
+        training = [fake for fake in self.living() if fake.trains and fake.name in fake.view.plan.nodes]
+        if not training:
+            return None
+        newest = max(fake.view.number for fake in training)
+        crew = [fake for fake in training if fake.view.number == newest]
+        sessions = {fake.session for fake in crew}
+        view = crew[0].view
+        wanted = {view.session_of(name) for name in view.plan.nodes}
+        return crew if sessions == wanted else None
+
+    @rule(commits=st.integers(0, 6), limit=st.booleans())
+    def train(self, commits, limit):
+        """All of a crew hold the results of the next step; some of them, from the first, see its commit."""
+        crew = self.crew()
+        if crew is None or len({fake.step for fake in crew}) > 1:
+            return
+        step = crew[0].step + 1
+        positions = tuple(crew[0].view.position.positions(step, BATCH))
+        for fake in crew:
+            fake.ready = (step, positions)
+        for fake in crew[:commits] if limit else crew:
+            self.commit(fake)
+
+    def commit(self, fake):
+        fake.history = [*fake.history, fake.ready[1]]
+        fake.outbox.append(s.StepFinished(fake.name, fake.session, fake.view.number, fake.step))
+
+    @rule()
+    def commits_arrive(self):
+        crew = self.crew()
+        if crew and max(fake.step for fake in crew) > min(fake.step for fake in crew):
+            top = max(fake.step for fake in crew)
+            for fake in crew:
+                if fake.step == top - 1 and fake.ready and fake.ready[0] == top:
+                    self.commit(fake)
+
+    @rule()
+    def checkpoint(self):
+        crew = self.crew()
+        if crew and len({fake.step for fake in crew}) == 1:
+            step = crew[0].step
+            self.checkpoints[step] = list(crew[0].history)
+            self.feed(s.CheckpointComplete(crew[0].view.position.after(step, BATCH)))
+
+    @rule(seconds=st.sampled_from([0.3, 0.9]), times=st.integers(1, 20))
+    def time_passes(self, seconds, times):
+        for _ in range(times):
+            self.now += seconds
+            for fake in self.living():
+                if fake.attending:
+                    self.feed(s.Heard(fake.name, fake.session))
+            self.feed(s.Tick())
+
+    # Safety.
+    @invariant()
+    def weights_are_the_stream(self):
+        """Whoever trains holds every sample of the stream once, in order, up to its step; a crew holds the same."""
+        for fake in self.living():
+            if fake.trains and fake.layers:
+                trained = [position for step in fake.history for position in step]
+                assert trained == list(range(len(trained)))
+                assert len(trained) == fake.step * BATCH
+
+    @invariant()
+    def one_view_at_a_time(self):
+        for fake in self.living():
+            if fake.trains:
+                assert fake.view.number <= self.state.number
+                assert fake.view.session_of(fake.name) == fake.session
+        views = {}
+        for fake in self.living():
+            if fake.trains and fake.name in fake.view.plan.nodes:
+                views.setdefault(fake.view.number, []).append(fake)
+        whole = [
+            number
+            for number, crew in views.items()
+            if {crew[0].view.session_of(name) for name in crew[0].view.plan.nodes} == {fake.session for fake in crew}
+        ]
+        assert len(whole) <= 1, "two whole crews train"
+
+    # Liveness.
+    def teardown(self):
+        for fake in list(self.living()):
+            if not fake.attending:
+                fake.attending = True
+                self.feed(s.Hello(fake.name, fake.session, 0))
+        for name in "abcdef":
+            if len(self.living()) < 2:
+                self.join(name)
+        for _ in range(400):
+            for fake in list(self.living()):
+                while fake.inbox and fake.alive:
+                    self.receive(fake, fake.inbox.pop(0))
+                while fake.outbox and fake.alive:
+                    self.feed(fake.outbox.pop(0))
+            crew = self.crew()
+            if self.state.phase == TRAINING and crew is not None:
+                break
+            self.time_passes(0.5, 1)
+        else:
+            raise AssertionError(f"stuck: {self.state.phase}, {self.state.why}")
+        for fake in crew:
+            fake.trains = True
+        self.commits_arrive()
+        self.train(0, False)
+        self.weights_are_the_stream()
+        for fake in crew:
+            self.feed(s.Finished(fake.name, fake.session, fake.view.number, fake.step))
+        assert self.state.phase == DONE
+
+
+Cluster.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+test_cluster = Cluster.TestCase

@@ -1,0 +1,121 @@
+"""Where a view takes up: gradient and delta mode, holders, redo, dissent, checkpoints."""
+
+from farflung.coordinator.resume import Rules, resume
+from farflung.coordinator.signals import Announcement, Flushed, Member, Section
+from farflung.proto.sampling import Position, assign, sample_ids
+from farflung.scheduler.plans import Plan
+
+PLAN = Plan((("a", "b"), ("c", "d")), ((0, 1), (2, 3)), (2, 2))
+BASE = Announcement(1, PLAN, tuple(Member(name, f"s-{name}", "") for name in "abcd"), Position(10, 160))
+ELIGIBLE = frozenset((name, f"s-{name}") for name in "abcd")
+NEWEST = Position(5, 80)
+
+
+def rules(mode):
+    return Rules(mode=mode, batch=16, microbatch=4, seed=1, samples=1000, layers=4)
+
+
+def answers(*names, step=12, **keys):
+    made = {}
+    for name in names:
+        stage = PLAN.stage_of(name)
+        section = Section(f"stage-{stage}", step, 7)
+        layers = frozenset(range(PLAN.stages[stage][0], PLAN.stages[stage][1] + 1))
+        fields = {"step": step, "ready_step": step, "norm": 1.5, "sections": (section,), "layers": layers}
+        made[name] = Flushed(name, f"s-{name}", 2, **{**fields, **keys.get(name, {})})
+    return made
+
+
+def decide(mode, flushed, pinned=None, eligible=ELIGIBLE, reported=None, base=BASE):
+    return resume(rules(mode), base, pinned, eligible, flushed, reported or {}, NEWEST)
+
+
+def test_first_view():
+    decision = resume(rules("gradient"), None, None, frozenset(), {}, {}, Position())
+    assert decision.checkpoint == 0 and decision.position == Position()
+    assert decision.why == "the run starts: from the initial weights"
+
+
+def test_a_committed_step_is_finished_by_those_who_were_ready():
+    flushed = answers(
+        "a", "b", "c", a={"step": 13, "ready_step": 13, "norm": 2.5}, b={"ready_step": 13}, c={"ready_step": 13}
+    )
+    decision = decide("gradient", flushed)
+    assert decision.position == Position(13, 160 + 3 * 16)
+    assert decision.norm == 2.5
+    assert decision.holders == (("a", "c"), ("a", "c"), ("b",), ("b",))
+
+
+def test_a_step_committed_nowhere_is_dropped():
+    decision = decide("gradient", answers("a", "b", a={"ready_step": 13}, b={"ready_step": 13}))
+    assert decision.position == Position(12, 192)
+    assert decision.checkpoint == -1
+
+
+def test_a_layer_without_holder_goes_back():
+    decision = decide("gradient", answers("a", "c"))
+    assert decision.checkpoint == 5 and decision.position == NEWEST
+    assert decision.why == "nobody holds layers 2, 3 any more: from the checkpoint of step 5"
+
+
+def test_stale_and_foreign_state_does_not_count():
+    flushed = answers("a", "b")
+    flushed["x"] = Flushed("x", "s-x", 2, step=12, layers=frozenset(range(4)))
+    flushed["c"] = Flushed("c", "another-session", 2, step=99, layers=frozenset(range(4)))
+    decision = decide("gradient", flushed)
+    assert decision.position.step == 12
+    assert decision.holders == (("a",), ("a",), ("b",), ("b",))
+
+
+def test_pinned_position_stands():
+    pinned = Announcement(2, PLAN, BASE.members, Position(13, 208, (3,)), norm=2.5)
+    flushed = answers("a", "b", a={"ready_step": 13}, b={"ready_step": 13})
+    decision = decide("gradient", flushed, pinned)
+    assert decision.position == pinned.position and decision.norm == 2.5
+    assert decision.holders[0] == ("a",)
+
+
+def test_pinned_rollback_stands():
+    pinned = Announcement(2, PLAN, BASE.members, NEWEST, checkpoint=5)
+    assert decide("gradient", answers("a", "b", "c", "d"), pinned).checkpoint == 5
+
+
+def test_chain_is_decided_by_the_majority():
+    other = Section("stage-0", 12, 8)
+    flushed = answers("a", "b", "c", "d", a={"sections": (other,)})
+    flushed["e"] = Flushed("e", "s-e", 2, 12, 12, 1.5, (Section("stage-0", 12, 7),), frozenset({0, 1}))
+    decision = decide("gradient", flushed, eligible=ELIGIBLE | {("e", "s-e")})
+    assert decision.dissent == ("a",)
+    assert decision.holders[0] == ("c", "e")
+
+
+def test_delta_resumes_at_the_highest_and_redoes_the_rest():
+    flushed = answers("a", "b", "c", "d", c={"step": 11}, d={"step": 11})
+    decision = decide("delta", flushed)
+    assert decision.position.step == 12
+    positions = BASE.position.positions(12, 16)
+    lost = assign(sample_ids(positions, 1, 1000), (2, 2), 4)[1]
+    assert sorted(decision.position.redo) == sorted(positions[index] for index in lost)
+    assert decision.position.cursor == 192
+
+
+def test_delta_believes_the_last_report_of_a_dead_pipeline():
+    decision = decide("delta", answers("a", "b"), reported={"c": 11, "d": 12})
+    assert decision.position == Position(12, 192)
+    decision = decide("delta", answers("a", "b"), reported={"c": 11})
+    assert len(decision.position.redo) == 8
+    decision = decide("delta", answers("a", "b"))
+    assert len(decision.position.redo) == 16
+
+
+def test_delta_redo_is_carried_over():
+    base = Announcement(1, PLAN, BASE.members, Position(10, 160, tuple(range(40))))
+    decision = decide("delta", answers("a", "b", "c", "d"), base=base)
+    assert decision.position == Position(12, 160, tuple(range(32, 40)))
+
+
+def test_delta_section_behind_is_no_holder():
+    behind = {"sections": (Section("stage-0", 11, 6),)}
+    decision = decide("delta", answers("a", "b", "c", "d", c=behind))
+    assert decision.holders == (("a",), ("a",), ("b", "d"), ("b", "d"))
+    assert decision.sections[0] == Section("stage-0", 12, 7)
