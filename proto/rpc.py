@@ -14,6 +14,7 @@ Trust
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +40,6 @@ COORDINATOR_NAME = "coordinator"
 
 Options = list[tuple[str, Any]]
 
-CoordinatorStub = control_pb2_grpc.CoordinatorStub
 CoordinatorServicer = control_pb2_grpc.CoordinatorServicer
 add_CoordinatorServicer_to_server = control_pb2_grpc.add_CoordinatorServicer_to_server
 
@@ -154,6 +154,11 @@ def peer_channel(address: str, peer: str, credentials: Credentials) -> grpc.aio.
     return grpc.aio.secure_channel(address, trust, options=channel_options(peer))
 
 
+def coordinator_stub(channel: grpc.aio.Channel | grpc.Channel) -> Any:
+    """The coordinator's methods on a channel; untyped, because one stub serves both kinds of channel."""
+    return control_pb2_grpc.CoordinatorStub(channel)
+
+
 # ---- metadata ------------------------------------------------------------------------------
 
 
@@ -173,6 +178,21 @@ def parse_session(metadata: Sequence[tuple[str, str | bytes]] | None) -> tuple[s
 
 
 # ---- the method between nodes --------------------------------------------------------------
+
+BROKEN = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
+"""What a read or write on a stream raises when the other side is gone (a write may raise any of them)."""
+
+
+def why_broken(error: BaseException) -> str:
+    """The end of a stream in few words, e.g. "Connection refused (111)"."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        last = (error.details() or "").strip().rstrip("]").split(": ")[-1]
+        return last[:200] or error.code().name
+    return str(error)[:200] or type(error).__name__
+
+
+END: Any = grpc.aio.EOF  # type: ignore[attr-defined, unused-ignore]
+"""What `read()` returns at the end of a stream, also of one whose sender was killed."""
 
 PeerCall = Any  # grpc.aio.StreamStreamCall[bytes, bytes]
 PeerContext = Any  # grpc.aio.ServicerContext[bytes, bytes]

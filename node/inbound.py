@@ -1,0 +1,271 @@
+"""The receiving end of the streams that other nodes open to this one.
+
+A stream begins with a greeting that is checked (run, name in the certificate, who is meant). Then frames are put
+together; a message is delivered only when it is complete and its digest is right, once, and is then acknowledged.
+Whatever is wrong with a stream ends that stream, with a sentence for the other side and a count: never the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import xxhash
+from google.protobuf.message import DecodeError
+
+from ..proto import PROTOCOL, rpc
+from ..proto import frame as frames
+from ..proto.data_pb2 import Greeting, Header
+from ..proto.data_pb2 import Kind as Message
+from ..proto.frame import Frame, FrameError, Kind
+from .handover import INLINE_LIMIT
+from .inbox import ArenaFull, Inbox
+from .membership import TAKE, WAIT, Membership
+from .shorten import Expander
+from .traffic import OTHER, Traffic, category_of
+
+
+class StreamRefused(Exception):
+    """The stream cannot go on; the text goes to the other side."""
+
+
+@dataclass
+class Arriving:
+    """A large message of which some chunks have arrived. Without a block it is received and thrown away."""
+
+    transfer: int
+    header: Header
+    total: int
+    start: int | None
+    view: memoryview | None
+    received: int = 0
+    chunks: int = 0
+    digest: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
+
+
+class Inbound:
+    """Serves the peers' streams of one node."""
+
+    def __init__(
+        self, run: str, name: str, session: str, secure: bool, membership: Membership, inbox: Inbox, traffic: Traffic
+    ) -> None:
+        self.run, self.name, self.session, self.secure = run, name, session, secure
+        self.membership, self.inbox, self.traffic = membership, inbox, traffic
+        self._last: dict[tuple[str, str], list[int]] = {}  # (name, session) -> last transfer of each priority
+        self._current: dict[tuple[str, str], object] = {}  # newest stream of each; an older one is superseded
+        self._changed = asyncio.Event()
+
+    def view_changed(self) -> None:
+        """Streams that wait for a view look again; sessions that are gone are forgotten."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+        sessions = {(member.name, member.session) for member in self.membership.members.values()}
+        for key in [key for key in self._last if key not in sessions and key not in self._current]:
+            del self._last[key]
+
+    async def serve(self, context: rpc.PeerContext) -> None:
+        """One stream from its greeting to its end."""
+        refusal = ""
+        try:
+            greeting = self._greeting(await context.read(), context)
+        except (FrameError, StreamRefused) as error:
+            self.traffic.dropped["greeting refused"] += 1
+            await self._write(context, [(OTHER, Frame(Kind.REFUSE, head=str(error).encode()))])
+            return
+        await self._write(context, [(OTHER, Frame(Kind.WELCOME))])
+        stream = Stream(self, context, greeting)
+        key = (greeting.name, greeting.session)
+        self._current[key] = stream
+        try:
+            while self._current.get(key) is stream:
+                message = await context.read()
+                if message is rpc.END:
+                    break  # also what a sender that was killed looks like: incomplete messages are dropped below
+                await stream.take(message)
+        except (FrameError, StreamRefused, ArenaFull, ValueError) as error:
+            refusal = str(error)
+        finally:
+            stream.drop_incomplete()
+            if self._current.get(key) is stream:
+                del self._current[key]
+        if refusal:
+            self.traffic.dropped["broken frame"] += 1
+            await self._write(context, [(OTHER, Frame(Kind.REFUSE, head=refusal.encode()))])
+
+    def is_new(self, stream: Stream, priority: int, transfer: int) -> bool:
+        """Whether this transfer has not been delivered before (transfers of a priority arrive in order)."""
+        return transfer > self._last.setdefault((stream.sender, stream.session), [0] * frames.PRIORITIES)[priority]
+
+    def delivered(self, stream: Stream, priority: int, transfer: int) -> None:
+        last = self._last.setdefault((stream.sender, stream.session), [0] * frames.PRIORITIES)
+        last[priority] = max(last[priority], transfer)
+
+    async def verdict(self, stream: Stream, header: Header) -> str:
+        """TAKE, or why the message is thrown away; waits for a view that this node has yet to enter."""
+        while (verdict := self.judge(stream, header)) == WAIT:
+            await self._changed.wait()
+        return verdict
+
+    def judge(self, stream: Stream, header: Header) -> str:
+        if header.kind == Message.PROBE:
+            return "probe"
+        return self.membership.verdict(stream.sender, stream.session, header.view)
+
+    async def acknowledge(self, context: rpc.PeerContext, done: dict[int, tuple[int, str]]) -> None:
+        """Writes one ACK for each priority: {priority: (transfer, category)}; clears `done`."""
+        if done:
+            acks = [(category, Frame(Kind.ACK, transfer, priority)) for priority, (transfer, category) in done.items()]
+            done.clear()
+            await self._write(context, acks)
+
+    async def _write(self, context: rpc.PeerContext, parts: list[tuple[str, Frame]]) -> None:
+        encoded = [(category, b"".join(frames.encode(frame))) for category, frame in parts]
+        self.traffic.wrote((category, len(data)) for category, data in encoded)
+        await context.write(b"".join(data for _, data in encoded))
+
+    def _greeting(self, message: object, context: rpc.PeerContext) -> Greeting:
+        if not isinstance(message, bytes):
+            raise StreamRefused("the stream ended before its greeting")
+        first = frames.decode(message)[0] if message else None
+        if first is None or first.kind is not Kind.HELLO:
+            raise StreamRefused("the stream does not begin with a greeting")
+        try:
+            greeting = Greeting.FromString(bytes(first.head))
+        except DecodeError as error:
+            raise StreamRefused("the greeting cannot be read") from error
+        if greeting.protocol != PROTOCOL:
+            raise StreamRefused(f"speaks protocol {greeting.protocol}, node {self.name} speaks {PROTOCOL}")
+        if greeting.run != self.run:
+            raise StreamRefused(f"is in run {greeting.run}, node {self.name} is in {self.run}")
+        if self.secure and greeting.name not in rpc.peer_names(context):
+            raise StreamRefused(f"says it is {greeting.name}, but its certificate says otherwise")
+        if greeting.to != self.name:
+            raise StreamRefused(f"wants {greeting.to}, but this is {self.name}")
+        if greeting.to_session != self.session:
+            raise StreamRefused(f"wants an earlier session of {self.name}, which has restarted")
+        return greeting
+
+
+class Stream:
+    """One peer's stream: its texts, its incomplete messages (at most one in each priority), its acknowledgements."""
+
+    def __init__(self, inbound: Inbound, context: rpc.PeerContext, greeting: Greeting) -> None:
+        self.sender, self.session = greeting.name, greeting.session
+        self._inbound, self._context = inbound, context
+        self._expander = Expander(greeting.run, greeting.session)
+        self._arriving: list[Arriving | None] = [None] * frames.PRIORITIES
+        self._done: dict[int, tuple[int, str]] = {}
+
+    async def take(self, message: bytes) -> None:
+        """One gRPC message of frames. FrameError, ValueError or StreamRefused for what does not fit."""
+        for frame in frames.decode(message):
+            if frame.kind is Kind.WHOLE:
+                await self._whole(frame)
+            elif frame.kind is Kind.OPEN:
+                await self._open(frame)
+            elif frame.kind is Kind.CHUNK:
+                self._chunk(frame)
+            elif frame.kind is Kind.END:
+                self._end(frame)
+            else:
+                raise StreamRefused(f"sent a frame of kind {frame.kind.name}, which only the receiver sends")
+        await self._inbound.acknowledge(self._context, self._done)
+
+    def drop_incomplete(self) -> None:
+        for priority in range(frames.PRIORITIES):
+            self._forget(priority)
+
+    async def _admit(self, header: Header, priority: int, transfer: int) -> str:
+        verdict = self._inbound.judge(self, header)
+        if verdict == WAIT:  # what has arrived is acknowledged before a pause of unknown length
+            await self._inbound.acknowledge(self._context, self._done)
+            verdict = await self._inbound.verdict(self, header)
+        if verdict == TAKE and not self._inbound.is_new(self, priority, transfer):
+            verdict = "twice"
+        return verdict
+
+    async def _whole(self, frame: Frame) -> None:
+        header = self._expander.expand(bytes(frame.head))
+        verdict = await self._admit(header, frame.priority, frame.transfer)
+        if verdict == TAKE and len(frame.body) > INLINE_LIMIT:
+            start = await self._inbound.inbox.block(len(frame.body))
+            self._inbound.inbox.view(start, len(frame.body))[:] = frame.body
+            self._deliver(frame, header, start, len(frame.body))
+        elif verdict == TAKE:
+            await self._inbound.inbox.room(len(frame.body))
+            self._deliver(frame, header, bytes(frame.body), len(frame.body))
+        else:
+            self._throw_away(verdict)
+        self._acknowledge(frame, header)
+
+    async def _open(self, frame: Frame) -> None:
+        header = self._expander.expand(bytes(frame.head))
+        self._forget(frame.priority)  # its sender gave it up, with its view
+        verdict = await self._admit(header, frame.priority, frame.transfer)
+        arriving = Arriving(frame.transfer, header, frame.total, None, None)
+        if verdict == TAKE:
+            arriving.start = await self._inbound.inbox.block(frame.total)
+            arriving.view = self._inbound.inbox.view(arriving.start, frame.total)
+        else:
+            self._throw_away(verdict)
+        self._arriving[frame.priority] = arriving
+
+    def _chunk(self, frame: Frame) -> None:
+        arriving = self._continued(frame)
+        end = frame.offset + len(frame.body)
+        if frame.offset != arriving.received or frame.seq != arriving.chunks or end > arriving.total:
+            raise StreamRefused(f"chunk {frame.seq} at {frame.offset} does not follow {arriving.received} bytes")
+        if arriving.view is not None:
+            arriving.view[frame.offset : end] = frame.body
+        arriving.digest.update(frame.body)
+        arriving.received, arriving.chunks = end, arriving.chunks + 1
+
+    def _end(self, frame: Frame) -> None:
+        arriving = self._continued(frame)
+        if arriving.received != arriving.total or frame.total != arriving.total:
+            raise StreamRefused(f"message ended at {arriving.received} of {arriving.total} bytes")
+        if frame.digest != arriving.digest.intdigest():
+            raise StreamRefused(f"message of {arriving.total} bytes has a wrong digest")
+        self._arriving[frame.priority] = None
+        if arriving.start is not None:
+            arriving.view = None
+            self._deliver(frame, arriving.header, arriving.start, arriving.total)
+        self._acknowledge(frame, arriving.header)
+
+    def _deliver(self, frame: Frame, header: Header, payload: bytes | int, length: int) -> None:
+        """Judged again: the view, or another stream of this peer, may have moved on while it arrived."""
+        inbox = self._inbound.inbox
+        verdict = self._inbound.judge(self, header)
+        if verdict == TAKE and not self._inbound.is_new(self, frame.priority, frame.transfer):
+            verdict = "twice"
+        if verdict != TAKE:
+            self._throw_away(verdict)
+            if isinstance(payload, int):
+                inbox.discard(payload)
+        elif isinstance(payload, int):
+            inbox.deliver_block(self.sender, header.SerializeToString(), payload, length)
+        else:
+            inbox.deliver_inline(self.sender, header.SerializeToString(), payload)
+
+    def _acknowledge(self, frame: Frame, header: Header) -> None:
+        self._inbound.delivered(self, frame.priority, frame.transfer)
+        self._done[frame.priority] = (frame.transfer, category_of(header.kind))
+
+    def _continued(self, frame: Frame) -> Arriving:
+        arriving = self._arriving[frame.priority]
+        if arriving is None or arriving.transfer != frame.transfer:
+            raise StreamRefused(f"{frame.kind.name} of message {frame.transfer}, which was not opened")
+        return arriving
+
+    def _forget(self, priority: int) -> None:
+        arriving = self._arriving[priority]
+        self._arriving[priority] = None
+        if arriving is not None:
+            self._inbound.traffic.dropped["incomplete"] += 1
+            if arriving.start is not None:
+                arriving.view = None
+                self._inbound.inbox.discard(arriving.start)
+
+    def _throw_away(self, why: str) -> None:
+        if why != "probe":
+            self._inbound.traffic.dropped[why] += 1

@@ -1,0 +1,373 @@
+"""The node's I/O process: one event loop that owns every connection of the node.
+
+Started by wire.py as `python -m farflung.node.io_process`, with a socket pair to the trainer and two shared-memory
+arenas; or, in tests, as a task of a thread (io_thread.py): the same code. It never imports torch. It ends when the
+trainer's end of the pipe does, however that came about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+
+from ..proto import control_pb2 as control
+from ..proto import rpc
+from ..proto.data_pb2 import Header
+from ..proto.errors import FarflungError
+from .artifacts import Artifacts
+from .control_link import ControlLink
+from .handover import From, LoopEnd, To
+from .inbound import Inbound
+from .inbox import ArenaFull, Inbox
+from .link_probe import measure
+from .links import PeerLink, Self
+from .membership import Membership
+from .send_queue import Outgoing
+from .shared_memory import Arena, LastAction
+from .traffic import Traffic
+
+log = logging.getLogger("farflung.io")
+
+BURST_SECONDS = 0.5
+BURST_BYTES = 16 << 20
+PROBE_PATIENCE = 5.0
+
+
+@dataclass(frozen=True)
+class WireConfig:
+    """What the I/O process must know. Everything in it comes from Join (see wire.config_of)."""
+
+    run: str
+    name: str
+    session: str
+    secret: str = ""
+    coordinator: str = ""  # HOST:PORT; empty: no control stream (tests)
+    listen: str = "0.0.0.0:0"
+    authority: bytes = b""  # PEM; empty: insecure
+    certificate: bytes = b""
+    key: bytes = b""
+    heartbeat: float = 1.0  # seconds
+    send_limit: int = 2 << 30  # bytes that wait for the network before Wire.send waits
+    receive_limit: int = 1 << 30  # bytes that wait for the trainer before streams are not read on
+    patience: float = 120.0  # seconds without progress after which a fetch or store gives up
+
+    @property
+    def credentials(self) -> rpc.Credentials:
+        return rpc.Credentials(self.authority, self.certificate, self.key)
+
+
+class IoProcess:
+    """Carries messages between the pipe, the peers and the coordinator."""
+
+    def __init__(self, config: WireConfig, end: LoopEnd, send_arena: Arena, receive_arena: Arena) -> None:
+        self.config = config
+        self._end = end
+        self._send_arena = send_arena
+        self._last_action = LastAction(send_arena.view(0, LastAction.SIZE))
+        self._traffic = Traffic()
+        self._membership = Membership(config.name)
+        self._inbox = Inbox(receive_arena, config.receive_limit, self._received)
+        secure = config.credentials.secure
+        self._inbound = Inbound(
+            config.run, config.name, config.session, secure, self._membership, self._inbox, self._traffic
+        )
+        self._me = Self(config.run, config.name, config.session, config.credentials)
+        self._links: dict[str, PeerLink] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._transfer = 0
+        self._server: grpc.aio.Server | None = None
+        self._control: ControlLink | None = None
+        metadata = rpc.session_metadata(config.name, config.session, config.secret)
+        self._metadata = metadata
+        self._artifacts = Artifacts(config.coordinator, config.credentials, metadata, self._traffic, config.patience)
+        self._storing = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Opens the port and tells the trainer its number, or why not."""
+        config = self.config
+        self._server = grpc.aio.server(options=rpc.server_options())
+        self._server.add_generic_rpc_handlers((rpc.peer_handler(self._inbound.serve),))
+        credentials = config.credentials
+        try:
+            port = rpc.bind(
+                self._server, config.listen, rpc.peer_server_credentials(credentials) if credentials.secure else None
+            )
+        except OSError as error:
+            self._end.write(int(From.FAILED), str(error))
+            return
+        await self._server.start()
+        if config.coordinator:
+            self._control = ControlLink(
+                config.coordinator,
+                credentials,
+                self._metadata,
+                config.session,
+                config.heartbeat,
+                self._traffic,
+                lambda: self._membership.view,
+                self._last_action.read,
+                self._ordered,
+                lambda why: self._end.write(int(From.COORDINATOR_LOST), why),
+                lambda term: self._end.write(int(From.COORDINATOR_BACK), term),
+            )
+        self._end.write(int(From.LISTENING), port)
+
+    async def stop(self, why: str = "", drain: float = 0.0) -> None:
+        """Waits up to `drain` seconds for acknowledgements, says goodbye if there is a `why`, closes everything."""
+        deadline = time.monotonic() + drain
+        for link in self._links.values():
+            await link.drained(deadline)
+        if self._control is not None:
+            await self._control.goodbye(why, 2.0 if why else 0.0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+        self._links.clear()
+        await self._artifacts.close()
+        if self._server is not None:
+            await self._server.stop(0)
+
+    # ---- from the trainer ------------------------------------------------------------------
+
+    def take(self, message: tuple[Any, ...]) -> None:
+        """One tuple of the pipe (handover.To), except CONFIG and CLOSE."""
+        kind, *values = message
+        if kind == To.SEND:
+            self._send(*values)
+        elif kind == To.TAKEN:
+            self._inbox.taken(*values)
+        elif kind == To.REPORT:
+            if self._control is not None:
+                self._control.report(control.Report.FromString(values[0]))
+        elif kind == To.ENTER:
+            self._enter(values[0], [control.Member.FromString(member) for member in values[1]])
+        elif kind == To.LEAVE:
+            self._leave()
+        elif kind == To.CALL:
+            self._spawn(self._call(*values))
+        elif kind == To.STORE:
+            self._spawn(self._store(*values))
+        else:
+            raise RuntimeError(f"unknown message {kind} from the trainer")
+
+    def _send(self, to: str, priority: int, header: bytes, payload: bytes | tuple[int, int]) -> None:
+        if isinstance(payload, tuple):
+            start, length = payload
+            view = self._send_arena.view(start, length)
+            freed = (int(From.FREED), start, 0)
+        else:
+            view = memoryview(payload)
+            freed = (int(From.FREED), -1, len(payload))
+        parsed = Header.FromString(header)
+        link = self._links.get(to)
+        if link is None or parsed.view != self._membership.view:
+            self._traffic.dropped["sent outside the view"] += 1
+            self._end.write(*freed)
+            return
+        self._transfer += 1
+        link.send(Outgoing(self._transfer, priority, parsed, view, lambda: self._end.write(*freed)))
+
+    def _enter(self, view: int, members: list[control.Member]) -> None:
+        self._membership.enter(view, members)
+        wanted = self._membership.peers()
+        for name, link in list(self._links.items()):
+            peer = wanted.get(name)
+            if peer is None or (peer.session, peer.address) != (link.peer.session, link.peer.address):
+                del self._links[name]
+                self._spawn(link.close())
+            else:
+                link.drop(lambda header: header.view not in (0, view))
+        for name, peer in wanted.items():
+            if name not in self._links:
+                self._links[name] = self._link(peer)
+            elif not self._links[name].connected.is_set():
+                self._links[name].tell_again()
+        self._inbound.view_changed()
+
+    def _leave(self) -> None:
+        """Links stay open: most peers will be in the next view, and a warm connection is worth keeping."""
+        self._membership.leave()
+        for link in self._links.values():
+            link.drop(lambda header: header.view != 0)
+        self._inbound.view_changed()
+
+    async def _call(self, number: int, method: str, arguments: list[Any]) -> None:
+        """A blocking call of the trainer: describe, fetch, measure, statistics."""
+        payload: bytes | bytearray = b""
+        problem, hint, status = "", "", 0
+        try:
+            if method == "describe":
+                payload = (await self._artifacts.describe(arguments[0])).SerializeToString()
+            elif method == "fetch":
+                payload = await self._artifacts.fetch(*arguments)
+            elif method == "measure":
+                peers = [control.Member.FromString(peer) for peer in arguments[0]]
+                payload = (await self._measure(peers)).SerializeToString()
+            else:
+                payload = json.dumps(self._traffic.sent | self._traffic.dropped).encode()
+            lent = self._inbox.lend(payload)
+        except FarflungError as error:
+            lent, problem, hint, status = b"", error.message, error.hint, error.status
+        except ArenaFull as error:
+            lent, problem, hint, status = b"", str(error), "free some memory", 4
+        self._end.write(int(From.REPLY), number, problem, hint, status, lent)
+
+    async def _store(self, step: int, file: str, start: int, length: int, files: int, meta: str) -> None:
+        try:
+            async with self._storing:  # one after the other: more at once would only take from the rounds
+                await self._artifacts.store(
+                    step, file, self._send_arena.view(start, length), files, meta, self._urgent_waiting
+                )
+        except FarflungError as error:
+            self._warn(str(error))
+        finally:
+            self._end.write(int(From.FREED), start, 0)
+
+    def _urgent_waiting(self) -> bool:
+        return any(link.queue.urgent(2) for link in self._links.values())
+
+    # ---- to the trainer and the coordinator ------------------------------------------------
+
+    def _received(self, sender: str, header: bytes, payload: bytes | tuple[int, int]) -> None:
+        self._end.write(int(From.RECEIVED), sender, header, payload)
+
+    def _ordered(self, order: control.Order) -> None:
+        """Orders go to the trainer, except Measure, which is answered here without disturbing it."""
+        if order.WhichOneof("kind") == "measure":
+            self._spawn(self._measure_and_report(list(order.measure.peers)))
+        else:
+            self._end.write(int(From.ORDER), order.SerializeToString())
+
+    def _lost(self, link: PeerLink, why: str) -> None:
+        if self._membership.peers().get(link.peer.name) != link.peer:
+            return
+        log.info("lost %s: %s", link.peer.name, why)
+        self._end.write(int(From.PEER_LOST), link.peer.name, why)
+        if self._control is not None:
+            self._control.report(control.Report(evidence=control.Evidence(peer=link.peer.name, why=why)))
+
+    def _warn(self, message: str) -> None:
+        log.warning("%s", message)
+        if self._control is not None:
+            self._control.report(control.Report(warning=control.Warning(message=message, node=self.config.name)))
+
+    # ---- measuring links -------------------------------------------------------------------
+
+    async def _measure(self, peers: list[control.Member]) -> control.Links:
+        links = control.Links()
+        for peer in peers:
+            if peer.name == self.config.name:
+                continue
+            known = self._links.get(peer.name)
+            link = known if known is not None and known.peer == peer else self._link(peer)
+            try:
+                links.links.append(
+                    await measure(
+                        link, self.config.name, self._next_transfer, BURST_SECONDS, BURST_BYTES, PROBE_PATIENCE
+                    )
+                )
+            finally:
+                if link is not known:
+                    await self._keep_or_close(link)
+        return links
+
+    async def _keep_or_close(self, link: PeerLink) -> None:
+        """A link that was made to measure stays for the view that follows, if it works and none has come since."""
+        if link.connected.is_set() and link.peer.name not in self._links and not self._membership.view:
+            self._links[link.peer.name] = link
+        else:
+            await link.close()
+
+    async def _measure_and_report(self, peers: list[control.Member]) -> None:
+        links = await self._measure(peers)
+        if self._control is not None:
+            self._control.report(control.Report(links=links))
+
+    def _next_transfer(self) -> int:
+        self._transfer += 1
+        return self._transfer
+
+    def _link(self, peer: control.Member) -> PeerLink:
+        return PeerLink(self._me, peer, self._traffic, self._lost)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the I/O process failed", exc_info=error)
+            self._end.close()  # the trainer then ends too: better than half a node
+
+
+async def serve_trainer(pipe: socket.socket, send_arena: Arena, receive_arena: Arena) -> None:
+    """Runs one I/O process on this loop until the trainer closes or is gone."""
+    loop = asyncio.get_running_loop()
+    messages: asyncio.Queue[tuple[Any, ...] | None] = asyncio.Queue()
+    _, end = await loop.create_connection(
+        lambda: LoopEnd(messages.put_nowait, lambda: messages.put_nowait(None)), sock=pipe
+    )
+    first = await messages.get()
+    if first is None:
+        return
+    process = IoProcess(WireConfig(**first[1]), end, send_arena, receive_arena)
+    farewell: tuple[str, float] = ("", 0.0)
+    try:
+        await process.start()
+        while (message := await messages.get()) is not None:
+            if message[0] == To.CLOSE:
+                farewell = (message[1], message[2])
+                break
+            process.take(message)
+    finally:
+        await process.stop(*farewell)
+        end.write(int(From.CLOSED))
+        end.close()
+
+
+def keep_freed_memory() -> None:
+    """Makes glibc keep large blocks: fresh pages are several times slower than the copies made in them."""
+    with contextlib.suppress(OSError, AttributeError):  # another libc
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        for option, value in ((-3, 1 << 30), (-1, (2 << 30) - 1), (-2, 64 << 20)):  # MMAP_, TRIM_THRESHOLD, TOP_PAD
+            mallopt(option, value)
+
+
+def main(arguments: list[str]) -> None:
+    """Arguments: descriptors of the pipe and of the two arenas, and the arenas' size."""
+    keep_freed_memory()
+    # The terminal's Ctrl-C goes to both processes; the trainer says goodbye, and then this one ends with it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    logging.basicConfig(level=os.environ.get("FARFLUNG_LOG", "WARNING"), format="%(levelname)s %(message)s")
+    pipe, send, receive, size = map(int, arguments)
+    arenas = [Arena(descriptor, size) for descriptor in (send, receive)]
+    os.close(send)
+    os.close(receive)
+    work = serve_trainer(socket.socket(fileno=pipe), *arenas)
+    try:
+        import uvloop
+    except ImportError:  # not made for Windows
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,109 @@
+"""Shared memory between the trainer and its I/O process: one sparse arena in each direction.
+
+An arena is an anonymous file (memfd) that both processes map. It has no name, so nothing is left behind however a
+process ends. It is as large as the machine's memory but costs only the pages that were touched; blocks are taken from
+the lowest free address, so that touched pages are used again (the first touch of a page is the slow part).
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+import struct
+import tempfile
+import time
+
+PAGE = 4096
+KEEP = 512 << 20
+"""Bytes of touched but free memory that an arena holds on to."""
+
+_ACTION = struct.Struct("<d248p")
+
+
+def machine_memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def make_file(size: int) -> int:
+    """An anonymous, sparse file of `size` bytes; the descriptor belongs to the caller."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("farflung", os.MFD_CLOEXEC)
+    else:  # macOS: a file without a name
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor
+
+
+class Arena:
+    """A mapped arena. One side, the owner, calls `take` and `give_back`; the other only looks with `view`."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self._map = mmap.mmap(descriptor, size)  # unmapped when the last view of it is gone
+        self._all = memoryview(self._map)
+        self.size = size
+        self.in_use = 0
+        self._taken: dict[int, int] = {}
+        self._free: list[tuple[int, int]] = [(0, size)]  # (start, length), sorted, never adjacent
+        self._touched = 0  # pages above this address were never used
+
+    def view(self, start: int, length: int) -> memoryview:
+        """The bytes of a block."""
+        return self._all[start : start + length]
+
+    def take(self, length: int) -> int | None:
+        """The address of a new block for `length` bytes; None when no gap is large enough."""
+        need = max(PAGE, -(-length // PAGE) * PAGE)
+        for index, (start, gap) in enumerate(self._free):
+            if gap >= need:
+                if gap == need:
+                    del self._free[index]
+                else:
+                    self._free[index] = (start + need, gap - need)
+                self._taken[start] = need
+                self.in_use += need
+                self._touched = max(self._touched, start + need)
+                return start
+        return None
+
+    def give_back(self, start: int) -> None:
+        """Frees a block. KeyError if it is not taken."""
+        length = self._taken.pop(start)
+        self.in_use -= length
+        index = bisect.bisect(self._free, (start, 0))
+        if index < len(self._free) and self._free[index][0] == start + length:
+            length += self._free.pop(index)[1]
+        if index > 0 and sum(self._free[index - 1]) == start:
+            index -= 1
+            start, before = self._free.pop(index)
+            length += before
+        self._free.insert(index, (start, length))
+        self._trim(start, length)
+
+    def _trim(self, start: int, length: int) -> None:
+        """Returns touched pages above KEEP to the machine once everything above is free."""
+        keep = max(start, KEEP)
+        if start + length < self._touched or self._touched <= keep or not hasattr(mmap, "MADV_REMOVE"):
+            return
+        self._map.madvise(mmap.MADV_REMOVE, keep, self._touched - keep)
+        self._touched = keep
+
+
+class LastAction:
+    """When the trainer last did something and what, in a page that the I/O process reads."""
+
+    SIZE = PAGE
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+
+    def did(self, doing: str) -> None:
+        """Stamps this moment. CLOCK_MONOTONIC is the same in both processes."""
+        _ACTION.pack_into(self._view, 0, time.monotonic(), doing.encode()[:240])
+
+    def read(self) -> tuple[float, str]:
+        """(seconds since the last action, its words)."""
+        when, doing = _ACTION.unpack_from(self._view, 0)
+        return max(0.0, time.monotonic() - when), doing.decode("utf-8", "replace")

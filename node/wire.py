@@ -1,0 +1,435 @@
+"""Wire: the trainer's end of the node's I/O process. What it sends, what has arrived, and calls to the coordinator."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..proto import control_pb2 as control
+from ..proto.data_pb2 import Header
+from ..proto.errors import FarflungError, RunFailed
+from .handover import INLINE_LIMIT, From, To, TrainerEnd
+from .io_process import WireConfig, serve_trainer
+from .io_thread import IoThread, IoWork
+from .shared_memory import Arena, LastAction, machine_memory, make_file
+from .shorten import FIELDS, MARK
+
+Bytes = bytes | bytearray | memoryview | npt.NDArray[Any]
+
+START_TIMEOUT = 30.0
+CLOSE_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True)
+class Received:
+    """A complete, verified message of a member of the current view. ``payload``: uint8, owned by the receiver."""
+
+    sender: str
+    header: Header
+    payload: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class OrderEvent:
+    """An order of the coordinator (never of an older term; Measure is answered by the I/O process itself)."""
+
+    order: control.Order
+
+
+@dataclass(frozen=True)
+class PeerLost:
+    """The connection to a member of the view broke. Reported once until it is back; the coordinator knows already."""
+
+    peer: str
+    why: str
+
+
+@dataclass(frozen=True)
+class CoordinatorLost:
+    """The control stream broke; reports wait, and the link tries again for ever."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class CoordinatorBack:
+    """The control stream stands again, under this term."""
+
+    term: int
+
+
+Event = Received | OrderEvent | PeerLost | CoordinatorLost | CoordinatorBack
+
+
+class Wire:
+    """The trainer's end. Not thread safe; every call returns at once unless it says otherwise.
+
+    Every call may raise RunFailed when the I/O process has ended: the trainer then ends too. Every call also counts as
+    a sign of the trainer's life; ``doing`` says in words what it is at, for the coordinator's status.
+    """
+
+    def __init__(self, config: WireConfig, end: TrainerEnd, arenas: tuple[Arena, Arena], host: _Host) -> None:
+        self.config = config
+        self.view = 0
+        self.dropped = 0  # messages of an older view that were already on the pipe, or sent outside the view
+        self._members: frozenset[str] = frozenset()
+        self._end, self._host = end, host
+        self._send_arena, self._receive_arena = arenas
+        page = self._send_arena.take(LastAction.SIZE)
+        assert page == 0, "the arena is new"
+        self._last_action = LastAction(self._send_arena.view(0, LastAction.SIZE))
+        self._doing = "starting"
+        self._events: deque[Event] = deque()
+        self._pending = 0  # bytes that wait for the network
+        self._blocks: dict[int, int] = {}
+        self._replies: dict[int, tuple[Any, ...]] = {}
+        self._calls = 0
+        self._closed = False
+        self._listening: int | str | None = None
+
+    @staticmethod
+    def start(config: WireConfig, process: bool = True) -> Wire:
+        """Starts the I/O process (or, for tests, a task of the shared I/O thread) and waits until it listens.
+
+        FarflungError when the address cannot be bound.
+        """
+        size = max(4 << 30, machine_memory())
+        descriptors = (make_file(size), make_file(size))
+        ours, theirs = socket.socketpair()
+        try:
+            arenas = (Arena(descriptors[0], size), Arena(descriptors[1], size))
+            host = _Host(theirs, descriptors, size, process)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        wire = Wire(config, TrainerEnd(ours), arenas, host)
+        wire._last_action.did(wire._doing)
+        try:
+            wire._begin()
+        except BaseException:
+            wire.close("")
+            raise
+        return wire
+
+    # ---- messages --------------------------------------------------------------------------
+
+    def send(self, to: str, header: Header, payload: Bytes | Sequence[Bytes] = b"", priority: int = 1) -> None:
+        """Copies the payload (the pieces of a sequence one after the other) and returns; the order of messages to one
+        peer is kept within a priority (0 activations and gradients, 1 rounds, 2 state).
+
+        Run, session and, where it is 0, the view are filled in. A message of another view than the current one is
+        dropped and counted. To this node itself it goes straight to `poll`. ValueError: `to` is not a member.
+
+        Waits only when config.send_limit bytes wait for the network, and then takes in what arrives meanwhile; an
+        order or a lost peer ends that wait.
+        """
+        self._alive()
+        if not 0 <= priority <= 2:
+            raise ValueError(f"priority {priority} is not 0, 1 or 2")
+        for field in FIELDS:
+            if getattr(header, field).startswith(MARK):
+                raise ValueError(f"{field} of a header must not begin with {MARK!r}")
+        if header.view not in (0, self.view) or not self.view:
+            self.dropped += 1
+            return
+        if to not in self._members:
+            raise ValueError(f"{to} is not a member of view {self.view}")
+        if not header.view:
+            header.view = self.view
+        pieces = _pieces(payload)
+        length = sum(map(len, pieces))
+        if to == self.config.name:
+            whole = Header()
+            whole.CopyFrom(header)
+            whole.run, whole.session = self.config.run, self.config.session
+            self._events.append(Received(to, whole, _joined(pieces, np.empty(length, np.uint8))))
+            return
+        handed: bytes | tuple[int, int]
+        self._wait_for_room(length)
+        if length <= INLINE_LIMIT:
+            handed = b"".join(pieces)
+        else:
+            start = self._block(length)
+            _joined(pieces, np.frombuffer(self._send_arena.view(start, length), np.uint8))
+            handed = (start, length)
+        self._pending += length
+        self._end.write(int(To.SEND), to, priority, header.SerializeToString(), handed)
+
+    def poll(self, timeout: float = 0.0) -> list[Event]:
+        """Everything that has arrived, in order; waits up to `timeout` seconds for the first."""
+        self._alive()
+        deadline = time.monotonic() + timeout
+        self._read(0.0)
+        while not self._events and (left := deadline - time.monotonic()) > 0:
+            self._read(left)
+        self._alive()
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def report(self, report: control.Report) -> None:
+        """To the coordinator, now or when it is back. The byte counters of a StepDone are filled on the way."""
+        self._alive()
+        self._end.write(int(To.REPORT), report.SerializeToString())
+
+    # ---- views -----------------------------------------------------------------------------
+
+    def enter(self, view: int, members: Sequence[control.Member]) -> None:
+        """From here on only messages of this view and its members (this node among them) go out and come in."""
+        self._alive()
+        self._forget(view)
+        self.view = view
+        self._members = frozenset(member.name for member in members)
+        self._end.write(int(To.ENTER), view, [member.SerializeToString() for member in members])
+
+    def leave_view(self) -> None:
+        """The answer to Flush: whatever is queued or has arrived of the old view is dropped."""
+        self._alive()
+        self._forget(-1)
+        self.view = 0
+        self._members = frozenset()
+        self._end.write(int(To.LEAVE))
+
+    # ---- the coordinator's artifacts -------------------------------------------------------
+
+    def describe(self, name: str) -> control.Artifact:
+        """Size and digests of an artifact. Waits. FarflungError if there is none, RunFailed if nobody answers."""
+        return control.Artifact.FromString(self._call("describe", name))
+
+    def fetch(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Bytes of an artifact (`length` None: to its end), each piece verified. Waits. Errors as describe."""
+        return self._call("fetch", name, offset, length)
+
+    def store(self, step: int, file: str, payload: Bytes, files: int, meta: dict[str, Any]) -> None:
+        """Streams one of the `files` files of a checkpoint to the coordinator, in the background and behind every other
+        message. If it cannot be stored, the coordinator and the log get a warning, and training goes on."""
+        self._alive()
+        pieces = _pieces(payload)
+        length = sum(map(len, pieces))
+        start = self._block(length, counted=0)
+        _joined(pieces, np.frombuffer(self._send_arena.view(start, length), np.uint8))
+        self._end.write(int(To.STORE), step, file, start, length, files, json.dumps(meta))
+
+    def measure(self, peers: Sequence[control.Member]) -> control.Links:
+        """Latency and bandwidth to each of these (0 for one that cannot be reached). Waits about a second for each.
+
+        The coordinator's Measure order is answered without this.
+        """
+        return control.Links.FromString(self._call("measure", [peer.SerializeToString() for peer in peers]))
+
+    def statistics(self) -> dict[str, int]:
+        """Bytes sent by category, and messages dropped by reason, since the start. Waits for the I/O process."""
+        counts: dict[str, int] = json.loads(self._call("statistics"))
+        return counts
+
+    # ---- life ------------------------------------------------------------------------------
+
+    @property
+    def doing(self) -> str:
+        """The trainer's last action in words; travels with the heartbeat."""
+        return self._doing
+
+    @doing.setter
+    def doing(self, words: str) -> None:
+        self._doing = words
+        self._alive()
+
+    @property
+    def port(self) -> int:
+        """The port that the node listens on."""
+        assert isinstance(self._listening, int)
+        return self._listening
+
+    def close(self, why: str, drain: float = 1.0) -> None:
+        """Ends the I/O process: waits up to `drain` seconds for acknowledgements, says goodbye with `why` (nothing is
+        said where it is empty). Waits. May be called again, and after the I/O process has died."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._end.write(int(To.CLOSE), why, drain)
+            deadline = time.monotonic() + drain + CLOSE_TIMEOUT
+            while time.monotonic() < deadline:
+                if any(message[0] == From.CLOSED for message in self._end.read(deadline - time.monotonic())):
+                    break
+        except RunFailed:  # it was gone already: what is left is to tidy up
+            pass
+        finally:
+            self._end.close()
+            self._host.wait(CLOSE_TIMEOUT)
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close("" if error is None else f"{type(error).__name__}: {error}"[:200])
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._end.write(int(To.CONFIG), asdict(self.config))
+        deadline = time.monotonic() + START_TIMEOUT
+        while self._listening is None and time.monotonic() < deadline:
+            self._read(deadline - time.monotonic())
+        if self._listening is None:
+            raise RunFailed(f"the I/O process did not start in {START_TIMEOUT:.0f} s", "is the machine overloaded?")
+        if isinstance(self._listening, str):
+            raise FarflungError(self._listening, "stop what listens there, or choose another port")
+
+    def _alive(self) -> None:
+        self._last_action.did(self._doing)
+
+    def _read(self, timeout: float) -> None:
+        """Takes everything off the pipe, copies payloads out of shared memory, and tells the I/O process so."""
+        inline, starts = 0, []
+        for message in self._end.read(timeout):
+            kind, *values = message
+            if kind == From.RECEIVED:
+                sender, header, payload = values
+                if isinstance(payload, tuple):
+                    starts.append(payload[0])
+                else:
+                    inline += len(payload)
+                parsed = Header.FromString(header)
+                if parsed.view == self.view:
+                    self._events.append(Received(sender, parsed, self._copy(payload)))
+                else:
+                    self.dropped += 1
+            elif kind == From.REPLY:
+                number, problem, hint, status, payload = values
+                if isinstance(payload, tuple):
+                    starts.append(payload[0])
+                else:
+                    inline += len(payload)
+                self._replies[number] = (problem, hint, status, self._copy(payload))
+            elif kind == From.FREED:
+                start, length = values
+                if start >= 0:
+                    self._pending -= self._blocks.pop(start)
+                    self._send_arena.give_back(start)
+                else:
+                    self._pending -= length
+            elif kind == From.ORDER:
+                self._events.append(OrderEvent(control.Order.FromString(values[0])))
+            elif kind == From.PEER_LOST:
+                self._events.append(PeerLost(*values))
+            elif kind == From.COORDINATOR_LOST:
+                self._events.append(CoordinatorLost(*values))
+            elif kind == From.COORDINATOR_BACK:
+                self._events.append(CoordinatorBack(*values))
+            elif kind in (From.LISTENING, From.FAILED):
+                self._listening = values[0]
+        if inline or starts:
+            self._end.write(int(To.TAKEN), inline, starts)
+
+    def _copy(self, payload: bytes | tuple[int, int]) -> npt.NDArray[np.uint8]:
+        source = self._receive_arena.view(*payload) if isinstance(payload, tuple) else payload
+        return np.frombuffer(source, np.uint8).copy()
+
+    def _wait_for_room(self, length: int) -> None:
+        while self._pending and self._pending + length > self.config.send_limit and not self._must_act():
+            self._read(1.0)
+            self._alive()
+
+    def _must_act(self) -> bool:
+        return any(isinstance(event, OrderEvent | PeerLost) for event in self._events)
+
+    def _block(self, length: int, counted: int | None = None) -> int:
+        """A block of the arena; waits for acknowledgements when it is full. RunFailed if that cannot help."""
+        while (start := self._send_arena.take(length)) is None:
+            if not self._blocks:
+                raise RunFailed(f"no room for a message of {length} bytes", "this machine has too little memory")
+            self._read(1.0)
+            self._alive()
+        self._blocks[start] = length if counted is None else counted
+        return start
+
+    def _call(self, method: str, *arguments: Any) -> bytes:
+        self._alive()
+        self._calls += 1
+        number = self._calls
+        self._end.write(int(To.CALL), number, method, list(arguments))
+        while number not in self._replies:
+            self._read(1.0)
+            self._alive()
+        problem, hint, status, payload = self._replies.pop(number)
+        if problem:
+            raise (RunFailed if status == RunFailed.status else FarflungError)(problem, hint, status)
+        return bytes(payload)
+
+    def _forget(self, view: int) -> None:
+        kept = [event for event in self._events if not isinstance(event, Received) or event.header.view == view]
+        kept = [event for event in kept if not isinstance(event, PeerLost)]
+        self.dropped += sum(isinstance(event, Received) for event in self._events)
+        self.dropped -= sum(isinstance(event, Received) for event in kept)
+        self._events = deque(kept)
+
+
+class _Host:
+    """What runs the other end: a spawned process, or a task of the shared thread."""
+
+    def __init__(self, pipe: socket.socket, descriptors: tuple[int, int], size: int, process: bool) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._work: IoWork | None = None
+        if not process:
+            send, receive = (Arena(descriptor, size) for descriptor in descriptors)
+            self._work = IoThread.run(serve_trainer(pipe, send, receive))
+            return
+        numbers = (pipe.fileno(), *descriptors)
+        command = [sys.executable, "-m", "farflung.node.io_process", *map(str, (*numbers, size))]
+        # gRPC's own log would tell of every refused connection, in its own words and on our terminal.
+        environment = {"GRPC_VERBOSITY": "NONE"} | dict(os.environ)
+        self._process = subprocess.Popen(command, pass_fds=numbers, stdin=subprocess.DEVNULL, env=environment)
+        pipe.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None for a thread."""
+        return None if self._process is None else self._process.pid
+
+    def wait(self, timeout: float) -> None:
+        """Waits for the end, which the pipe's end brings about; a process that stays is killed."""
+        if self._work is not None:
+            self._work.wait(timeout)
+        if self._process is not None:
+            try:
+                self._process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def _pieces(payload: Bytes | Sequence[Bytes]) -> list[memoryview]:
+    if isinstance(payload, bytes | bytearray | memoryview | np.ndarray):
+        payload = (payload,)
+    return [_flat(piece) for piece in payload]
+
+
+def _flat(piece: Bytes) -> memoryview:
+    view: memoryview = np.ascontiguousarray(piece).data if isinstance(piece, np.ndarray) else memoryview(piece)
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def _joined(pieces: list[memoryview], into: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    at = 0
+    for piece in pieces:
+        into[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+        at += len(piece)
+    return into
+
+
+def with_port(config: WireConfig, port: int) -> WireConfig:
+    """The same configuration, listening on this port."""
+    return replace(config, listen=f"{config.listen.rpartition(':')[0]}:{port}")

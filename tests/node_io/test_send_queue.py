@@ -1,0 +1,158 @@
+"""The queue of one peer and the shortened headers: priorities, acknowledgement, resend, drop."""
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.node.send_queue import Outgoing, SendQueue
+from farflung.node.shorten import Expander, Shortener
+from farflung.proto import data_pb2
+from farflung.proto import frame as frames
+from farflung.proto.frame import Kind
+from farflung.proto.rpc import CHUNK, MESSAGE_LIMIT
+
+
+def outgoing(transfer, priority, size, released=None, view=1, kind=data_pb2.CONTRIBUTION):
+    payload = memoryview(np.random.default_rng(transfer).bytes(size))
+    release = (lambda: None) if released is None else (lambda: released.append(transfer))
+    return Outgoing(transfer, priority, data_pb2.Header(view=view, kind=kind), payload, release)
+
+
+def written(queue, shortener=None):
+    """All frames that the queue has, write by write."""
+    shortener = shortener or Shortener()
+    writes = []
+    while parts := queue.next_write(shortener):
+        message = b"".join(buffer for _, buffers in parts for buffer in buffers)
+        assert len(message) < MESSAGE_LIMIT
+        writes.append(frames.decode(message))
+    return writes
+
+
+def reassembled(all_frames):
+    """{transfer: payload} as a receiver would put them together, every digest checked."""
+    bodies, done = {}, {}
+    for frame in all_frames:
+        if frame.kind is Kind.WHOLE:
+            done[frame.transfer] = bytes(frame.body)
+        elif frame.kind is Kind.OPEN:
+            bodies[frame.transfer] = bytearray()
+        elif frame.kind is Kind.CHUNK:
+            assert frame.offset == len(bodies[frame.transfer])
+            bodies[frame.transfer] += frame.body
+        else:
+            assert frame.kind is Kind.END
+            body = bytes(bodies.pop(frame.transfer))
+            assert (frame.total, frame.digest) == (len(body), xxhash.xxh3_64_intdigest(body))
+            done[frame.transfer] = body
+    assert not bodies
+    return done
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 1, 1000, 300_000, CHUNK, 3 * CHUNK + 7])), max_size=6))
+def test_everything_that_is_put_in_comes_out_whole(messages):
+    queue = SendQueue()
+    expected = {}
+    for transfer, (priority, size) in enumerate(messages, 1):
+        message = outgoing(transfer, priority, size)
+        expected[transfer] = bytes(message.payload)
+        queue.put(message)
+    assert reassembled([frame for write in written(queue) for frame in write]) == expected
+    assert queue.unfinished == len(messages)
+
+
+def test_an_urgent_message_overtakes_at_the_next_chunk():
+    queue, shortener = SendQueue(), Shortener()
+    queue.put(outgoing(1, 2, 10 * CHUNK))
+    queue.next_write(shortener)
+    queue.put(outgoing(2, 0, 100))
+    first = queue.next_write(shortener)[0][1]
+    assert frames.decode(b"".join(first))[0].transfer == 2
+
+
+def test_small_messages_share_a_write():
+    queue = SendQueue()
+    for transfer in range(1, 51):
+        queue.put(outgoing(transfer, 1, 100))
+    assert [len(write) for write in written(queue)] == [50]
+
+
+def test_acknowledged_is_released_once_and_the_rest_goes_again_after_a_break():
+    released = []
+    queue = SendQueue()
+    for transfer in (1, 2, 3):
+        queue.put(outgoing(transfer, 1, 2 * CHUNK, released))
+    queue.next_write(Shortener())
+    written(queue)
+    assert [message.transfer for message in queue.acknowledge(1, 1)] == [1]
+    queue.rewind()
+    again = reassembled([frame for write in written(queue) for frame in write])
+    assert sorted(again) == [2, 3]
+    queue.acknowledge(1, 3)
+    assert released == [1, 2, 3] and queue.unfinished == 0
+
+
+def test_an_acknowledgement_of_one_that_waits_again():
+    released = []
+    queue = SendQueue()
+    queue.put(outgoing(1, 1, 5, released))
+    written(queue)
+    queue.rewind()
+    queue.acknowledge(1, 1)
+    assert released == [1] and not queue.waiting
+
+
+def test_drop_releases_sent_and_waiting():
+    released = []
+    queue = SendQueue()
+    queue.put(outgoing(1, 1, 5, released, view=1))
+    written(queue)
+    queue.put(outgoing(2, 0, 5, released, view=1))
+    queue.put(outgoing(3, 0, 5, released, view=2))
+    assert queue.drop(lambda header: header.view == 1) == 2
+    assert sorted(released) == [1, 2] and queue.unfinished == 1
+
+
+texts = st.sampled_from(["", "x", "stage-0", "tied", "cocktail:random=0.1,top=0.2,bits=4", "float32"])
+
+
+@given(st.lists(st.tuples(texts, texts, texts), max_size=20))
+def test_shortened_headers_come_back_whole(values):
+    shortener, expander = Shortener(), Expander("run", "s1")
+    for section, codec, dtype in values:
+        header = data_pb2.Header(run="run", session="s1", section=section, codec=codec, dtype=dtype, view=3)
+        assert expander.expand(shortener.shorten(header)) == header
+
+
+def test_a_repeated_header_is_short():
+    shortener = Shortener()
+    header = data_pb2.Header(
+        run="0123456789abcdef",
+        session="s" * 16,
+        view=3,
+        kind=data_pb2.CONTRIBUTION,
+        section="stage-0",
+        round=200,
+        part=1,
+        chain=2**63,
+        codec="cocktail:random=0.1,top=0.2,bits=4",
+        value=0.5,
+    )
+    shortener.shorten(header)
+    assert len(shortener.shorten(header)) <= 40
+
+
+@pytest.mark.parametrize("codec", ["#0", "#", "#zz"])
+def test_a_number_that_was_never_given_out_is_refused(codec):
+    with pytest.raises(ValueError, match="stands for nothing"):
+        Expander("r", "s").expand(data_pb2.Header(codec=codec).SerializeToString())
+    with pytest.raises(ValueError, match="begins with"):
+        Shortener().shorten(data_pb2.Header(codec=codec))
+
+
+def test_bytes_that_are_no_header_are_refused():
+    with pytest.raises(ValueError, match="not a Header"):
+        Expander("r", "s").expand(b"\xff\xff\xff")
