@@ -97,12 +97,14 @@ def plan_lines(event: Event) -> list[str]:
         names = pipeline if isinstance(pipeline, list) else list(pipeline)
         held = [f"{name} ({stage_text(stages[at])})" if at < len(stages) else name for at, name in enumerate(names)]
         lines.append(f"pipeline {number}: " + " -> ".join(held))
-    if event.get("spares"):
-        lines.append("spares: " + ", ".join(event["spares"]))
+    return lines + plan_notes(event)
+
+
+def plan_notes(event: Event) -> list[str]:
+    """What a plan says beside its pipelines: spares and codecs."""
+    lines = [f"spares: {', '.join(event['spares'])}"] if event.get("spares") else []
     codecs = codecs_text(event.get("codecs"))
-    if codecs:
-        lines.append("codecs: " + codecs)
-    return lines
+    return [*lines, f"codecs: {codecs}"] if codecs else lines
 
 
 def codecs_text(codecs: Any) -> str:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .output import Output
-from .story import Event, Story, codecs_text, plan_lines, sentence, stage_text
+from .story import Event, Story, plan_notes, sentence, stage_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -140,6 +140,8 @@ class RichScreen(_Screen):
         kind, line = event.get("event"), escape(sentence(event))
         if kind == "view":
             self._console.print(plan_table(event))
+            for note in plan_notes(event):
+                self._console.print(f"[dim]{escape(note)}[/]")
         elif kind == "joined":
             self._console.print(f"[green]+[/] {line}")
         elif kind == "left":
@@ -180,21 +182,15 @@ class RichScreen(_Screen):
 
 def plan_table(event: Event) -> Table:
     """The plan of a view: a row for each pipeline, a column for each stage."""
+    from rich.markup import escape
     from rich.table import Table
 
-    why = f"  [dim]{event['why']}[/]" if event.get("why") else ""
-    table = Table(title=f"view {event.get('view')}{why}", title_justify="left")
+    why = f": {escape(str(event['why']))}" if event.get("why") else ""
+    table = Table(title=f"view {event.get('view')}{why}", title_justify="left", title_style="bold")
     stages = event.get("stages") or []
     table.add_column("pipeline")
     for number, stage in enumerate(stages):
         table.add_column(f"stage {number}: {stage_text(stage)}")
     for number, pipeline in enumerate(event.get("pipelines") or [], 1):
         table.add_row(str(number), *map(str, pipeline))
-    notes = [f"spares: {', '.join(event['spares'])}"] if event.get("spares") else []
-    codecs = codecs_text(event.get("codecs"))
-    table.caption = "  ".join([*notes, f"codecs: {codecs}" if codecs else ""]).strip() or None
-    table.caption_justify = "left"
     return table
-
-
-__all__ = ["PlainScreen", "RichScreen", "Screen", "plan_lines", "plan_table", "screen"]

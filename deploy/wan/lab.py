@@ -235,9 +235,22 @@ def _make(lab: Lab) -> None:
             system.tc(netem.egress(topology, i), lab.namespace(i))
             system.tc(netem.ingress(topology, i, f"port{i}"), lab.namespaces[-1])
             if host.nat:
-                system.tool(["ip", "netns", "exec", lab.namespace(i), "nft", "-f", "-"], "\n".join(netem.nat(False)) + "\n")
+                _close_doors(lab.namespace(i))
     if topology.congestion:
         _congestion(lab, topology.congestion)
+
+
+def _close_doors(namespace: str) -> None:
+    """Let only answers into a host behind NAT (backend netem; the relay does it itself)."""
+    inside = ["ip", "netns", "exec", namespace]
+    try:
+        system.tool([*inside, "nft", "-f", "-"], netem.NFT_NAT)
+    except WanError as first:
+        command = next((c for c in ("iptables-legacy", "iptables") if shutil.which(c)), None)
+        if command is None:
+            raise WanError("a host behind NAT needs nft or iptables", "apt-get install nftables") from first
+        for words in netem.IPTABLES_NAT:
+            system.tool([*inside, command, *words])
 
 
 def _sysctls(lab: Lab, i: int) -> list[str]:

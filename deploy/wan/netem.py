@@ -72,16 +72,18 @@ def ingress(topology: Topology, i: int, port: str) -> list[str]:
     return [f"qdisc add dev {port} root tbf rate {_rate(downlink)} burst {_burst(downlink)} latency {_time(max(wait, 1.0))}"]
 
 
-def nat(i_can_be_dialled: bool) -> list[str]:
-    """`nft -f` lines of a host: nothing where it can be dialled, else only answers come in."""
-    if i_can_be_dialled:
-        return []
-    return [
-        "add table inet wan",
-        "add chain inet wan input { type filter hook input priority 0 ; policy accept ; }",
-        f'add rule inet wan input iifname "{DEVICE}" ct state established,related accept',
-        f'add rule inet wan input iifname "{DEVICE}" drop',
-    ]
+NFT_NAT = f"""add table ip wan
+add chain ip wan input {{ type filter hook input priority 0 ; policy accept ; }}
+add rule ip wan input iifname "{DEVICE}" ct state established,related accept
+add rule ip wan input iifname "{DEVICE}" drop
+"""
+"""`nft -f` lines of a host that cannot be dialled: only answers come in."""
+
+IPTABLES_NAT = (
+    ("-A", "INPUT", "-i", DEVICE, "-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED", "-j", "ACCEPT"),
+    ("-A", "INPUT", "-i", DEVICE, "-j", "DROP"),
+)
+"""The same for kernels without nf_tables: the words of two `iptables` commands."""
 
 
 def _class(rate: float, ceil: float) -> str:
