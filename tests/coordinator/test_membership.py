@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from farflung.coordinator import signals as s
 from farflung.coordinator.membership import DONE, FLUSHING, PREPARING, TRAINING, WAITING, Membership, State
@@ -342,7 +342,7 @@ class Fake:
     layers: frozenset = frozenset()
     history: list = field(default_factory=list)
     ready: tuple | None = None
-    final: bool = False
+    keeps: frozenset = frozenset()
 
     @property
     def step(self):
@@ -402,30 +402,32 @@ class Cluster(RuleBasedStateMachine):
         elif isinstance(order, s.SendView):
             self.take_view(fake, order.view)
         elif isinstance(order, s.SendStart) and fake.view and fake.view.number == order.view:
-            fake.trains = True
+            fake.trains, fake.layers = True, fake.keeps
 
     def take_view(self, fake, view):
+        """What was held is kept until the start: others may have to fetch it."""
         fake.trains = False
         plan, step = view.plan, view.position.step
+        mine = frozenset()
         if fake.name in plan.nodes:
             first, last = plan.stages[plan.stage_of(fake.name)]
             mine = frozenset(range(first, last + 1))
-            if view.checkpoint >= 0:
-                fake.history = list(self.checkpoints[view.checkpoint])
-            else:
-                if fake.layers and fake.step == step - 1 and fake.ready and fake.ready[0] == step:
-                    fake.history = [*fake.history, fake.ready[1]]
-                if not (fake.step == step and mine <= fake.layers):
-                    history = self.fetch(view, mine)
-                    if history is None:
-                        return  # its sources are dead; the coordinator will say so
-                    fake.history = history
-            assert fake.step == step
-            fake.layers = mine
+        if view.checkpoint >= 0:
+            fake.history, fake.layers = list(self.checkpoints[view.checkpoint]) if mine else [], mine
         else:
-            fake.layers, fake.history = frozenset(), []
-        fake.ready, fake.view, fake.final = None, view, False
-        mark = tuple(s.Fingerprint(f"layer-{layer}", step, hash(tuple(fake.history))) for layer in sorted(fake.layers))
+            if fake.layers and fake.step == step - 1 and fake.ready and fake.ready[0] == step:
+                fake.history = [*fake.history, fake.ready[1]]
+            if fake.step != step:
+                fake.layers = frozenset()
+            if mine - fake.layers:
+                history = self.fetch(view, mine - fake.layers)
+                if history is None:
+                    return  # its sources are dead; the coordinator will say so
+                assert not fake.layers or history == fake.history
+                fake.history, fake.layers = history, fake.layers | mine
+        assert not mine or fake.step == step
+        fake.ready, fake.view, fake.keeps = None, view, mine
+        mark = tuple(s.Fingerprint(f"layer-{layer}", step, hash(tuple(fake.history))) for layer in sorted(mine))
         fake.outbox.append(s.Prepared(fake.name, fake.session, view.number, mark))
 
     def fetch(self, view, layers):
@@ -446,6 +448,24 @@ class Cluster(RuleBasedStateMachine):
         return list(found)
 
     # Rules.
+    @initialize(count=st.integers(0, 5))
+    def begin(self, count):
+        for name in "abcdef"[:count]:
+            self.join(name)
+        self.smoothly(8 if count > 1 else 0)
+        assert count < 2 or self.state.phase == TRAINING
+
+    @rule(turns=st.integers(1, 8))
+    def smoothly(self, turns):
+        """Everything arrives for a while."""
+        for _ in range(turns):
+            for fake in list(self.living()):
+                while fake.inbox and fake.alive:
+                    self.receive(fake, fake.inbox.pop(0))
+                while fake.outbox and fake.alive:
+                    self.feed(fake.outbox.pop(0))
+            self.time_passes(0.5, 1)
+
     @precondition(lambda self: len(self.fakes) < 6)
     @rule(name=st.sampled_from("abcdef"))
     def join(self, name):
@@ -601,15 +621,10 @@ class Cluster(RuleBasedStateMachine):
             if len(self.living()) < 2:
                 self.join(name)
         for _ in range(400):
-            for fake in list(self.living()):
-                while fake.inbox and fake.alive:
-                    self.receive(fake, fake.inbox.pop(0))
-                while fake.outbox and fake.alive:
-                    self.feed(fake.outbox.pop(0))
+            self.smoothly(1)
             crew = self.crew()
             if self.state.phase == TRAINING and crew is not None:
                 break
-            self.time_passes(0.5, 1)
         else:
             raise AssertionError(f"stuck: {self.state.phase}, {self.state.why}")
         for fake in crew:
