@@ -167,6 +167,9 @@ def start(
     advertise: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="The address that the link has, where it differs.")
     ] = None,
+    min_nodes: Annotated[
+        int | None, typer.Option(min=1, help="Begin when so many nodes are in.", show_default="the job's")
+    ] = None,
     insecure: _Insecure = False,
     database: Annotated[str | None, typer.Option(metavar="URL", help="postgresql://... (not yet)")] = None,
     lifeline: Annotated[bool, typer.Option("--lifeline", hidden=True)] = False,
@@ -182,7 +185,16 @@ def start(
     if lifeline:
         _hold_lifeline()
     with screen(output) as view:
-        return serve(job, state, listen, advertise, insecure=insecure, emit=view.show, check_codec=_check_codec)
+        return serve(
+            job,
+            state,
+            listen,
+            advertise,
+            min_nodes=min_nodes,
+            insecure=insecure,
+            emit=view.show,
+            check_codec=_check_codec,
+        )
 
 
 @command(app)

@@ -63,7 +63,10 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
     flags = (["--insecure"] if plan.insecure else []) + (["--debug"] if plan.debug else [])
     coordinator = children.start(
         "coordinator",
-        ["coordinator", "start", str(plan.job), "--state", str(plan.state), "--listen", "127.0.0.1:0", *flags],
+        [
+            *("coordinator", "start", str(plan.job), "--state", str(plan.state)),
+            *("--listen", "127.0.0.1:0", "--min-nodes", str(plan.nodes), *flags),
+        ],
         {"OMP_NUM_THREADS": "1", **_python_path(plan)},
     )
     nodes: list[Child] = []

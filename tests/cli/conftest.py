@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -94,3 +95,49 @@ def job_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
         return path
 
     yield make
+
+
+class Running:
+    """A command that runs for long; its events are read one by one."""
+
+    def __init__(self, words: tuple[str, ...], cwd: Path, environment: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "farflung", *words, "--json"]
+        self.log = (cwd / "stderr.txt").open("w+")
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=self.log, text=True, env={**ENVIRONMENT, **environment}, cwd=cwd
+        )
+
+    def wait_for(self, name: str) -> dict[str, Any]:
+        """The next event of that name; fails when the command ends without one."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            event: dict[str, Any] = json.loads(line)
+            if event["event"] == name:
+                return event
+        self.log.seek(0)
+        raise AssertionError(f"no {name!r} event: {self.log.read()}")
+
+    def end(self) -> int:
+        """Interrupt it, as Ctrl-C does; the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.communicate(timeout=30)
+        finally:
+            self.process.kill()
+            self.log.close()
+        return self.process.returncode
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Running]]:
+    """``start("coordinator", "start", ...)``: ended at the end of the module, whatever happens."""
+    started: list[Running] = []
+
+    def begin(*words: str, **environment: str) -> Running:
+        started.append(Running(words, tmp_path_factory.mktemp("running"), environment))
+        return started[-1]
+
+    yield begin
+    for one in reversed(started):
+        one.end()
