@@ -58,14 +58,18 @@ def goodput(tell: Callable[..., None]) -> None:
                 for name in options.congestion.split(","):
                     warm = 1 + 20 * rtt / 1e3
 
-                    def measure(live: Lab = live, name: str = name, warm: float = warm) -> float:
+                    def measure(live: Lab = live, name: str = name, warm: float = warm) -> tuple[float, float]:
                         stream = probe.stream(live, (0, 1), options.seconds, warm, name, count=1)
-                        return stream.rate(warm, warm + options.seconds) / 1e6
+                        seconds = sorted(stream.seconds(warm, warm + options.seconds))
+                        return stream.rate(warm, warm + options.seconds) / 1e6, seconds[len(seconds) // 2] / 1e6
 
-                    value, late, usable, why = taken(live, measure)
+                    (mean, middle), late, usable, why = taken(live, measure)
                     wanted = rate * GOODPUT
-                    what = f"{name} {rate:g} Mbit/s {rtt:g} ms"
-                    tell("goodput", what, wanted, value, abs(value / wanted - 1) <= 0.05, usable, why, core=late and late.core)
+                    # BBR sends next to nothing for 200 ms and a round trip in every 10 s, to see the shortest round trip
+                    pause = (0.2 + rtt / 1e3) / 10 if name == "bbr" else 0.0
+                    ok = abs(mean / (wanted * (1 - pause)) - 1) <= 0.05 and abs(middle / wanted - 1) <= 0.05
+                    what = f"{name} {rate:g} Mbit/s {rtt:g} ms (median second {middle:.4g})"
+                    tell("goodput", what, wanted, mean, ok, usable, why, core=late and late.core)
     finally:
         lab.down(made.name)
 

@@ -92,7 +92,7 @@ def _class(rate: float, ceil: float) -> str:
 
 
 def _burst(rate: float) -> str:
-    return f"{max(2 * FRAME + 100, round(rate / 8 / 1000))}b"
+    return f"{max(10 * FRAME, round(rate / 8 / 1000))}b"
 
 
 def _rate(bits: float) -> str:

@@ -100,7 +100,8 @@ def loss(lab: Lab, pair: Pair, count: int = 10_000, rate_share: float = 0.3) -> 
         start = time.monotonic()
         sent = 0
         while sent < count:
-            due = min(count, int((time.monotonic() - start) * pace) + 1)
+            # after a stall of this process no burst makes up for it: a full queue would lose packets, not the link
+            due = min(count, sent + 40, int((time.monotonic() - start) * pace) + 1)
             for k in range(sent, due):
                 sender.sendto(b"lost" + k.to_bytes(4, "big") + bytes(56), receiver.getsockname())
             sent = max(sent, due)
@@ -133,6 +134,10 @@ class Stream:
     times: list[float] = dataclasses.field(default_factory=list)
     totals: list[int] = dataclasses.field(default_factory=list)
     error: str = ""
+
+    def seconds(self, since: float, until: float) -> list[float]:
+        """Payload bit/s of each whole second between two moments."""
+        return [self.rate(since + k, since + k + 1) for k in range(int(until - since))]
 
     def rate(self, since: float, until: float) -> float:
         """Payload bit/s between two moments (seconds from the start)."""

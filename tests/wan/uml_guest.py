@@ -1,0 +1,83 @@
+"""Runs as root inside a User-mode Linux guest whose kernel has sch_netem: builds a lab with the backend netem, measures
+it with ping, a TCP transfer and our own check, changes it live, and writes what it found to OUT/result.json.
+
+    uml_guest.py OUT MODULE...          started by uml_init.sh; MODULE are kernel modules in the order of insertion
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+SYS_FINIT_MODULE = 313  # x86-64
+
+
+def insert(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(SYS_FINIT_MODULE, handle, b"", 0) < 0 and ctypes.get_errno() != 17:  # 17: it is there
+        raise OSError(ctypes.get_errno(), f"insert {path}")
+    os.close(handle)
+
+
+def ping(made, source: str, target: str, count: int = 20) -> dict[str, float]:
+    """iputils ping, not our own: (loss in percent, average in ms)."""
+    space = made.namespace(made.topology.index(source))
+    address = made.topology.address(made.topology.index(target))
+    words = ["ip", "netns", "exec", space, "ping", "-q", "-c", str(count), "-i", "0.02", "-W", "2", address]
+    said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    times = re.search(r"= [\d.]+/([\d.]+)/", said)
+    return {"loss": float(re.search(r"([\d.]+)% packet loss", said)[1]), "avg": float(times[1]) if times else -1.0}
+
+
+def main() -> dict[str, object]:
+    from farflung.deploy.wan import check, files, lab, probe
+    from farflung.deploy.wan.topology import Change
+
+    table = {
+        "regions": {"a": {}, "b": {}, "c": {"uplink": "20mbit", "downlink": "30mbit", "nat": True}},
+        "defaults": {"delay_ms": 25, "rate": "50mbit"},
+        "congestion": "cubic",
+    }
+    found: dict[str, object] = {"chosen": lab.choose(None)}
+    made = lab.up(files.parse(table, "uml", "uml_guest"), "netem")
+    found["qdiscs"] = subprocess.run(["tc", "-n", made.namespace(0), "qdisc"], capture_output=True, text=True, check=True).stdout
+    found["ping"] = ping(made, "a", "b")
+    found["first_ping"] = ping(made, "c", "b", 1)  # with ARP before it: it must not cross the delay twice more
+    stream = probe.stream(made, (0, 1), 6, 3, "cubic", count=1)
+    found["mbit"] = stream.rate(3, 9) / 1e6
+    found["uplink_mbit"] = (s := probe.stream(made, (2, 0), 6, 3, "cubic", count=1)).rate(3, 9) / 1e6
+    found["uplink_error"] = s.error
+    found["downlink_mbit"] = probe.stream(made, (0, 2), 6, 3, "cubic", count=1).rate(3, 9) / 1e6
+    found["dial_nat"] = probe.answers(made, 0, 2, 1.0)
+    found["dial_out"] = probe.answers(made, 2, 0, 2.0)
+    made.change(Change(0, "set", "a->b", {"delay_ms": 60.0, "rate": 10e6}))
+    found["ping_set"] = ping(made, "a", "b")
+    found["mbit_set"] = probe.stream(made, (0, 1), 6, 3, "cubic", count=1).rate(3, 9) / 1e6
+    made.change(Change(0, "cut", "a->b"))
+    found["ping_cut"] = ping(made, "a", "b", 3)
+    made.change(Change(0, "restore", "a->b"))
+    made.change(Change(0, "set", "a->b", {"loss": 0.02, "jitter_ms": 2.0}))
+    found["lost"] = 1 - probe.loss(made, (0, 1), 10_000) / 10_000
+    made.change(Change(0, "restore", "a->b"))
+    found["quick"] = dataclasses.asdict(check.check(made, quick=True))
+    found["down"] = lab.down("uml")
+    return found
+
+
+if __name__ == "__main__":
+    out = Path(sys.argv[1])
+    try:
+        for module in sys.argv[2:]:
+            insert(module)
+        result = main()
+    except BaseException as error:  # it crosses to the host as data: a guest has no other way to fail
+        result = {"error": str(error), "hint": str(getattr(error, "hint", "")), "trace": traceback.format_exc()}
+    (out / "result.json").write_text(json.dumps(result))

@@ -1,0 +1,16 @@
+#!/bin/sh
+# The guest's init: FARFLUNG_OUT, FARFLUNG_PYTHON and FARFLUNG_GUEST come from the kernel's command line.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t tmpfs run /run
+mount -t tmpfs tmp /tmp
+mkdir /tmp/out
+mount -t hostfs out /tmp/out -o "$FARFLUNG_OUT"
+ip link set lo up
+export HOME=/tmp PYTHONDONTWRITEBYTECODE=1
+$FARFLUNG_PYTHON $FARFLUNG_GUEST /tmp/out $(cat /tmp/out/modules) >/tmp/out/log 2>&1
+sync
+halt -f 2>/dev/null
+echo o >/proc/sysrq-trigger
+sleep 5
