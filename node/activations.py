@@ -1,0 +1,150 @@
+"""What a stage hands its neighbours: activations forward and their gradients back, each through its codec.
+
+A stateless codec encodes each message by itself. ``aqsgd`` (Wang et al., 2022) keeps at both ends what the receiver
+last had of each sample and sends the quantised change; ``compress.aqsgd`` holds that state, here it meets the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from .. import compress
+from ..compress.aqsgd import Receiver, Sender
+from ..proto import data_pb2
+from ..proto.job import Activations
+from .exchange import contribution_of, pieces_of
+from .rounds import Contribution
+
+Nack = Callable[[int, int, Sequence[int]], None]
+"""``nack(step, microbatch, samples)`` asks the sender for samples whole."""
+
+
+def stateful(spec: str) -> bool:
+    """Whether a codec needs the same state at both ends of a link."""
+    return spec.partition(":")[0] == "aqsgd"
+
+
+def evaluation_codec(activations: Activations) -> str:
+    """Evaluation goes uncompressed; in bf16 where training compresses anyway."""
+    return "none" if activations.forward == "none" else "bf16"
+
+
+class Outgoing:
+    """The sending side of a stage: activations to the next stage, gradients to the one before."""
+
+    def __init__(self, activations: Activations, seed: int, sender: Sender | None) -> None:
+        self.sender = sender
+        self.forward_codec = None if sender is not None else compress.make(activations.forward)
+        self.backward_codec = compress.make(activations.backward)
+        self.plain_codec = compress.make(evaluation_codec(activations))
+        self.seed = seed
+
+    def forward(self, step: int, microbatch: int, samples: Sequence[int], output: Tensor) -> Contribution:
+        """The message with the output [b, ...] of a microbatch."""
+        if self.sender is not None:
+            return contribution_of([self.sender.encode((step, microbatch), samples, output)])
+        assert self.forward_codec is not None
+        return contribution_of([self.forward_codec.encode(output, seed=self._seed(microbatch, 0), step=step)])
+
+    def backward(self, step: int, microbatch: int, gradient: Tensor) -> Contribution:
+        """The message with the gradient of the stage's input."""
+        return contribution_of([self.backward_codec.encode(gradient, seed=self._seed(microbatch, 1), step=step)])
+
+    def plain(self, output: Tensor) -> Contribution:
+        """The message with the output of a validation microbatch."""
+        return contribution_of([self.plain_codec.encode(output)])
+
+    def again(self, step: int, microbatch: int, samples: Sequence[int]) -> Contribution:
+        """The answer to a NACK: these samples of the microbatch, whole."""
+        if self.sender is None:
+            raise compress.CodecError("a NACK came to a stage whose codec keeps no state")
+        return contribution_of([self.sender.resend((step, microbatch), samples)])
+
+    def commit(self, step: int, microbatch: int) -> None:
+        """The microbatch's gradient has come back: the receiver holds what was sent."""
+        if self.sender is not None:
+            self.sender.commit((step, microbatch))
+
+    def notes(self) -> dict[str, Any]:
+        """What a person may want to know of the link."""
+        if self.sender is None or not self.sender.counters.samples:
+            return {}
+        counters = self.sender.counters
+        return {"aqsgd_hit_rate": round(counters.hit_rate, 4), "aqsgd_nacks": counters.nacks}
+
+    def verdict(self) -> str | None:
+        """Why the codec does not pay on this link, in a sentence; None while it does."""
+        return self.sender.verdict() if self.sender is not None else None
+
+    def _seed(self, microbatch: int, direction: int) -> int:
+        return (self.seed << 17 ^ microbatch << 1 ^ direction) & (2**63 - 1)
+
+
+class Incoming:
+    """The receiving side of a stage."""
+
+    def __init__(self, receiver: Receiver | None, nack: Nack) -> None:
+        self.receiver = receiver
+        self.nack = nack
+
+    def forward(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor | None:
+        """The output of the stage before; None while samples that this end lacks are asked for again."""
+        blob = _only_piece(header, payload)
+        if self.receiver is None:
+            return compress.decode(blob)
+        got = self.receiver.receive((header.step, header.microbatch), blob)
+        if got.values is None:
+            self.nack(header.step, header.microbatch, got.missing)
+        return got.values
+
+    def backward(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:
+        """The gradient of this stage's output."""
+        return compress.decode(_only_piece(header, payload))
+
+    def plain(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:
+        """A validation microbatch from the stage before."""
+        return compress.decode(_only_piece(header, payload))
+
+    def commit(self, step: int, microbatch: int) -> None:
+        """The microbatch's gradient goes back, which tells the sender that its message was used."""
+        if self.receiver is not None:
+            self.receiver.commit((step, microbatch))
+
+
+class AqsgdEnds:
+    """The AQ-SGD ends of a node, kept across views as long as a link has the same two nodes and the same layers."""
+
+    def __init__(self, spec: str) -> None:
+        self.spec = spec
+        self._senders: dict[tuple[str, int], Sender] = {}
+        self._receivers: dict[tuple[str, int], Receiver] = {}
+
+    def sender(self, after: str | None, boundary: int) -> Sender | None:
+        """The end towards the stage after, which begins at layer ``boundary``; None where nothing is kept."""
+        if after is None or not stateful(self.spec):
+            return None
+        key = (after, boundary)
+        self._senders = {key: self._senders.get(key) or Sender(self.spec)}
+        self._senders[key].rollback_all()
+        return self._senders[key]
+
+    def receiver(self, before: str | None, boundary: int) -> Receiver | None:
+        """The end towards the stage before; this stage begins at layer ``boundary``."""
+        if before is None or not stateful(self.spec):
+            return None
+        key = (before, boundary)
+        self._receivers = {key: self._receivers.get(key) or Receiver(self.spec)}
+        self._receivers[key].rollback_all()
+        return self._receivers[key]
+
+
+def _only_piece(header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> bytes | memoryview:
+    pieces = list(pieces_of(memoryview(payload), header.sizes))
+    if len(pieces) != 1:
+        raise compress.CodecError(f"an activation of {len(pieces)} pieces")
+    return pieces[0]

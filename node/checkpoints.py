@@ -1,0 +1,96 @@
+"""A node's part of a checkpoint: writing its stage's file, reading the tensors that it needs from any stage's.
+
+A checkpoint is one safetensors file for each stage, at the same round on all of them. Tensors are named by
+parameter; the optimiser's moments carry the prefix ``optimizer.NAME.``.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from ..proto.errors import FarflungError
+from ..proto.sampling import Position
+from .stage_state import TIED, StageState
+
+
+class Fetch(Protocol):
+    """Reads a range of an artifact: `Wire.fetch`."""
+
+    def __call__(self, name: str, offset: int = 0, length: int | None = None) -> bytes: ...
+
+
+def shard_of(state: StageState, step: int, position: Position) -> tuple[str, bytes, dict[str, Any]]:
+    """(file name, bytes, what the manifest says) of a stage at the end of a step.
+
+    A tied parameter that lies on two stages is in the first stage's file.
+    """
+    tensors: dict[str, Tensor] = {}
+    for section in state.sections.values():
+        if section.layout.section == TIED and state.index > 0:
+            continue
+        for prefix, vector in state.vectors(section).items():
+            for name, values in section.layout.views(vector):
+                tensors[prefix + name] = values.contiguous()
+    rounds = {name: section.round for name, section in state.sections.items()}
+    meta = {
+        "step": step,
+        "cursor": position.cursor,
+        "redo": list(position.redo),
+        "optimizer_steps": state.optimizer_steps,
+        "rounds": rounds,
+        "fingerprints": {name: f"{section.fingerprint(False):016x}" for name, section in state.sections.items()},
+    }
+    return f"stage-{state.index}.safetensors", save(tensors, {"format": "pt"}), meta
+
+
+class Checkpoint:
+    """A complete checkpoint at the coordinator, read tensor by tensor."""
+
+    def __init__(self, step: int, fetch: Fetch) -> None:
+        self.step, self.fetch = step, fetch
+        self.manifest: dict[str, Any] = json.loads(fetch(self._artifact("manifest.json")))
+        self._slots: dict[str, tuple[str, str, list[int], int, int]] = {}
+        for file in self.manifest["files"]:
+            if str(file).endswith(".safetensors"):
+                self._read_header(str(file))
+
+    def read(self, name: str) -> Tensor:
+        """A tensor, fp32 on the CPU."""
+        if name not in self._slots:
+            raise FarflungError(f"checkpoint {self.step} has no tensor {name}", "start from an older checkpoint")
+        file, dtype, shape, start, stop = self._slots[name]
+        if dtype != "F32":
+            raise FarflungError(f"tensor {name} of checkpoint {self.step} is {dtype}, not F32", "")
+        data = bytearray(self.fetch(self._artifact(file), start, stop - start))
+        return torch.frombuffer(data, dtype=torch.float32).reshape(shape) if data else torch.empty(shape)
+
+    def has(self, name: str) -> bool:
+        return name in self._slots
+
+    def _read_header(self, file: str) -> None:
+        artifact = self._artifact(file)
+        (length,) = struct.unpack("<Q", self.fetch(artifact, 0, 8))
+        header = json.loads(self.fetch(artifact, 8, length))
+        for name, entry in header.items():
+            if name != "__metadata__":
+                start, stop = entry["data_offsets"]
+                self._slots[name] = (file, entry["dtype"], entry["shape"], 8 + length + start, 8 + length + stop)
+
+    def _artifact(self, file: str) -> str:
+        return f"checkpoint/{self.step}/{file}"
+
+
+def load_checkpoint(state: StageState, checkpoint: Checkpoint, names: Iterable[str]) -> None:
+    """Fill the reference and the moments of these parameters."""
+    wanted = set(names)
+    for name, prefix, values in state.tensors():
+        if name in wanted and (not prefix or checkpoint.has(prefix + name)):
+            values.copy_(checkpoint.read(prefix + name))
+    state.optimizer_steps = int(checkpoint.manifest.get("optimizer_steps", 0))

@@ -1,0 +1,54 @@
+"""The commit point of a step: one member hears from all that they are ready, then tells all to go on.
+
+In ``gradient`` mode the members are all training nodes of the view, and ready means: I hold the step's results.
+In ``delta`` mode they are one pipeline's nodes, and ready means: my gradient is complete. Either way the exchange
+also makes the global gradient norm, to which every member adds its own part once.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Commit:
+    """Collects ``ready`` at the committer; remembers the last commit at everyone."""
+
+    members: tuple[str, ...]
+    me: str
+    step: int = 0
+    """The last step committed."""
+    norm: float = 0.0
+    """Its global gradient norm; not finite if any member's gradient was not."""
+    _squares: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def committer(self) -> str:
+        return self.members[0]
+
+    @property
+    def others(self) -> Sequence[str]:
+        return [name for name in self.members if name != self.me]
+
+    def ready(self, name: str, step: int, square: float) -> bool:
+        """``name`` is ready for ``step`` with this part of the squared norm. True: the step is committed now."""
+        if name not in self.members or step <= self.step:
+            return False
+        squares = self._squares.setdefault(step, {})
+        squares[name] = square
+        if len(squares) < len(self.members):
+            return False
+        # Summed in member order, so that the norm does not depend on who was fast.
+        total = math.fsum(squares[member] for member in self.members) if _finite(squares) else math.nan
+        self.committed(step, math.sqrt(total) if math.isfinite(total) else math.nan)
+        return True
+
+    def committed(self, step: int, norm: float) -> None:
+        """The committer says that a step is committed."""
+        if step > self.step:
+            self.step, self.norm = step, norm
+            self._squares = {later: values for later, values in self._squares.items() if later > step}
+
+
+def _finite(squares: dict[str, float]) -> bool:
+    return all(math.isfinite(value) for value in squares.values())

@@ -1,0 +1,230 @@
+"""The arithmetic of a section's rounds: what is encoded, summed, and added to which vector.
+
+Nothing here waits or sends. All sums are in sender order, with separate multiplications and additions, so that
+every member computes the same bits from the same bytes.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import xxhash
+from torch import Tensor
+
+from .. import compress
+from .rounds import Applied, Contribution, Decide, Part, Result, RoundPlan
+from .sections import Section
+
+SEGMENT = 1 << 22
+"""Elements that are encoded at once: bounds the memory of an encoding, not the size of a part."""
+
+
+@dataclass(frozen=True)
+class Refused(Exception):
+    """A member's contribution that must not be counted, with the reason."""
+
+    member: str
+    why: str
+
+
+class Exchange:
+    """What one member computes in the rounds of one section.
+
+    In ``delta`` mode a round moves ``x - g``: what was not communicated stays in ``x``, which is CocktailSGD's
+    error feedback (Wang et al., 2023). In ``gradient`` mode it moves gradients; a codec that loses something
+    gets an explicit error feedback there, which only a committed step changes.
+    """
+
+    def __init__(
+        self, section: Section, plan: RoundPlan, me: str, codec: str, dense_rounds: int, gradient: bool, seed: int
+    ) -> None:
+        self.section = section
+        self.plan = plan
+        self.me = plan.members.index(me)
+        self.codec = compress.make(codec)
+        self.dense = compress.make("none")
+        self.dense_rounds = dense_rounds
+        self.gradient = gradient
+        self.seed = xxhash.xxh3_64_intdigest(f"{seed}/{section.layout.section}".encode()) >> 1
+        self.divisor = 1.0 if gradient else math.fsum(plan.weights)
+        self.weights = (1.0,) * len(plan.members) if gradient else plan.weights
+        self.feedback: Tensor | None = None
+        self.errors: dict[int, Tensor] = {}
+        """Server errors of the parts that this node publishes: what its encodings of sums lost so far."""
+        self._pending: dict[int, Tensor] = {}
+        self._own: dict[int, Contribution] = {}
+        self._sent: Tensor | None = None
+
+    # ---- encoding --------------------------------------------------------------------------
+
+    def contributions(self, round: int) -> dict[int, Contribution]:
+        """This node's contribution of every part to a round. Changes no weights.
+
+        Raises:
+            compress.CodecError: in delta mode, if ``x - g`` is not finite; it must not be sent.
+        """
+        if self.gradient:
+            vector = self.section.grad if self.feedback is None else self.section.grad + self.feedback
+            if not bool(torch.isfinite(vector).all()):
+                return self._keep({part.index: Contribution((), (), 0) for part in self.plan.parts}, vector)
+        else:
+            vector = self.section.x - self.section.g
+        made = {part.index: self._encode(vector[part.start : part.stop], round, part) for part in self.plan.parts}
+        return self._keep(made, vector)
+
+    def _keep(self, own: dict[int, Contribution], vector: Tensor) -> dict[int, Contribution]:
+        self._own = own
+        self._sent = vector if self.gradient and self.lossy(self.section.round + 1) else None
+        self._pending = {}
+        return own
+
+    def codec_of(self, round: int) -> compress.Codec:
+        """The dense warm-up rounds go without a codec."""
+        return self.dense if round <= self.dense_rounds else self.codec
+
+    def lossy(self, round: int) -> bool:
+        return str(self.codec_of(round).spec) != "none"
+
+    def _encode(self, values: Tensor, round: int, part: Part) -> Contribution:
+        codec = self.codec_of(round)
+        blobs = [
+            codec.encode(values[start : start + SEGMENT], seed=self._seed(codec, part, start), step=round)
+            for start in range(0, values.numel(), SEGMENT)
+        ]
+        return contribution_of(blobs)
+
+    def _seed(self, codec: compress.Codec, part: Part, start: int) -> int:
+        """Shared by all members (they offer the same coordinates), unless the codec needs errors that differ."""
+        own = self.me + 1 if codec.traits.seed == "private" else 0
+        return (self.seed + 0x9E3779B9 * (part.start + start) + 0x85EBCA6B * own) & (2**63 - 1)
+
+    # ---- deciding --------------------------------------------------------------------------
+
+    def decide(self, round: int, decide: Decide) -> tuple[Result, list[Refused]]:
+        """Sum what was sent, as the part's publisher: the result, and who had to be left out.
+
+        The sum is divided by the weight of the whole view. The absent still hold their part and send it later;
+        dividing by the contributors would count it twice.
+        """
+        part = self.plan.parts[decide.part]
+        refused: list[Refused] = []
+        total = torch.zeros(part.stop - part.start, device=self.section.g.device)
+        counted: list[tuple[int, Contribution]] = []
+        for index, sent in decide.contributions:
+            try:
+                values = self._decode(sent.payload, sent.sizes, part, self.plan.members[index])
+            except Refused as problem:
+                refused.append(problem)
+                continue
+            total.add_(values * (self.weights[index] / self.divisor))
+            counted.append((index, sent))
+        who = tuple(index for index, _ in counted)
+        digests = tuple(sent.digest for _, sent in counted)
+        if self.plan.pattern == "all_to_all":
+            return Result(part.index, who, digests), refused
+        if not bool(torch.isfinite(total).all()):
+            return Result(part.index, who, digests), refused  # gradient mode: the step will be dropped everywhere
+        if not self.lossy(round):
+            made = contribution_of([self.dense.encode(total)])
+        else:
+            if part.index in self.errors:
+                total.add_(self.errors[part.index])
+            made = self._encode(total, round, part)
+            kept = self._decode(made.payload, made.sizes, part, self.plan.members[self.me])
+            self._pending[part.index] = total - kept
+        return Result(part.index, who, digests, made.payload, made.sizes, made.digest), refused
+
+    def _decode(self, payload: Sequence[bytes] | memoryview, sizes: Sequence[int], part: Part, member: str) -> Tensor:
+        """The values of a part, fp32. Empty bytes are a gradient that was not finite: NaN, so nobody applies it."""
+        length = part.stop - part.start
+        if not sizes and self.gradient:
+            return torch.full((length,), torch.nan, device=self.section.g.device)
+        try:
+            pieces = [compress.decode(blob, limit=SEGMENT).reshape(-1) for blob in pieces_of(payload, sizes)]
+        except compress.CodecError as problem:
+            raise Refused(member, f"bytes that do not decode: {problem}") from None
+        found = sum(piece.numel() for piece in pieces)
+        if found != length:
+            raise Refused(member, f"{found} values where part {part.index} has {length}")
+        values = torch.cat(pieces).to(self.section.g.device, torch.float32)
+        if not bool(torch.isfinite(values).all()):
+            raise Refused(member, "values that are not finite")
+        return values
+
+    # ---- applying --------------------------------------------------------------------------
+
+    def results(self, done: Applied | dict[int, Result], contributions: dict[tuple[int, int], Contribution]) -> Tensor:
+        """The round's update D [numel], the same bits on every member."""
+        found = {result.part: result for result in done.results} if isinstance(done, Applied) else done
+        update = torch.empty_like(self.section.g)
+        for part in self.plan.parts:
+            result = found[part.index]
+            target = update[part.start : part.stop]
+            if self.plan.pattern == "all_to_all":
+                target.zero_()
+                for index in result.contributors:
+                    sent = contributions[part.index, index]
+                    values = self._decode(sent.payload, sent.sizes, part, self.plan.members[index])
+                    target.add_(values * (self.weights[index] / self.divisor))
+            else:
+                target.copy_(self._decode(result.payload, result.sizes, part, part.publisher))
+        return update
+
+    def apply_delta(self, update: Tensor, results: Sequence[Result], own: bool = True) -> None:
+        """g and x move by the update; what of this node's own was counted leaves x."""
+        self.section.g.add_(update)
+        self.section.x.add_(update)
+        for result in results if own else ():
+            if self.me in result.contributors:
+                part, sent = self.plan.parts[result.part], self._own[result.part]
+                values = self._decode(sent.payload, sent.sizes, part, self.plan.members[self.me])
+                self.section.x[part.start : part.stop].sub_(values)
+        self.errors.update(self._pending)
+        self._pending = {}
+
+    def commit_gradient(self) -> None:
+        """The step was committed: now the error feedback holds what this node's encodings lost."""
+        if self._sent is not None:
+            lost = self._sent.clone()
+            for part in self.plan.parts:
+                sent = self._own[part.index]
+                lost[part.start : part.stop].sub_(self._decode(sent.payload, sent.sizes, part, "this node"))
+            self.feedback = lost
+        self.errors.update(self._pending)
+        self._pending = {}
+
+    def fold_errors(self) -> None:
+        """A view ends: a publisher's error goes back into its own x, so that nothing of the sum is lost."""
+        if not self.gradient:
+            for index, error in self.errors.items():
+                part = self.plan.parts[index]
+                self.section.x[part.start : part.stop].add_(error * (self.divisor / self.weights[self.me]))
+        self.errors = {}
+        self._pending = {}
+
+
+def contribution_of(blobs: Sequence[bytes]) -> Contribution:
+    """Blobs with their sizes and the digest of all their bytes."""
+    digest = xxhash.xxh3_64()
+    for blob in blobs:
+        digest.update(blob)
+    return Contribution(tuple(blobs), tuple(len(blob) for blob in blobs), digest.intdigest())
+
+
+def received(payload: memoryview, sizes: Sequence[int]) -> Contribution:
+    """A contribution (or a result's payload) as it came from the wire."""
+    return Contribution(payload, tuple(sizes), xxhash.xxh3_64_intdigest(payload) if sizes else 0)
+
+
+def pieces_of(payload: Sequence[bytes] | memoryview, sizes: Sequence[int]) -> Iterator[bytes | memoryview]:
+    """The blobs of a payload, which is either still in pieces or one buffer cut by ``sizes``."""
+    if not isinstance(payload, memoryview):
+        yield from payload
+        return
+    if sum(sizes) != payload.nbytes:
+        raise compress.CodecError(f"{payload.nbytes} bytes where the sizes add up to {sum(sizes)}")
+    start = 0
+    for size in sizes:
+        yield payload[start : start + size]
+        start += size

@@ -1,0 +1,150 @@
+"""A section's rounds on the wire: effects of the protocol become messages, messages become events of the protocol."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from ..proto import data_pb2
+from .exchange import Exchange, received
+from .rounds import (
+    AskContribution,
+    AskResult,
+    Complete,
+    Contribution,
+    Decide,
+    Effect,
+    Refuse,
+    Result,
+    Rounds,
+    SendContribution,
+    SendHeld,
+    SendResult,
+)
+
+Send = Callable[[str, data_pb2.Header, Sequence[bytes] | memoryview], None]
+Warn = Callable[[str, str], None]
+"""``warn(node, message)``: something of ``node`` was refused."""
+
+
+class RoundLink:
+    """Runs the rounds of one section: ``begin``, then ``handle`` what arrives and ``tick``, until ``complete``."""
+
+    def __init__(
+        self, exchange: Exchange, rounds: Rounds, send: Send, warn: Warn, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.exchange = exchange
+        self.rounds = rounds
+        self.send = send
+        self.warn = warn
+        self.clock = clock
+
+    @property
+    def complete(self) -> bool:
+        """The open round may be applied."""
+        return self.rounds.open is not None and self.rounds.open.complete
+
+    def begin(self) -> None:
+        """Encode this node's contribution and send it on its way."""
+        own = self.exchange.contributions(self.rounds.applied + 1)
+        self._carry(self.rounds.begin(own, self.clock()))
+
+    def tick(self) -> None:
+        self._carry(self.rounds.tick(self.clock()))
+
+    def update(self) -> tuple[Tensor, tuple[Result, ...]]:
+        """The complete round's update D [numel] and its results in part order."""
+        current = self.rounds.open
+        if current is None or not current.complete:
+            raise RuntimeError("the round is not complete")
+        results = tuple(current.results[part.index] for part in self.rounds.plan.parts)
+        return self.exchange.results(current.results, current.contributions), results
+
+    def finish(self, results: Sequence[Result], block: int) -> None:
+        """The update has been applied to ``g``: close the round and move the chain on."""
+        digests = [d for result in results for d in (*result.contributors, *result.digests, result.digest)]
+        section = self.exchange.section
+        section.chain = section.next_chain(digests, block)
+        section.round = self.rounds.finish(section.chain).round
+
+    def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+        """A message of this section from another member."""
+        rounds, now = self.rounds, self.clock()
+        if header.kind == data_pb2.CONTRIBUTION:
+            of = sender if not header.contributors else self._member(header.contributors[0])
+            sent = received(memoryview(payload), header.sizes)
+            effects = rounds.contribution(sender, of, header.round, header.part, header.chain, sent, now)
+        elif header.kind == data_pb2.RESULT:
+            sent = received(memoryview(payload), header.sizes)
+            who, digests = tuple(header.contributors), tuple(header.digests)
+            result = Result(header.part, who, digests, sent.payload, sent.sizes, sent.digest)
+            effects = rounds.result(sender, header.round, header.chain, result, now)
+        elif header.kind == data_pb2.RESULT_HELD:
+            effects = rounds.held(sender, header.round, header.part, now)
+        elif header.kind == data_pb2.RESULT_REQUEST:
+            effects = rounds.result_wanted(sender, header.round, header.part)
+        elif header.kind == data_pb2.CONTRIBUTION_REQUEST:
+            of_index = header.contributors[0] if header.contributors else -1
+            effects = rounds.contribution_wanted(sender, header.round, header.part, of_index)
+        else:
+            raise ValueError(f"{data_pb2.Kind.Name(header.kind)} is no message of a round")
+        self._carry(effects)
+
+    def _member(self, index: int) -> str:
+        members = self.rounds.plan.members
+        return members[index] if index < len(members) else ""
+
+    def _carry(self, effects: Iterable[Effect]) -> None:
+        waiting = list(effects)
+        while waiting:
+            effect = waiting.pop(0)
+            if isinstance(effect, SendContribution):
+                self._send_contribution(effect)
+            elif isinstance(effect, SendResult):
+                self._send_result(effect)
+            elif isinstance(effect, SendHeld):
+                self.send(effect.to, self._header(data_pb2.RESULT_HELD, effect.part), ())
+            elif isinstance(effect, AskResult):
+                self.send(effect.to, self._header(data_pb2.RESULT_REQUEST, effect.part), ())
+            elif isinstance(effect, AskContribution):
+                header = self._header(data_pb2.CONTRIBUTION_REQUEST, effect.part)
+                header.contributors.append(effect.sender)
+                self.send(effect.to, header, ())
+            elif isinstance(effect, Decide):
+                result, refused = self.exchange.decide(self.rounds.applied + 1, effect)
+                for problem in refused:
+                    self.warn(problem.member, f"update refused: {problem.why}")
+                waiting += self.rounds.decided(effect.part, result, self.clock())
+            elif isinstance(effect, Refuse):
+                self.warn(effect.sender, effect.why)
+            elif not isinstance(effect, Complete):
+                raise TypeError(effect)
+
+    def _header(self, kind: data_pb2.Kind.ValueType, part: int, round: int | None = None) -> data_pb2.Header:
+        return data_pb2.Header(
+            kind=kind,
+            section=self.rounds.plan.section,
+            round=self.rounds.applied + 1 if round is None else round,
+            part=part,
+        )
+
+    def _send_contribution(self, effect: SendContribution) -> None:
+        header = self._header(data_pb2.CONTRIBUTION, effect.part)
+        header.chain = self.rounds.chain
+        sent: Contribution = effect.contribution
+        header.sizes.extend(sent.sizes)
+        me = self.rounds.me
+        if effect.sender != me:
+            header.contributors.append(self.rounds.plan.members.index(effect.sender))
+        self.send(effect.to, header, sent.payload)
+
+    def _send_result(self, effect: SendResult) -> None:
+        result = effect.result
+        header = self._header(data_pb2.RESULT, result.part, effect.round)
+        header.chain = self.rounds.chain
+        header.contributors.extend(result.contributors)
+        header.digests.extend(result.digests)
+        header.sizes.extend(result.sizes)
+        self.send(effect.to, header, result.payload)

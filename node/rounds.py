@@ -1,0 +1,407 @@
+"""The protocol of a round, as a pure state machine: messages and the clock in, what to do out.
+
+One object for each section (the parameters that one group shares) and view. It decides who is counted, what is
+staged, what is asked again and when the round may be applied; it never touches a tensor or a socket. Payloads
+pass through it unread. ``docs/rounds.md`` tells the protocol as a story.
+
+Two patterns. ``publishers``: every part of the vector has a publisher; members send it their contribution, it
+publishes the encoded sum. ``all_to_all``: everybody sends everything to everybody, and the publisher publishes
+only who is counted, with the digests of what they sent.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+KEPT_ROUNDS = 4
+"""Applied rounds whose results a node keeps, for members that have not applied them yet."""
+ROUNDS_WITHOUT_DEADLINE = 5
+ASK_AGAIN_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """A contiguous range of the section's flat vector and the member that publishes its result."""
+
+    index: int
+    publisher: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What a view fixes about a section's rounds."""
+
+    section: str
+    members: tuple[str, ...]
+    weights: tuple[float, ...]
+    parts: tuple[Part, ...]
+    pattern: str
+    patient: bool = False
+    """True in gradient mode: the round waits for every member and only a view change ends the wait."""
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a member sent of a part: the bytes, how they are cut, and their digest."""
+
+    payload: Any
+    sizes: tuple[int, ...]
+    digest: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """A publisher's decision about a part: who is counted (indices into members) and, with publishers, the sum."""
+
+    part: int
+    contributors: tuple[int, ...]
+    digests: tuple[int, ...]
+    payload: Any = b""
+    sizes: tuple[int, ...] = ()
+    digest: int = 0
+
+
+@dataclass(frozen=True)
+class SendContribution:
+    to: str
+    part: int
+    contribution: Contribution
+    sender: str
+    """Whose contribution it is: in all-to-all a peer may pass on another's."""
+
+
+@dataclass(frozen=True)
+class SendResult:
+    to: str
+    round: int
+    result: Result
+
+
+@dataclass(frozen=True)
+class SendHeld:
+    to: str
+    part: int
+
+
+@dataclass(frozen=True)
+class AskResult:
+    to: str
+    part: int
+
+
+@dataclass(frozen=True)
+class AskContribution:
+    to: str
+    part: int
+    sender: int
+
+
+@dataclass(frozen=True)
+class Decide:
+    """This node publishes the part: sum what these members sent, then call ``decided``."""
+
+    part: int
+    contributions: tuple[tuple[int, Contribution], ...]
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Every result is here and none can be lost: the round may be applied."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """A message that must not count. ``why`` names what was wrong with it."""
+
+    sender: str
+    why: str
+
+
+Effect = SendContribution | SendResult | SendHeld | AskResult | AskContribution | Decide | Complete | Refuse
+
+
+@dataclass
+class Applied:
+    """An applied round, kept so that a member that is behind can be helped."""
+
+    round: int
+    results: tuple[Result, ...]
+    contributions: dict[tuple[int, int], Contribution]
+
+
+@dataclass
+class OpenRound:
+    number: int
+    begun: float
+    contributions: dict[tuple[int, int], Contribution] = field(default_factory=dict)
+    results: dict[int, Result] = field(default_factory=dict)
+    unmatched: dict[int, Result] = field(default_factory=dict)
+    """All-to-all results that list a contribution which has not arrived."""
+    deciding: set[int] = field(default_factory=set)
+    held: dict[int, set[str]] = field(default_factory=dict)
+    asked: float = 0.0
+    complete: bool = False
+
+
+@dataclass(frozen=True)
+class _Early:
+    number: int
+    kind: str
+    arguments: Any
+
+
+class Rounds:
+    """A section's rounds in one view, seen by one member."""
+
+    def __init__(self, plan: RoundPlan, me: str, applied: int, chain: int) -> None:
+        self.plan = plan
+        self.me = me
+        self.applied = applied
+        self.chain = chain
+        self.open: OpenRound | None = None
+        self.log: list[Applied] = []
+        self.durations: list[float] = []
+        self.misses = dict.fromkeys(plan.members, 0)
+        self._index = {name: index for index, name in enumerate(plan.members)}
+        self._early: list[_Early] = []
+
+    # ---- what the node does ----------------------------------------------------------------
+
+    def begin(self, own: dict[int, Contribution], now: float) -> list[Effect]:
+        """Open the next round with this node's contribution of every part."""
+        if self.open is not None:
+            raise RuntimeError(f"round {self.open.number} of {self.plan.section} is still open")
+        self.open = OpenRound(self.applied + 1, now, asked=now)
+        effects: list[Effect] = []
+        mine = self._index[self.me]
+        for part in self.plan.parts:
+            self.open.contributions[part.index, mine] = own[part.index]
+            receivers = self.plan.members if self.plan.pattern == "all_to_all" else (part.publisher,)
+            effects += [SendContribution(to, part.index, own[part.index], self.me) for to in receivers if to != self.me]
+        early = [message for message in self._early if message.number == self.open.number]
+        self._early = [message for message in self._early if message.number > self.open.number]
+        for message in early:
+            if message.kind == "contribution":
+                effects += self._contribution(*message.arguments, now)
+            else:
+                effects += self._result(*message.arguments)
+        return effects + self._progress(now)
+
+    def decided(self, part: int, result: Result, now: float) -> list[Effect]:
+        """The sum that ``Decide`` asked for. From here on the result is published and cannot change."""
+        if self.open is None:
+            raise RuntimeError("no open round")
+        counted = set(result.contributors)
+        for name, index in self._index.items():
+            self.misses[name] = 0 if index in counted else self.misses[name] + 1
+        self.open.results[part] = result
+        others = [name for name in self.plan.members if name != self.me]
+        return [SendResult(to, self.open.number, result) for to in others] + self._progress(now)
+
+    def finish(self, chain: int) -> Applied:
+        """The node has applied the open round, and this is h of it now."""
+        if self.open is None or not self.open.complete:
+            raise RuntimeError(f"the open round of {self.plan.section} is not complete")
+        done, self.open = self.open, None
+        results = tuple(done.results[part.index] for part in self.plan.parts)
+        kept = done.contributions if self.plan.pattern == "all_to_all" else {}
+        self.log = [*self.log, Applied(done.number, results, dict(kept))][-KEPT_ROUNDS:]
+        self.applied, self.chain = done.number, chain
+        return self.log[-1]
+
+    # ---- what arrives ----------------------------------------------------------------------
+
+    def contribution(
+        self, sender: str, of: str, number: int, part: int, chain: int, sent: Contribution, now: float
+    ) -> list[Effect]:
+        """A contribution of member ``of``, handed over by ``sender`` (the same but for answers to a request)."""
+        if sender not in self._index or of not in self._index:
+            return [Refuse(sender, f"{of} is not a member of {self.plan.section}")]
+        if not 0 <= part < len(self.plan.parts):
+            return [Refuse(sender, f"{self.plan.section} has no part {part}")]
+        if self.plan.pattern == "publishers" and self.plan.parts[part].publisher != self.me:
+            return [Refuse(sender, f"part {part} of {self.plan.section} is not published here")]
+        if number <= self.applied:
+            return []  # late: its sender was not counted and keeps what it sent
+        if self.open is None or number != self.open.number:
+            return self._keep_early(number, "contribution", (sender, of, part, chain, sent))
+        return self._contribution(sender, of, part, chain, sent, now) + self._progress(now)
+
+    def result(self, sender: str, number: int, chain: int, result: Result, now: float) -> list[Effect]:
+        """A published result, from its publisher or from a member that was asked for it."""
+        if sender not in self._index:
+            return [Refuse(sender, f"{sender} is not a member of {self.plan.section}")]
+        if not 0 <= result.part < len(self.plan.parts):
+            return [Refuse(sender, f"{self.plan.section} has no part {result.part}")]
+        contributors = result.contributors
+        if sorted(set(contributors)) != list(contributors) or any(i >= len(self.plan.members) for i in contributors):
+            return [Refuse(sender, f"contributors {contributors} of {self.plan.section} are no list of members")]
+        if not contributors or len(result.digests) != len(contributors):
+            return [Refuse(sender, f"a result of {self.plan.section} without a digest for each contributor")]
+        if number <= self.applied:
+            return []
+        if self.open is None or number != self.open.number:
+            return self._keep_early(number, "result", (sender, chain, result))
+        return self._result(sender, chain, result) + self._progress(now)
+
+    def held(self, sender: str, number: int, part: int, now: float) -> list[Effect]:
+        """``sender`` has staged the result of a part that this node publishes."""
+        if self.open is None or number != self.open.number or sender not in self._index:
+            return []
+        self.open.held.setdefault(part, set()).add(sender)
+        return self._progress(now)
+
+    def result_wanted(self, sender: str, number: int, part: int) -> list[Effect]:
+        """A member asks for a result; it gets it if this node holds it."""
+        if sender not in self._index:
+            return [Refuse(sender, f"{sender} is not a member of {self.plan.section}")]
+        if self.open is not None and number == self.open.number and part in self.open.results:
+            return [SendResult(sender, number, self.open.results[part])]
+        for applied in self.log:
+            if applied.round == number and part < len(applied.results):
+                return [SendResult(sender, number, applied.results[part])]
+        return []
+
+    def contribution_wanted(self, sender: str, number: int, part: int, of: int) -> list[Effect]:
+        """A member lacks a contribution that a result lists."""
+        sources = [applied.contributions for applied in self.log if applied.round == number]
+        if self.open is not None and self.open.number == number:
+            sources.append(self.open.contributions)
+        for source in sources:
+            if (part, of) in source:
+                return [SendContribution(sender, part, source[part, of], self.plan.members[of])]
+        return []
+
+    def tick(self, now: float) -> list[Effect]:
+        """The clock moved: deadlines, and asking again for what is missing."""
+        if self.open is None:
+            return []
+        effects = self._progress(now)
+        if now - self.open.asked < ASK_AGAIN_SECONDS:
+            return effects
+        self.open.asked = now
+        for part in self.plan.parts:
+            late = self.open.unmatched.get(part.index)
+            if late is not None:
+                for index in self._missing(late):
+                    effects += [AskContribution(n, part.index, index) for n in self.plan.members if n != self.me]
+            elif part.index not in self.open.results and part.publisher != self.me:
+                effects += [AskResult(name, part.index) for name in self.plan.members if name != self.me]
+        return effects
+
+    def deadline(self) -> float | None:
+        """Seconds that a publisher waits after beginning; None while there is too little to go by."""
+        if self.plan.patient or len(self.durations) < ROUNDS_WITHOUT_DEADLINE:
+            return None
+        usual = median(self.durations)
+        spread = median(abs(value - usual) for value in self.durations)
+        return max(1.5 * usual, usual + 6 * spread) + 0.25
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    def _keep_early(self, number: int, kind: str, arguments: Any) -> list[Effect]:
+        """A message of a round that this node has not begun.
+
+        A member may be a round ahead: it has applied the round that is still open here, and begun the next one.
+        """
+        if number > self.applied + 2:
+            why = f"a {kind} to round {number} of {self.plan.section} came while round {self.applied} is the last"
+            return [Refuse(arguments[0], why)]
+        if len(self._early) >= 4 * len(self.plan.members) * len(self.plan.parts):
+            return [Refuse(arguments[0], f"too many messages for rounds of {self.plan.section} that have not begun")]
+        self._early.append(_Early(number, kind, arguments))
+        return []
+
+    def _contribution(
+        self, sender: str, of: str, part: int, chain: int, sent: Contribution, now: float
+    ) -> list[Effect]:
+        current = self._current()
+        if chain != self.chain:
+            return [Refuse(sender, self._differs(of, chain))]
+        key = (part, self._index[of])
+        if key in current.contributions:
+            if current.contributions[key].digest != sent.digest:
+                return [Refuse(sender, f"two different contributions of {of} to round {current.number}")]
+            return []
+        wanted = current.unmatched.get(part)
+        if wanted is not None and self._index[of] in wanted.contributors:
+            expected = wanted.digests[wanted.contributors.index(self._index[of])]
+            if expected != sent.digest:
+                return [Refuse(sender, f"the contribution of {of} is not the one that the publisher counted")]
+        elif sender != of:
+            return [Refuse(sender, f"a contribution of {of} that nobody asked {sender} for")]
+        current.contributions[key] = sent
+        if len(current.contributions) == len(self.plan.parts) * len(self.plan.members):
+            self.durations = [*self.durations, now - current.begun][-20:]
+        if wanted is not None and not self._missing(wanted):
+            del current.unmatched[part]
+            current.results[part] = wanted
+            return [SendHeld(self.plan.parts[part].publisher, part)]
+        return []
+
+    def _result(self, sender: str, chain: int, result: Result) -> list[Effect]:
+        current = self._current()
+        if chain != self.chain:
+            return [Refuse(sender, self._differs(sender, chain))]
+        if result.part in current.results or result.part in current.unmatched:
+            return []
+        publisher = self.plan.parts[result.part].publisher
+        if publisher == self.me:
+            return [Refuse(sender, f"a result of part {result.part}, which this node publishes itself")]
+        if self.plan.pattern == "all_to_all":
+            for index, digest in zip(result.contributors, result.digests, strict=True):
+                got = current.contributions.get((result.part, index))
+                if got is not None and got.digest != digest:
+                    return [Refuse(sender, f"{publisher} counted another contribution of {self.plan.members[index]}")]
+            if self._missing(result):
+                current.unmatched[result.part] = result
+                return [AskContribution(publisher, result.part, index) for index in self._missing(result)]
+        current.results[result.part] = result
+        return [SendHeld(publisher, result.part)]
+
+    def _missing(self, result: Result) -> list[int]:
+        return [i for i in result.contributors if (result.part, i) not in self._current().contributions]
+
+    def _progress(self, now: float) -> list[Effect]:
+        """Decide what can be decided; complete what can be completed."""
+        current = self._current()
+        if current.complete:
+            return []
+        effects: list[Effect] = []
+        limit = self.deadline()
+        overdue = limit is not None and now - current.begun > limit
+        for part in self.plan.parts:
+            if part.publisher != self.me or part.index in current.deciding:
+                continue
+            here = [(i, current.contributions[part.index, i]) for i in self._sent(part.index)]
+            if len(here) == len(self.plan.members) or overdue:
+                current.deciding.add(part.index)
+                effects.append(Decide(part.index, tuple(here)))
+        alone = len(self.plan.members) == 1
+        safe = (
+            part.index in current.results and (part.publisher != self.me or alone or bool(current.held.get(part.index)))
+            for part in self.plan.parts
+        )
+        if all(safe):
+            current.complete = True
+            effects.append(Complete(current.number))
+        return effects
+
+    def _sent(self, part: int) -> Iterable[int]:
+        return (i for i in range(len(self.plan.members)) if (part, i) in self._current().contributions)
+
+    def _current(self) -> OpenRound:
+        if self.open is None:
+            raise RuntimeError(f"no open round of {self.plan.section}")
+        return self.open
+
+    def _differs(self, name: str, chain: int) -> str:
+        return (
+            f"{name} holds another history of {self.plan.section} than {self.me} after round {self.applied}: "
+            f"h is {chain:016x} there and {self.chain:016x} here"
+        )

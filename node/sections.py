@@ -1,0 +1,107 @@
+"""A section: the parameters that one group shares, as flat fp32 vectors, and the history that they went through.
+
+The **reference** ``g`` has the same bits on every member of the group and changes only by applying rounds. The
+local weights ``x`` are what the model computes with: the model's parameters are views into ``x``. In ``gradient``
+mode both are one vector. The optimiser's moments lie beside them in the same order.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import xxhash
+from torch import Tensor
+
+_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each named parameter lies in a section's flat vector."""
+
+    section: str
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...]
+    """First element of each parameter; one more entry at the end, the length of the vector."""
+
+    @classmethod
+    def of(cls, section: str, shapes: Mapping[str, Sequence[int]]) -> "Layout":
+        """Lay the parameters out one after the other in the order given."""
+        offsets = [0]
+        for shape in shapes.values():
+            offsets.append(offsets[-1] + torch.Size(shape).numel())
+        return cls(section, tuple(shapes), tuple(tuple(s) for s in shapes.values()), tuple(offsets))
+
+    @property
+    def numel(self) -> int:
+        return self.offsets[-1]
+
+    def views(self, vector: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Each parameter as a view of the flat ``vector`` [numel]."""
+        for name, shape, (start, stop) in zip(self.names, self.shapes, pairwise(self.offsets), strict=True):
+            yield name, vector[start:stop].view(shape)
+
+    def blocks(self, size: int) -> list[tuple[int, int]]:
+        """The vector cut into ranges of ``size`` elements. They depend on the model alone, not on membership."""
+        return [(start, min(start + size, self.numel)) for start in range(0, self.numel, size)]
+
+
+class Section:
+    """One section on one node.
+
+    Attributes:
+        g: the reference, fp32 [numel].
+        x: the local weights, fp32 [numel]; ``g`` itself in gradient mode.
+        grad: the gradient that the model accumulates into, fp32 [numel].
+        moments: the optimiser's state by name, each fp32 [numel].
+        round: the last round applied. chain: h(round).
+    """
+
+    def __init__(self, layout: Layout, shared: bool, moments: Sequence[str], device: torch.device) -> None:
+        self.layout = layout
+        self.g = torch.zeros(layout.numel, device=device)
+        self.x = self.g if shared else torch.zeros_like(self.g)
+        self.grad = torch.zeros_like(self.g)
+        self.moments = {name: torch.zeros_like(self.g) for name in moments}
+        self.round = 0
+        self.chain = 0
+
+    def adopt(self) -> None:
+        """x := g, as a joiner begins."""
+        if self.x is not self.g:
+            self.x.copy_(self.g)
+
+    def fingerprint(self, with_moments: bool) -> int:
+        """64 bits of everything that the members of the group must agree on."""
+        digest = xxhash.xxh3_64()
+        for vector in (self.g, *(self.moments.values() if with_moments else ())):
+            digest.update(_bytes(vector))
+        return digest.intdigest()
+
+    def restart_chain(self, view: int, round: int) -> None:
+        """A new view begins a new chain, whose first link is the content that all its members were found to share."""
+        self.round = round
+        self.chain = xxhash.xxh3_64_intdigest(_words(view, round, xxhash.xxh3_64_intdigest(_bytes(self.g))))
+
+    def next_chain(self, digests: Sequence[int], block: int) -> int:
+        """h(round + 1): the link before, the digests of the results in part order, and a look at the content.
+
+        Each round hashes one of every 64 blocks of ``g``, a different 64th in each, so that a copy that went
+        its own way without a message being wrong is found too.
+        """
+        round = self.round + 1
+        content = xxhash.xxh3_64()
+        for start, stop in self.layout.blocks(block)[round % 64 :: 64]:
+            content.update(_words(start))
+            content.update(_bytes(self.g[start:stop]))
+        return xxhash.xxh3_64_intdigest(_words(self.chain, *digests, content.intdigest()))
+
+
+def _bytes(vector: Tensor) -> memoryview:
+    return memoryview(vector.detach().cpu().contiguous().numpy()).cast("B")
+
+
+def _words(*values: int) -> bytes:
+    return b"".join((value & _MASK).to_bytes(8, "little") for value in values)

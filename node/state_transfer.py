@@ -1,0 +1,144 @@
+"""How a node that takes up a stage gets its reference: from itself, from peers, from a checkpoint, or from the seed."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..proto import control_pb2, data_pb2
+from ..proto.errors import FarflungError
+from .checkpoints import Checkpoint, load_checkpoint
+from .pretrained import initial_weights, weights_of
+from .stage_state import StageState
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+Send = Callable[[str, data_pb2.Header, Sequence[memoryview], int], None]
+ASKED_AT_ONCE = 8
+"""Tensors in flight from holders; each is one message."""
+ANSWER_SECONDS = 30.0
+BULK = 2
+
+
+class StateServer:
+    """Answers peers that ask for tensors of the reference. Requests wait until ``open`` says what it holds."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self._waiting: deque[tuple[str, str]] = deque()
+        self._held: dict[str, dict[str, Tensor]] | None = None
+
+    def open(self, state: StageState | None) -> None:
+        """This is what the node holds, at the round that the view begins with."""
+        self._held = state.named() if state is not None else {}
+        while self._waiting:
+            self.request(*self._waiting.popleft())
+
+    def request(self, sender: str, name: str) -> None:
+        """``sender`` wants a parameter: its reference, then the optimiser's moments."""
+        if self._held is None:
+            self._waiting.append((sender, name))
+            return
+        pieces = [values.detach().cpu().contiguous().numpy() for values in self._held.get(name, {}).values()]
+        header = data_pb2.Header(kind=data_pb2.STATE, text=name, sizes=[piece.nbytes for piece in pieces])
+        self.send(sender, header, [memoryview(piece).cast("B") for piece in pieces], BULK)
+
+
+def load_state(trainer: Trainer, new: StageState, old: StageState | None, view: control_pb2.View) -> None:
+    """Fill ``new`` with the reference at the view's start, and set x := g.
+
+    Raises:
+        FarflungError: a checkpoint or the initial weights cannot be read, or no holder answers.
+    """
+    names = [name for section in new.sections.values() for name in section.layout.names]
+    with torch.no_grad():
+        if view.checkpoint > 0:
+            load_checkpoint(new, Checkpoint(view.checkpoint, trainer.wire.fetch), names)
+        elif view.checkpoint == 0:
+            weights = weights_of(trainer.job, trainer.facts, trainer.wire.fetch)
+            for name, prefix, values in new.tensors():
+                if not prefix:
+                    values.copy_(initial_weights(trainer.definition, [name], trainer.job.run.seed, weights)[name])
+        else:
+            _from_holders(trainer, new, old, view)
+        for section in new.sections.values():
+            section.adopt()
+
+
+def _from_holders(trainer: Trainer, new: StageState, old: StageState | None, view: control_pb2.View) -> None:
+    """Copy what this node had in its old place, ask holders for the rest."""
+    here = old.named() if old is not None else {}
+    wanted = new.named()
+    missing = []
+    for name, vectors in wanted.items():
+        if name in here:
+            for prefix, values in vectors.items():
+                values.copy_(here[name][prefix])
+        else:
+            missing.append(name)
+    if old is not None:
+        new.optimizer_steps = old.optimizer_steps
+    holders = {holder.layer: list(holder.nodes) for holder in view.holders}
+    sources = {name: _others(holders, trainer, name) for name in missing}
+    _fetch_from_peers(trainer, wanted, sources)
+    if not new.gradient:
+        # A peer's moments belong to the peer's own path; a joiner's begin anew, and bias correction is their ramp.
+        for section in new.sections.values():
+            for moment in section.moments.values():
+                moment.zero_()
+        new.optimizer_steps = 0
+
+
+def _others(holders: dict[int, list[str]], trainer: Trainer, name: str) -> list[str]:
+    found = [node for node in holders.get(trainer.definition.layer_of(name), []) if node != trainer.name]
+    if not found:
+        raise FarflungError(f"no node of this view holds {name}", "this is a fault of the view; please report it", 4)
+    start = sum(name.encode() + trainer.name.encode()) % len(found)  # spread over the holders
+    return found[start:] + found[:start]
+
+
+def _fetch_from_peers(trainer: Trainer, wanted: dict[str, dict[str, Tensor]], sources: dict[str, list[str]]) -> None:
+    """Ask a few tensors at a time; a holder that does not answer in time is passed over for the next."""
+    waiting = deque(sources)
+    asked: dict[str, tuple[float, int]] = {}
+    tries = dict.fromkeys(sources, 0)
+    while waiting or asked:
+        while waiting and len(asked) < ASKED_AT_ONCE:
+            name = waiting.popleft()
+            if tries[name] == 2 * len(sources[name]):
+                raise FarflungError(
+                    f"no holder of {name} answered: {', '.join(sources[name])}", "start the node again", 4
+                )
+            source = sources[name][tries[name] % len(sources[name])]
+            tries[name] += 1
+            trainer.send(source, data_pb2.Header(kind=data_pb2.STATE_REQUEST, text=name), b"", BULK)
+            asked[name] = (time.monotonic(), tries[name])
+        trainer.pump(0.2)
+        for name in list(asked):
+            got = trainer.state_of(name)
+            if got is not None and _fill(wanted[name], *got):
+                del asked[name]
+            elif got is not None or time.monotonic() - asked[name][0] > ANSWER_SECONDS:
+                del asked[name]
+                waiting.append(name)
+
+
+def _fill(vectors: dict[str, Tensor], header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> bool:
+    """Copy an answer into place; False if the sender did not hold the tensor or it has another size."""
+    sizes: list[Any] = list(header.sizes)
+    if sizes != [values.numel() * 4 for values in vectors.values()] or sum(sizes) != payload.nbytes:
+        return False
+    start = 0
+    for values, size in zip(vectors.values(), sizes, strict=True):
+        piece = torch.from_numpy(payload[start : start + size].view(np.float32))
+        values.copy_(piece.view(values.shape))
+        start += size
+    return True

@@ -1,0 +1,291 @@
+"""The trainer's life: take a view, prepare for it, train until it ends; one thread, which owns the device.
+
+Everything that arrives (orders of the coordinator, messages of peers) is handled in ``pump``, between actions
+and while waiting. An order that ends the view is raised as ``ViewEnds`` out of whatever was going on; nothing
+that must be atomic is changed before its commit point, so there is nothing to clean up.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..proto import control_pb2, data_pb2
+from ..proto.errors import FarflungError
+from ..proto.job import Facts, Job
+from ..proto.sampling import Position
+from ..scheduler import Plan
+from .activations import AqsgdEnds
+from .dataset import Dataset
+from .models import ModelDefinition
+from .optimizers import make_optimizer
+from .stage_state import StageState
+from .state_transfer import StateServer, load_state
+from .training import Training, ViewEnds
+from .wire import CoordinatorBack, CoordinatorLost, OrderEvent, PeerLost, Received, Wire
+
+ROUND_KINDS = {
+    data_pb2.CONTRIBUTION,
+    data_pb2.RESULT,
+    data_pb2.RESULT_HELD,
+    data_pb2.RESULT_REQUEST,
+    data_pb2.CONTRIBUTION_REQUEST,
+}
+MAIL_KINDS = {data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT, data_pb2.EVALUATION}
+CATCH_UP_SECONDS = 20.0
+Payload = bytes | memoryview | Sequence[bytes] | Sequence[memoryview]
+
+
+class Stopped(Exception):
+    """The coordinator says that this node's work is over."""
+
+    def __init__(self, stop: control_pb2.Stop) -> None:
+        super().__init__(stop.why)
+        self.why, self.failed, self.refused = stop.why, stop.failed, stop.refused
+
+
+class Trainer:
+    """One node's trainer, from its first view to its last."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        name: str,
+        job: Job,
+        facts: Facts,
+        definition: ModelDefinition,
+        open_data: Callable[[], Dataset],
+        device: torch.device,
+    ) -> None:
+        self.wire, self.name, self.job, self.facts = wire, name, job, facts
+        self.definition, self.device = definition, device
+        self._open_data = open_data
+        self.optimizer = make_optimizer(job.train)
+        self.state: StageState | None = None
+        self.previous: Training | None = None
+        """The training of the view before, whose rounds' log and reference peers may still ask for."""
+        self.training: Training | None = None
+        self.step = 0
+        self.view = 0
+        self._orders: deque[control_pb2.Order] = deque()
+        self._mail: dict[tuple[int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
+        self._states: dict[str, tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
+        self.ends = AqsgdEnds(job.activations.forward)
+        self._members: set[str] = set()
+        self._server = StateServer(self.send)
+
+    @cached_property
+    def data(self) -> Dataset:
+        """The samples; fetched when a stage first needs them, which stages in the middle never do."""
+        return self._open_data()
+
+    # ---- life ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Train until the coordinator says stop.
+
+        Raises:
+            Stopped: with the coordinator's reason; ``failed`` or ``refused`` if it was not the end of the run.
+        """
+        while True:
+            try:
+                self._live(self._wait_for_view())
+            except ViewEnds as end:
+                self._flush(end.order)
+
+    def _live(self, view: control_pb2.View) -> None:
+        self._prepare(view)
+        self._wait_for(lambda order: order.WhichOneof("kind") == "start" and order.start.view == view.number)
+        self.previous = None
+        if self.training is not None:
+            self.training.run()
+            self._finished()
+        while True:  # a spare, or done: answer peers until the next order
+            self.pump(1.0)
+
+    def _finished(self) -> None:
+        assert self.training is not None and self.state is not None
+        report = control_pb2.Report(finished=control_pb2.Finished(view=self.view, step=self.training.step))
+        report.finished.fingerprints.extend(self._fingerprints())
+        self.wire.report(report)
+
+    # ---- what arrives ----------------------------------------------------------------------
+
+    def pump(self, timeout: float = 0.0) -> None:
+        """Handle everything that has arrived, waiting up to ``timeout`` for the first of it."""
+        for event in self.wire.poll(timeout):
+            if isinstance(event, OrderEvent):
+                self._order(event.order)
+            elif isinstance(event, Received):
+                self._received(event.sender, event.header, event.payload)
+            elif not isinstance(event, (PeerLost, CoordinatorLost, CoordinatorBack)):
+                raise TypeError(event)
+        if self.training is not None:
+            self.training.tick()
+
+    def _order(self, order: control_pb2.Order) -> None:
+        kind = order.WhichOneof("kind")
+        if kind == "stop":
+            raise Stopped(order.stop)
+        if kind == "flush":
+            if order.flush.view > self.view:
+                raise ViewEnds(order.flush)
+        elif kind in ("view", "start"):
+            self._orders.append(order)
+
+    def _received(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+        kind = header.kind
+        if header.view != self.view:
+            return  # of a view that this node has left
+        if kind in MAIL_KINDS:
+            self._mail[kind, header.step, header.microbatch] = (header, payload)
+        elif kind in ROUND_KINDS:
+            # Rounds of the view before may still be finished while this one is prepared.
+            old = self.training is None or header.round <= self.training.base_round
+            training = self.previous if old else self.training
+            if training is not None and header.section in training.links:
+                training.links[header.section].handle(sender, header, payload)
+        elif kind == data_pb2.STATE_REQUEST:
+            self._server.request(sender, header.text)
+        elif kind == data_pb2.STATE:
+            self._states[header.text] = (header, payload)
+        elif self.training is not None:
+            self.training.handle(sender, header, payload)
+
+    def take(self, kind: int, step: int, microbatch: int) -> tuple[data_pb2.Header, npt.NDArray[np.uint8]]:
+        """Wait for one message from a neighbour."""
+        key = (kind, step, microbatch)
+        while key not in self._mail:
+            self.pump(0.2)
+        return self._mail.pop(key)
+
+    def _wait_for(self, wanted: Any) -> control_pb2.Order:
+        while True:
+            for order in list(self._orders):
+                if wanted(order):
+                    self._orders.remove(order)
+                    return order
+            self.pump(1.0)
+
+    def _wait_for_view(self) -> control_pb2.View:
+        return self._wait_for(lambda order: order.WhichOneof("kind") == "view" and order.view.number > self.view).view
+
+    # ---- between views ---------------------------------------------------------------------
+
+    def _flush(self, flush: control_pb2.Flush) -> None:
+        """Stop where we are; from here on nothing of the old view is sent, and only the answer tells how far it got."""
+        self.wire.leave_view()
+        self._mail.clear()
+        self._states.clear()
+        self._orders.clear()
+        answer = control_pb2.Flushed(view=flush.view, step=self.step)
+        if self.training is not None and self.training.started:
+            self.previous = self.training  # a view that never started leaves nothing to finish; keep the one before
+        self.training = None
+        if self.previous is not None:
+            answer.ready_step = self.previous.ready_step
+            answer.norm = self.previous.committed_norm
+        if self.state is not None:
+            answer.layers.extend(self.state.layers)
+            for name, section in self.state.sections.items():
+                answer.sections.append(control_pb2.SectionState(section=name, round=section.round, chain=section.chain))
+        self.wire.report(control_pb2.Report(flushed=answer))
+
+    def _prepare(self, view: control_pb2.View) -> None:
+        """Take up the place that the view gives this node, with everything that belongs there."""
+        self.view = view.number
+        self._members = {member.name for member in view.members}
+        self._server = StateServer(self.send)
+        self.wire.enter(view.number, view.members)
+        plan = Plan.from_json(view.plan)
+        if view.checkpoint >= 0:
+            self.state, self.previous = None, None
+        self._catch_up(view)
+        self.step = view.step
+        old = self.state
+        self._server.open(old)
+        member = self.name in plan.nodes
+        if not member:
+            new = None
+        elif old is not None and old.same_place(self.definition, plan, self.name):
+            new = old
+        else:
+            new = StageState(self.definition, self.job, plan, self.name, self.optimizer, self.device)
+            load_state(self, new, old, view)
+        position = Position(view.step, view.cursor, tuple(view.redo))
+        round = max((state.round for state in view.sections), default=0)
+        if new is not None:
+            for section in new.sections.values():
+                section.restart_chain(view.number, round)
+            self.training = Training(self, new, plan, position)
+        self.state = new
+        prepared = control_pb2.Prepared(view=view.number)
+        if new is not None:
+            prepared.fingerprints.extend(self._fingerprints())
+        self.wire.report(control_pb2.Report(prepared=prepared))
+
+    def _catch_up(self, view: control_pb2.View) -> None:
+        """Finish what the old view agreed on: the committed step, the rounds that some member has applied."""
+        previous = self.previous
+        if previous is None:
+            return
+        if previous.gradient and view.step == self.step + 1 and previous.ready_step == view.step:
+            previous.commit_late(view.norm)
+        targets = {state.section: state.round for state in view.sections}
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        while behind := previous.behind(targets):
+            if not previous.gradient:
+                previous.chase(behind)
+                self.pump(0.1)
+            if previous.gradient or time.monotonic() > deadline:
+                self.wire.report(
+                    control_pb2.Report(
+                        warning=control_pb2.Warning(
+                            node=self.name, message="results of the last round were not to be had: takes a peer's state"
+                        )
+                    )
+                )
+                self.state = None
+                return
+        previous.end()
+
+    def send(self, to: str, header: data_pb2.Header, payload: Payload, priority: int) -> None:
+        """Send to a member of this view; what is meant for one that has gone is dropped."""
+        if to in self._members:
+            self.wire.send(to, header, payload, priority)
+
+    def state_of(self, name: str) -> tuple[data_pb2.Header, npt.NDArray[np.uint8]] | None:
+        """A tensor that a holder has sent, once."""
+        return self._states.pop(name, None)
+
+    def _fingerprints(self) -> list[control_pb2.Fingerprint]:
+        assert self.state is not None
+        gradient = self.job.updates.mode == "gradient"
+        return [
+            control_pb2.Fingerprint(section=name, round=section.round, content=section.fingerprint(gradient))
+            for name, section in self.state.sections.items()
+        ]
+
+    def warn(self, node: str, message: str) -> None:
+        """Tell the run that something of ``node`` was refused or went wrong."""
+        self.wire.report(control_pb2.Report(warning=control_pb2.Warning(node=node, message=message)))
+
+    def notes(self, values: dict[str, Any]) -> str:
+        return json.dumps(values, separators=(",", ":")) if values else ""
+
+
+def error_of(stopped: Stopped) -> FarflungError | None:
+    """The error that a coordinator's stop means for this node, None if it is the ordinary end."""
+    if stopped.refused:
+        return FarflungError(stopped.why, "", 3)
+    if stopped.failed:
+        return FarflungError(stopped.why, "the coordinator's log says more", 4)
+    return None

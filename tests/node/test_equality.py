@@ -1,0 +1,126 @@
+"""With codec none, training over any cluster shape is the plain loop, up to float rounding."""
+
+import itertools
+
+import pytest
+import torch
+from loopback import Hub, Windows, facts_of
+from plain_loop import plain_losses
+
+from farflung.proto.job import Job
+from farflung.scheduler import Plan
+
+STEPS = 20
+LAYERS = 6  # embedding, 4 blocks, head
+
+SHAPES = {
+    "1x1": (((0, 5),), (6,)),
+    "2x1": (((0, 2), (3, 5)), (6,)),
+    "1x2": (((0, 5),), (4, 2)),
+    "2x2": (((0, 1), (2, 5)), (3, 3)),
+    "3x2": (((0, 0), (1, 3), (4, 5)), (1, 5)),
+}
+
+
+def job_of(family="gpt2", tie=None, schedule="1f1b", recompute=False, precision="fp32", **updates) -> Job:
+    return Job.model_validate(
+        {
+            "run": {"name": "equal", "seed": 3, "steps": STEPS},
+            "model": {"family": family, "layers": 4, "width": 32, "heads": 4, "context": 16, "tie": tie},
+            "data": {"text": ["none.txt"]},
+            "train": {
+                "batch": 12,
+                "microbatch": 2,
+                "learning_rate": 3e-3,
+                "warmup_steps": 5,
+                "weight_decay": 0.1,
+                "eval_every": 10,
+                "precision": precision,
+                "recompute": recompute,
+            },
+            "parallel": {"schedule": schedule},
+            "updates": {"mode": "gradient", "block": 1024, **updates},
+            "checkpoint": {"every": 0},
+        }
+    )
+
+
+def plan_of(shape: str, schedule: str) -> Plan:
+    stages, shares = SHAPES[shape]
+    pipelines = tuple(tuple(f"n{d}{s}" for s in range(len(stages))) for d in range(len(shares)))
+    return Plan(pipelines=pipelines, stages=stages, microbatches=shares, schedule=schedule)
+
+
+def train(job: Job, plan: Plan):
+    facts = facts_of(samples=100, validation=10, context=16, vocabulary=29, steps=STEPS)
+    data = Windows(facts)
+    hub = Hub(job, facts)
+    for name in plan.nodes:
+        hub.start(name, data)
+    hub.begin(plan, plan.nodes, checkpoint=0)
+    outcome = hub.finish(plan.nodes)
+    assert not hub.errors, hub.errors
+    return outcome, facts, data
+
+
+def check(job: Job, shape: str, tolerance: float) -> None:
+    outcome, facts, data = train(job, plan_of(shape, job.parallel.schedule))
+    wanted = plain_losses(job, facts, data, STEPS, bf16=job.train.precision == "bf16")
+    got = [outcome.losses[step] for step in range(1, STEPS + 1)]
+    assert got == pytest.approx(wanted, abs=tolerance)
+    assert wanted[-1] < wanted[0] - 0.05  # it learns, so equality says something
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    assert outcome.samples == STEPS * job.train.batch
+    assert sorted(outcome.evals) == [10, 20]
+
+
+PAIRWISE = [
+    ("1x1", "gpt2", True, "gpipe", False),
+    ("1x1", "llama", False, "1f1b", True),
+    ("2x1", "gpt2", False, "1f1b", False),
+    ("2x1", "gpt_neox", True, "gpipe", True),
+    ("1x2", "llama", True, "gpipe", False),
+    ("1x2", "gpt_neox", False, "1f1b", False),
+    ("2x2", "gpt2", True, "1f1b", True),
+    ("2x2", "llama", False, "gpipe", False),
+    ("3x2", "gpt2", True, "1f1b", False),
+    ("3x2", "gpt_neox", False, "gpipe", True),
+    ("3x2", "llama", True, "1f1b", True),
+]
+
+
+@pytest.mark.parametrize(("shape", "family", "tie", "schedule", "recompute"), PAIRWISE)
+def test_equal_to_the_plain_loop(shape, family, tie, schedule, recompute):
+    check(job_of(family, tie, schedule, recompute), shape, 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("tie", [False, True])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox"])
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_equal_to_the_plain_loop_in_every_combination(shape, family, tie, schedule, recompute):
+    check(job_of(family, tie, schedule, recompute), shape, 1e-4)
+
+
+@pytest.mark.parametrize(("shape", "family"), [("2x2", "gpt2"), ("3x2", "llama")])
+def test_bf16_is_close_to_the_plain_loop(shape, family):
+    check(job_of(family, precision="bf16"), shape, 2e-2)
+
+
+@pytest.mark.parametrize("pattern", ["publishers", "all_to_all"])
+def test_patterns_give_the_same_sum(pattern):
+    check(job_of(pattern=pattern), "2x2", 1e-4)
+
+
+def test_sgd_with_momentum():
+    job = job_of()
+    job = job.model_copy(
+        update={
+            "train": job.train.model_copy(
+                update={"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.3, "weight_decay": 0.0}
+            )
+        }
+    )
+    check(job, "2x2", 1e-4)
