@@ -153,8 +153,12 @@ def run(
     read = load_job(job, check_codec=_check_codec)
     code = tuple({one.partition(":")[0] for one in (read.model.build, read.data.build) if one})
     plan = LocalRun(job, state or Path("runs") / read.run.name, nodes, device, code, insecure, output.debug)
-    with screen(output) as view:
-        return run_here(plan, view.show)
+    try:
+        with screen(output) as view:
+            return run_here(plan, view.show)
+    except KeyboardInterrupt:
+        output.note("everyone has left; the same command goes on from the newest checkpoint")
+        raise
 
 
 @command(coordinator)

@@ -118,7 +118,7 @@ def test_an_address_that_nobody_can_dial(
     coordinator: tuple[Link, Path], join: Callable[..., Any], closed_port: int
 ) -> None:
     address = f"127.0.0.1:{closed_port}"
-    done = join(coordinator[0], "--advertise", address)
+    done = join(coordinator[0], "--listen", "127.0.0.1:0", "--advertise", address)
     assert done.status == 3
     assert address in done.error["message"] and "--advertise" in done.error["hint"]
 
