@@ -92,6 +92,8 @@ class State:
     broken: frozenset[tuple[str, str]] = frozenset()
     complaints: tuple[tuple[float, str, str], ...] = ()
     accused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    ended: float | None = None
+    """When the last node finished, while the last checkpoint is waited for."""
     disagreements: int = 0
     ticked: float | None = None
     why: str = "waiting for nodes"
@@ -120,8 +122,9 @@ class Membership:
         if isinstance(event, s.Tick):
             return self._tick(state, now)
         if isinstance(event, s.CheckpointComplete):
-            newer = event.position.step >= state.newest.step
-            return (replace(state, newest=event.position) if newer else state), []
+            if event.position.step < state.newest.step:
+                return state, []
+            return self._check_finished(replace(state, newest=event.position), now)
         if isinstance(event, s.Joined):
             return self._joined(state, event, now)
         node = state.nodes.get(event.name)
@@ -149,7 +152,7 @@ class Membership:
             current = state.view is not None and event.view == state.view.number
             return (replace(state, reported={**state.reported, event.name: best}) if current else state), []
         if isinstance(event, s.Finished):
-            return self._finished(state, event)
+            return self._finished(state, event, now)
         if isinstance(event, s.Accused):
             return self._accused(state, event)
         return state, []
@@ -224,7 +227,7 @@ class Membership:
             if node.name in state.view.plan.nodes and node.name not in state.finished:
                 state, more = self._begin(state, sentence, now)
                 return state, effects + more
-            state, more = self._check_finished(state)
+            state, more = self._check_finished(state, now)
             return state, effects + more
         if state.phase == PREPARING and change and node.name in change.awaited:
             assert state.pinned is not None
@@ -272,8 +275,12 @@ class Membership:
         change = state.change
         if state.phase == WAITING:
             return self._waiting(state, now)
+        if state.phase == TRAINING and state.finished:
+            return self._check_finished(state, now)
         if state.phase == TRAINING:
             return self._newcomers(state, now)
+        if state.phase == DONE:
+            return state, []
         assert change is not None
         if state.phase == FLUSHING and now - change.began > state.rules.flush_s:
             silent = change.awaited - set(change.flushed)
@@ -356,7 +363,7 @@ class Membership:
             for node in state.nodes.values()
             if node.attending and not node.passed_over and not _in_view(state, node.name, view)
         ]
-        if not new or not self._settled(state, now) or state.finished:
+        if not new or not self._settled(state, now):
             return state, []
         state, effects = self._measure(state, new, now)
         if not all(state.nodes[node.name].measured for node in new):
@@ -391,7 +398,9 @@ class Membership:
         nodes = {name: replace(node, passed_over=False) for name, node in state.nodes.items()}
         change = Change(number, why, now, awaited=awaited)
         sentence = f"view {number} is being made: {why}"
-        state = replace(state, phase=FLUSHING, number=number, nodes=nodes, change=change, finished={}, why=sentence)
+        state = replace(
+            state, phase=FLUSHING, number=number, nodes=nodes, change=change, finished={}, ended=None, why=sentence
+        )
         to = tuple(sorted(name for name in awaited if nodes[name].attending))
         return state, [s.SendFlush(to, number, why)] if to else []
 
@@ -504,14 +513,16 @@ class Membership:
 
     # ---- the end -------------------------------------------------------------------------------
 
-    def _finished(self, state: State, event: s.Finished) -> Result:
+    def _finished(self, state: State, event: s.Finished, now: float) -> Result:
         if state.phase != TRAINING or state.view is None or event.view != state.view.number:
             return state, []
-        return self._check_finished(replace(state, finished={**state.finished, event.name: event}))
+        return self._check_finished(replace(state, finished={**state.finished, event.name: event}), now)
 
-    def _check_finished(self, state: State) -> Result:
-        assert state.view is not None
-        if not state.finished or set(state.view.plan.nodes) - set(state.finished):
+    def _check_finished(self, state: State, now: float) -> Result:
+        """Done when every node of the plan is, and the checkpoint of the last step is complete or given up."""
+        if state.phase != TRAINING or state.view is None or not state.finished:
+            return state, []
+        if set(state.view.plan.nodes) - set(state.finished):
             return state, []
         clash = disagreement({name: answer.fingerprints for name, answer in state.finished.items()})
         step = max(answer.step for answer in state.finished.values())
@@ -519,9 +530,17 @@ class Membership:
         if clash:
             state = replace(state, phase=DONE, why=f"at the end, {clash}")
             stop = s.SendStop(everybody, state.why, failed=True)
-            return state, [stop, s.Fail(state.why, "the last checkpoint before the end is good: see `farflung status`")]
+            return state, [stop, s.Fail(state.why, "the checkpoints before the end are good: see `farflung status`")]
+        effects: list[s.Effect] = []
+        if state.newest.step < step:
+            since = now if state.ended is None else state.ended
+            if now - since <= state.rules.last_checkpoint_s and state.nodes:
+                why = f"all {step} steps are trained; waiting for the last checkpoint"
+                return replace(state, ended=since, why=why), []
+            lost = f"the checkpoint of step {step} did not arrive; the newest is of step {state.newest.step}"
+            effects.append(s.Say("warning", "", lost))
         why = f"the run is done: {step} steps"
-        return replace(state, phase=DONE, why=why), [s.Finish(step, why), s.SendStop(everybody, why)]
+        return replace(state, phase=DONE, why=why), [*effects, s.Finish(step, why), s.SendStop(everybody, why)]
 
 
 def disagreement(answers: Mapping[str, tuple[s.Fingerprint, ...]]) -> str:

@@ -39,6 +39,7 @@ class Rules:
     measure_s: float = 15.0
     flush_s: float = 60.0
     prepare_s: float = 600.0
+    last_checkpoint_s: float = 120.0
     silence_s: float = 5.0
     return_s: float = 5.0
 
@@ -86,7 +87,7 @@ def resume(
         norm = next((answer.norm for answer in known.values() if answer.step == step), 0.0)
     else:
         position, norm = _after_delta(rules, base, known, reported), 0.0
-    sections, dissent = _sections(known)
+    sections, dissent = _sections(known, judge=pinned is None)
     current = {
         name
         for name, answer in known.items()
@@ -123,8 +124,11 @@ def _after_delta(
     return base.position.after(step, rules.batch, again)
 
 
-def _sections(known: Mapping[str, Flushed]) -> tuple[dict[str, Section], set[str]]:
-    """Each section at its highest round, with the chain hash that most report there; who reports another."""
+def _sections(known: Mapping[str, Flushed], judge: bool) -> tuple[dict[str, Section], set[str]]:
+    """Each section at its highest round, with the chain hash that most report there; who reports another.
+
+    Nobody is judged after a view that was announced and never started: some nodes have restarted their chains for it.
+    """
     said: dict[str, list[tuple[str, Section]]] = {}
     for name, answer in sorted(known.items()):
         for section in answer.sections:
@@ -135,7 +139,8 @@ def _sections(known: Mapping[str, Flushed]) -> tuple[dict[str, Section], set[str
         there = [(name, section) for name, section in reports if section.round == top]
         chain = Counter(section.chain for _, section in there).most_common(1)[0][0]
         targets[section_name] = Section(section_name, top, chain)
-        dissent |= {name for name, section in there if section.chain != chain}
+        if judge:
+            dissent |= {name for name, section in there if section.chain != chain}
     return targets, dissent
 
 

@@ -279,7 +279,18 @@ def test_done():
     script(s.Left("a", "a1", "done with it"))
     assert script.state.phase == TRAINING and not script.get(s.SendFlush)
     script(s.Finished("d", "d1", 1, 9, print_))
+    assert script.state.why == "all 9 steps are trained; waiting for the last checkpoint"
+    script(s.CheckpointComplete(Position(9, 72)))
     assert script.get(s.Finish) == [s.Finish(9, "the run is done: 9 steps")]
+    assert script.state.phase == DONE
+
+
+def test_done_without_the_last_checkpoint():
+    script = Script().started()
+    script(*(s.Finished(name, name + "1", 1, 9) for name in "abcd")).wait(119)
+    assert script.state.phase == TRAINING
+    script.wait(2)
+    assert "the checkpoint of step 9 did not arrive; the newest is of step 0" in script.get(s.Say)[0].why
     assert script.state.phase == DONE
 
 
@@ -368,9 +379,9 @@ class Cluster(RuleBasedStateMachine):
             assert effect.why
             if isinstance(effect, s.SendView):
                 assert effect.view.number >= self.announced
-                self.announced = effect.view.number
-                for member in effect.view.members:
+                for member in effect.view.members if effect.view.number > self.announced else ():
                     assert self.state.nodes[member.name].session == member.session
+                self.announced = effect.view.number
             if isinstance(effect, s.Dial):
                 fake = self.fakes.get(effect.name)
                 alive = fake is not None and fake.alive and fake.session == effect.session
@@ -634,6 +645,7 @@ class Cluster(RuleBasedStateMachine):
         self.weights_are_the_stream()
         for fake in crew:
             self.feed(s.Finished(fake.name, fake.session, fake.view.number, fake.step))
+        self.checkpoint()
         assert self.state.phase == DONE
 
 

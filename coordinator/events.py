@@ -1,0 +1,72 @@
+"""The events of a run as people and scripts read them (docs/reference.md): plain dictionaries, one function each.
+
+``time`` is seconds since the epoch; everything else is documented with the function that makes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..proto.job import Job
+from .signals import Announcement
+from .store import EvalRow, StepRow
+
+Event = dict[str, Any]
+Emit = Callable[[Event], None]
+
+
+def event(kind: str, **keys: Any) -> Event:
+    """An event of that kind, now."""
+    return {"event": kind, "time": time.time(), **keys}
+
+
+def listening(link: str) -> Event:
+    """The coordinator takes nodes; there is no web page yet."""
+    return event("listening", link=link, page=None)
+
+
+def view(announced: Announcement, job: Job) -> Event:
+    """A view is announced: who trains which layers, who is spare, which codecs, and why."""
+    plan = announced.plan
+    codecs = {
+        "updates": job.updates.codec,
+        "activations": job.activations.forward,
+        "gradients": job.activations.backward,
+        **plan.codecs,
+    }
+    return event(
+        "view",
+        view=announced.number,
+        pipelines=[list(pipeline) for pipeline in plan.pipelines],
+        stages=[list(stage) for stage in plan.stages],
+        microbatches=list(plan.microbatches),
+        spares=sorted(plan.spares),
+        codecs=codecs,
+        step=announced.position.step,
+        why=announced.why,
+    )
+
+
+def step(row: StepRow, steps: int) -> Event:
+    """A finished step, summed over the nodes; ``steps`` is how many the run will have."""
+    return event(
+        "step",
+        step=row.step,
+        steps=steps,
+        view=row.view,
+        loss=row.loss,
+        samples=row.samples,
+        seconds=row.seconds,
+        tokens_per_second=row.tokens / row.seconds if row.seconds > 0 else 0.0,
+        bytes_updates=row.bytes_updates,
+        bytes_activations=row.bytes_activations,
+        bytes_other=row.bytes_other,
+        bytes_dense=row.bytes_dense,
+    )
+
+
+def evaluation(row: EvalRow) -> Event:
+    """An evaluation; ``accuracy`` is None where nothing is counted."""
+    return event("eval", step=row.step, loss=row.loss, accuracy=row.accuracy)

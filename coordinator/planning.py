@@ -1,0 +1,96 @@
+"""The scheduler, asked with a run's numbers: measured devices and links in, a plan of joined nodes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ..proto.job import Facts, Job
+from ..scheduler import Device, Layer, Network, PlanError, Workload, plan
+from ..scheduler.codecs import bits_of
+from ..scheduler.plans import Plan
+from .membership import Planner
+
+_SEARCH_S = 2.0
+_MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0}
+_FORWARD_PART = 1 / 3  # a profile counts forward and backward, the scheduler the forward alone
+
+Links = Mapping[tuple[str, str], tuple[float, float]]
+"""(from, to) -> (seconds one way, bits per second)."""
+
+
+def workload_of(job: Job, facts: Facts) -> Workload:
+    """One step of the job in the scheduler's numbers, layer costs from the profile."""
+    precision_bits = 16.0 if job.train.precision == "bf16" else 32.0
+    reference = 4.0 if job.updates.mode == "delta" else 0.0
+    stages, pipelines = job.parallel.stages, job.parallel.pipelines
+    layers = tuple(
+        Layer(
+            one.name, one.parameters, one.flops_per_sample * _FORWARD_PART, max(1, one.activation_elements_per_sample)
+        )
+        for one in facts.profile.layers
+    )
+    return Workload(
+        layers=layers,
+        batch=job.train.batch,
+        microbatch=job.train.microbatch,
+        stages=None if stages == "auto" else stages,
+        pipelines=None if pipelines == "auto" else pipelines,
+        schedule=job.parallel.schedule,
+        mode=job.updates.mode,
+        update_bits=bits_of(job.updates.codec, 32.0),
+        every=job.updates.every,
+        overlap=job.updates.overlap,
+        pattern=job.updates.pattern,
+        activation_bits=bits_of(job.activations.forward, precision_bits),
+        gradient_bits=bits_of(job.activations.backward, precision_bits),
+        optimizer_bytes=8.0 + _MOMENT_BYTES[job.train.optimizer] + reference,
+        activation_bytes=precision_bits / 8,
+        recompute=job.train.recompute,
+        tied=facts.profile.tied,
+        tokens_per_sample=max(1, facts.context),
+    )
+
+
+def planner_of(
+    workload: Workload, device_of: Callable[[str], Device], links: Callable[[], Links], seed: int = 0
+) -> Planner:
+    """A planner for membership. Where fewer nodes are left than the job's shape wants, it takes fewer pipelines, and
+    fewer stages only when not even one pipeline can be filled.
+    """
+
+    def planner(names: tuple[str, ...], current: Plan | None, broken: frozenset[tuple[str, str]]) -> Plan:
+        if not names:
+            raise PlanError("no node is left")
+        measured = dict(links())
+        for one, other in broken:
+            measured[one, other] = measured[other, one] = (0.0, 0.0)
+        network = Network.measured(
+            [device_of(name) for name in names],
+            {pair: latency for pair, (latency, _) in measured.items()},
+            {pair: bandwidth for pair, (_, bandwidth) in measured.items()},
+        )
+        fitted = fit_shape(workload, len(names))
+        return plan(network, fitted, time_limit=_SEARCH_S, seed=seed, current=current)
+
+    return planner
+
+
+def fit_shape(workload: Workload, nodes: int) -> Workload:
+    """The workload with its wished shape cut down to what ``nodes`` nodes can fill."""
+    stages, pipelines = workload.stages, workload.pipelines
+    if stages is not None:
+        stages = min(stages, nodes)
+    if pipelines is not None:
+        pipelines = max(1, min(pipelines, nodes // (stages or 1)))
+    return replace(workload, stages=stages, pipelines=pipelines)
+
+
+def wanted_nodes(job: Job) -> tuple[int, str]:
+    """How many nodes the first view waits for, and why so many."""
+    stages, pipelines = job.parallel.stages, job.parallel.pipelines
+    shape = (1 if stages == "auto" else stages) * (1 if pipelines == "auto" else pipelines)
+    if shape <= job.parallel.min_nodes or shape == 1:
+        return job.parallel.min_nodes, f"parallel.min_nodes = {job.parallel.min_nodes}"
+    words = [f"{count} {name}" for count, name in ((pipelines, "pipelines"), (stages, "stages")) if count != "auto"]
+    return shape, " of ".join(words)
