@@ -64,7 +64,9 @@ class Trainer:
         definition: ModelDefinition,
         open_data: Callable[[], Dataset],
         device: torch.device,
+        emit: Callable[[dict[str, Any]], None] = lambda event: None,
     ) -> None:
+        self.emit = emit
         self.wire, self.name, self.job, self.facts = wire, name, job, facts
         self.definition, self.device = definition, device
         self._open_data = open_data
@@ -105,11 +107,28 @@ class Trainer:
         self._prepare(view)
         self._wait_for(lambda order: order.WhichOneof("kind") == "start" and order.start.view == view.number)
         self.previous = None
+        self._tell(view)
         if self.training is not None:
             self.training.run()
             self._finished()
         while True:  # a spare, or done: answer peers until the next order
             self.pump(1.0)
+
+    def _tell(self, view: control_pb2.View) -> None:
+        """Show the person at this node what the view makes of it."""
+        plan = Plan.from_json(view.plan)
+        self.emit(
+            {
+                "event": "view",
+                "time": time.time(),
+                "view": view.number,
+                "pipelines": plan.pipelines,
+                "stages": plan.stages,
+                "spares": list(plan.spares),
+                "codecs": plan.codecs,
+                "why": plan.spares.get(self.name) or view.why,
+            }
+        )
 
     def _finished(self) -> None:
         assert self.training is not None and self.state is not None

@@ -129,7 +129,7 @@ class Training:
         microbatches = [share[i : i + train.microbatch] for i in range(0, len(share), train.microbatch)]
         scale = 1.0
         if self.state.model.is_last:
-            # The mean over the target tokens: of the whole step where gradients are summed over pipelines, else of ours.
+            # The mean over target tokens: of the whole step where pipelines' gradients are summed, else of our own.
             targets = self.state.model.target_count(self.trainer.data.batch(share[:1])[1])
             scale /= targets * (train.batch if self.gradient else len(share))
         self.state.zero_gradients()
@@ -379,3 +379,5 @@ class Training:
         if self.state.model.is_last:
             done.loss_sum, done.tokens, done.samples = tally.loss_sum, tally.tokens, tally.samples
         self.trainer.wire.report(control_pb2.Report(step=done))
+        loss = {"loss": tally.loss_sum / tally.tokens} if tally.tokens else {}
+        self.trainer.emit({"event": "step", "time": time.time(), "step": step, "seconds": seconds, **loss})

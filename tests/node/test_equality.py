@@ -1,9 +1,7 @@
 """With codec none, training over any cluster shape is the plain loop, up to float rounding."""
 
-import itertools
 
 import pytest
-import torch
 from loopback import Hub, Windows, facts_of
 from plain_loop import plain_losses
 
