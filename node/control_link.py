@@ -144,7 +144,10 @@ class ControlLink:
 
     async def _read_orders(self, call: rpc.PeerCall) -> None:
         while True:
-            order = await call.read()
+            try:
+                order = await call.read()
+            except rpc.BROKEN:  # its status says more
+                break
             if order is rpc.END:
                 break
             if order.term < self.term:

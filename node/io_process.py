@@ -43,7 +43,6 @@ log = logging.getLogger("farflung.io")
 
 BURST_SECONDS = 0.5
 BURST_BYTES = 16 << 20
-PROBE_PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,7 @@ class WireConfig:
     heartbeat: float = 1.0  # seconds
     send_limit: int = 2 << 30  # bytes that wait for the network before Wire.send waits
     receive_limit: int = 1 << 30  # bytes that wait for the trainer before streams are not read on
+    probe_patience: float = 5.0  # seconds that a link which is to be measured may take to connect or to answer
     patience: float = 120.0  # seconds without progress after which a fetch or store gives up
 
     @property
@@ -218,7 +218,7 @@ class IoProcess:
                 peers = [control.Member.FromString(peer) for peer in arguments[0]]
                 payload = (await self._measure(peers)).SerializeToString()
             else:
-                payload = json.dumps(self._traffic.sent | self._traffic.dropped).encode()
+                payload = json.dumps({**self._traffic.sent, **self._traffic.dropped}).encode()
             lent = self._inbox.lend(payload)
         except FarflungError as error:
             lent, problem, hint, status = b"", error.message, error.hint, error.status
@@ -277,7 +277,12 @@ class IoProcess:
             try:
                 links.links.append(
                     await measure(
-                        link, self.config.name, self._next_transfer, BURST_SECONDS, BURST_BYTES, PROBE_PATIENCE
+                        link,
+                        self.config.name,
+                        self._next_transfer,
+                        BURST_SECONDS,
+                        BURST_BYTES,
+                        self.config.probe_patience,
                     )
                 )
             finally:

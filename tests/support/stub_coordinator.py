@@ -1,4 +1,4 @@
-"""A coordinator of a hundred lines for tests of the node's side: it records, obeys the test, and misbehaves on order."""
+"""A small coordinator for tests of the node's side: it records, obeys the test, and misbehaves on order."""
 
 import asyncio
 import contextlib

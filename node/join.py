@@ -1,0 +1,199 @@
+"""Joining a run: find the coordinator, check that it is the right one, show the ticket, get a certificate."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from .. import __version__
+from ..proto import PROTOCOL, rpc
+from ..proto.control_pb2 import Device, JoinReply, JoinRequest
+from ..proto.errors import FarflungError, Refused
+from ..proto.job import Facts, Job
+from ..proto.link import Link, join_address, split_address
+from . import identity
+from .io_process import WireConfig
+
+CONNECT_TIMEOUT = 10.0
+JOIN_TIMEOUT = 60.0
+"""Seconds for the coordinator's answer: it dials back first, and may still be preparing its data."""
+
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What the coordinator answered. ``config`` starts the Wire on the port that the coordinator dialled back."""
+
+    name: str
+    session: str
+    secret: str = field(repr=False)
+    credentials: rpc.Credentials
+    job: Job
+    facts: Facts
+    term: int
+    address: str  # HOST:PORT where peers reach this node
+    config: WireConfig = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A coordinator that answers at the link's address and is the one that the link names."""
+
+    authority: bytes  # PEM; empty for a run without TLS
+    local_host: str  # this machine's address on the way there
+
+
+def find(link: Link) -> Found:
+    """Resolves, connects and checks the fingerprint, without joining (`farflung doctor` calls this too).
+
+    FarflungError, each with a hint: the name does not resolve, nothing listens there, the machine does not answer,
+    another coordinator is there.
+    """
+    try:
+        socket.getaddrinfo(link.host, link.port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise FarflungError(
+            f"the coordinator's name {link.host} does not resolve: {error.strerror}",
+            "check the link; from outside, the coordinator needs --advertise HOST:PORT with a name known here",
+        ) from error
+    try:
+        with socket.create_connection((link.host, link.port), CONNECT_TIMEOUT) as connection:
+            local_host = str(connection.getsockname()[0])
+    except ConnectionRefusedError as error:
+        raise FarflungError(
+            f"nothing listens at {link.address}: connection refused",
+            "is `farflung coordinator start` running there, and the port open?",
+        ) from error
+    except (TimeoutError, OSError) as error:
+        raise FarflungError(
+            f"no connection to the coordinator at {link.address}: {error}",
+            "check the network and the firewall between here and there",
+        ) from error
+    authority = b""
+    if not link.insecure:
+        authority = identity.pinned_authority(link.host, link.port, link.fingerprint, CONNECT_TIMEOUT)
+    return Found(authority, local_host)
+
+
+def join(
+    link: Link, device: Device, name: str = "", advertise: str = "", cache: Path | None = None, listen: str = ""
+) -> Joined:
+    """Joins the run of `link` and returns what the coordinator gave.
+
+    name       wished for; empty: the coordinator picks one.
+    advertise  HOST or HOST:PORT where peers reach this node; empty: this machine's address on the way to the
+               coordinator. The node listens on that port (any free one without it).
+    cache      folder that keeps the node's key for the next join.
+    listen     HOST:PORT to listen on, where it differs from what is advertised (behind a forwarded port).
+
+    FarflungError as in `find`, and when the port is taken; Refused with the coordinator's sentence.
+    """
+    if name and not _NAME.match(name):
+        raise FarflungError(
+            f"{name!r} is no name for a node", "use letters, digits, '-', '_' and '.', at most 63, e.g. --name lab-3"
+        )
+    cache = cache or Path.home() / ".cache" / "farflung"
+    found = find(link)
+    host, port = _advertised(advertise, found.local_host)
+    with _reserve(listen or _listen_on(host, port, bool(advertise))) as waiting:
+        bound_host, bound_port = waiting.getsockname()[:2]
+        address = join_address(host, port or bound_port)
+        key = identity.load_key(cache, link.run, name) if name else None
+        key = key or identity.make_key()
+        request = JoinRequest(
+            version=__version__, protocol=PROTOCOL, run=link.run, ticket=link.ticket, name=name, address=address
+        )
+        request.device.CopyFrom(device)
+        if found.authority:
+            request.certificate_request = identity.certificate_request(key, name)
+        reply = _ask(link, found.authority, request)
+    if not link.insecure:
+        identity.save_key(cache, link.run, reply.name, key)
+    credentials = rpc.Credentials(found.authority, reply.certificate, key) if found.authority else rpc.Credentials()
+    config = WireConfig(
+        run=link.run,
+        name=reply.name,
+        session=reply.session,
+        secret=reply.secret,
+        coordinator=link.address,
+        listen=join_address(bound_host, bound_port),
+        authority=credentials.authority,
+        certificate=credentials.certificate,
+        key=credentials.key,
+    )
+    return Joined(
+        reply.name,
+        reply.session,
+        reply.secret,
+        credentials,
+        Job.model_validate_json(reply.job),
+        Facts.model_validate_json(reply.facts),
+        reply.term,
+        address,
+        config,
+    )
+
+
+def _ask(link: Link, authority: bytes, request: JoinRequest) -> JoinReply:
+    with rpc.blocking_coordinator_channel(link.address, authority) as channel:
+        try:
+            reply: JoinReply = rpc.coordinator_stub(channel).Join(request, timeout=JOIN_TIMEOUT)
+        except grpc.RpcError as error:
+            code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
+            details = (error.details() or "") if isinstance(error, grpc.Call) else str(error)
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise FarflungError(
+                    f"the coordinator at {link.address} did not answer within {JOIN_TIMEOUT:.0f} s",
+                    "look at its terminal: it may still be preparing the data",
+                ) from error
+            if code is grpc.StatusCode.UNIMPLEMENTED:
+                raise FarflungError(
+                    f"what answers at {link.address} is no farflung coordinator", "check HOST:PORT of the link"
+                ) from error
+            raise FarflungError(
+                f"the coordinator at {link.address} ended the connection: {details.split(': ')[-1][:200] or code.name}",
+                "is it a run with TLS and the link without, or the reverse? copy the whole join line again",
+            ) from error
+    if reply.refused:
+        sentence, _, hint = reply.refused.partition("\n")
+        raise Refused(sentence, hint)
+    return reply
+
+
+def _advertised(advertise: str, local_host: str) -> tuple[str, int]:
+    """(host, port or 0) that peers are told."""
+    if not advertise:
+        return local_host, 0
+    if re.fullmatch(r"[^:]+|\[[^\]]+\]", advertise):  # a host alone
+        return advertise.strip("[]"), 0
+    return split_address(advertise, "--advertise")
+
+
+def _listen_on(host: str, port: int, advertised: bool) -> str:
+    """Where to listen: on loopback alone where the coordinator is on this machine, else on every interface."""
+    if ":" in host:
+        return join_address("::1" if host == "::1" and not advertised else "::", port)
+    return join_address(host if host.startswith("127.") else "0.0.0.0", port)
+
+
+def _reserve(listen: str) -> socket.socket:
+    """A listening socket: the coordinator dials the node back before it accepts it, and the port is then the node's."""
+    host, port = split_address(listen, "the address to listen on")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    waiting = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        waiting.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        waiting.bind((host, port))
+        waiting.listen(16)
+    except OSError as error:
+        waiting.close()
+        raise FarflungError(
+            f"cannot listen on {listen}: {error.strerror or error}",
+            "stop what listens there, or choose another port with --advertise HOST:PORT",
+        ) from error
+    return waiting

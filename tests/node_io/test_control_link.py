@@ -1,0 +1,228 @@
+"""The control stream, artifacts and checkpoint shards against a small coordinator that can go away and misbehave."""
+
+import contextlib
+import json
+import time
+
+import numpy as np
+import pytest
+from stub_coordinator import StubCoordinator
+from wires import Nodes, kill, receive, wait_for
+
+from farflung.node.wire import CoordinatorBack, CoordinatorLost, OrderEvent, PeerLost
+from farflung.proto import control_pb2 as control
+from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.errors import FarflungError, RunFailed
+
+
+@pytest.fixture
+def coordinator():
+    with contextlib.closing(StubCoordinator()) as stub:
+        yield stub
+
+
+def start(nodes, coordinator, name="a", **settings):
+    settings = {"coordinator": coordinator.address, "secret": "s3cret", "heartbeat": 0.2, "patience": 3.0, **settings}
+    return nodes.start(name, **settings)
+
+
+@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+@pytest.mark.parametrize("secure", [False, True], ids=["insecure", "tls"])
+def test_hello_heartbeats_orders_reports_goodbye(process, secure, authority, certificates):
+    trust = (authority.certificate, authority.key) if secure else None
+    with (
+        contextlib.closing(StubCoordinator(trust)) as coordinator,
+        contextlib.closing(Nodes(process, certificates if secure else None)) as nodes,
+    ):
+        wire = start(nodes, coordinator)
+        wire.doing = "loading data"
+        coordinator.wait("heartbeat", 2)
+        assert coordinator.kinds()[0] == "hello" and coordinator.reports[0].hello.session == "a-1"
+        assert coordinator.sessions == [("a", "a-1", "s3cret")]
+        time.sleep(0.5)
+        beat = coordinator.wait("heartbeat", 4)[-1]
+        assert beat.doing == "loading data" and 0.2 < beat.trainer_age < 5
+        coordinator.order(notice=control.Notice(message="spare for now"))
+        assert wait_for(wire, OrderEvent).order.notice.message == "spare for now"
+        wire.report(control.Report(prepared=control.Prepared(view=3)))
+        assert coordinator.wait("prepared")[0].view == 3
+        wire.close("interrupted")
+        assert coordinator.wait("goodbye")[0].why == "interrupted"
+
+
+def test_the_coordinator_goes_away_and_comes_back(coordinator, thread_nodes):
+    wire = start(thread_nodes, coordinator)
+    coordinator.wait("hello")
+    port = coordinator.port
+    coordinator.close()
+    wait_for(wire, CoordinatorLost)
+    for step in range(5):
+        wire.report(control.Report(eval=control.EvalDone(step=step)))
+    thread_nodes.enter(7)
+    time.sleep(0.5)
+    assert not [event for event in wire.poll() if isinstance(event, CoordinatorLost)]  # said once
+    with contextlib.closing(StubCoordinator(term=2, port=port)) as restarted:
+        assert wait_for(wire, CoordinatorBack).term == 2
+        assert restarted.wait("hello")[0].view == 7
+        assert [done.step for done in restarted.wait("eval", 5)] == list(range(5))
+        restarted.order(term=1, notice=control.Notice(message="from the past"))
+        restarted.order(notice=control.Notice(message="now"))
+        assert wait_for(wire, OrderEvent).order.notice.message == "now"
+        assert wire.statistics()["order of an older term"] == 1
+        wire.close("")
+
+
+def test_a_coordinator_that_sends_no_first_order_is_back_all_the_same(coordinator, thread_nodes):
+    wire = start(thread_nodes, coordinator)
+    coordinator.wait("hello")
+    port = coordinator.port
+    coordinator.close()
+    wait_for(wire, CoordinatorLost)
+    with contextlib.closing(StubCoordinator(term=2, port=port)) as restarted:
+        restarted.greets = False
+        wait_for(wire, CoordinatorBack)
+        wire.close("")
+
+
+def test_a_coordinator_that_is_away_from_the_start(thread_nodes):
+    wire = thread_nodes.start("a", coordinator="127.0.0.1:9")
+    assert "refused" in wait_for(wire, CoordinatorLost).why
+
+
+def test_a_fenced_session_is_told_to_stop(coordinator, thread_nodes):
+    coordinator.refuse_attend = "node a has come back in another session"
+    wire = start(thread_nodes, coordinator)
+    stop = wait_for(wire, OrderEvent).order.stop
+    assert stop.refused and stop.why == coordinator.refuse_attend
+    time.sleep(0.5)
+    assert len(coordinator.sessions) == 1
+
+
+def test_a_broken_link_is_evidence(coordinator, processes):
+    a = start(processes, coordinator)
+    b = processes.start("b")
+    processes.enter(1)
+    b.send("a", Header(kind=Kind.STATE), b"1")
+    receive(a)
+    begin = time.monotonic()
+    kill(b)
+    assert wait_for(a, PeerLost).peer == "b"
+    assert coordinator.wait("evidence")[0].peer == "b"
+    assert time.monotonic() - begin < 1.0
+
+
+def test_a_measure_order_is_answered_without_the_trainer(coordinator, thread_nodes):
+    start(thread_nodes, coordinator)
+    thread_nodes.start("b")
+    coordinator.wait("hello")
+    coordinator.order(measure=control.Measure(peers=thread_nodes.members()))
+    links = coordinator.wait("links")[0].links
+    assert [(getattr(link, "from"), link.to) for link in links] == [("a", "b")]
+    assert links[0].bandwidth_bps > 1e7
+
+
+def test_a_step_report_carries_the_bytes_since_the_last(coordinator, thread_nodes):
+    a, b = start(thread_nodes, coordinator), thread_nodes.start("b")
+    thread_nodes.enter(1)
+    for size in (1000, 2000):
+        a.send("b", Header(kind=Kind.ACTIVATION), bytes(size))
+        a.send("b", Header(kind=Kind.CONTRIBUTION), bytes(10 * size))
+        receive(b, 2)
+        a.report(control.Report(step=control.StepDone(step=size)))
+    first, second = coordinator.wait("step", 2)
+    assert 1000 < first.bytes_activations < 1100 and 10_000 < first.bytes_updates < 10_100
+    assert 2000 < second.bytes_activations < 2100 and 20_000 < second.bytes_updates < 20_100
+
+
+# ---- artifacts -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tokens(coordinator):
+    data = np.random.default_rng(1).bytes(1_000_001)
+    coordinator.artifacts["data/tokens"] = data
+    return data
+
+
+def test_fetch_whole_part_and_nothing(coordinator, tokens, nodes):
+    wire = start(nodes, coordinator)
+    assert wire.describe("data/tokens").size == len(tokens)
+    assert wire.fetch("data/tokens") == tokens
+    assert wire.fetch("data/tokens", 70_000, 200_000) == tokens[70_000:270_000]
+    assert wire.fetch("data/tokens", 1_000_000, 1) == tokens[-1:]
+    assert wire.fetch("data/tokens", 5, 0) == b""
+    with pytest.raises(FarflungError, match="which has 1000001"):
+        wire.fetch("data/tokens", 1_000_000, 2)
+
+
+def test_damaged_and_cut_pieces_are_asked_for_again_from_there(coordinator, tokens, thread_nodes):
+    coordinator.damage["data/tokens", 5] = 2
+    coordinator.cut["data/tokens"] = 1
+    wire = start(thread_nodes, coordinator)
+    assert wire.fetch("data/tokens") == tokens
+    offsets = [offset for offset, _ in coordinator.ranges]
+    assert offsets[0] == 0 and offsets[-1] == 5 * coordinator.piece_size and len(offsets) == 3
+
+
+def test_a_source_that_stays_damaged_is_given_up(coordinator, tokens, thread_nodes):
+    coordinator.damage["data/tokens", 5] = 1000
+    wire = start(thread_nodes, coordinator)
+    with pytest.raises(RunFailed, match="piece 5 of data/tokens came with a wrong digest 5 times"):
+        wire.fetch("data/tokens")
+
+
+def test_an_artifact_that_is_not_there(coordinator, thread_nodes):
+    wire = start(thread_nodes, coordinator)
+    with pytest.raises(FarflungError, match="there is no artifact model/x"):
+        wire.fetch("model/x")
+
+
+def test_a_coordinator_that_stays_away_ends_a_fetch(thread_nodes):
+    wire = thread_nodes.start("a", coordinator="127.0.0.1:9", patience=0.5)
+    with pytest.raises(RunFailed, match=r"cannot describe model/x: tried for 0 s, last error: .*refused"):
+        wire.fetch("model/x")
+
+
+def test_fetch_across_a_restart_of_the_coordinator(coordinator, tokens, thread_nodes):
+    wire = start(thread_nodes, coordinator, patience=30.0)
+    wire.describe("data/tokens")
+    port = coordinator.port
+    coordinator.close()
+    import threading
+
+    restarted = []
+
+    def later():
+        time.sleep(0.7)
+        stub = StubCoordinator(term=2, port=port)
+        stub.artifacts["data/tokens"] = tokens
+        restarted.append(stub)
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    assert wire.fetch("data/tokens") == tokens
+    thread.join()
+    wire.close("")
+    restarted[0].close()
+
+
+def test_store(coordinator, nodes):
+    wire = start(nodes, coordinator)
+    shards = {f"stage-{index}": np.random.default_rng(index).bytes(size) for index, size in enumerate((0, 3_000_000))}
+    for file, data in shards.items():
+        wire.store(100, file, data, len(shards), {"round": 7})
+    deadline = time.monotonic() + 15
+    while len(coordinator.stored) < 2 and time.monotonic() < deadline:
+        wire.poll(0.05)
+    assert {file: data for (_, file), (data, _, _) in coordinator.stored.items()} == shards
+    assert {(files, json.loads(meta)["round"]) for _, files, meta in coordinator.stored.values()} == {(2, 7)}
+    wire.poll(0.1)
+    assert wire._blocks == {} and wire.statistics()["other"] > 3_000_000
+
+
+def test_a_refused_store_is_a_warning(coordinator, thread_nodes):
+    coordinator.refuse_store = "the disk is full"
+    wire = start(thread_nodes, coordinator)
+    wire.store(100, "stage-0", b"x" * 1000, 1, {})
+    warning = coordinator.wait("warning")[0]
+    assert "the disk is full" in warning.message and warning.node == "a"

@@ -1,0 +1,348 @@
+"""Messages between real endpoints on loopback: threads and processes, with and without TLS."""
+
+import gc
+import time
+
+import numpy as np
+import pytest
+from wires import kill, receive, wait_for
+
+from farflung.node.wire import PeerLost, Received, Wire, WireConfig
+from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.errors import FarflungError, RunFailed
+
+SIZES = (0, 1, 100_000, 50_000_000)
+
+
+def noise(size, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+
+
+def exchange(nodes, names):
+    """Everybody sends every size in every priority to everybody; all arrives whole, from whom it says."""
+    for name in names:
+        nodes.start(name)
+    nodes.enter(1)
+    payloads = {size: noise(size, size) for size in SIZES}
+    for name, wire in nodes.wires.items():
+        for to in names:
+            for size in SIZES[: 3 if len(names) > 2 and name != "a" else 4]:
+                for priority in range(3):
+                    header = Header(kind=Kind.STATE, step=size, microbatch=priority, section="stage-0")
+                    wire.send(to, header, payloads[size], priority)
+    expected = len(names) * 9 + (3 if len(names) > 2 else 3 * len(names))
+    for name, wire in nodes.wires.items():
+        for message in receive(wire, expected, 60):
+            assert message.header.run == "run-1" and message.header.view == 1
+            assert message.header.session == nodes.sessions[message.sender]
+            assert message.header.section == "stage-0"
+            assert message.payload.dtype == np.uint8 and message.payload.flags.writeable
+            assert np.array_equal(message.payload, payloads[message.header.step]), name
+        assert wire.poll(0.05) == []
+
+
+def test_two_nodes(nodes):
+    exchange(nodes, "ab")
+
+
+def test_two_nodes_with_tls(secure_nodes):
+    exchange(secure_nodes, "ab")
+
+
+def test_three_nodes_with_tls(certificates, thread_nodes):
+    thread_nodes.certificates = certificates
+    exchange(thread_nodes, "abc")
+
+
+def test_a_payload_in_pieces_and_of_any_dtype(thread_nodes):
+    a, b = thread_nodes.start("a"), thread_nodes.start("b")
+    thread_nodes.enter(1)
+    weights = np.arange(100_000, dtype=np.float32).reshape(100, 1000)
+    a.send("b", Header(kind=Kind.STATE), [b"head", weights, memoryview(b"")])
+    payload = receive(b)[0].payload
+    assert bytes(payload[:4]) == b"head"
+    assert np.array_equal(payload[4:].view(np.float32).reshape(weights.shape), weights)
+
+
+def test_what_is_sent_may_change_afterwards(thread_nodes):
+    a, b = thread_nodes.start("a"), thread_nodes.start("b")
+    thread_nodes.enter(1)
+    data = noise(3_000_000)
+    sent = data.copy()
+    a.send("b", Header(kind=Kind.STATE), data)
+    data[:] = 0
+    assert np.array_equal(receive(b)[0].payload, sent)
+
+
+def test_order_is_kept_within_a_priority(thread_nodes):
+    a, b = thread_nodes.start("a"), thread_nodes.start("b")
+    thread_nodes.enter(1)
+    for number in range(300):
+        a.send("b", Header(kind=Kind.ACTIVATION, step=number), noise([10, 70_000, 400_000][number % 3]), 0)
+    assert [message.header.step for message in receive(b, 300)] == list(range(300))
+
+
+def test_urgent_messages_overtake_bulk(thread_nodes):
+    a, b = thread_nodes.start("a"), thread_nodes.start("b")
+    thread_nodes.enter(1)
+    a.send("b", Header(kind=Kind.STATE), b"warm")
+    receive(b)
+    a.send("b", Header(kind=Kind.STATE), noise(100_000_000), 2)
+    a.send("b", Header(kind=Kind.ACTIVATION), b"now", 0)
+    assert [message.header.kind for message in receive(b, 2, 60)] == [Kind.ACTIVATION, Kind.STATE]
+
+
+# ---- views ---------------------------------------------------------------------------------
+
+
+def test_a_message_of_a_coming_view_waits_for_it(thread_nodes):
+    a, b = thread_nodes.start("a"), thread_nodes.start("b")
+    a.enter(1, thread_nodes.members())
+    a.send("b", Header(kind=Kind.READY), b"early")
+    assert b.poll(0.5) == []
+    b.enter(1, thread_nodes.members())
+    assert bytes(receive(b)[0].payload) == b"early"
+
+
+def test_messages_of_an_older_view_are_dropped_and_counted(thread_nodes):
+    a, b = thread_nodes.start("a"), thread_nodes.start("b")
+    thread_nodes.enter(1)
+    a.send("b", Header(kind=Kind.READY), b"1")
+    receive(b)
+    b.leave_view()
+    a.send("b", Header(kind=Kind.READY), b"too late")
+    assert b.poll(0.5) == []
+    thread_nodes.enter(2)
+    a.send("b", Header(kind=Kind.READY), b"2")
+    assert bytes(receive(b)[0].payload) == b"2"
+    assert b.statistics()["of another view"] == 1
+    a.send("b", Header(kind=Kind.READY, view=1), b"stale")
+    assert a.dropped == 1 and b.poll(0.2) == []
+
+
+def test_another_session_is_not_heard(thread_nodes):
+    a, b = thread_nodes.start("a"), thread_nodes.start("b")
+    members = thread_nodes.members()
+    a.enter(1, members)
+    members[0].session = "a-2"
+    b.enter(1, members)
+    a.send("b", Header(kind=Kind.READY), b"from the past")
+    deadline = time.monotonic() + 10
+    while "from another session" not in b.statistics() and time.monotonic() < deadline:
+        assert not [event for event in b.poll(0.1) if isinstance(event, Received)]
+    assert b.statistics()["from another session"] == 1
+
+
+def test_a_node_outside_the_view_is_not_heard(thread_nodes):
+    a, b, c = (thread_nodes.start(name) for name in "abc")
+    thread_nodes.enter(1, "a", "b")
+    c.enter(1, thread_nodes.members())
+    c.send("b", Header(kind=Kind.READY), b"let me in")
+    deadline = time.monotonic() + 10
+    while "from a node outside the view" not in b.statistics() and time.monotonic() < deadline:
+        assert not [event for event in b.poll(0.1) if isinstance(event, Received)]
+    assert b.statistics()["from a node outside the view"] == 1
+    with pytest.raises(ValueError, match="c is not a member of view 1"):
+        a.send("c", Header(kind=Kind.READY))
+
+
+def test_another_run_is_refused(thread_nodes):
+    a = thread_nodes.start("a")
+    thread_nodes.start("b", run="run-2")
+    a.enter(1, thread_nodes.members())
+    assert "is in run run-1, node b is in run-2" in wait_for(a, PeerLost).why
+
+
+def test_a_false_name_is_refused(certificates, thread_nodes):
+    """Node a shows c's certificate while it says that it is a."""
+    thread_nodes.certificates = certificates
+    a = thread_nodes.start("a", **certificates("c"))
+    thread_nodes.start("b")
+    a.enter(1, thread_nodes.members())
+    assert "says it is a, but its certificate says otherwise" in wait_for(a, PeerLost).why
+
+
+def test_without_a_certificate_nobody_gets_in(certificates, thread_nodes):
+    thread_nodes.certificates = certificates
+    a = thread_nodes.start("a", secure=False)
+    b = thread_nodes.start("b")
+    a.enter(1, thread_nodes.members())
+    assert wait_for(a, PeerLost).peer == "b"
+    assert b.poll(0.2) == []
+
+
+# ---- breaks --------------------------------------------------------------------------------
+
+
+def test_a_killed_peer_is_lost_and_nothing_is_truncated(processes):
+    a, b = processes.start("a"), processes.start("b")
+    processes.enter(1)
+    payload = noise(120_000_000)
+    a.send("b", Header(kind=Kind.STATE), b"hello")
+    receive(b)
+    a.send("b", Header(kind=Kind.STATE), payload, 2)
+    time.sleep(0.05)
+    kill(a)
+    others = []
+    assert wait_for(b, PeerLost, others=others).peer == "a"
+    # Either it was all there already, or nothing of it.
+    assert all(
+        np.array_equal(event.payload, payload) for event in [*others, *b.poll(0.3)] if isinstance(event, Received)
+    )
+    with pytest.raises(RunFailed, match="I/O process has ended"):
+        for _ in range(100):
+            a.poll(0.1)
+
+
+def test_a_peer_that_comes_back_in_a_new_session(processes):
+    a, b = processes.start("a"), processes.start("b")
+    processes.enter(1)
+    b.send("a", Header(kind=Kind.STATE), b"1")
+    receive(a)
+    kill(b)
+    b.close("")
+    assert wait_for(a, PeerLost).peer == "b"
+    a.leave_view()
+    b = processes.start("b", session="b-2")
+    processes.enter(2)
+    payload = noise(5_000_000)
+    a.send("b", Header(kind=Kind.STATE), payload)
+    b.send("a", Header(kind=Kind.STATE), payload)
+    assert np.array_equal(receive(a)[0].payload, payload)
+    assert np.array_equal(receive(b)[0].payload, payload)
+
+
+def test_the_io_process_ends_with_its_trainer(processes):
+    a = processes.start("a")
+    process = a._host._process
+    a._end.close()  # what the kernel does when the trainer dies
+    assert process.wait(5) == 0
+
+
+def test_a_taken_port_is_named(nodes):
+    a = nodes.start("a")
+    with pytest.raises(FarflungError, match=f"cannot listen on 127.0.0.1:{a.port}"):
+        nodes.start("b", listen=f"127.0.0.1:{a.port}")
+
+
+# ---- bounds --------------------------------------------------------------------------------
+
+
+def test_memory_is_bounded_on_both_sides_and_nothing_is_stuck(thread_nodes):
+    """Both flood each other without polling, over the limits of sender and receiver: it all arrives in the end."""
+    limits = {"send_limit": 20 << 20, "receive_limit": 8 << 20}
+    a, b = thread_nodes.start("a", **limits), thread_nodes.start("b", **limits)
+    thread_nodes.enter(1)
+    payload = noise(3_000_000)
+    for _ in range(6):
+        a.send("b", Header(kind=Kind.STATE), payload)
+        b.send("a", Header(kind=Kind.STATE), payload)
+    time.sleep(0.5)
+    for _ in range(14):
+        a.send("b", Header(kind=Kind.STATE), payload)
+        assert a._send_arena.in_use <= (20 << 20) + 8192
+        for message in b.poll(0.0):
+            assert np.array_equal(message.payload, payload)
+            b.send("a", Header(kind=Kind.ACTIVATION), b"")
+    first, second = receive_all(a, b)
+    assert len(first) and len(second)
+
+
+def receive_all(a, b):
+    got = [], []
+    quiet = 0
+    while quiet < 5:
+        new = a.poll(0.1), b.poll(0.1)
+        quiet = 0 if any(new) else quiet + 1
+        for into, events in zip(got, new, strict=True):
+            into += [event for event in events if isinstance(event, Received)]
+    return got
+
+
+def test_to_itself_without_the_network(thread_nodes):
+    a = thread_nodes.start("a")
+    thread_nodes.enter(1)
+    a.send("a", Header(kind=Kind.RESULT, step=7), [b"x", b"y"])
+    message = a.poll()[0]
+    assert (message.sender, bytes(message.payload), message.header.view) == ("a", b"xy", 1)
+    assert message.header.session == "a-1"
+    assert a.statistics()["updates"] == 0
+
+
+def test_mistakes_of_the_caller(thread_nodes):
+    a = thread_nodes.start("a")
+    a.send("b", Header(kind=Kind.READY))
+    assert a.dropped == 1  # outside any view
+    thread_nodes.enter(1)
+    with pytest.raises(ValueError, match="priority 3"):
+        a.send("a", Header(), priority=3)
+    with pytest.raises(ValueError, match="codec"):
+        a.send("a", Header(codec="#1"))
+
+
+# ---- counting ------------------------------------------------------------------------------
+
+
+def test_a_small_message_costs_few_bytes(thread_nodes):
+    """Everything that a 10 kB contribution adds to its payload, its acknowledgement included."""
+    a, b = thread_nodes.start("a"), thread_nodes.start("b")
+    thread_nodes.enter(1)
+    header = Header(kind=Kind.CONTRIBUTION, section="stage-0", round=300, part=1, chain=2**63 + 7, value=0.25)
+    header.codec, header.step = "cocktail:random=0.1,top=0.2,bits=4", 300
+    for _ in range(2):  # the first one carries the texts
+        a.send("b", header, bytes(10_000))
+        receive(b)
+        time.sleep(0.1)
+        before = a.statistics()["updates"] + b.statistics()["updates"]
+    a.send("b", header, bytes(10_000))
+    receive(b)
+    time.sleep(0.1)
+    overhead = a.statistics()["updates"] + b.statistics()["updates"] - before - 10_000
+    assert 0 < overhead < 100, overhead
+    a.send("b", Header(kind=Kind.RESULT_HELD, section="stage-0", round=300, part=1))
+    receive(b)
+    time.sleep(0.1)
+    control = a.statistics()["updates"] + b.statistics()["updates"] - before - 10_000 - overhead
+    assert 0 < control < 50, control
+
+
+def test_categories(thread_nodes):
+    a, b = thread_nodes.start("a"), thread_nodes.start("b")
+    thread_nodes.enter(1)
+    for kind, size in ((Kind.ACTIVATION, 1000), (Kind.RESULT, 100_000), (Kind.STATE, 1_000_000)):
+        a.send("b", Header(kind=kind), bytes(size))
+    receive(b, 3)
+    counts = a.statistics()
+    assert 1000 < counts["activations"] < 1100
+    assert 100_000 < counts["updates"] < 100_100
+    assert 1_000_000 < counts["other"] < 1_001_000
+
+
+def test_links_are_measured(nodes):
+    a, b = nodes.start("a", probe_patience=1.0), nodes.start("b")
+    gone = nodes.members()[1]
+    gone.name, gone.address = "c", "127.0.0.1:9"
+    links = a.measure([*nodes.members(), gone]).links
+    assert [link.to for link in links] == ["b", "c"]
+    assert 0 < links[0].latency_s < 0.5 and links[0].bandwidth_bps > 1e7
+    assert links[1].bandwidth_bps == 0
+    nodes.enter(1)
+    b.send("a", Header(kind=Kind.STATE), b"after")
+    assert bytes(receive(a)[0].payload) == b"after"
+
+
+def test_the_io_process_never_imports_torch():
+    import subprocess
+    import sys
+
+    code = "import sys, farflung.node.io_process, farflung.node.wire; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_a_forgotten_wire_leaves_nothing(recwarn):
+    wire = Wire.start(WireConfig("r", "a", "s", listen="127.0.0.1:0"), process=False)
+    wire.close("")
+    wire.close("")
+    del wire
+    gc.collect()
+    assert not recwarn.list
