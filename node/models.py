@@ -79,11 +79,11 @@ class LanguageModel(ModelDefinition):
         self.longest = int(config.max_position_embeddings)
         self.row: Family = FAMILIES[config.model_type]
         self.family = self.row.name
-        self._skeleton = skeleton_of(config)
-        base = getattr(self._skeleton, self.row.base)
+        self.skeleton = skeleton_of(config)
+        base = getattr(self.skeleton, self.row.base)
         self._base = base
-        head = self._skeleton.get_output_embeddings()
-        self._head_path = next(path for path, module in self._skeleton.named_modules() if module is head)
+        head = self.skeleton.get_output_embeddings()
+        self._head_path = next(path for path, module in self.skeleton.named_modules() if module is head)
         self.head_name = f"{self._head_path}.weight"
         embedding = getattr(base, self.row.embedding)
         tied = bool(getattr(config, "tie_word_embeddings", False))
@@ -111,7 +111,7 @@ class LanguageModel(ModelDefinition):
         embedding = real(row.embedding) if first == 0 or (has_head and self.tied) else None
         head = None
         if has_head and not self.tied:
-            skeleton = self._skeleton.get_submodule(self._head_path)
+            skeleton = self.skeleton.get_submodule(self._head_path)
             head = (self._head_path, materialise(copy.deepcopy(skeleton), device))
         blocks = range(max(first, 1) - 1, min(last, count - 2))
         stage = LanguageStage(
