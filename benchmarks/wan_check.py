@@ -27,7 +27,7 @@ TRIES = 3
 
 
 def build(name: str, hosts: int, **defaults: Any) -> Lab:
-    """A lab whose hosts are all the same distance apart. Buffers are large: one connection must be able to fill a link."""
+    """A lab whose hosts are all the same distance apart, with buffers in which one connection can fill a link."""
     table = {"name": name, "regions": {"bench": {"hosts": hosts}}, "defaults": defaults, "tcp_memory": "64MiB"}
     return lab.up(files.parse(table, name, "wan_check"), options.backend)
 
@@ -49,7 +49,9 @@ def goodput(tell: Callable[..., None]) -> None:
     try:
         for rtt in numbers(options.rtts):
             for rate in numbers(options.rates):
-                changed = made.change(Change(0, "set", "*->*", {"delay_ms": rtt / 2, "rate": rate * 1e6, "queue_ms": options.queue}))
+                changed = made.change(
+                    Change(0, "set", "*->*", {"delay_ms": rtt / 2, "rate": rate * 1e6, "queue_ms": options.queue})
+                )
                 assert changed or made.links[0, 1].delay_ms == rtt / 2
                 live = dataclasses.replace(made, topology=dataclasses.replace(made.topology, links=made.links))
                 times, late, usable, why = taken(live, lambda live=live: probe.rtt(live, [(0, 1)], count=30)[0, 1])
@@ -65,7 +67,7 @@ def goodput(tell: Callable[..., None]) -> None:
 
                     (mean, middle), late, usable, why = taken(live, measure)
                     wanted = rate * GOODPUT
-                    # BBR sends next to nothing for 200 ms and a round trip in every 10 s, to see the shortest round trip
+                    # BBR sends next to nothing for 200 ms and a round trip in every 10 s: it looks for the shortest
                     pause = (0.2 + rtt / 1e3) / 10 if name == "bbr" else 0.0
                     ok = abs(mean / (wanted * (1 - pause)) - 1) <= 0.05 and abs(middle / wanted - 1) <= 0.05
                     what = f"{name} {rate:g} Mbit/s {rtt:g} ms (median second {middle:.4g})"
@@ -82,7 +84,15 @@ def loss(tell: Callable[..., None]) -> None:
             sent = 10_000 if share >= 0.01 else 100_000  # 10 lost of 10,000 would be within a quarter by luck only
             got, _, usable, why = taken(made, lambda sent=sent: probe.loss(made, (0, 1), sent))
             found = 1 - got / sent
-            tell("loss", f"loss {share:.1%} of {sent} packets", share, found, abs(found - share) <= 0.25 * share, usable, why)
+            tell(
+                "loss",
+                f"loss {share:.1%} of {sent} packets",
+                share,
+                found,
+                abs(found - share) <= 0.25 * share,
+                usable,
+                why,
+            )
     finally:
         lab.down(made.name)
 
@@ -92,6 +102,7 @@ def aggregate(tell: Callable[..., None]) -> None:
     made = build(f"bench{os.getpid()}", 8, delay_ms=20, rate="62.5mbit")
     ring = [(i, (i + 1) % 8) for i in range(8)]
     try:
+
         def measure() -> tuple[list[float], float]:
             with ThreadPoolExecutor(9) as pool:
                 streams = [pool.submit(probe.stream, made, pair, 10.0, 2.0, None, 1) for pair in ring]
@@ -103,8 +114,16 @@ def aggregate(tell: Callable[..., None]) -> None:
         (rates, echo), late, usable, why = taken(made, measure)
         wanted = 8 * 62.5 * GOODPUT
         core = late.core if late else 0.0
-        tell("aggregate", f"8 hosts, {min(rates):.1f}-{max(rates):.1f} Mbit/s each", wanted, sum(rates),
-             abs(sum(rates) / wanted - 1) <= 0.05 and core < 1, usable, why, core=core)
+        tell(
+            "aggregate",
+            f"8 hosts, {min(rates):.1f}-{max(rates):.1f} Mbit/s each",
+            wanted,
+            sum(rates),
+            abs(sum(rates) / wanted - 1) <= 0.05 and core < 1,
+            usable,
+            why,
+            core=core,
+        )
         tell("rtt", "RTT of an idle pair meanwhile", 40, echo, abs(echo - 40) <= 2, usable, why)
     finally:
         lab.down(made.name)
@@ -129,15 +148,32 @@ def numbers(text: str) -> list[float]:
 def main() -> int:
     failed = 0
 
-    def tell(kind: str, what: str, wanted: float, value: float, ok: bool, usable: bool, why: str, core: float | None = None) -> None:
+    def tell(
+        kind: str, what: str, wanted: float, value: float, ok: bool, usable: bool, why: str, core: float | None = None
+    ) -> None:
         nonlocal failed
         mark = "rejected" if not usable else "ok" if ok else "OFF"
         failed += mark != "ok"
         if options.json:
-            print(json.dumps({"kind": kind, "what": what, "set": wanted, "measured": value, "mark": mark, "why": why, "core": core}), flush=True)
+            print(
+                json.dumps(
+                    {
+                        "kind": kind,
+                        "what": what,
+                        "set": wanted,
+                        "measured": value,
+                        "mark": mark,
+                        "why": why,
+                        "core": core,
+                    }
+                ),
+                flush=True,
+            )
         else:
             cost = "" if core is None else f"{core:5.2f} core"
-            print(f"{what:<40} {wanted:>9.4g} {value:>9.4g}  {mark:<8} {cost}  {'' if mark == 'ok' else why}", flush=True)
+            print(
+                f"{what:<40} {wanted:>9.4g} {value:>9.4g}  {mark:<8} {cost}  {'' if mark == 'ok' else why}", flush=True
+            )
 
     parts = {"goodput": goodput, "loss": loss, "aggregate": aggregate, "ready": ready}
     for part in options.parts or ["goodput", "loss", "aggregate"]:
@@ -151,7 +187,9 @@ parser.add_argument("--rates", default="10,100,500", help="Mbit/s")
 parser.add_argument("--rtts", default="1,20,100,250", help="ms")
 parser.add_argument("--congestion", default="bbr,cubic")
 parser.add_argument("--queue", type=float, default=100.0, help="ms that the bottleneck's queue holds")
-parser.add_argument("--seconds", type=float, default=10.0, help="how long goodput is measured, after 1 s + 20 round trips")
+parser.add_argument(
+    "--seconds", type=float, default=10.0, help="how long goodput is measured, after 1 s + 20 round trips"
+)
 parser.add_argument("--backend", default="auto")
 parser.add_argument("--json", action="store_true")
 options = parser.parse_args()

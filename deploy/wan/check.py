@@ -21,7 +21,8 @@ Say = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One ordered pair. RTT in ms, goodput in bit/s of TCP payload, loss a fraction of this direction. None: not measured."""
+    """One ordered pair. RTT in ms, goodput in bit/s of TCP payload, loss of this direction as a fraction; None where
+    nothing was measured."""
 
     source: str
     target: str
@@ -107,7 +108,8 @@ def batches(topology: Topology, pairs: Iterable[Pair], at_once: float = AT_ONCE)
 
 
 def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
-    """Measure a lab. `quick`: only round trips (seconds); else goodput of every pair and 10,000 packets on each lossy one."""
+    """Measure a lab. `quick`: only round trips, in seconds; else the goodput of every pair too, and 10,000 packets on
+    each that loses some."""
     probe.require_up(lab)
     topology, links = lab.topology, lab.links
     now = dataclasses.replace(topology, links=links)
@@ -125,7 +127,11 @@ def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
     for pair, times in probe.rtt(live, pairs, count=30 if any(jitter.values()) else 20).items():
         if times:
             update(pair, rtt=_middle(times, jitter[pair] > 0))
-    notes = [f"{rows[p].target} answers {rows[p].source}, though it cannot be dialled" for p in silent if rows[p].rtt is not None]
+    notes = [
+        f"{rows[p].target} answers {rows[p].source}, though it cannot be dialled"
+        for p in silent
+        if rows[p].rtt is not None
+    ]
     if not quick:
         lossy = [p for p in pairs if links[p].loss and not links[p].cut and _reachable(topology, links, p)]
         for number, group in enumerate(_rounds(lossy)):
@@ -136,10 +142,13 @@ def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
         able = [p for p in pairs if _reachable(topology, links, p)]
         groups = batches(now, able)
         for number, group in enumerate(groups):
-            say(f"goodput {number + 1}/{len(groups)}: " + ", ".join(f"{rows[p].source}->{rows[p].target}" for p in group))
+            say(
+                f"goodput {number + 1}/{len(groups)}: "
+                + ", ".join(f"{rows[p].source}->{rows[p].target}" for p in group)
+            )
             with ThreadPoolExecutor(len(group)) as pool:
-                for pair, got in zip(group, pool.map(lambda p: _goodput(live, p), group), strict=True):
-                    update(pair, goodput=got)
+                for pair, carried in zip(group, pool.map(lambda p: _goodput(live, p), group), strict=True):
+                    update(pair, goodput=carried)
     late = late_between(before, lab.stat())
     for pair in pairs:
         lossy_pair = bool(links[pair].loss or links[pair[::-1]].loss or jitter[pair])
@@ -150,7 +159,9 @@ def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
 def conclude(lab: Lab, rows: Sequence[Row], late: lateness.Lateness | None, notes: Sequence[str]) -> Report:
     """The report with its one sentence."""
     missed = [r for r in rows if r.misses]
-    kept_up, how = lateness.verdict(late, lab.topology.smallest_delay_ms()) if late else (True, "the kernel does the timing")
+    kept_up, how = (
+        lateness.verdict(late, lab.topology.smallest_delay_ms()) if late else (True, "the kernel does the timing")
+    )
     if not kept_up:
         why = how
     elif missed:
@@ -160,7 +171,9 @@ def conclude(lab: Lab, rows: Sequence[Row], late: lateness.Lateness | None, note
         why = notes[0]
     else:
         why = f"all {len(rows)} pairs are as set; {how}"
-    return Report(lab.name, lab.backend, tuple(rows), late, kept_up and not missed and not notes, why, (*lab.notes, *notes))
+    return Report(
+        lab.name, lab.backend, tuple(rows), late, kept_up and not missed and not notes, why, (*lab.notes, *notes)
+    )
 
 
 def _goodput(lab: Lab, pair: Pair) -> float | None:
@@ -174,7 +187,9 @@ def _goodput(lab: Lab, pair: Pair) -> float | None:
     narrow = lab.topology.narrowest(pair)
     second = stream.rate(last - 1, last)
     # it ended early because this second was full; otherwise the mean over all that came after the warm-up
-    return second if not lossy and narrow and second > 0.98 * GOODPUT * narrow else stream.rate(0.3 + 8 * round_trip, last)
+    return (
+        second if not lossy and narrow and second > 0.98 * GOODPUT * narrow else stream.rate(0.3 + 8 * round_trip, last)
+    )
 
 
 def _reachable(topology: Topology, links: dict[Pair, Link], pair: Pair) -> bool:
@@ -201,7 +216,10 @@ def _rounds(pairs: list[Pair]) -> list[list[Pair]]:
 
 def table(report: Report) -> list[str]:
     """The report as lines for a person."""
-    lines = [f"{report.name} ({report.backend})", f"{'pair':<28} {'RTT ms set':>10} {'is':>8}   {'Mbit/s set':>10} {'is':>8}   {'loss set':>8} {'is':>8}"]
+    lines = [
+        f"{report.name} ({report.backend})",
+        f"{'pair':<28} {'RTT ms set':>10} {'is':>8}   {'Mbit/s set':>10} {'is':>8}   {'loss set':>8} {'is':>8}",
+    ]
     for r in report.rows:
         pair = f"{r.source} -> {r.target}"
         rtt = "-" if r.rtt is None else f"{r.rtt:.1f}"
@@ -210,5 +228,7 @@ def table(report: Report) -> list[str]:
         loss = "-" if r.loss is None else f"{r.loss:.2%}"
         mark = "" if not r.misses else "   " + "; ".join(r.misses)
         mark = mark or ("" if r.dialled else "   cannot be dialled, as set")
-        lines.append(f"{pair:<28} {r.set_rtt:>10.1f} {rtt:>8}   {wanted:>10} {goodput:>8}   {r.set_loss:>8.2%} {loss:>8}{mark}")
+        lines.append(
+            f"{pair:<28} {r.set_rtt:>10.1f} {rtt:>8}   {wanted:>10} {goodput:>8}   {r.set_loss:>8.2%} {loss:>8}{mark}"
+        )
     return [*lines, *(f"note: {n}" for n in report.notes), ("ok: " if report.ok else "NOT AS SET: ") + report.why]

@@ -1,10 +1,10 @@
 """What `farflung wan` does, as plain functions (plain data and exit statuses), and the command itself.
 
-    farflung wan up us-regional --hosts-per-region 1 --scale 0.1
-    farflung wan check us-regional --picture check.svg
-    farflung wan exec us-regional Oregon/0 -- ping -c 3 virginia-0
-    farflung wan set us-regional 'Oregon->Virginia' rate=20mbit loss=1%
-    farflung wan down us-regional
+farflung wan up us-regional --hosts-per-region 1 --scale 0.1
+farflung wan check us-regional --picture check.svg
+farflung wan exec us-regional Oregon/0 -- ping -c 3 virginia-0
+farflung wan set us-regional 'Oregon->Virginia' rate=20mbit loss=1%
+farflung wan down us-regional
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ def find(topology: str) -> Lab:
 
 
 def prepare(
-    topology: str | Topology, name: str | None = None, scale: float = 1.0, hosts_per_region: int | None = None, congestion: str | None = None
+    topology: str | Topology,
+    name: str | None = None,
+    scale: float = 1.0,
+    hosts_per_region: int | None = None,
+    congestion: str | None = None,
 ) -> Topology:
     """A topology from a file or a ready name, fitted to this machine."""
     made = files.load(topology) if isinstance(topology, str) else topology
@@ -79,7 +83,7 @@ def up(
     """Build a WAN and leave it up."""
     made = lab.up(prepare(topology, name, scale, hosts_per_region, congestion), backend)
     if play and made.topology.script:
-        lab.spawn(made, [sys.executable, "-m", "farflung.deploy.wan.script", made.name], "script.log")
+        lab.spawn(made, "player", [sys.executable, "-m", "farflung.deploy.wan.script", made.name])
     return describe(made)
 
 
@@ -89,7 +93,13 @@ def describe(made: Lab) -> dict[str, Any]:
         {"host": h.name, "address": made.topology.address(i), "namespace": made.namespace(i), "nat": h.nat}
         for i, h in enumerate(made.topology.hosts)
     ]
-    return {"name": made.name, "backend": made.backend, "hosts": hosts, "coordinator": made.topology.coordinator, "notes": made.notes}
+    return {
+        "name": made.name,
+        "backend": made.backend,
+        "hosts": hosts,
+        "coordinator": made.topology.coordinator,
+        "notes": made.notes,
+    }
 
 
 def check(topology: str, picture_to: str | None = None, *, quick: bool = False, say: Say = _silent) -> checking.Report:
@@ -126,7 +136,9 @@ def set_link(topology: str, link: str, changes: Mapping[str, Any] | Sequence[str
     if not isinstance(changes, Mapping):
         bad = [c for c in changes if "=" not in c]
         if bad:
-            raise WanError(f"{bad[0]!r} sets nothing", "write key=value, like rate=20mbit delay=50ms loss=1% queue=100ms")
+            raise WanError(
+                f"{bad[0]!r} sets nothing", "write key=value, like rate=20mbit delay=50ms loss=1% queue=100ms"
+            )
         changes = dict(c.split("=", 1) for c in changes)
     if not changes:
         raise WanError("nothing to set", "write key=value, like rate=20mbit delay=50ms loss=1%")
@@ -151,9 +163,7 @@ def _change(topology: str, change: Change) -> list[str]:
     return [f"{hosts[i].name}->{hosts[j].name}" for i, j in made.change(change)]
 
 
-def run(
-    topology: str | Topology, job: str, show: Callable[[Mapping[str, Any]], None], **options: Any
-) -> int:
+def run(topology: str | Topology, job: str, show: Callable[[Mapping[str, Any]], None], **options: Any) -> int:
     """A whole training run on a WAN; see run.py."""
     from .run import run as train
 
@@ -168,13 +178,17 @@ def down(topology: str) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("farflung wan", description="A WAN in a box: emulated hosts and links on this machine.")
+    parser = argparse.ArgumentParser(
+        "farflung wan", description="A WAN in a box: emulated hosts and links on this machine."
+    )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="up|check|exec|set|cut|restore|run|down|list")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="one object a line on stdout")
     fit = argparse.ArgumentParser(add_help=False)
-    fit.add_argument("--backend", choices=["auto", *lab.BACKENDS], default="auto", help="netem (kernel) or relay (user space)")
+    fit.add_argument(
+        "--backend", choices=["auto", *lab.BACKENDS], default="auto", help="netem (kernel) or relay (user space)"
+    )
     fit.add_argument("--name", help="name of this WAN; two with different names live side by side")
     fit.add_argument("--scale", type=float, default=1.0, metavar="FACTOR", help="multiply every rate")
     fit.add_argument("--hosts-per-region", type=int, metavar="N", help="at most N hosts of each region")
@@ -270,7 +284,9 @@ def _obey(options: argparse.Namespace, out: Printer) -> int:
             play=options.play,
         )
         lines = [f"{made['name']} is up, backend {made['backend']}"]
-        lines += [f"  {h['host']:<20} {h['address']:<14}{'behind NAT' if h['nat'] else ''}".rstrip() for h in made["hosts"]]
+        lines += [
+            f"  {h['host']:<20} {h['address']:<14}{'behind NAT' if h['nat'] else ''}".rstrip() for h in made["hosts"]
+        ]
         out("up", [*lines, *(f"note: {n}" for n in made["notes"]), f"next: farflung wan check {made['name']}"], **made)
     elif verb == "check":
         report = check(options.topology, options.picture, quick=options.quick, say=out.progress)
@@ -291,7 +307,11 @@ def _obey(options: argparse.Namespace, out: Printer) -> int:
         return _run(options, out)
     elif verb == "down":
         gone = down(options.topology)
-        out("down", [f"{gone['name']} is down: {len(gone['namespaces'])} namespaces, {gone['processes']} processes"], **gone)
+        out(
+            "down",
+            [f"{gone['name']} is down: {len(gone['namespaces'])} namespaces, {gone['processes']} processes"],
+            **gone,
+        )
     else:
         for name in lab.names():
             made = describe(lab.load(name))
@@ -302,8 +322,15 @@ def _obey(options: argparse.Namespace, out: Printer) -> int:
 def _run(options: argparse.Namespace, out: Printer) -> int:
     def show(event: Mapping[str, Any]) -> None:
         words = " ".join(f"{k}={v}" for k, v in event.items() if k not in ("event", "time"))
-        out(str(event.get("event")), [f"{event.get('event')}: {words}"], **{k: v for k, v in event.items() if k != "event"})
+        out(
+            str(event.get("event")),
+            [f"{event.get('event')}: {words}"],
+            **{k: v for k, v in event.items() if k != "event"},
+        )
 
     hosts = options.nodes.split(",") if options.nodes else None
-    fit = {k: getattr(options, k) for k in ("backend", "name", "scale", "hosts_per_region", "congestion", "insecure", "state")}
+    fit = {
+        k: getattr(options, k)
+        for k in ("backend", "name", "scale", "hosts_per_region", "congestion", "insecure", "state")
+    }
     return run(options.topology, options.job, show, nodes=hosts, **fit)

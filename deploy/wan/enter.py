@@ -33,14 +33,23 @@ def start(
 
     try:
         return subprocess.Popen(
-            list(command), stdout=stdout, stderr=stderr, env=env, preexec_fn=settle, stdin=subprocess.DEVNULL if tied else None
+            list(command),
+            stdout=stdout,
+            stderr=stderr,
+            env=env,
+            preexec_fn=settle,
+            stdin=subprocess.DEVNULL if tied else None,
         )
     except FileNotFoundError:
-        raise WanError(f"no command {command[0]!r}", "give it as you would type it: wan exec LAB HOST -- COMMAND", 127) from None
+        raise WanError(
+            f"no command {command[0]!r}", "give it as you would type it: wan exec LAB HOST -- COMMAND", 127
+        ) from None
     except PermissionError as error:
         raise WanError(f"{command[0]}: {error.strerror}", "is it executable?", 126) from None
     except subprocess.SubprocessError as error:
-        raise WanError(f"could not enter {lab.topology.hosts[i].name}: {error}", f"farflung wan down {lab.name}", 4) from error
+        raise WanError(
+            f"could not enter {lab.topology.hosts[i].name}: {error}", f"farflung wan down {lab.name}", 4
+        ) from error
 
 
 def run(lab: Lab, i: int, command: Sequence[str]) -> int:

@@ -22,7 +22,19 @@ else:
 
 READY = Path(__file__).parent / "topologies"
 MOST_HOSTS = 250
-_TOP = ("name", "about", "congestion", "tcp_memory", "coordinator", "seed", "defaults", "regions", "hosts", "links", "script")
+_TOP = (
+    "name",
+    "about",
+    "congestion",
+    "tcp_memory",
+    "coordinator",
+    "seed",
+    "defaults",
+    "regions",
+    "hosts",
+    "links",
+    "script",
+)
 _CLUSTER = ("devices_per_region", "latency_ms", "bandwidth_gbps", "devices")
 _IGNORED = ("source", "note", "device_order")
 
@@ -51,7 +63,10 @@ def load(text: str, case: str | None = None) -> Topology:
         raise WanError(f"{path}: {error}", "correct the file") from error
     if case is not None:
         if not isinstance(data.get(case), dict):
-            raise WanError(f"{path} has no case {case!r}", "its cases are " + ", ".join(k for k, v in data.items() if isinstance(v, dict)))
+            raise WanError(
+                f"{path} has no case {case!r}",
+                "its cases are " + ", ".join(k for k, v in data.items() if isinstance(v, dict)),
+            )
         data = data[case]
     return parse(data, case or path.stem, str(path))
 
@@ -61,11 +76,16 @@ def parse(data: Mapping[str, Any], name: str, where: str) -> Topology:
     for key in data:
         if key not in _TOP + _CLUSTER + _IGNORED and not key.startswith("_"):
             near = difflib.get_close_matches(key, _TOP + _CLUSTER, 1)
-            raise WanError(f"{where}: unknown key {key!r}", f"did you mean {near[0]}?" if near else "the keys are " + ", ".join(_TOP))
+            raise WanError(
+                f"{where}: unknown key {key!r}",
+                f"did you mean {near[0]}?" if near else "the keys are " + ", ".join(_TOP),
+            )
     try:
         return _build(data, name, where)
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-        raise WanError(f"{where}: {type(error).__name__}: {error}", "compare it with a ready topology: " + ", ".join(ready())) from error
+        raise WanError(
+            f"{where}: {type(error).__name__}: {error}", "compare it with a ready topology: " + ", ".join(ready())
+        ) from error
 
 
 def _build(data: Mapping[str, Any], name: str, where: str) -> Topology:
@@ -87,7 +107,9 @@ def _build(data: Mapping[str, Any], name: str, where: str) -> Topology:
     missing = [p for p in bare.links if p not in named and not given and p not in _local(regions, hosts)]
     if missing:
         a, b = (hosts[i].name for i in missing[0])
-        raise WanError(f"{where}: nothing says how {a} reaches {b}", f'add [[links]] between = ["{a}", "{b}"], or [defaults]')
+        raise WanError(
+            f"{where}: nothing says how {a} reaches {b}", f'add [[links]] between = ["{a}", "{b}"], or [defaults]'
+        )
     congestion = data.get("congestion")
     reachable = [h.name for h in hosts if not h.nat]
     if not reachable:
@@ -113,7 +135,10 @@ def _hosts(regions: dict[str, dict[str, Any]], named: list[dict[str, Any]], wher
     for region, table in regions.items():
         extra = set(table) - {"hosts", "uplink", "downlink", "nat", "local"}
         if extra:
-            raise WanError(f"{where}: regions.{region}: unknown key {min(extra)!r}", "a region has hosts, uplink, downlink, nat, local")
+            raise WanError(
+                f"{where}: regions.{region}: unknown key {min(extra)!r}",
+                "a region has hosts, uplink, downlink, nat, local",
+            )
         count = int(table.get("hosts", 0 if any(t.get("region") == region for t in named) else 1))
         hosts += [_host(f"{region}/{i}", region, table, where) for i in range(count)]
     for table in named:
@@ -136,7 +161,10 @@ def _hosts(regions: dict[str, dict[str, Any]], named: list[dict[str, Any]], wher
 
 def _host(name: str, region: str, table: Mapping[str, Any], where: str) -> Host:
     label = f"{where}: {name}"
-    up, down = units.rate(table.get("uplink"), f"{label} uplink"), units.rate(table.get("downlink"), f"{label} downlink")
+    up, down = (
+        units.rate(table.get("uplink"), f"{label} uplink"),
+        units.rate(table.get("downlink"), f"{label} downlink"),
+    )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}", name):
         raise WanError(f"{where}: {name!r} is no host name", "use letters, digits, '.', '_', '-' and '/'")
     return Host(name, region, up, down, bool(table.get("nat", False)))
@@ -144,7 +172,12 @@ def _host(name: str, region: str, table: Mapping[str, Any], where: str) -> Host:
 
 def _local(regions: Mapping[str, Mapping[str, Any]], hosts: tuple[Host, ...]) -> set[Pair]:
     every = range(len(hosts))
-    return {(i, j) for i in every for j in every if i != j and hosts[i].region == hosts[j].region and "local" in regions[hosts[i].region]}
+    return {
+        (i, j)
+        for i in every
+        for j in every
+        if i != j and hosts[i].region == hosts[j].region and "local" in regions[hosts[i].region]
+    }
 
 
 def _links(
@@ -196,12 +229,17 @@ def _change(topology: Topology, table: dict[str, Any], where: str) -> Change:
     every = table.pop("every", None)
     actions = [key for key in ("set", "cut", "restore") if key in table]
     if len(actions) != 1 or at < 0 or (every is not None and float(every) <= 0):
-        raise WanError(f"{where}: at {at}: one of set, cut, restore is needed, and times above 0", 'write cut = "a<->b"')
+        raise WanError(
+            f"{where}: at {at}: one of set, cut, restore is needed, and times above 0", 'write cut = "a<->b"'
+        )
     text = str(table.pop(actions[0]))
     topology.pairs(text)
     values = link_values(table, where)
     if (actions[0] == "set") != bool(values):
-        raise WanError(f"{where}: at {at}: {actions[0]} {text} with {sorted(values)}", "set needs values; cut and restore take none")
+        raise WanError(
+            f"{where}: at {at}: {actions[0]} {text} with {sorted(values)}",
+            "set needs values; cut and restore take none",
+        )
     return Change(at, actions[0], text, values, None if every is None else float(every))
 
 

@@ -86,7 +86,7 @@ class Lab:
     topology: Topology
     links: dict[Pair, Link]
     namespaces: list[str]
-    process: dict[str, str]  # the relay and the player: id -> start time
+    process: dict[str, tuple[int, str]]  # "relay" and "player": process id and start time
     notes: list[str]
 
     @property
@@ -126,13 +126,18 @@ class Lab:
             self.ask({"do": "set", "links": [[i, j, dataclasses.asdict(link)] for (i, j), link in links.items()]})
         else:
             for i in sorted({i for i, _ in links}):
-                system.tc([netem.change(self.topology, a, b, v) for (a, b), v in links.items() if a == i], self.namespace(i))
+                system.tc(
+                    [netem.change(self.topology, a, b, v) for (a, b), v in links.items() if a == i], self.namespace(i)
+                )
         self.links.update(links)
         self.save()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """One request to the relay."""
-        with tempfile.TemporaryDirectory(dir=self.folder) as corner, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mine:
+        with (
+            tempfile.TemporaryDirectory(dir=self.folder) as corner,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mine,
+        ):
             mine.bind(f"{corner}/answer")
             mine.settimeout(10)
             mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
@@ -142,7 +147,9 @@ class Lab:
                 answer: dict[str, Any] = json.loads(mine.recv(1 << 22))
             except (OSError, TimeoutError) as error:
                 log = (self.folder / "relay.log").read_text()[-500:] if (self.folder / "relay.log").exists() else ""
-                raise WanError(f"the relay of {self.name} does not answer: {error}", log or f"farflung wan down {self.name}", 4) from error
+                raise WanError(
+                    f"the relay of {self.name} does not answer: {error}", log or f"farflung wan down {self.name}", 4
+                ) from error
         if "error" in answer:
             raise WanError(f"the relay of {self.name} refused: {answer['error']}", "", 4)
         return answer
@@ -152,9 +159,10 @@ class Lab:
         return self.ask({"do": "stat"}) if self.backend == "relay" else None
 
     def alive(self) -> bool:
-        """Whether all that `up` made is still there."""
+        """Whether the namespaces and the relay are still there."""
         here = all(os.path.exists(f"{NETNS}/{n}") for n in self.namespaces)
-        return here and all(system.started(int(pid)) == when for pid, when in self.process.items())
+        relay = self.process.get("relay")
+        return here and (relay is None or system.started(relay[0]) == relay[1])
 
 
 def late_between(before: dict[str, Any] | None, after: dict[str, Any] | None) -> Lateness | None:
@@ -179,7 +187,8 @@ def load(name: str) -> Lab:
         up = ", ".join(names()) or "none"
         raise WanError(f"the WAN {name} is not up", f"farflung wan up {name} (up now: {up})") from None
     links = {(i, j): Link(**link) for i, j, link in data["links"]}
-    return Lab(**{**data, "topology": files.from_json(data["topology"]), "links": links})
+    process = {role: (int(pid), str(when)) for role, (pid, when) in data["process"].items()}
+    return Lab(**{**data, "topology": files.from_json(data["topology"]), "links": links, "process": process})
 
 
 def up(topology: Topology, backend: str | None = None) -> Lab:
@@ -189,7 +198,9 @@ def up(topology: Topology, backend: str | None = None) -> Lab:
     folder = state_root() / name
     with lock(state_root() / ".lock"):
         if (folder / "state.json").exists():
-            raise WanError(f"a WAN {name} is up, or was not taken down", f"farflung wan down {name}, or give this one --name")
+            raise WanError(
+                f"a WAN {name} is up, or was not taken down", f"farflung wan down {name}, or give this one --name"
+            )
         spaces = [f"{PREFIX}{name}-{dns_name(h.name)}" for h in topology.hosts]
         if len(set(spaces)) < len(spaces):
             raise WanError(f"{name}: two hosts are the same word in small letters", "give them clearer names")
@@ -197,7 +208,10 @@ def up(topology: Topology, backend: str | None = None) -> Lab:
             spaces.append(f"{PREFIX}{name}-{CLOUD}")
         taken = [s for s in spaces if os.path.exists(f"{NETNS}/{s}")]
         if taken:
-            raise WanError(f"network namespace {taken[0]} exists and is not ours", f"ip netns del {taken[0]}, or give this WAN --name")
+            raise WanError(
+                f"network namespace {taken[0]} exists and is not ours",
+                f"ip netns del {taken[0]}, or give this WAN --name",
+            )
         folder.mkdir(parents=True, exist_ok=True)
         lab = Lab(name, backend, topology, dict(topology.links), spaces, {}, [])
         lab.save()
@@ -222,7 +236,14 @@ def _make(lab: Lab) -> None:
         system.ip(["link add br0 type bridge mcast_snooping 0", "link set br0 up", "link set lo up"], cloud)
         for i in range(len(topology.hosts)):
             system.ip([f"link add {device} type veth peer name port{i} netns {cloud}"], lab.namespace(i))
-        system.ip([line for i in range(len(topology.hosts)) for line in (f"link set port{i} master br0", f"link set port{i} up")], cloud)
+        system.ip(
+            [
+                line
+                for i in range(len(topology.hosts))
+                for line in (f"link set port{i} master br0", f"link set port{i} up")
+            ],
+            cloud,
+        )
     else:
         _start_relay(lab)
     for i, host in enumerate(topology.hosts):
@@ -254,7 +275,11 @@ def _close_doors(namespace: str) -> None:
 
 
 def _sysctls(lab: Lab, i: int) -> list[str]:
-    values = {"ipv6.conf.all.disable_ipv6": "1", "ipv6.conf.default.disable_ipv6": "1", "ipv4.ping_group_range": "0 2147483647"}
+    values = {
+        "ipv6.conf.all.disable_ipv6": "1",
+        "ipv6.conf.default.disable_ipv6": "1",
+        "ipv4.ping_group_range": "0 2147483647",
+    }
     values["ipv4.tcp_no_metrics_save"] = "1"  # or one connection's end decides the next one's start
     memory = lab.topology.tcp_memory
     if memory:
@@ -299,7 +324,7 @@ def put_back_allowed() -> None:
 def _start_relay(lab: Lab) -> None:
     ready = lab.folder / "relay.ready"
     ready.unlink(missing_ok=True)
-    process = spawn(lab, [sys.executable, "-m", "farflung.deploy.wan.relay", str(lab.folder)], "relay.log")
+    process = spawn(lab, "relay", [sys.executable, "-m", "farflung.deploy.wan.relay", str(lab.folder)])
     until = time.monotonic() + 30
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > until:
@@ -310,12 +335,14 @@ def _start_relay(lab: Lab) -> None:
     lab.notes += [f"the relay runs without {m}" for m in missing]
 
 
-def spawn(lab: Lab, words: list[str], log: str) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one and that `down` ends."""
-    with (lab.folder / log).open("wb") as sink:
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True, cwd="/")
+def spawn(lab: Lab, role: str, words: list[str]) -> subprocess.Popen[bytes]:
+    """Start a process that outlives this one and that `down` ends; its words go to ROLE.log in the state folder."""
+    with (lab.folder / f"{role}.log").open("wb") as sink:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True, cwd="/"
+        )
     _children[process.pid] = process
-    lab.process[str(process.pid)] = system.started(process.pid) or ""
+    lab.process[role] = (process.pid, system.started(process.pid) or "")
     lab.save()
     return process
 
@@ -332,7 +359,7 @@ def down(name: str) -> dict[str, Any]:
 
 def _remove(lab: Lab) -> dict[str, Any]:
     people = system.inhabitants(lab.namespaces)
-    mine = [int(pid) for pid, when in lab.process.items() if when and system.started(int(pid)) == when]
+    mine = [pid for pid, when in lab.process.values() if when and system.started(pid) == when]
     system.end(people)
     system.end(mine)
     for pid in mine:

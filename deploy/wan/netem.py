@@ -42,17 +42,18 @@ def egress(topology: Topology, i: int) -> list[str]:
     uplink = topology.hosts[i].uplink or _UNLIMITED
     others = [j for j in range(len(topology.hosts)) if j != i]
     share = max(8000.0, uplink / max(1, len(others)))
+    classful = f"dev {DEVICE} parent 1:"
     lines = [
         f"qdisc add dev {DEVICE} root handle 1: htb default 2",
         f"class add dev {DEVICE} parent 1: classid 1:1 {_class(uplink, uplink)}",
         f"class add dev {DEVICE} parent 1: classid 1:2 {_class(10e9, 10e9)}",
     ]
     for j in others:
-        link = topology.links[i, j]
+        own, delay = _class_id(j), netem(topology.links[i, j], topology.narrowest((i, j)))
         lines += [
-            f"class add dev {DEVICE} parent 1:1 classid 1:{_class_id(j)} {_class(share, uplink)}",
-            f"qdisc add dev {DEVICE} parent 1:{_class_id(j)} handle {_handle(j)}: {netem(link, topology.narrowest((i, j)))}",
-            f"filter add dev {DEVICE} parent 1: protocol ip prio 1 u32 match ip dst {topology.address(j)}/32 flowid 1:{_class_id(j)}",
+            f"class add {classful}1 classid 1:{own} {_class(share, uplink)}",
+            f"qdisc add {classful}{own} handle {_handle(j)}: {delay}",
+            f"filter add {classful} protocol ip prio 1 u32 match ip dst {topology.address(j)}/32 flowid 1:{own}",
         ]
     return lines
 
@@ -60,7 +61,8 @@ def egress(topology: Topology, i: int) -> list[str]:
 def change(topology: Topology, i: int, j: int, link: Link) -> str:
     """The `tc -b` line that changes the live link from host i to host j."""
     narrow = [r for r in (link.rate, topology.hosts[i].uplink, topology.hosts[j].downlink) if r]
-    return f"qdisc change dev {DEVICE} parent 1:{_class_id(j)} handle {_handle(j)}: {netem(link, min(narrow) if narrow else None)}"
+    delay = netem(link, min(narrow) if narrow else None)
+    return f"qdisc change dev {DEVICE} parent 1:{_class_id(j)} handle {_handle(j)}: {delay}"
 
 
 def ingress(topology: Topology, i: int, port: str) -> list[str]:
@@ -69,7 +71,9 @@ def ingress(topology: Topology, i: int, port: str) -> list[str]:
     if downlink is None:
         return []
     wait = max((link.queue_ms for (_, j), link in topology.links.items() if j == i), default=100.0)
-    return [f"qdisc add dev {port} root tbf rate {_rate(downlink)} burst {_burst(downlink)} latency {_time(max(wait, 1.0))}"]
+    return [
+        f"qdisc add dev {port} root tbf rate {_rate(downlink)} burst {_burst(downlink)} latency {_time(max(wait, 1.0))}"
+    ]
 
 
 NFT_NAT = f"""add table ip wan
@@ -87,7 +91,7 @@ IPTABLES_NAT = (
 
 
 def _class(rate: float, ceil: float) -> str:
-    """HTB's own defaults for burst and quantum are wrong at both ends (0 bytes at 10 Gbit/s), so each class has them."""
+    """HTB's own defaults for burst and quantum are wrong (0 bytes at 10 Gbit/s), so each class has them."""
     return f"htb rate {_rate(rate)} ceil {_rate(ceil)} burst {_burst(ceil)} cburst {_burst(ceil)} quantum 60000"
 
 

@@ -6,6 +6,7 @@ With GSO, one packet is up to 64 KB of TCP payload that the wire would carry as 
 
 from __future__ import annotations
 
+import itertools
 import struct
 from typing import NamedTuple
 
@@ -16,10 +17,10 @@ _ETHERNET = 14
 
 
 class Shape(NamedTuple):
-    """How a packet looks on the wire: `count` frames of `segment` bytes each (the last may be shorter)."""
+    """How a packet looks on the wire: `frames` frames of `segment` bytes each (the last may be shorter)."""
 
     segment: int
-    count: int
+    frames: int
 
 
 def shape(packet: bytes) -> Shape:
@@ -89,7 +90,7 @@ def starts(packet: bytes) -> bool:
 
 def checksum(data: bytes) -> int:
     """The Internet checksum (RFC 1071) of an even number of bytes."""
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF
@@ -98,13 +99,13 @@ def checksum(data: bytes) -> int:
 def pieces(packet: bytes, keep: int, lost: tuple[int, ...] | list[int]) -> list[bytes]:
     """The packets that are left of a GSO packet when only its first `keep` segments got through and those in `lost`
     did not. Each piece is a whole packet with its own sequence number, lengths and header checksums."""
-    count = shape(packet).count
+    count = shape(packet).frames
     if keep >= count and not lost:
         return [packet]
     if not packet[1]:
         return [] if lost or not keep else [packet]
     edges = [-1, *[at for at in lost if at < keep], keep]
-    runs = [(a + 1, b) for a, b in zip(edges, edges[1:], strict=False) if b > a + 1]
+    runs = [(a + 1, b) for a, b in itertools.pairwise(edges) if b > a + 1]
     return [_piece(packet, first, last, count) for first, last in runs]
 
 

@@ -23,7 +23,11 @@ def svg(report: Report) -> str:
         'font-family="system-ui, sans-serif" font-size="11" fill="#222">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         _text(16, 26, f"{report.name}: set and measured", size=16, bold=True),
-        _text(16, 46, f"backend {report.backend}. From the row to the column: round trip in ms, TCP goodput in Mbit/s, loss."),
+        _text(
+            16,
+            46,
+            f"backend {report.backend}. From the row to the column: round trip in ms, TCP goodput in Mbit/s, loss.",
+        ),
     ]
     for k, host in enumerate(hosts):
         parts.append(_text(_LEFT + _CELL_W * k + _CELL_W / 2, _TOP - 10, host, anchor="middle", bold=True))
@@ -33,8 +37,12 @@ def svg(report: Report) -> str:
             parts += _cell(rows.get((source, target)), _LEFT + _CELL_W * j, _TOP + _CELL_H * i)
     bottom = _TOP + _CELL_H * len(hosts)
     parts.append(_text(16, bottom + 24, ("As set. " if report.ok else "Not as set. ") + report.why, bold=not report.ok))
-    for k, (colour, words) in enumerate(((_FINE, "within 2 %"), (_NEAR, "within 5 %"), (_FAR, "missed"), (_NONE, "not measured"))):
-        parts.append(f'<rect x="{16 + 120 * k}" y="{bottom + 36}" width="12" height="12" fill="{colour}" stroke="#999"/>')
+    for k, (colour, words) in enumerate(
+        ((_FINE, "within 2 %"), (_NEAR, "within 5 %"), (_FAR, "missed"), (_NONE, "not measured"))
+    ):
+        parts.append(
+            f'<rect x="{16 + 120 * k}" y="{bottom + 36}" width="12" height="12" fill="{colour}" stroke="#999"/>'
+        )
         parts.append(_text(34 + 120 * k, bottom + 46, words))
     return "\n".join([*parts, "</svg>", ""])
 

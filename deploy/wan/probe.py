@@ -30,13 +30,17 @@ def _socket(lab: Lab, i: int, kind: int, protocol: int = 0) -> socket.socket:
         return socket.socket(socket.AF_INET, kind, protocol)
 
 
-def rtt(lab: Lab, pairs: Iterable[Pair], count: int = 20, interval: float = 0.05, patience: float = 1.5) -> dict[Pair, list[float]]:
+def rtt(
+    lab: Lab, pairs: Iterable[Pair], count: int = 20, interval: float = 0.05, patience: float = 1.5
+) -> dict[Pair, list[float]]:
     """Round trips in ms of `count` ICMP echoes from i to j, for all pairs at once. Lost ones are absent. The receive
     time is the kernel's, so this process may be late without harm."""
     pairs = list(pairs)
     found: dict[Pair, list[float]] = {pair: [] for pair in pairs}
     with contextlib.ExitStack() as stack:
-        sockets = {i: stack.enter_context(_socket(lab, i, socket.SOCK_RAW, socket.IPPROTO_ICMP)) for i in {i for i, _ in pairs}}
+        sockets = {
+            i: stack.enter_context(_socket(lab, i, socket.SOCK_RAW, socket.IPPROTO_ICMP)) for i in {i for i, _ in pairs}
+        }
         for sock in sockets.values():
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
@@ -157,7 +161,13 @@ def connections(lab: Lab, pair: Pair) -> int:
 
 
 def stream(
-    lab: Lab, pair: Pair, seconds: float, warm_up: float, congestion: str | None = None, count: int | None = None, early: bool = False
+    lab: Lab,
+    pair: Pair,
+    seconds: float,
+    warm_up: float,
+    congestion: str | None = None,
+    count: int | None = None,
+    early: bool = False,
 ) -> Stream:
     """Send from i to j for `warm_up` + `seconds`. With `early`, end as soon as a whole second after the warm-up has
     carried 98 % of what the link can: the question was whether it does."""
@@ -259,4 +269,6 @@ def require_up(lab: Lab) -> None:
     if not lab.alive():
         gone = [n for n in lab.namespaces if not os.path.exists(f"{kernel.NETNS}/{n}")]
         what = f"namespace {gone[0]} is gone" if gone else "its relay is gone"
-        raise WanError(f"the WAN {lab.name} is broken: {what}", f"farflung wan down {lab.name} && farflung wan up {lab.name}", 4)
+        raise WanError(
+            f"the WAN {lab.name} is broken: {what}", f"farflung wan down {lab.name} && farflung wan up {lab.name}", 4
+        )

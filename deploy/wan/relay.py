@@ -48,12 +48,18 @@ class Relay:
         self.strays = 0  # packets to nobody
         self.unwritten = 0  # packets that the receiving device refused
         self.stopping = False
+        self.wake, self._bell = os.pipe()
+
+    def stop(self, *_: object) -> None:
+        """End `run` now (a signal handler: select itself goes on waiting after a signal)."""
+        self.stopping = True
+        os.write(self._bell, b".")
 
     def run(self) -> None:
         """Carry packets until `stopping`."""
         due, read = self.due, os.read
         host_of = {device: i for i, device in enumerate(self.devices)}
-        waiting = [*self.devices, self.control.fileno()]
+        waiting = [*self.devices, self.control.fileno(), self.wake]
         clock = time.monotonic
         while not self.stopping:
             now = clock()
@@ -61,13 +67,10 @@ class Relay:
                 self._arrive(now)
                 now = clock()
             timeout = 1.0 if not due else max(0.0, due[0][0] - now)
-            try:
-                ready = select.select(waiting, (), (), timeout)[0]
-            except InterruptedError:
-                continue
-            for device in ready:
+            for device in select.select(waiting, (), (), timeout)[0]:
                 if device not in host_of:
-                    self._answer()
+                    if device != self.wake:
+                        self._answer()
                     continue
                 i = host_of[device]
                 for _ in range(_BURST):
@@ -181,12 +184,8 @@ def serve(folder: Path) -> int:
     control.bind(str(path))
     os.chmod(path, 0o600)
     relay = Relay(topology, devices, control)
-
-    def stop(_signal: int, _frame: object) -> None:
-        relay.stopping = True
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, relay.stop)
+    signal.signal(signal.SIGINT, relay.stop)
     gc.collect()
     gc.freeze()
     gc.disable()

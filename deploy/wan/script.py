@@ -1,6 +1,6 @@
 """The timed changes of a topology, played on a lab that is up.
 
-    python -m farflung.deploy.wan.script LAB     plays until it is ended (`wan up --play` starts it, `wan down` ends it)
+python -m farflung.deploy.wan.script LAB     plays until it is ended (`wan up --play` starts it, `wan down` ends it)
 """
 
 from __future__ import annotations

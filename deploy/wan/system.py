@@ -1,4 +1,4 @@
-"""Running `ip`, `tc` and `nft`, and ending processes that are in given namespaces. The only module that starts tools."""
+"""Running `ip`, `tc` and `nft`, and ending processes that are in given namespaces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def tool(words: Sequence[str], text: str | None = None) -> str:
         raise WanError(f"{words[0]} is not installed", f"apt-get install {package}") from None
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise WanError(f"{' '.join(words)}: {said[-1] if said else 'failed'}", "\n".join(said[:-1]) or (text or "").strip()[:2000])
+        raise WanError(
+            f"{' '.join(words)}: {said[-1] if said else 'failed'}", "\n".join(said[:-1]) or (text or "").strip()[:2000]
+        )
     return done.stdout
 
 

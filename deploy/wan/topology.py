@@ -38,7 +38,9 @@ class Link:
             if not (math.isfinite(value) and 0 <= value <= 60_000):
                 raise WanError(f"{key} = {value} is not between 0 and 60000 ms", "write a delay in milliseconds")
         if self.rate is not None and not (math.isfinite(self.rate) and self.rate >= 1000):
-            raise WanError(f"rate = {self.rate} bit/s is below 1 kbit/s", 'write a rate like "20mbit"; `wan cut` cuts a link')
+            raise WanError(
+                f"rate = {self.rate} bit/s is below 1 kbit/s", 'write a rate like "20mbit"; `wan cut` cuts a link'
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,13 +100,17 @@ class Topology:
         """The pairs that `a->b` or `a<->b` means, where a and b are hosts, regions or `*`."""
         match = re.fullmatch(r"\s*(\S+?)\s*(<->|->)\s*(\S+)\s*", text)
         if match is None:
-            raise WanError(f"{text!r} names no link", "write 'a->b' or 'a<->b', in quotes: the shell takes > for itself")
+            raise WanError(
+                f"{text!r} names no link", "write 'a->b' or 'a<->b', in quotes: the shell takes > for itself"
+            )
         sources, targets = self.select(match[1]), self.select(match[3])
         found = {(i, j) for i in sources for j in targets if i != j}
         if match[2] == "<->":
             found |= {(j, i) for i, j in found}
         if not found:
-            raise WanError(f"{text!r} has no two different hosts", "its hosts are " + ", ".join(h.name for h in self.hosts))
+            raise WanError(
+                f"{text!r} has no two different hosts", "its hosts are " + ", ".join(h.name for h in self.hosts)
+            )
         return sorted(found)
 
     def address(self, i: int) -> str:
@@ -134,7 +140,8 @@ class Topology:
         hosts = tuple(dataclasses.replace(h, uplink=times(h.uplink), downlink=times(h.downlink)) for h in self.hosts)
         links = {p: dataclasses.replace(link, rate=times(link.rate)) for p, link in self.links.items()}
         script = tuple(
-            dataclasses.replace(c, values={k: times(v) if k == "rate" else v for k, v in c.values.items()}) for c in self.script
+            dataclasses.replace(c, values={k: times(v) if k == "rate" else v for k, v in c.values.items()})
+            for c in self.script
         )
         return dataclasses.replace(self, hosts=hosts, links=links, script=script)
 
@@ -208,7 +215,7 @@ def apply(topology: Topology, links: Mapping[Pair, Link], change: Change) -> dic
 
 
 def timeline(script: tuple[Change, ...], until: float) -> Iterator[tuple[float, Change]]:
-    """Every occurrence of a script's changes up to `until` seconds, in time order (order of the file at equal times)."""
+    """Every occurrence of a script's changes up to `until` seconds in time order, at equal times as in the file."""
     moments = [(change.at, number) for number, change in enumerate(script)]
     heapq.heapify(moments)
     while moments and moments[0][0] <= until:

@@ -16,7 +16,9 @@ packets = st.lists(st.tuples(st.floats(0, 0.02), st.integers(60, FRAME), st.inte
 
 
 @given(packets, st.floats(1e5, 1e9), st.floats(1, 200))
-def test_a_pipe_never_exceeds_its_rate_nor_its_queue(arrivals: list[tuple[float, int, int]], rate: float, queue_ms: float) -> None:
+def test_a_pipe_never_exceeds_its_rate_nor_its_queue(
+    arrivals: list[tuple[float, int, int]], rate: float, queue_ms: float
+) -> None:
     pipe = Pipe(rate, queue_ms)
     limit = max(queue_ms / 1e3, 2 * FRAME * 8 / rate)
     now = previous = 0.0

@@ -1,5 +1,7 @@
 """The tc commands of the backend netem, word for word."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 from farflung.deploy.wan import files, netem
@@ -34,14 +36,19 @@ def test_the_limit_covers_what_is_in_flight_and_the_queue() -> None:
 
 def test_a_downlink_is_a_tbf_at_the_bridge() -> None:
     topology = files.parse(TABLES, "n", "n")
-    assert netem.ingress(topology, 2, "port2") == ["qdisc add dev port2 root tbf rate 50000000bit burst 15140b latency 100000us"]
+    assert netem.ingress(topology, 2, "port2") == [
+        "qdisc add dev port2 root tbf rate 50000000bit burst 15140b latency 100000us"
+    ]
     assert netem.ingress(topology, 0, "port0") == []
 
 
 def test_a_change_repeats_every_parameter() -> None:
     topology = files.parse(TABLES, "n", "n")
     slow = Link(delay_ms=60, rate=20e6, queue_ms=50)
-    assert netem.change(topology, 0, 1, slow) == "qdisc change dev wan0 parent 1:11 handle 101: netem limit 182 delay 60000us rate 20000000bit"
+    assert (
+        netem.change(topology, 0, 1, slow)
+        == "qdisc change dev wan0 parent 1:11 handle 101: netem limit 182 delay 60000us rate 20000000bit"
+    )
     gone = Link(delay_ms=60, rate=20e6, queue_ms=50, loss=0.01, cut=True)
     assert netem.change(topology, 0, 1, gone).endswith("delay 60000us loss 100% rate 20000000bit")
 

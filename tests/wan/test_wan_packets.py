@@ -14,11 +14,30 @@ A, B, OUTSIDE = "10.77.0.1", "10.77.0.2", "10.1.0.2"
 
 
 def ip(protocol: int, body: bytes, source: str = A, target: str = B, identity: int = 7, fragment: int = 0) -> bytes:
-    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(body), identity, fragment, 64, protocol, 0, socket.inet_aton(source), socket.inet_aton(target))
+    head = struct.pack(
+        "!BBHHHBBH4s4s",
+        0x45,
+        0,
+        20 + len(body),
+        identity,
+        fragment,
+        64,
+        protocol,
+        0,
+        socket.inet_aton(source),
+        socket.inet_aton(target),
+    )
     return head[:10] + checksum(head).to_bytes(2, "big") + head[12:] + body
 
 
-def tcp(payload: bytes, size: int = 0, flags: int = 0x18, sequence: int = 1000, ports: tuple[int, int] = (5000, 80), ends: tuple[str, str] = (A, B)) -> bytes:
+def tcp(
+    payload: bytes,
+    size: int = 0,
+    flags: int = 0x18,
+    sequence: int = 1000,
+    ports: tuple[int, int] = (5000, 80),
+    ends: tuple[str, str] = (A, B),
+) -> bytes:
     """As a TUN device hands it over: partial checksum, GSO when the payload is longer than `size`."""
     options = bytes([1, 1, 8, 10]) + bytes(8)
     head = struct.pack("!HHIIBBHHH", *ports, sequence, 1, (20 + len(options)) // 4 << 4, flags, 1000, 0, 0) + options
@@ -53,10 +72,18 @@ def test_shapes() -> None:
     assert destination(b"") == -1
 
 
-@given(st.binary(min_size=1, max_size=6000), st.integers(100, 1448), st.integers(0, 60), st.sets(st.integers(0, 60)), st.integers(0, 2**32 - 1))
-def test_pieces_are_the_segments_that_got_through(payload: bytes, size: int, keep: int, lost: set[int], sequence: int) -> None:
+@given(
+    st.binary(min_size=1, max_size=6000),
+    st.integers(100, 1448),
+    st.integers(0, 60),
+    st.sets(st.integers(0, 60)),
+    st.integers(0, 2**32 - 1),
+)
+def test_pieces_are_the_segments_that_got_through(
+    payload: bytes, size: int, keep: int, lost: set[int], sequence: int
+) -> None:
     packet = tcp(payload, size, sequence=sequence)
-    count = shape(packet).count
+    count = shape(packet).frames
     keep = min(keep, count)
     gone = sorted(at for at in lost if at < keep)
     survivors = [at for at in range(keep) if at not in gone]

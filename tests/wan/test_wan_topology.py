@@ -11,7 +11,10 @@ from farflung.deploy.wan import files, units
 from farflung.deploy.wan.errors import WanError
 from farflung.deploy.wan.topology import GOODPUT, Change, apply, dns_name, link_values, timeline
 
-TWO = {"regions": {"a": {"hosts": 2, "local": {"delay_ms": 1}}, "b": {}}, "links": [{"between": ["a", "b"], "delay_ms": 30, "rate": "10mbit"}]}
+TWO = {
+    "regions": {"a": {"hosts": 2, "local": {"delay_ms": 1}}, "b": {}},
+    "links": [{"between": ["a", "b"], "delay_ms": 30, "rate": "10mbit"}],
+}
 
 
 def parse(data: dict) -> files.Topology:
@@ -66,7 +69,10 @@ def test_regions_links_and_selectors() -> None:
 
 
 def test_directions_can_differ() -> None:
-    data = {"regions": {"a": {}, "b": {}}, "links": [{"between": ["a", "b"], "rtt_ms": 40}, {"from": "a", "to": "b", "rate": "1mbit", "loss": "2%"}]}
+    data = {
+        "regions": {"a": {}, "b": {}},
+        "links": [{"between": ["a", "b"], "rtt_ms": 40}, {"from": "a", "to": "b", "rate": "1mbit", "loss": "2%"}],
+    }
     topology = parse(data)
     assert (topology.links[0, 1].rate, topology.links[0, 1].loss) == (1e6, 0.02)
     assert topology.links[1, 0].rate is None
@@ -74,7 +80,9 @@ def test_directions_can_differ() -> None:
 
 
 def test_the_narrowest_of_uplink_link_and_downlink() -> None:
-    topology = parse({"regions": {"a": {"uplink": "20mbit"}, "b": {"downlink": "5mbit"}}, "defaults": {"rate": "100mbit"}})
+    topology = parse(
+        {"regions": {"a": {"uplink": "20mbit"}, "b": {"downlink": "5mbit"}}, "defaults": {"rate": "100mbit"}}
+    )
     assert topology.narrowest((0, 1)) == 5e6
     assert topology.narrowest((1, 0)) == 100e6
 
@@ -177,7 +185,11 @@ def test_changes_and_restoring_what_the_file_says() -> None:
 
 
 def test_a_timeline_repeats_in_order() -> None:
-    script = (Change(1, "cut", "a->b", every=10), Change(3, "restore", "a->b", every=10), Change(3, "set", "a->b", {"loss": 0.1}))
+    script = (
+        Change(1, "cut", "a->b", every=10),
+        Change(3, "restore", "a->b", every=10),
+        Change(3, "set", "a->b", {"loss": 0.1}),
+    )
     moments = [(at, c.action) for at, c in timeline(script, 14)]
     assert moments == [(1, "cut"), (3, "restore"), (3, "set"), (11, "cut"), (13, "restore")]
 
@@ -187,6 +199,12 @@ def test_units() -> None:
     assert units.milliseconds("0.3s") == 300 and units.milliseconds("250us") == 0.25 and units.milliseconds(25) == 25
     assert units.share("0.5%") == 0.005 and units.share(0.01) == 0.01
     assert units.size("64MiB") == 64 << 20 and units.size("16MB") == 16_000_000
-    assert [units.show_rate(r) for r in (None, 1.12e9, 95.6e6, 9e3, 12)] == ["unlimited", "1.12 Gbit/s", "95.6 Mbit/s", "9 kbit/s", "12 bit/s"]
+    assert [units.show_rate(r) for r in (None, 1.12e9, 95.6e6, 9e3, 12)] == [
+        "unlimited",
+        "1.12 Gbit/s",
+        "95.6 Mbit/s",
+        "9 kbit/s",
+        "12 bit/s",
+    ]
     assert round(GOODPUT, 3) == 0.956
     assert dns_name("Oregon/0") == "oregon-0"

@@ -52,7 +52,9 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         f"FARFLUNG_PYTHON={sys.executable}",
         f"FARFLUNG_GUEST={HERE / 'uml_guest.py'}",
     ]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, cwd=out, check=False)
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, cwd=out, check=False
+    )
     result = out / "result.json"
     log = (out / "log").read_text() if (out / "log").exists() else ""
     assert result.exists(), f"the guest did not finish: {done.stdout[-2000:]}\n{log[-2000:]}"

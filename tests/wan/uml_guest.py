@@ -48,7 +48,9 @@ def main() -> dict[str, object]:
     }
     found: dict[str, object] = {"chosen": lab.choose(None)}
     made = lab.up(files.parse(table, "uml", "uml_guest"), "netem")
-    found["qdiscs"] = subprocess.run(["tc", "-n", made.namespace(0), "qdisc"], capture_output=True, text=True, check=True).stdout
+    found["qdiscs"] = subprocess.run(
+        ["tc", "-n", made.namespace(0), "qdisc"], capture_output=True, text=True, check=True
+    ).stdout
     found["ping"] = ping(made, "a", "b")
     found["first_ping"] = ping(made, "c", "b", 1)  # with ARP before it: it must not cross the delay twice more
     stream = probe.stream(made, (0, 1), 6, 3, "cubic", count=1)
