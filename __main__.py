@@ -15,6 +15,7 @@ from . import __version__
 from .deploy.output import INTERRUPTED, WRONG, NotYet, Output, error_text
 from .proto.errors import FarflungError
 
+_ANSWER_SECONDS = 10.0
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 _LOOK: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "context_settings": _SETTINGS}
 
@@ -303,10 +304,42 @@ _later("set", "Change a job value at the next view: KEY=VALUE.")
 @command(app)
 def status(output: Output, target: _Target) -> None:
     """Who is in, who does what, why anything waits."""
-    from .deploy.status import read, show
+    from .deploy.status import show
 
-    record = read(target)
+    if target.startswith("farflung:"):
+        record = _ask_status(target)
+    else:
+        from .coordinator.status import read_status
+
+        record = read_status(Path(target))
     output.record(record) if output.json else show(output, record)
+
+
+def _ask_status(text: str) -> dict[str, Any]:
+    """The status as a running coordinator answers it."""
+    import json
+
+    import grpc
+
+    from .node.join import find
+    from .proto import rpc
+    from .proto.control_pb2 import StatusRequest
+    from .proto.errors import Refused
+    from .proto.link import parse_link
+
+    link = parse_link(text)
+    with rpc.blocking_coordinator_channel(link.address, find(link).authority) as channel:
+        try:
+            request = StatusRequest(run=link.run, ticket=link.ticket)
+            reply = rpc.coordinator_stub(channel).Status(request, timeout=_ANSWER_SECONDS)
+        except grpc.RpcError as error:
+            words = error.details() if isinstance(error, grpc.Call) else str(error)
+            message = f"the coordinator at {link.address} did not answer: {words}"
+            raise FarflungError(message, "copy the whole link again; is it still running?") from error
+    if reply.refused:
+        raise Refused(*reply.refused.split("\n", 1))
+    record: dict[str, Any] = json.loads(reply.status)
+    return record
 
 
 @command(app)
@@ -316,13 +349,15 @@ def runs(
     folder: Annotated[Path, typer.Option("--in", help="The folder that holds the runs' state folders.")] = Path("runs"),
 ) -> None:
     """The runs whose state folders are on this machine."""
-    from .deploy.status import list_runs, show_runs
+    from .coordinator.status import read_status
+    from .coordinator.store import FILE
+    from .deploy.status import show_runs
 
-    records = list_runs(folder)
-    if not output.json:
-        show_runs(output, records, folder)
+    records = [read_status(database.parent) for database in sorted(folder.glob(f"*/{FILE}"))]
     for record in records if output.json else ():
         output.record(record)
+    if not output.json:
+        show_runs(output, records, folder)
 
 
 @command(app)

@@ -1,0 +1,127 @@
+"""``farflung status`` and ``farflung runs`` for a person: who is in, who does what, why anything waits.
+
+Both show the record that the coordinator keeps (docs/reference.md): from a running coordinator or from a state folder.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .output import Output
+from .story import stage_text
+from .tables import table
+from .units import count_text, rate_text, seconds_text, times_text
+
+Record = Mapping[str, Any]
+_WARNINGS = 5
+
+
+def show(output: Output, record: Record) -> None:
+    """Write the whole status."""
+    output.say(headline(record))
+    if record.get("why"):
+        output.say(f"why: {record['why']}")
+    for line in numbers(record):
+        output.say(line)
+    view = record.get("view")
+    if view:
+        output.say(f"view {view['view']}: {view.get('why') or 'begun'}")
+        for line in plan_lines(view):
+            output.say("  " + line)
+    if record.get("nodes"):
+        output.say()
+        now = float(record.get("time") or time.time())
+        table(output, ("node", "does", "device", "heard", "address"), [node_row(node, now) for node in record["nodes"]])
+    slow = slowest_link(record.get("links") or ())
+    if slow:
+        output.say(slow)
+    for warning in list(record.get("warnings") or ())[-_WARNINGS:]:
+        node = f" ({warning['node']})" if warning.get("node") else ""
+        output.say(f"warning{node}: {warning['message']}")
+
+
+def headline(record: Record) -> str:
+    """Name, what it is doing, how far it is."""
+    phase = str(record.get("phase") or "unknown").replace("preparing_start", "preparing its data")
+    if not record.get("running") and phase not in ("done", "failed", "interrupted"):
+        phase = f"its coordinator has ended while {phase}"
+    of = f" of {record['steps']}" if record.get("steps") else ""
+    step = f", step {record['step']}{of}" if record.get("step") else ""
+    return f"{record.get('name') or record.get('run')}: {phase}{step}"
+
+
+def numbers(record: Record) -> list[str]:
+    """Loss, speed, bytes, checkpoint: a line each where there is something to say."""
+    lines = []
+    if record.get("loss") is not None:
+        speed = record.get("tokens_per_second")
+        fast = f", {count_text(speed)} tokens/s" if speed else ""
+        lines.append(f"loss {record['loss']:.4f}{fast}")
+    tested = record.get("eval")
+    if tested and tested.get("loss") is not None:
+        accuracy = tested.get("accuracy")
+        correct = f", accuracy {accuracy:.1%}" if accuracy is not None else ""
+        lines.append(f"validation loss {tested['loss']:.4f}{correct} (step {tested['step']})")
+    if record.get("times_fewer_bytes"):
+        lines.append(f"{times_text(record['times_fewer_bytes'])}x fewer bytes than fp16")
+    if record.get("checkpoints"):
+        lines.append(f"newest checkpoint: {record['checkpoints'][-1]['path']}")
+    return lines
+
+
+def plan_lines(view: Record) -> list[str]:
+    """Pipelines with their stages, then the spares and why they are spare."""
+    stages, shares = view.get("stages") or [], view.get("microbatches") or []
+    lines = []
+    for at, names in enumerate(view.get("pipelines") or []):
+        held = [f"{name} ({stage_text(stages[stage])})" for stage, name in enumerate(names) if stage < len(stages)]
+        share = f", {shares[at]} microbatch{'es' if shares[at] != 1 else ''} a step" if at < len(shares) else ""
+        lines.append(f"pipeline {at + 1}: {' -> '.join(held)}{share}")
+    spares = view.get("spares") or {}
+    return lines + [f"spare: {name}: {why}" for name, why in spares.items()]
+
+
+def node_row(node: Record, now: float) -> tuple[object, ...]:
+    """(name, what it does, device, last heard, address) of a node."""
+    does = str(node.get("role") or "")
+    if node.get("stage") is not None:
+        does = f"stage {node['stage']} of pipeline {int(node.get('pipeline') or 0) + 1}"
+    if node.get("doing"):
+        does += f": {node['doing']}"
+    if not node.get("in", True):
+        does = f"left: {node.get('why') or 'no reason given'}"
+    heard = node.get("heard_s")
+    if heard is None and node.get("left"):
+        ago = f"{seconds_text(max(0.0, now - float(node['left'])))} ago"
+    else:
+        ago = "-" if heard is None else f"{seconds_text(float(heard))} ago"
+    rate = f", {node['tflops']:.3g} Tflop/s" if node.get("tflops") else ""
+    return node.get("node"), does, f"{node.get('device') or '-'}{rate}", ago, node.get("address")
+
+
+def slowest_link(links: Sequence[Record]) -> str:
+    """The measured link with the least bandwidth, as a line; empty when none was measured."""
+    known = [link for link in links if link.get("bandwidth_bps")]
+    if not known:
+        return ""
+    slow = min(known, key=lambda link: float(link["bandwidth_bps"]))
+    latency = seconds_text(float(slow["latency_s"]))
+    return f"slowest link: {slow['from']} -> {slow['to']}, {rate_text(float(slow['bandwidth_bps']))}, {latency} one way"
+
+
+def show_runs(output: Output, records: Sequence[Record], folder: object) -> None:
+    """One line for each run."""
+    if not records:
+        output.say(f"no run in {folder}; farflung run JOB starts one there")
+        return
+    rows = []
+    for record in records:
+        tested = record.get("eval") or {}
+        loss = tested.get("loss")
+        of = f" of {record['steps']}" if record.get("steps") else ""
+        phase = record.get("phase") if record.get("running") or record.get("phase") == "done" else "ended"
+        step = f"{record.get('step') or 0}{of}"
+        rows.append((record.get("state"), phase, step, None if loss is None else f"{loss:.4f}", record.get("why")))
+    table(output, ("folder", "phase", "step", "validation", "why"), rows)
