@@ -24,8 +24,8 @@ class Family:
     positions: str | None  # learned position embedding; None: rotary
     blocks: str
     norm: str
-    # names of other writers of the same tensor: (prefix on disk, prefix of the parameter)
-    renames: tuple[tuple[str, str], ...] = ()
+    head: str = "lm_head"  # as files call it; the attribute's name has changed between versions of `transformers`
+    other_heads: tuple[str, ...] = ()  # what some files call it instead
 
 
 FAMILIES: dict[str, Family] = {
@@ -40,7 +40,8 @@ FAMILIES: dict[str, Family] = {
         None,
         "layers",
         "final_layer_norm",
-        renames=(("embed_out.", "lm_head."), ("lm_head.", "embed_out.")),
+        head="embed_out",
+        other_heads=("lm_head",),
     ),
 }
 

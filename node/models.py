@@ -83,8 +83,7 @@ class LanguageModel(ModelDefinition):
         base = getattr(self.skeleton, self.row.base)
         self._base = base
         head = self.skeleton.get_output_embeddings()
-        self._head_path = next(path for path, module in self.skeleton.named_modules() if module is head)
-        self.head_name = f"{self._head_path}.weight"
+        self.head_name = f"{self.row.head}.weight"
         embedding = getattr(base, self.row.embedding)
         tied = bool(getattr(config, "tie_word_embeddings", False))
         self.tied = f"{self._path(self.row.embedding)}.weight" if tied else None
@@ -93,7 +92,7 @@ class LanguageModel(ModelDefinition):
         if self.row.positions:
             first += named(self._path(self.row.positions), getattr(base, self.row.positions))
         last = named(self._path(self.row.norm), getattr(base, self.row.norm))
-        last += [(self.tied, embedding.weight)] if self.tied else named(self._head_path, head)
+        last += [(self.tied, embedding.weight)] if self.tied else named(self.row.head, head)
         pieces = [first, *(named(self._block_path(i), block) for i, block in enumerate(blocks)), last]
         layers = ["embedding", *(f"block {i}" for i in range(len(blocks))), "head"]
         super().__init__(layers, [[name for name, _ in piece] for piece in pieces], recompute)
@@ -111,8 +110,7 @@ class LanguageModel(ModelDefinition):
         embedding = real(row.embedding) if first == 0 or (has_head and self.tied) else None
         head = None
         if has_head and not self.tied:
-            skeleton = self.skeleton.get_submodule(self._head_path)
-            head = (self._head_path, materialise(copy.deepcopy(skeleton), device))
+            head = (row.head, materialise(copy.deepcopy(self.skeleton.get_output_embeddings()), device))
         blocks = range(max(first, 1) - 1, min(last, count - 2))
         stage = LanguageStage(
             first,

@@ -71,10 +71,10 @@ class Weights:
         Folders saved from the base model leave out its prefix ("h.0.ln_1.weight"); heads have had two names; a tied
         parameter may be stored as the head's (``tied_with``).
         """
-        candidates = [name, name.removeprefix(f"{self._family.base}.")]
-        for head in (name, tied_with or ""):
-            candidates += [new + head.removeprefix(old) for old, new in self._family.renames if head.startswith(old)]
-        candidates.append(tied_with or name)
+        family = self._family
+        candidates = [name, name.removeprefix(f"{family.base}."), *([tied_with] if tied_with else [])]
+        if f"{family.head}.weight" in (name, tied_with):
+            candidates += [f"{head}.weight" for head in family.other_heads]
         return next((candidate for candidate in candidates if candidate in self.file_of), None)
 
     def slot(self, stored: str) -> Slot:
