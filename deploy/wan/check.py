@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from . import lateness, probe
-from .lab import Lab, late_between
+from .lab import Lab, late_between, load
 from .topology import GOODPUT, Link, Pair, Topology
 
+LOSSY, LOSSLESS = 10_000, 500  # packets that measure a direction's loss
 AT_ONCE = 600e6  # bit/s that may be measured at the same time: what a relay carries well within one core
 Say = Callable[[str], None]
 
@@ -108,8 +109,8 @@ def batches(topology: Topology, pairs: Iterable[Pair], at_once: float = AT_ONCE)
 
 
 def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
-    """Measure a lab. `quick`: only round trips, in seconds; else the goodput of every pair too, and 10,000 packets on
-    each that loses some."""
+    """Measure a lab. `quick`: only round trips, in seconds; else the goodput of every pair too, and packets that
+    count its losses."""
     probe.require_up(lab)
     topology, links = lab.topology, lab.links
     now = dataclasses.replace(topology, links=links)
@@ -133,13 +134,13 @@ def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
         if rows[p].rtt is not None
     ]
     if not quick:
-        lossy = [p for p in pairs if links[p].loss and not links[p].cut and _reachable(topology, links, p)]
-        for number, group in enumerate(_rounds(lossy)):
-            say(f"loss: round {number + 1}, {len(group)} pairs")
-            with ThreadPoolExecutor(len(group)) as pool:
-                for pair, got in zip(group, pool.map(lambda p: probe.loss(live, p), group), strict=True):
-                    update(pair, loss=1 - got / 10_000, packets=10_000)
         able = [p for p in pairs if _reachable(topology, links, p)]
+        counts = {p: LOSSY if links[p].loss else LOSSLESS for p in able}
+        for number, group in enumerate(groups := _rounds(able)):
+            say(f"loss {number + 1}/{len(groups)}: " + ", ".join(f"{rows[p].source}->{rows[p].target}" for p in group))
+            with ThreadPoolExecutor(len(group)) as pool:
+                for pair, got in zip(group, pool.map(lambda p: probe.loss(live, p, counts[p]), group), strict=True):
+                    update(pair, loss=1 - got / counts[pair], packets=counts[pair])
         groups = batches(now, able)
         for number, group in enumerate(groups):
             say(
@@ -150,6 +151,8 @@ def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
                 for pair, carried in zip(group, pool.map(lambda p: _goodput(live, p), group), strict=True):
                     update(pair, goodput=carried)
     late = late_between(before, lab.stat())
+    if load(lab.name).links != links:
+        notes.append("links were changed while they were measured")
     for pair in pairs:
         lossy_pair = bool(links[pair].loss or links[pair[::-1]].loss or jitter[pair])
         update(pair, misses=judge(rows[pair], jitter[pair], lossy_pair))
@@ -203,14 +206,15 @@ def _middle(times: list[float], noisy: bool) -> float:
 
 
 def _rounds(pairs: list[Pair]) -> list[list[Pair]]:
-    """Loss is measured with few packets a second: two pairs at a time, of different hosts."""
+    """Up to three pairs of different hosts at a time: loss is measured with few packets a second."""
     left, rounds = list(pairs), []
     while left:
-        first = left.pop(0)
-        second = next((p for p in left if not set(p) & set(first)), None)
-        if second:
-            left.remove(second)
-        rounds.append([first, second] if second else [first])
+        group: list[Pair] = []
+        for pair in left:
+            if len(group) < 3 and not {i for p in group for i in p} & set(pair):
+                group.append(pair)
+        left = [p for p in left if p not in group]
+        rounds.append(group)
     return rounds
 
 

@@ -156,7 +156,10 @@ class Lab:
 
     def stat(self) -> dict[str, Any] | None:
         """The relay's counters; None where the kernel does the work (netem)."""
-        return self.ask({"do": "stat"}) if self.backend == "relay" else None
+        if self.backend != "relay":
+            return None
+        dropped = sum(system.dropped(self.namespace(i), netem.DEVICE) for i in range(len(self.topology.hosts)))
+        return {**self.ask({"do": "stat"}), "missed": dropped}
 
     def alive(self) -> bool:
         """Whether the namespaces and the relay are still there."""
@@ -169,7 +172,8 @@ def late_between(before: dict[str, Any] | None, after: dict[str, Any] | None) ->
     """The relay's lateness between two stats."""
     if before is None or after is None:
         return None
-    return between(before["late"], after["late"], after["cpu"] - before["cpu"], after["time"] - before["time"])
+    missed = after["missed"] - before["missed"]
+    return between(before["late"], after["late"], after["cpu"] - before["cpu"], after["time"] - before["time"], missed)
 
 
 def names() -> list[str]:
@@ -251,6 +255,8 @@ def _make(lab: Lab) -> None:
         lines = ["link set lo up", f"addr add {topology.address(i)}/16 dev {device}"]
         if lab.backend == "netem":
             lines.append(f"link set {device} gso_max_segs 1")
+        else:
+            lines.append(f"link set {device} txqueuelen 10000")  # what may wait while the relay doesn't run
         system.ip([*lines, f"link set {device} up"], lab.namespace(i))
         if lab.backend == "netem":
             system.tc(netem.egress(topology, i), lab.namespace(i))

@@ -14,7 +14,8 @@ STEPS = 2000  # the last entry counts everything later than 100 ms
 
 @dataclasses.dataclass(frozen=True)
 class Lateness:
-    """One emulator between two moments. Times in milliseconds, `core` in cores, `seconds` the time between."""
+    """One emulator between two moments. Times in milliseconds, `core` in cores, `seconds` the time between. `missed`:
+    packets that found a device full because the emulator did not fetch them in time."""
 
     packets: int
     p50_ms: float
@@ -22,9 +23,10 @@ class Lateness:
     p999_ms: float
     core: float
     seconds: float
+    missed: int = 0
 
 
-def between(before: Sequence[int], after: Sequence[int], cpu: float, seconds: float) -> Lateness:
+def between(before: Sequence[int], after: Sequence[int], cpu: float, seconds: float, missed: int = 0) -> Lateness:
     """Lateness of what happened between two copies of the histogram."""
     counts = [b - a for a, b in zip(before, after, strict=True)]
     return Lateness(
@@ -34,6 +36,7 @@ def between(before: Sequence[int], after: Sequence[int], cpu: float, seconds: fl
         percentile(counts, 0.999),
         cpu / seconds if seconds > 0 else 0.0,
         seconds,
+        missed,
     )
 
 
@@ -58,6 +61,8 @@ def verdict(late: Lateness, smallest_delay_ms: float) -> tuple[bool, str]:
     said = f"99 % of {late.packets} packets within {late.p99_ms:.2f} ms of their time, {late.core:.2f} core"
     if late.p99_ms > allowed:
         return False, f"the emulator was late: {said}; {allowed:.1f} ms are allowed"
+    if late.missed:
+        return False, f"the emulator missed {late.missed} packets: {said}"
     if late.core > 0.8:
         return False, f"the emulator had too much to do: {said}; 0.8 core is allowed"
     return True, f"the emulator kept up: {said}"

@@ -65,6 +65,17 @@ def sysctl(namespace: str, values: dict[str, str]) -> list[str]:
     return refused
 
 
+def dropped(namespace: str, device: str) -> int:
+    """Packets that a device could not take from its host's kernel."""
+    with inside(namespace):
+        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+    for line in lines:
+        name, _, counters = line.partition(":")
+        if name.strip() == device:
+            return int(counters.split()[11])
+    return 0
+
+
 def started(pid: int) -> str | None:
     """When a process started (clock ticks since boot), which with its id names it for good; None where it is gone."""
     try:

@@ -70,6 +70,8 @@ def test_a_check_through_a_late_emulator_is_rejected() -> None:
     assert not late.ok and late.why.startswith("the emulator was late")
     busy = check.conclude(lab(), [ROW], dataclasses.replace(fine, core=0.95), [])
     assert not busy.ok and "0.8 core is allowed" in busy.why
+    full = check.conclude(lab(), [ROW], dataclasses.replace(fine, missed=3), [])
+    assert not full.ok and full.why.startswith("the emulator missed 3 packets")
     missed = check.conclude(lab(), [dataclasses.replace(ROW, misses=("no answer",))], fine, [])
     assert not missed.ok and missed.why == "1 of 1 pairs miss: a/0->b/0 no answer"
 
