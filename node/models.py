@@ -128,6 +128,8 @@ class LanguageModel(ModelDefinition):
         return stage
 
     def initial(self, name: str, seed: int) -> Tensor:
+        # The class may call the head otherwise than files do; its initial value is the same under both names.
+        name = self.head_name if name in {f"{head}.weight" for head in self.row.other_heads} else name
         shape = self.shapes[name]
         if len(shape) < 2:
             return torch.zeros(shape) if name.endswith(".bias") else torch.ones(shape)
