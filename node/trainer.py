@@ -202,8 +202,6 @@ class Trainer:
     def _flush(self, flush: control_pb2.Flush) -> None:
         """Stop where we are; from here on nothing of the old view is sent, and only the answer tells how far it got."""
         self.wire.leave_view()
-        self._mail.clear()
-        self._states.clear()
         self._orders.clear()
         answer = control_pb2.Flushed(view=flush.view, step=self.step)
         if self.training is not None and self.training.started:
@@ -223,6 +221,8 @@ class Trainer:
         self.view = view.number
         self._members = {member.name for member in view.members}
         self._server = StateServer(self.send)
+        self._mail.clear()
+        self._states.clear()
         self.wire.enter(view.number, view.members)
         plan = Plan.from_json(view.plan)
         if view.checkpoint >= 0:

@@ -1,6 +1,5 @@
 """With codec none, training over any cluster shape is the plain loop, up to float rounding."""
 
-
 import pytest
 from loopback import Hub, Windows, facts_of
 from plain_loop import plain_losses

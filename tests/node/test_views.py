@@ -1,0 +1,143 @@
+"""Views end in the middle of anything: nothing committed is lost, nothing is counted twice."""
+
+import collections
+
+import pytest
+from loopback import Hub, Windows, facts_of, wait_until
+from plain_loop import plain_losses
+
+from farflung.proto.job import Job
+from farflung.proto.sampling import Position, sample_ids
+from farflung.scheduler import Plan
+
+STEPS = 30
+
+
+def job_of(mode: str, **more) -> Job:
+    return Job.model_validate(
+        {
+            "run": {"name": "views", "seed": 3, "steps": STEPS},
+            "model": {"family": "gpt2", "layers": 2, "width": 16, "heads": 2, "context": 8, "tie": True},
+            "data": {"text": ["none.txt"]},
+            "train": {"batch": 12, "microbatch": 2, "learning_rate": 3e-3, "eval_every": 0},
+            "updates": {"mode": mode, "block": 256, **more.pop("updates", {})},
+            "checkpoint": {"every": 0},
+            **more,
+        }
+    )
+
+
+def plan_of(pipelines, stages, shares) -> Plan:
+    return Plan(pipelines=tuple(map(tuple, pipelines)), stages=stages, microbatches=shares)
+
+
+TWO_BY_TWO = plan_of([["a", "b"], ["c", "d"]], ((0, 1), (2, 3)), (3, 3))
+LEFT = plan_of([["a", "b"]], ((0, 1), (2, 3)), (6,))
+
+
+def start(job):
+    facts = facts_of(samples=90, validation=10, context=8, vocabulary=17, steps=STEPS)
+    data = Windows(facts)
+    hub = Hub(job, facts)
+    for name in TWO_BY_TWO.nodes:
+        hub.start(name, data)
+    hub.begin(TWO_BY_TWO, TWO_BY_TWO.nodes, checkpoint=0)
+    return hub, facts, data
+
+
+@pytest.mark.parametrize("after", [1, 7])
+def test_gradient_mode_gives_the_undisturbed_curve_after_a_death(after):
+    job = job_of("gradient")
+    hub, facts, data = start(job)
+    wait_until(lambda: hub.trainers["a"].step >= after)
+    hub.kill("d")
+    hub.change(LEFT, ["a", "b", "c"])  # c has lost its pipeline: a spare
+    outcome = hub.finish(["a", "b"])
+    got = [outcome.losses[step] for step in range(1, STEPS + 1)]
+    assert got == pytest.approx(plain_losses(job, facts, data, STEPS), abs=1e-4)
+    assert not hub.errors
+
+
+def test_a_joiner_takes_the_optimiser_along_in_gradient_mode():
+    job = job_of("gradient")
+    facts = facts_of(samples=90, validation=10, context=8, vocabulary=17, steps=STEPS)
+    data = Windows(facts)
+    hub = Hub(job, facts)
+    for name in TWO_BY_TWO.nodes:
+        hub.start(name, data)
+    hub.begin(LEFT, ["a", "b"], checkpoint=0)
+    wait_until(lambda: hub.trainers["a"].step >= 5)
+    hub.change(TWO_BY_TWO, ["a", "b"], ["c", "d"])
+    outcome = hub.finish(TWO_BY_TWO.nodes)
+    got = [outcome.losses[step] for step in range(1, STEPS + 1)]
+    assert got == pytest.approx(plain_losses(job, facts, data, STEPS), abs=1e-4)
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
+def test_other_stages_after_a_change():
+    job = job_of("gradient")
+    hub, facts, data = start(job)
+    wait_until(lambda: hub.trainers["a"].step >= 5)
+    hub.kill("b")
+    hub.change(plan_of([["c", "d"], ["a", "e"]], ((0, 2), (3, 3)), (2, 4)), ["a", "c", "d"], start_also(hub, "e", data))
+    outcome = hub.finish(["a", "c", "d", "e"])
+    got = [outcome.losses[step] for step in range(1, STEPS + 1)]
+    assert got == pytest.approx(plain_losses(job, facts, data, STEPS), abs=1e-4)
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
+def start_also(hub, name, data):
+    hub.start(name, data)
+    return [name]
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [
+        {"codec": "none", "overlap": 0},
+        {"codec": "cocktail:random=0.5,top=0.5,bits=4", "overlap": 1},
+        {"codec": "cocktail", "overlap": 1, "pattern": "publishers", "dense_rounds": 3},
+    ],
+)
+def test_delta_mode_counts_every_sample_once_over_deaths_and_joins(updates):
+    job = job_of("delta", updates=updates, run={"name": "views", "seed": 3, "epochs": 3})
+    hub, facts, data = start(job)
+    trained: collections.Counter[int] = collections.Counter()
+    count_samples(hub, trained)
+    wait_until(lambda: hub.trainers["a"].step >= 4)
+    hub.change(LEFT, ["a", "b", "c", "d"])
+    wait_until(lambda: hub.trainers["a"].step >= 9)
+    hub.change(TWO_BY_TWO, ["a", "b", "c", "d"])
+    outcome = hub.finish(TWO_BY_TWO.nodes)
+    assert not hub.errors
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    assert outcome.losses[max(outcome.losses)] < outcome.losses[1]
+    assert set(trained) == set(range(facts.samples))
+    extra = sum(trained.values()) - 3 * facts.samples
+    assert 0 <= extra < job.train.batch  # the last batch is filled up from the next epoch
+    assert min(trained.values()) >= 3
+
+
+def count_samples(hub, trained):
+    """Which samples took part in a finished step: asked of the last stages, whose step is their pipeline's."""
+    for name in ("b", "d"):
+        trainer = hub.trainers[name]
+        real = trainer.wire.report
+
+        def report(message, trainer=trainer, real=real):
+            if message.WhichOneof("kind") == "step":
+                training = trainer.training
+                positions = training.position.positions(message.step.step, trainer.job.train.batch)
+                samples = sample_ids(positions, trainer.job.run.seed, trainer.facts.samples)
+                from farflung.proto.sampling import assign
+
+                for index in assign(samples, training.plan.microbatches, 2)[training.pipeline]:
+                    trained[samples[index]] += 1
+            real(message)
+
+        trainer.wire.report = report
+
+
+def test_a_sample_stream_with_redo_is_what_the_view_trains():
+    position = Position(3, 36, (5, 7))
+    assert position.positions(4, 4) == [5, 7, 36, 37]

@@ -1,0 +1,75 @@
+"""A cable between two endpoints that a test can cut, slow down, or let flip bits: a TCP proxy in a thread."""
+
+import contextlib
+import socket
+import threading
+
+
+class Cable:
+    """Listens on `address` and forwards both ways to `target` (HOST:PORT)."""
+
+    def __init__(self, target):
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.forwarded = 0
+        self.flip_at = None  # one bit is flipped in the byte after so many forwarded bytes
+        self.cut_at = None  # the connection ends after so many forwarded bytes
+        self._sockets, self._threads = [], []
+        self._run(self._accept)
+
+    def cut(self):
+        """Ends every connection that is open now; new ones get through."""
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self.cut()
+        for thread in list(self._threads):
+            thread.join(5)
+        for one in [self._listener, *self._sockets]:
+            one.close()
+
+    def _run(self, work, *arguments):
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            host, _, port = self._target.rpartition(":")
+            try:
+                far = socket.create_connection((host, int(port)))
+            except OSError:
+                near.close()
+                continue
+            self._sockets += [near, far]
+            self._run(self._forward, near, far, True)
+            self._run(self._forward, far, near, False)
+
+    def _forward(self, source, sink, counted):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if counted:
+                    data = self._spoiled(data)
+                sink.sendall(data)
+                if counted and self.cut_at is not None and self.forwarded >= self.cut_at:
+                    self.cut_at = None
+                    break
+        for one in (source, sink):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def _spoiled(self, data):
+        at, self.forwarded = self.forwarded, self.forwarded + len(data)
+        if self.flip_at is not None and at <= self.flip_at < self.forwarded:
+            data = bytearray(data)
+            data[self.flip_at - at] ^= 0x10
+            self.flip_at = None
+        return data
