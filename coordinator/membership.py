@@ -11,7 +11,7 @@
   that dies while a view is prepared makes that view void, and the next number follows.
 * From the announcement of a view to its start its position is pinned: nodes may have taken it over already.
 * A joiner measures its links while the others train; it costs them a view change only if the plan wants it.
-* A spare that goes away changes nothing.
+* A spare that goes away changes nothing, unless others still fetch from it.
 """
 
 from __future__ import annotations
@@ -231,7 +231,8 @@ class Membership:
             return state, effects + more
         if state.phase == PREPARING and change and node.name in change.awaited:
             assert state.pinned is not None
-            if node.name in state.pinned.plan.nodes:
+            needed = {*state.pinned.plan.nodes, *(name for names in state.pinned.holders for name in names)}
+            if node.name in needed:
                 state, more = self._begin(state, sentence, now)
                 return state, effects + more
             change = replace(change, awaited=change.awaited - {node.name})

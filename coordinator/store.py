@@ -181,7 +181,7 @@ class Store:
     # ---- the run's facts ---------------------------------------------------------------------
 
     def get(self, key: str) -> str | None:
-        """A value by name: run, name, job, facts, term, link, phase, phase_why, started, done."""
+        """A value by name: schema, run, job, facts, term, address, insecure, phase, why, began, bytes, done."""
         found = self._db.execute("select value from meta where key = ?", (key,)).fetchone()
         return found[0] if found else None
 
@@ -262,6 +262,12 @@ class Store:
         if last is None:
             return self._rows(StepRow, "order by step")
         return self._rows(StepRow, "order by step desc limit ?", last)[::-1]
+
+    def forget_after(self, step: int) -> None:
+        """The run went back: steps and evaluations after ``step`` did not happen."""
+        with self._transaction() as db:
+            db.execute("delete from steps where step > ?", (step,))
+            db.execute("delete from evals where step > ?", (step,))
 
     def totals(self) -> dict[str, int]:
         """Sums over all steps: steps, samples, tokens and the four byte counters."""

@@ -1,0 +1,154 @@
+"""What a run is about, found out at its start: tokens, sizes, the model's profile, the files that nodes may fetch.
+
+Tokenising and the profile (a process of its own, because it needs torch and this room does not) run at the same time.
+The first mistake of either is the error of the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..proto.errors import JobError, RunFailed
+from ..proto.job import Facts, Job, Profile
+from ..proto.jobfile import check_facts
+from .checkpoints import file_digest
+from .data import TokenFile, model_sizes, token_dtype, tokenise
+from .tokenizer import FILES as TOKENIZER_FILES
+from .tokenizer import Tokenizer, load_tokenizer
+
+PROFILE_COMMAND = (sys.executable, "-m", "farflung.node.profile")
+_MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json", "model.safetensors.index.json")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Facts for the nodes, and where the artifacts that they name are on this machine."""
+
+    facts: Facts
+    files: dict[str, Path]
+
+
+async def prepare(job: Job, folder: Path, profile_command: Sequence[str] = PROFILE_COMMAND) -> Prepared:
+    """Find out everything; token files go to ``folder``. JobError or RunFailed for the first mistake."""
+    tokenizer = None if job.data.build else load_tokenizer(job.data.tokenizer)
+    context, vocabulary = model_sizes(job, tokenizer)
+    asked = asyncio.create_task(read_profile(job, vocabulary if tokenizer else None, profile_command))
+    try:
+        tokens, files, digests = await in_thread(_files, job, tokenizer, context, folder)
+        profile = await asked
+    finally:
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+    if tokens is not None:
+        samples, held = tokens.samples, tokens.validation_samples
+    elif profile.samples is not None:
+        samples, held = profile.samples, profile.validation_samples or 0
+    else:
+        raise RunFailed("the profile does not say how many samples data.build has")
+    facts = Facts(
+        samples=samples,
+        validation_samples=held,
+        context=context,
+        vocabulary=vocabulary,
+        token_dtype=tokens.dtype if tokens else token_dtype(1),
+        steps=job.steps(samples),
+        tokens_digest=tokens.digest if tokens else "",
+        profile=profile,
+        artifacts=digests,
+    )
+    check_facts(job, facts)
+    return Prepared(facts, files)
+
+
+def restore(job: Job, facts: Facts, folder: Path) -> Prepared | None:
+    """What an earlier start found out, for a job that may have other steps now; None when a file is gone."""
+    files = _model_files(job)
+    if facts.tokens_digest:
+        files["data/tokens"] = folder / facts.tokens_digest
+    if set(files) != set(facts.artifacts) or not all(path.is_file() for path in files.values()):
+        return None
+    facts = facts.model_copy(update={"steps": job.steps(facts.samples)})
+    check_facts(job, facts)
+    return Prepared(facts, files)
+
+
+async def read_profile(job: Job, vocabulary: int | None, command: Sequence[str]) -> Profile:
+    """The model's profile from its process. JobError with the process's own sentence, RunFailed if it breaks."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    asked = json.dumps({"job": json.loads(job.model_dump_json()), "vocabulary": vocabulary}).encode()
+    try:
+        out, errors = await process.communicate(asked)
+    except asyncio.CancelledError:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        raise
+    try:
+        answer: dict[str, Any] = json.loads(out)
+        if "error" in answer:
+            raise JobError(str(answer["error"]), str(answer.get("hint", "")))
+        return Profile.model_validate(answer)
+    except ValueError:
+        last = (errors.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+        raise RunFailed(f"the model's profile failed (exit status {process.returncode}): {last}") from None
+
+
+async def in_thread(work: Callable[..., _Result], *arguments: Any) -> _Result:
+    """``work(*arguments)`` in a daemon thread: unlike an executor's, it does not hold up an interrupted start."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_Result] = loop.create_future()
+
+    def settle(result: _Result | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def body() -> None:
+        try:
+            result = work(*arguments)
+        except BaseException as error:
+            outcome: tuple[_Result | None, BaseException | None] = (None, error)
+        else:
+            outcome = (result, None)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=body, daemon=True, name=work.__name__).start()
+    return await done
+
+
+def _files(
+    job: Job, tokenizer: Tokenizer | None, context: int, folder: Path
+) -> tuple[TokenFile | None, dict[str, Path], dict[str, str]]:
+    """The token file (None for data.build), the artifacts' paths and their sha256."""
+    files = _model_files(job)
+    digests = {name: file_digest(path) for name, path in files.items()}
+    if tokenizer is None:
+        return None, files, digests
+    tokens = tokenise(job, tokenizer, context, folder)
+    files["data/tokens"], digests["data/tokens"] = tokens.path, tokens.digest
+    return tokens, files, digests
+
+
+def _model_files(job: Job) -> dict[str, Path]:
+    """Artifacts of the model and tokenizer folders."""
+    files: dict[str, Path] = {}
+    if job.model.pretrained:
+        for pattern in _MODEL_FILES:
+            files |= {f"model/{path.name}": path for path in sorted(Path(job.model.pretrained).glob(pattern))}
+    if job.data.build is None and job.data.tokenizer != "bytes":
+        folder = Path(job.data.tokenizer)
+        files |= {f"tokenizer/{name}": folder / name for name in TOKENIZER_FILES if (folder / name).is_file()}
+    return files

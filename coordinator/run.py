@@ -1,0 +1,415 @@
+"""A running run: the shell around the membership machine. It carries orders and reports, and remembers.
+
+Everything here happens on one event loop, and no method of :class:`Run` waits: a report is an input to the machine,
+the machine's effects go into queues, the database and the event stream. Only dial-backs are tasks of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..proto import control_pb2 as pb
+from ..proto.errors import FarflungError, RunFailed
+from ..proto.job import Facts, Job
+from ..proto.link import split_address
+from ..proto.sampling import Position
+from ..scheduler import Device
+from ..scheduler.plans import Plan
+from . import events
+from . import signals as s
+from .checkpoints import Checkpoints, Complete
+from .identity import digest
+from .membership import DONE, TRAINING, WAITING, Membership, Planner, State
+from .orders import Send, fingerprints_of, flushed_of, order_of
+from .planning import planner_of, workload_of
+from .progress import Progress
+from .resume import Rules, planned_nodes
+from .status import position_of
+from .store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.2
+DIAL_S = 2.0
+_SAME_WARNING_S = 10.0
+
+
+@dataclass
+class Attendance:
+    """One open control stream: orders go into ``queue``, None ends it."""
+
+    name: str
+    session: str
+    queue: asyncio.Queue[pb.Order | None] = field(default_factory=asyncio.Queue)
+
+
+@dataclass
+class Live:
+    """What only the running coordinator knows of a node."""
+
+    heard: float = 0.0
+    doing: str = ""
+    trainer_age: float = 0.0
+
+
+class Run:
+    """Holds the machine's state and performs its effects.
+
+    ``finished`` is set when the run is over; then ``result`` is the ``done`` event, or ``failure`` an error.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        facts: Facts,
+        store: Store,
+        checkpoints: Checkpoints,
+        emit: events.Emit,
+        rules: Rules,
+        term: int,
+        planner: Planner | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.job, self.facts, self.store, self.checkpoints, self.emit = job, facts, store, checkpoints, emit
+        self.term, self._clock = term, clock
+        self.links = {(source, target): (latency, rate) for source, target, latency, rate in store.links()}
+        self._devices = {row.name: json.loads(row.device or "{}") for row in store.nodes()}
+        self.machine = Membership(planner or planner_of(workload_of(job, facts), self._device, lambda: self.links))
+        self.state = _restored(rules, store)
+        self.finished = asyncio.Event()
+        self.result: events.Event | None = None
+        self.failure: RunFailed | None = None
+        self.live: dict[str, Live] = {}
+        self._progress = Progress()
+        self._streams: dict[str, Attendance] = {}
+        self._deserted = asyncio.Event()
+        self._sessions = {row.name: row for row in store.nodes() if row.left_at is None}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._warned: dict[tuple[str, str], float] = {}
+        self._bytes = int(store.get("bytes") or 0)
+        store.put("phase", self.state.phase)
+        store.put("why", self.state.why)
+
+    # ---- nodes -------------------------------------------------------------------------------
+
+    def admit(self, row: NodeRow) -> None:
+        """A node passed the join checks: it may attend with its session."""
+        self._devices[row.name] = json.loads(row.device or "{}")
+        self.store.put_node(row)
+        self.feed(s.Joined(row.name, row.session, row.address))
+        self._sessions[row.name] = row
+
+    def knows(self, name: str, session: str, secret: str) -> bool:
+        """Whether this is a session of the run, and its secret."""
+        row = self._sessions.get(name)
+        return row is not None and row.session == session and row.secret_hash == digest(secret)
+
+    def attach(self, name: str, session: str, view: int) -> Attendance:
+        """A control stream is open; an older one of the same session ends."""
+        old = self._streams.get(name)
+        if old is not None:
+            old.queue.put_nowait(None)
+        stream = self._streams[name] = Attendance(name, session)
+        self._deserted.clear()
+        stream.queue.put_nowait(pb.Order(term=self.term))
+        row = self._sessions[name]
+        if name not in self.state.nodes:  # from before this coordinator's start
+            self.feed(s.Joined(name, session, row.address))
+        self.feed(s.Hello(name, session, view))
+        return stream
+
+    def detach(self, stream: Attendance, why: str) -> None:
+        """A control stream ended."""
+        if self._streams.get(stream.name) is stream:
+            del self._streams[stream.name]
+            self._check_deserted()
+            self.feed(s.StreamEnded(stream.name, stream.session, why))
+
+    def report(self, stream: Attendance, report: pb.Report) -> None:
+        """Whatever a node says."""
+        name, session, kind = stream.name, stream.session, report.WhichOneof("kind")
+        if self._streams.get(name) is not stream:
+            return
+        if kind == "heartbeat":
+            self.live[name] = Live(self._clock(), report.heartbeat.doing, report.heartbeat.trainer_age)
+            self.feed(s.Heard(name, session))
+        elif kind == "links":
+            self._measured(name, session, report.links)
+        elif kind == "flushed":
+            self.feed(flushed_of(name, session, report.flushed))
+        elif kind == "prepared":
+            prints = fingerprints_of(report.prepared.fingerprints)
+            self.feed(s.Prepared(name, session, report.prepared.view, prints))
+        elif kind == "step":
+            self._step(name, session, report.step)
+        elif kind == "eval":
+            row = self._progress.evaluation(name, report.eval, time.time())
+            if row is not None:
+                self.store.put_eval(row)
+                self.emit(events.evaluation(row))
+        elif kind == "evidence":
+            self.feed(s.Accused(name, session, report.evidence.peer, report.evidence.why[:200]))
+        elif kind == "warning":
+            said: Any = report.warning  # grpc-stubs and the builtin share the name Warning
+            self.warn(said.node or name, said.message[:1000])
+        elif kind == "goodbye":
+            self.feed(s.Left(name, session, report.goodbye.why[:200] or "goodbye"))
+        elif kind == "finished":
+            done = report.finished
+            self.feed(s.Finished(name, session, done.view, done.step, fingerprints_of(done.fingerprints)))
+
+    def warn(self, node: str, message: str) -> None:
+        """Tell people, the same thing at most every 10 s."""
+        now, key = self._clock(), (node, message)
+        if now - self._warned.get(key, -math.inf) < _SAME_WARNING_S:
+            return
+        self._warned = {one: when for one, when in self._warned.items() if now - when < _SAME_WARNING_S}
+        self._warned[key] = now
+        self.store.add_warning(time.time(), node, message)
+        self.emit(events.event("warning", message=message, node=node))
+
+    def _measured(self, name: str, session: str, links: pb.Links) -> None:
+        for link in links.links:
+            source, latency, rate = getattr(link, "from") or name, link.latency_s, link.bandwidth_bps
+            if name in (source, link.to) and math.isfinite(latency + rate) and latency >= 0 and rate >= 0:
+                self.links[source, link.to] = (latency, rate)
+                self.store.put_link(source, link.to, latency, rate, time.time())
+        self.feed(s.Measured(name, session))
+
+    def _step(self, name: str, session: str, report: pb.StepDone) -> None:
+        self._bytes += report.bytes_updates + report.bytes_activations + report.bytes_other
+        self.feed(s.StepFinished(name, session, report.view, report.step))
+        self._keep_steps(self._progress.step(name, report, time.time()))
+
+    def _keep_steps(self, rows: list[StepRow]) -> None:
+        for row in rows:
+            self.store.put_step(row)
+            self.store.put("bytes", str(self._bytes))
+            self.emit(events.step(row, self.facts.steps))
+
+    # ---- the machine -------------------------------------------------------------------------
+
+    def feed(self, event: s.Input) -> None:
+        """Give the machine an input and do what it asks for."""
+        before = (self.state.phase, self.state.why)
+        self.state, effects, why = self.machine.apply(self.state, event, self._clock())
+        if (self.state.phase, self.state.why) != before:
+            self.store.put("phase", self.state.phase)
+            self.store.put("why", self.state.why)
+        if why:
+            log.info("%s", why)
+            if self.state.phase == WAITING and not any(isinstance(effect, s.Say) for effect in effects):
+                self.emit(events.event("notice", message=why, node=""))
+        for effect in effects:
+            self._perform(effect)
+
+    def checkpoint(self, complete: Complete) -> None:
+        """A checkpoint is complete."""
+        position = complete.position
+        row = CheckpointRow(
+            complete.step, str(complete.path), position.cursor, json.dumps(list(position.redo)), time.time()
+        )
+        self.store.put_checkpoint(row)
+        for old in self.store.checkpoints():
+            if self.checkpoints.path(old.step) is None:
+                self.store.forget_checkpoint(old.step)
+        self.emit(events.event("checkpoint", step=complete.step, path=str(complete.path)))
+        self.feed(s.CheckpointComplete(position))
+
+    async def tick(self) -> None:
+        """Let time pass, until the run is over."""
+        while not self.finished.is_set():
+            self.feed(s.Tick())
+            await asyncio.sleep(TICK_S)
+
+    async def stop(self, why: str, patience: float, failed: bool = False) -> None:
+        """Ask every node to leave, and wait until they have, at most ``patience`` seconds."""
+        everybody = tuple(self._streams)
+        self._send(s.SendStop(everybody, why, failed), everybody)
+        self._check_deserted()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._deserted.wait(), patience)
+        for stream in self._streams.values():
+            stream.queue.put_nowait(None)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _perform(self, effect: s.Effect) -> None:
+        if isinstance(effect, s.SendView):
+            self._announce(effect)
+        elif isinstance(effect, s.SendMeasure):
+            self._send(effect, (effect.to,))
+        elif isinstance(effect, (s.SendFlush, s.SendStart, s.SendStop, s.SendNotice)):
+            if isinstance(effect, s.SendStart) and self.store.get("began") is None:
+                self.store.put("began", str(time.time()))
+            self._send(effect, effect.to)
+        elif isinstance(effect, s.Dial):
+            task = asyncio.get_running_loop().create_task(self._dial(effect))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif isinstance(effect, s.Fence):
+            self._fence(effect)
+        elif isinstance(effect, s.Say):
+            self._say(effect)
+        elif isinstance(effect, s.Finish):
+            self.result = self._done(effect.step)
+            self.finished.set()
+        elif isinstance(effect, s.Fail):
+            self.failure = RunFailed(effect.why, effect.hint)
+            self.finished.set()
+
+    def _send(self, effect: Send, to: tuple[str, ...]) -> None:
+        order = order_of(effect, self.term)
+        for name in to:
+            stream = self._streams.get(name)
+            if stream is not None:
+                stream.queue.put_nowait(order)
+
+    def _announce(self, effect: s.SendView) -> None:
+        """Remember a view, then tell its members. A view that is only said again is known already."""
+        view = effect.view
+        known = self.store.last_view()
+        if known is None or known.number < view.number:
+            position = view.position
+            members = json.dumps([[one.name, one.session, one.address] for one in view.members])
+            row = ViewRow(
+                view.number,
+                view.plan.to_json(),
+                members,
+                position.step,
+                position.cursor,
+                json.dumps(list(position.redo)),
+                view.checkpoint,
+                view.why,
+                time.time(),
+            )
+            self.store.put_view(row)
+            self._keep_steps(self._progress.enter(view.number, view.plan, position.step, time.time()))
+            self.store.forget_after(position.step)
+            self.checkpoints.discard_after(position.step)
+            self.emit(events.view(view, self.job))
+        self._send(effect, effect.to)
+
+    def _fence(self, effect: s.Fence) -> None:
+        row = self._sessions.get(effect.name)
+        if row is not None and row.session == effect.session:
+            del self._sessions[effect.name]
+            self.store.node_left(effect.name, time.time(), effect.why)
+        stream = self._streams.get(effect.name)
+        if stream is not None and stream.session == effect.session:
+            del self._streams[effect.name]
+            self._check_deserted()
+            stream.queue.put_nowait(None)
+
+    def _check_deserted(self) -> None:
+        if not self._streams:
+            self._deserted.set()
+
+    def _say(self, effect: s.Say) -> None:
+        if effect.kind == "warning":
+            self.warn(effect.node, effect.why)
+        elif effect.kind == "waiting":
+            self.emit(events.event("notice", message=effect.why, node=effect.node))
+        else:
+            self.emit(events.event(effect.kind, node=effect.node, why=effect.why))
+
+    async def _dial(self, effect: s.Dial) -> None:
+        why = await dial(effect.address, DIAL_S)
+        self.feed(s.Dialled(effect.name, effect.session, not why, why))
+
+    def _device(self, name: str) -> Device:
+        found: dict[str, Any] = self._devices.get(name, {})
+        tflops, memory = float(found.get("tflops") or 0.0), float(found.get("memory_bytes") or 0.0)
+        device = Device(name, memory_bytes=memory if memory > 0 else None)
+        return replace(device, tflops=tflops) if math.isfinite(tflops) and tflops > 0 else device
+
+    def _done(self, step: int) -> events.Event:
+        evals, checkpoints, totals = self.store.evals(), self.store.checkpoints(), self.store.totals()
+        began = float(self.store.get("began") or time.time())
+        return events.event(
+            "done",
+            steps=step,
+            eval_loss=evals[-1].loss if evals else None,
+            accuracy=evals[-1].accuracy if evals else None,
+            seconds=time.time() - began,
+            samples=totals["samples"],
+            checkpoint=checkpoints[-1].path if checkpoints else None,
+            views=len(self.store.views()),
+            bytes_total=self._bytes,
+            bytes_updates=totals["bytes_updates"],
+            bytes_activations=totals["bytes_activations"],
+            bytes_dense=totals["bytes_dense"],
+        )
+
+    @property
+    def live_status(self) -> dict[str, dict[str, Any]]:
+        """For ``status``: what only this process knows of each node."""
+        now = self._clock()
+        return {
+            name: {
+                "attending": name in self._streams,
+                "heard_s": round(now - live.heard, 1),
+                "doing": live.doing,
+                "trainer_age": round(live.trainer_age, 1),
+            }
+            for name, live in self.live.items()
+            if name in self.state.nodes
+        }
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the machine has ended."""
+        return self.state.phase == DONE
+
+    @property
+    def trains(self) -> bool:
+        """Whether a view trains now."""
+        return self.state.phase == TRAINING
+
+
+async def dial(address: str, timeout: float) -> str:
+    """Connect to HOST:PORT and hang up; empty when that worked, else why not."""
+    try:
+        host, port = split_address(address)
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), timeout)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    except (TimeoutError, asyncio.TimeoutError):
+        return f"no answer within {timeout:g} s"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    except (FarflungError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _restored(rules: Rules, store: Store) -> State:
+    """The machine's state at a start: nobody is in; the last view, if any, is what nodes may come back from."""
+    row, newest = store.last_view(), store.checkpoints()
+    state = State(rules)
+    if newest:
+        last = newest[-1]
+        state = State(rules, newest=Position(last.step, last.cursor, tuple(json.loads(last.redo or "[]"))))
+    if row is None:
+        return state
+    members = tuple(s.Member(name, session, address) for name, session, address in json.loads(row.members))
+    plan = Plan.from_json(row.plan)
+    view = s.Announcement(row.number, plan, members, position_of(row), checkpoint=row.checkpoint, why=row.why)
+    return State(
+        rules,
+        number=row.number,
+        view=view,
+        eligible=planned_nodes(plan, view),
+        restored=True,
+        newest=state.newest,
+    )

@@ -1,0 +1,340 @@
+"""``farflung coordinator start``: everything in order, up and down.
+
+Up: job, lock, database, port, data and profile, service, link. Down: nodes are told, then the service ends. Mistakes
+are raised as FarflungError before anything listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc.aio
+
+from ..proto import rpc
+from ..proto.errors import FarflungError, JobError
+from ..proto.job import CheckCodec, Facts, Job, load_job
+from ..proto.jobfile import refused_changes
+from ..proto.link import join_address, split_address
+from . import events
+from .artifacts import Artifacts
+from .checkpoints import Checkpoints
+from .facts import PROFILE_COMMAND, Prepared, in_thread, prepare, restore
+from .identity import load_authority, parse_duration
+from .lock import StateLock
+from .membership import Planner
+from .planning import wanted_nodes
+from .resume import Rules
+from .run import Run
+from .service import CoordinatorService, Identity
+from .store import CheckpointRow, Store
+from .tickets import DEFAULT_TTL, IDENTITY, make_link
+
+log = logging.getLogger(__name__)
+
+INTERRUPTED = 130
+DEFAULT_LISTEN = "0.0.0.0:7070"
+_PARTING_S = 10.0
+_GRACE_S = 0.5
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``coordinator start`` was asked for. ``profile_command`` and ``planner`` are for tests."""
+
+    job: Path
+    state: Path | None = None
+    listen: str = DEFAULT_LISTEN
+    advertise: str | None = None
+    min_nodes: int | None = None
+    insecure: bool = False
+    check_codec: CheckCodec | None = None
+    profile_command: Sequence[str] = PROFILE_COMMAND
+    planner: Planner | None = None
+    timing: dict[str, float] = field(default_factory=dict)
+    """Times of Rules, where they differ."""
+
+
+class _Interrupted(Exception):
+    """A signal came before the run was over."""
+
+
+def serve(
+    job: Path | str,
+    state: Path | str | None = None,
+    listen: str = DEFAULT_LISTEN,
+    advertise: str | None = None,
+    *,
+    emit: events.Emit,
+    min_nodes: int | None = None,
+    insecure: bool = False,
+    check_codec: CheckCodec | None = None,
+    profile_command: Sequence[str] | None = None,
+    planner: Planner | None = None,
+) -> int:
+    """Start or resume a run and serve it until it is done: exit status 0, or 130 after SIGINT or SIGTERM.
+
+    ``emit`` gets the events of docs/reference.md. FarflungError: the job, its data or model, the address, the state
+    folder; RunFailed: the run could not be finished.
+    """
+    options = Options(
+        Path(job),
+        Path(state) if state is not None else None,
+        listen,
+        advertise,
+        min_nodes,
+        insecure,
+        check_codec,
+        tuple(profile_command or PROFILE_COMMAND),
+        planner,
+    )
+    return _run_loop(_with_signals(options, emit))
+
+
+async def run_coordinator(options: Options, emit: events.Emit, stop: asyncio.Event) -> int:
+    """The same on a running event loop; setting ``stop`` ends it as SIGINT does."""
+    job = load_job(options.job, options.check_codec)
+    state = options.state or Path("runs") / job.run.name
+    lock = StateLock(state)
+    try:
+        with contextlib.closing(Store(state, create=True)) as store:
+            return await _serve(options, job, state, store, emit, stop)
+    finally:
+        lock.release()
+
+
+async def _serve(options: Options, job: Job, state: Path, store: Store, emit: events.Emit, stop: asyncio.Event) -> int:
+    _check_resumed(job, store, state)
+    authority = None if options.insecure else load_authority(state / IDENTITY)
+    server = grpc.aio.server(options=rpc.server_options())
+    credentials = (
+        rpc.coordinator_server_credentials(authority.certificate, authority.key) if authority is not None else None
+    )
+    port = _bind(server, options.listen, credentials)
+    run: Run | None = None
+    try:
+        _remember(store, job, options, port)
+        if options.insecure:
+            emit(events.event("warning", message="no TLS (--insecure): whoever can reach the ports can join", node=""))
+        artifacts = state / "artifacts"
+        prepared = await _unless(stop, _prepare(job, store, artifacts, options.profile_command))
+        store.put("facts", prepared.facts.model_dump_json())
+        checkpoints = await _unless(stop, in_thread(_checkpoints, job, state, store, prepared.facts))
+        for sentence in checkpoints[1]:
+            emit(events.event("warning", message=sentence, node=""))
+        rules = _rules(job, prepared.facts, options)
+        run = Run(job, prepared.facts, store, checkpoints[0], emit, rules, store.next_term(), options.planner)
+        identity = Identity(store.get("run") or "", authority, state)
+        service = CoordinatorService(run, Artifacts(prepared.files, checkpoints[0]), identity)
+        rpc.add_CoordinatorServicer_to_server(service, server)
+        await server.start()
+        emit(events.listening(str(make_link(store, state, parse_duration(DEFAULT_TTL)))))
+        return await _until_over(run, emit, stop)
+    except _Interrupted:
+        store.put("phase", "interrupted")
+        if run is not None:
+            await run.stop("the coordinator was interrupted", _PARTING_S)
+        return INTERRUPTED
+    except FarflungError as error:
+        store.put("phase", "failed")
+        store.put("why", error.message)
+        if run is not None:
+            await run.stop(error.message, _PARTING_S, failed=True)
+        raise
+    finally:
+        await server.stop(_GRACE_S)
+
+
+async def _until_over(run: Run, emit: events.Emit, stop: asyncio.Event) -> int:
+    """Serve until the run is done (0), failed (raises) or ``stop`` is set (raises _Interrupted)."""
+    ticking = asyncio.create_task(run.tick())
+    try:
+        await _unless(stop, _first_of(run.finished.wait(), ticking))
+    finally:
+        ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
+    if run.failure is not None:
+        raise run.failure
+    assert run.result is not None
+    emit(run.result)
+    await run.stop("the run is done", _PARTING_S)
+    return 0
+
+
+async def _first_of(waiting: Coroutine[Any, Any, Any], ticking: asyncio.Task[None]) -> None:
+    """Until the first is done; a tick that broke is an error, not silence."""
+    task = asyncio.ensure_future(waiting)
+    try:
+        await asyncio.wait([task, ticking], return_when=asyncio.FIRST_COMPLETED)
+        if ticking.done() and not task.done():
+            ticking.result()
+    finally:
+        task.cancel()
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """The result of ``work``; _Interrupted as soon as ``stop`` is set."""
+    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise _Interrupted
+        return task.result()
+    finally:
+        for one in (task, stopped):
+            one.cancel()
+        await asyncio.gather(task, stopped, return_exceptions=True)
+
+
+# ---- the steps of a start ---------------------------------------------------------------------
+
+
+def _check_resumed(job: Job, store: Store, state: Path) -> None:
+    """Steps, epochs, checkpoint, codecs, learning rate and its schedule may change between starts, nothing else."""
+    before = store.get("job")
+    if before is None:
+        return
+    changed = refused_changes(Job.model_validate_json(before), job)
+    if changed:
+        what = "; ".join(changed)
+        hint = "change it back, or start another run with another --state"
+        raise JobError(f"the run in {state} cannot go on with another job: {what}", hint)
+
+
+def _bind(server: grpc.aio.Server, listen: str, credentials: Any) -> int:
+    """Open the port, with one clear sentence where that fails."""
+    host, port = split_address(listen, "--listen")
+    hint = "choose another with --listen HOST:PORT"
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except socket.gaierror as error:
+        raise FarflungError(f"cannot listen on {listen}: {host} does not resolve: {error.strerror}", hint) from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            why = "the port is taken"
+            hint = f"stop what listens there, or {hint}"
+        else:
+            why = (error.strerror or str(error)).lower()
+        raise FarflungError(f"cannot listen on {listen}: {why}", hint) from None
+    try:
+        return rpc.bind(server, join_address(host, port), credentials)
+    except OSError as error:
+        raise FarflungError(str(error), hint) from None
+
+
+def _remember(store: Store, job: Job, options: Options, port: int) -> None:
+    store.put("job", job.model_dump_json())
+    store.put("insecure", "1" if options.insecure else "0")
+    store.put("address", _advertised(options, port))
+    store.put("phase", "preparing_start")
+    store.put("why", "the coordinator reads the data and the model")
+    if store.get("run") is None:
+        store.put("run", secrets.token_hex(8))
+    if store.get("created") is None:
+        store.put("created", str(time.time()))
+
+
+def _advertised(options: Options, port: int) -> str:
+    """HOST:PORT for the link: as asked, or the address that is listened on, or this machine's own."""
+    if options.advertise:
+        host, wished = split_address(options.advertise, "--advertise")
+        return join_address(host, wished or port)
+    host, _ = split_address(options.listen, "--listen")
+    return join_address(_own_address() if host in ("0.0.0.0", "::", "*") else host, port)
+
+
+def _own_address() -> str:
+    """This machine's address on its default route (nothing is sent), or loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+async def _prepare(job: Job, store: Store, folder: Path, profile_command: Sequence[str]) -> Prepared:
+    """Facts of an earlier start where they still hold, else found out now."""
+    known = store.get("facts")
+    if known is not None:
+        prepared = restore(job, Facts.model_validate_json(known), folder)
+        if prepared is not None:
+            return prepared
+    return await prepare(job, folder, profile_command)
+
+
+def _checkpoints(job: Job, state: Path, store: Store, facts: Facts) -> tuple[Checkpoints, list[str]]:
+    """The checkpoints on disk, checked; the database is made to agree with the disk."""
+    folder = Path(job.checkpoint.to).expanduser()
+    about = {
+        "run": store.get("run"),
+        "job": job.model_dump(mode="json"),
+        "facts": facts.model_dump(mode="json"),
+    }
+    checkpoints = Checkpoints(folder if folder.is_absolute() else state / folder, job.checkpoint.keep, about)
+    newest, passed = checkpoints.newest()
+    for row in store.checkpoints():
+        if checkpoints.path(row.step) is None or newest is None or row.step > newest.step:
+            store.forget_checkpoint(row.step)
+    known = {row.step for row in store.checkpoints()}
+    if newest is not None and newest.step not in known:
+        position = newest.position
+        row = CheckpointRow(
+            newest.step, str(newest.path), position.cursor, str(list(position.redo)), newest.path.stat().st_mtime
+        )
+        store.put_checkpoint(row)
+    return checkpoints, passed
+
+
+def _rules(job: Job, facts: Facts, options: Options) -> Rules:
+    wanted, why = wanted_nodes(job)
+    if options.min_nodes is not None and options.min_nodes > wanted:
+        wanted, why = options.min_nodes, f"--min-nodes {options.min_nodes}"
+    return Rules(
+        mode=job.updates.mode,
+        batch=job.train.batch,
+        microbatch=job.train.microbatch,
+        seed=job.run.seed,
+        samples=facts.samples,
+        layers=len(facts.profile.layers),
+        wanted=wanted,
+        wanted_why=why,
+        **options.timing,
+    )
+
+
+# ---- the loop ---------------------------------------------------------------------------------
+
+
+async def _with_signals(options: Options, emit: events.Emit) -> int:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Only the main thread gets signals; elsewhere whoever started it ends it.
+        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
+            loop.add_signal_handler(number, stop.set)
+    return await run_coordinator(options, emit, stop)
+
+
+def _run_loop(main: Coroutine[Any, Any, int]) -> int:
+    if sys.platform == "win32":
+        return asyncio.run(main)
+    import uvloop
+
+    result: int = uvloop.run(main)
+    return result

@@ -1,0 +1,262 @@
+"""The coordinator's gRPC methods: checks who calls, then hands over to the run. Thin on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import secrets
+import time
+import urllib.parse
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+
+from .. import __version__
+from ..proto import PROTOCOL, rpc
+from ..proto import control_pb2 as pb
+from ..proto.errors import FarflungError, Refused
+from ..proto.link import split_address
+from .artifacts import Artifacts, NoArtifact
+from .checkpoints import Receiver, ShardRefused
+from .identity import NAME, Authority, check_ticket, digest
+from .run import Attendance, Run, dial
+from .status import status_of
+from .store import NodeRow
+
+log = logging.getLogger(__name__)
+
+Context = Any  # grpc.aio.ServicerContext
+DIAL_BACK_S = 3.0
+_FIRST_REPORT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Identity:
+    """``run``: the run's id; ``authority``: its CA, None without TLS; ``state``: the state folder."""
+
+    run: str
+    authority: Authority | None
+    state: Path
+
+
+class CoordinatorService(rpc.CoordinatorServicer):
+    """All methods of ``service Coordinator``."""
+
+    def __init__(self, run: Run, artifacts: Artifacts, identity: Identity) -> None:
+        self._run, self._artifacts, self._identity = run, artifacts, identity
+        self._joining: set[str] = set()
+
+    # ---- joining -----------------------------------------------------------------------------
+
+    async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:
+        """Admit a node; a refusal is one sentence, a newline, and what to do."""
+        try:
+            return await self._join(request, str(context.peer()))
+        except FarflungError as error:
+            log.info("refused a join: %s", error.message)
+            return pb.JoinReply(refused=f"{error.message}\n{error.hint}")
+
+    async def _join(self, request: pb.JoinRequest, peer: str) -> pb.JoinReply:
+        run, store, now = self._run, self._run.store, time.time()
+        if request.protocol != PROTOCOL:
+            message = (
+                f"the node speaks protocol {request.protocol} (farflung {request.version}), "
+                f"the coordinator {PROTOCOL} (farflung {__version__})"
+            )
+            raise Refused(message, f"install the same version on both machines: pip install farflung=={__version__}")
+        if request.run != self._identity.run:
+            message = f"the link is for run {request.run}, this coordinator has run {self._identity.run}"
+            raise Refused(message, "use the link that this coordinator printed")
+        if run.is_over:
+            raise Refused("the run is over", "start the coordinator again to go on with it")
+        name = request.name or self._free_name()
+        if not NAME.match(name):
+            raise Refused(f"{name[:80]!r} is no name for a node", "--name: letters, digits, '.', '_', '-', at most 63")
+        certificate, key_hash = b"", ""
+        if self._identity.authority is not None:
+            certificate, key_hash = self._identity.authority.sign(request.certificate_request, name)
+        known = store.node(name)
+        returns = known is not None and bool(key_hash) and known.key_hash == key_hash
+        check_ticket(store, request.ticket, now, take_use=False, returns=returns)
+        if not returns and (name in run.state.nodes or name in self._joining):
+            message = f"a node named {name} is in the run already"
+            raise Refused(message, f"choose another name: --name {name}-2")
+        self._joining.add(name)
+        try:
+            await _check_address(request.address, peer)
+        finally:
+            self._joining.discard(name)
+        if not returns:
+            check_ticket(store, request.ticket, now, take_use=True)
+        session, secret = secrets.token_hex(8), secrets.token_urlsafe(24)
+        device = json.dumps(MessageToDict(request.device, preserving_proto_field_name=True))
+        run.admit(NodeRow(name, session, digest(secret), key_hash, request.address, device, now))
+        return pb.JoinReply(
+            name=name,
+            session=session,
+            secret=secret,
+            certificate=certificate,
+            authority=self._identity.authority.certificate if self._identity.authority else b"",
+            job=run.job.model_dump_json(),
+            facts=run.facts.model_dump_json(),
+            term=run.term,
+        )
+
+    def _free_name(self) -> str:
+        taken = {row.name for row in self._run.store.nodes()} | self._joining
+        number = 1
+        while f"node-{number}" in taken:
+            number += 1
+        return f"node-{number}"
+
+    # ---- the control stream --------------------------------------------------------------------
+
+    async def Attend(self, requests: AsyncIterator[pb.Report], context: Context) -> AsyncIterator[pb.Order]:
+        """Reports in, orders out, for a session's whole life."""
+        name, session = await self._caller(context)
+        try:
+            first = await asyncio.wait_for(anext(requests), _FIRST_REPORT_S)
+        except (StopAsyncIteration, asyncio.TimeoutError):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first report must be a hello")
+        if first.WhichOneof("kind") != "hello" or first.hello.session != session:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first report must be a hello")
+        await self._caller(context)  # it may have been fenced meanwhile
+        stream = self._run.attach(name, session, first.hello.view)
+        reader = asyncio.create_task(self._read(stream, requests))
+        try:
+            while (order := await stream.queue.get()) is not None:
+                yield order
+                if order.WhichOneof("kind") == "stop":
+                    # Its goodbye ends the stream; who has none to say is let go all the same.
+                    await asyncio.wait([reader], timeout=_FIRST_REPORT_S)
+                    break
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            self._run.detach(stream, "connection lost")
+
+    async def _read(self, stream: Attendance, requests: AsyncIterator[pb.Report]) -> None:
+        """Hand reports over until the stream ends: a clean end is no goodbye, only a Goodbye is."""
+        try:
+            async for report in requests:
+                self._run.report(stream, report)
+        except rpc.BROKEN as error:
+            log.info("the control stream of %s broke: %s", stream.name, rpc.why_broken(error))
+        finally:
+            stream.queue.put_nowait(None)
+
+    async def _caller(self, context: Context) -> tuple[str, str]:
+        """(name, session) of a node; ends the call when its session is not, or no longer, of this run."""
+        found = rpc.parse_session(context.invocation_metadata())
+        if found is None or not self._run.knows(*found):
+            who = found[0] if found else "a caller without session"
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"the session of {who} is over; join again")
+            raise AssertionError  # abort raises
+        return found[0], found[1]
+
+    # ---- artifacts and checkpoints -------------------------------------------------------------
+
+    async def Describe(self, request: pb.ArtifactName, context: Context) -> pb.Artifact:
+        """Size and digests of an artifact."""
+        await self._caller(context)
+        try:
+            return await asyncio.to_thread(self._artifacts.describe, request.name)
+        except NoArtifact as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, error.message)
+            raise
+
+    async def Fetch(self, request: pb.Range, context: Context) -> AsyncIterator[pb.Piece]:
+        """A range of an artifact."""
+        await self._caller(context)
+        try:
+            parts = self._artifacts.read(request.name, request.offset, request.length)
+            while (part := await asyncio.to_thread(next, parts, None)) is not None:
+                yield pb.Piece(offset=part[0], data=part[1])
+        except NoArtifact as error:
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, error.message)
+
+    async def Store(self, requests: AsyncIterator[pb.Shard], context: Context) -> pb.StoreReply:
+        """One file of a checkpoint. What cannot be kept is refused, loudly, and training goes on."""
+        name, _ = await self._caller(context)
+        receiver: Receiver | None = None
+        checkpoints = self._run.checkpoints
+        try:
+            async for shard in requests:
+                if receiver is None:
+                    receiver = checkpoints.receive(shard)
+                    if receiver is None:
+                        return pb.StoreReply(complete=True)
+                complete = await asyncio.to_thread(receiver.write, shard)
+                if complete is not None:
+                    self._run.checkpoint(complete)
+                if shard.last:
+                    return pb.StoreReply(complete=complete is not None)
+            return pb.StoreReply(refused="the stream ended before the file did")
+        except ShardRefused as error:
+            self._run.warn(name, f"checkpoint: {error.message}")
+            return pb.StoreReply(refused=error.message)
+        finally:
+            if receiver is not None:
+                receiver.close()
+
+    # ---- people --------------------------------------------------------------------------------
+
+    async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
+        """The run's status as JSON, for whoever holds a ticket."""
+        reply: pb.StatusReply = self._with_ticket(request, pb.StatusReply, self._status)
+        return reply
+
+    async def Command(self, request: pb.CommandRequest, context: Context) -> pb.CommandReply:
+        """A person's command."""
+
+        def refuse() -> pb.CommandReply:
+            raise Refused(f"not yet: coordinator {request.command[:40]}", "stop the node with Ctrl-C at its machine")
+
+        reply: pb.CommandReply = self._with_ticket(request, pb.CommandReply, refuse)
+        return reply
+
+    def _status(self) -> pb.StatusReply:
+        status = status_of(self._run.store, self._identity.state, True, self._run.live_status)
+        return pb.StatusReply(status=json.dumps(status))
+
+    def _with_ticket(self, request: Any, reply: Callable[..., Any], answer: Callable[[], Any]) -> Any:
+        try:
+            if request.run != self._identity.run:
+                raise Refused(f"this coordinator has run {self._identity.run}, not {request.run}")
+            check_ticket(self._run.store, request.ticket, time.time(), take_use=False, returns=True)
+            return answer()
+        except FarflungError as error:
+            return reply(refused=f"{error.message}\n{error.hint}")
+
+
+async def _check_address(address: str, peer: str) -> None:
+    """Refused unless the coordinator reaches the address that the node tells its peers."""
+    hint = "set --advertise HOST:PORT to an address of this machine that the coordinator reaches"
+    try:
+        host, _ = split_address(address)
+    except FarflungError as error:
+        raise Refused(error.message, hint) from None
+    if _is_loopback(host) and not _is_loopback(peer_host(peer)):
+        raise Refused(f"unreachable at {address}: that is this machine's own loopback", hint)
+    why = await dial(address, DIAL_BACK_S)
+    if why:
+        raise Refused(f"unreachable at {address}: {why}", hint)
+
+
+def peer_host(peer: str) -> str:
+    """The host of gRPC's ``ipv4:1.2.3.4:567`` or ``ipv6:[::1]:567`` (percent-encoded or not)."""
+    kind, _, rest = urllib.parse.unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else rest
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

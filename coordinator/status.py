@@ -1,0 +1,115 @@
+"""What a run is doing, as one JSON object, from its database alone: while it runs, and after the fact. No torch."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from ..proto.sampling import Position
+from .lock import is_locked
+from .store import NodeRow, Store, ViewRow
+
+_RECENT = 10
+
+
+def read_status(state: Path) -> dict[str, Any]:
+    """The status of the run in a state folder; ``running`` says whether a coordinator holds it now."""
+    with closing(Store(state)) as store:
+        return status_of(store, state, is_locked(state))
+
+
+def status_of(
+    store: Store, state: Path, running: bool, live: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Who is in, who does what, why anything waits.
+
+    ``live``: what only the running coordinator knows of a node (``attending``, ``heard_s``, ``doing``).
+    ``phase``: preparing_start, waiting, flushing, preparing, training, done, failed, interrupted; a run whose
+    coordinator ended in another way keeps its last phase and has ``running`` false.
+    """
+    job = json.loads(store.get("job") or "{}")
+    facts = json.loads(store.get("facts") or "{}")
+    view, steps, evals, checkpoints = store.last_view(), store.steps(_RECENT), store.evals(), store.checkpoints()
+    totals, last = store.totals(), steps[-1] if steps else None
+    sent = totals["bytes_updates"] + totals["bytes_activations"]
+    seconds = sum(row.seconds for row in steps)
+    return {
+        "run": store.get("run"),
+        "name": job.get("run", {}).get("name"),
+        "state": str(state),
+        "running": running,
+        "phase": store.get("phase") or "preparing_start",
+        "why": store.get("why") or "",
+        "term": int(store.get("term") or 0),
+        "address": store.get("address"),
+        "step": last.step if last else 0,
+        "steps": facts.get("steps"),
+        "loss": last.loss if last else None,
+        "eval": {"step": evals[-1].step, "loss": evals[-1].loss, "accuracy": evals[-1].accuracy} if evals else None,
+        "tokens_per_second": sum(row.tokens for row in steps) / seconds if seconds else None,
+        "samples": totals["samples"],
+        "bytes_updates": totals["bytes_updates"],
+        "bytes_activations": totals["bytes_activations"],
+        "bytes_other": totals["bytes_other"],
+        "bytes_dense": totals["bytes_dense"],
+        "times_fewer_bytes": totals["bytes_dense"] / sent if sent else None,
+        "view": _view(view) if view else None,
+        "nodes": [_node(row, view, (live or {}).get(row.name)) for row in store.nodes()],
+        "links": [
+            {"from": source, "to": target, "latency_s": latency, "bandwidth_bps": bandwidth}
+            for source, target, latency, bandwidth in store.links()
+        ],
+        "checkpoints": [{"step": row.step, "path": row.path} for row in checkpoints],
+        "warnings": [{"time": when, "node": node, "message": text} for when, node, text in store.warnings(_RECENT)],
+        "time": time.time(),
+    }
+
+
+def _view(row: ViewRow) -> dict[str, Any]:
+    plan = json.loads(row.plan)
+    return {
+        "view": row.number,
+        "pipelines": plan.get("pipelines"),
+        "stages": plan.get("stages"),
+        "microbatches": plan.get("microbatches"),
+        "spares": plan.get("spares"),
+        "step": row.step,
+        "why": row.why,
+        "time": row.time,
+    }
+
+
+def _node(row: NodeRow, view: ViewRow | None, live: Mapping[str, Any] | None) -> dict[str, Any]:
+    device = json.loads(row.device or "{}")
+    role, stage, pipeline = "", None, None
+    if view is not None and row.left_at is None:
+        plan = json.loads(view.plan)
+        for number, names in enumerate(plan.get("pipelines", [])):
+            if row.name in names:
+                role, stage, pipeline = "trains", names.index(row.name), number
+        if not role:
+            spare = plan.get("spares", {}).get(row.name)
+            role = f"spare: {spare}" if spare else "waits for the next view"
+    return {
+        "node": row.name,
+        "in": row.left_at is None,
+        "role": role or ("left" if row.left_at else "waits for the first view"),
+        "pipeline": pipeline,
+        "stage": stage,
+        "address": row.address,
+        "device": device.get("description") or device.get("kind"),
+        "tflops": device.get("tflops"),
+        "joined": row.joined,
+        "left": row.left_at,
+        "why": row.why,
+        **(live or {}),
+    }
+
+
+def position_of(row: ViewRow) -> Position:
+    """Where the training stream stood when a view was announced."""
+    return Position(row.step, row.cursor, tuple(json.loads(row.redo or "[]")))
