@@ -43,6 +43,8 @@ class Node:
     address: str
     heard: float
     attending: bool = False
+    doubted: bool = False
+    """It was silent for so long that it was dialled."""
     asked: float | None = None
     measured: bool = False
     passed_over: bool = False
@@ -138,7 +140,7 @@ class Membership:
             return state, [s.Dial(node.name, node.session, node.address, why)]
         if isinstance(event, s.Dialled):
             return self._dialled(state, node, event, now)
-        state = _put(state, replace(node, heard=now))
+        state = _put(state, replace(node, heard=now, doubted=False))
         if isinstance(event, s.Hello):
             return self._hello(state, event, now)
         if isinstance(event, s.Measured):
@@ -198,6 +200,9 @@ class Membership:
         if not event.reachable:
             if not node.attending:
                 return self._gone(state, node, f"its stream ended and it does not answer: {event.why}", now)
+            if node.doubted:
+                silent = f"no heartbeat for {now - node.heard:.0f} s"
+                return self._gone(state, node, f"{silent}, and it does not answer: {event.why}", now)
             if complaint is None:
                 return state, []
         if complaint is None or state.phase != TRAINING:
@@ -260,14 +265,20 @@ class Membership:
         stalled = state.ticked is not None and now - state.ticked > _STALL_S
         state = replace(state, ticked=now)
         if stalled:
-            nodes = {name: replace(node, heard=now) for name, node in state.nodes.items()}
+            nodes = {name: replace(node, heard=now, doubted=False) for name, node in state.nodes.items()}
             return replace(state, nodes=nodes), []
         effects: list[s.Effect] = []
         for node in list(state.nodes.values()):
-            if now - node.heard > state.rules.silence_s and state.nodes.get(node.name) is node:
-                why = f"no heartbeat for {state.rules.silence_s:g} s"
-                state, more = self._gone(state, node, why, now)
+            silent = now - node.heard
+            if silent <= state.rules.doubt_s or state.nodes.get(node.name) is not node:
+                continue
+            if silent > state.rules.silence_s:
+                state, more = self._gone(state, node, f"no heartbeat for {state.rules.silence_s:g} s", now)
                 effects += more
+            elif not node.doubted:
+                state = _put(state, replace(node, doubted=True))
+                why = f"{node.name} is silent for {silent:.0f} s"
+                effects.append(s.Dial(node.name, node.session, node.address, why))
         state, more = self._progress(state, now)
         return state, effects + more
 

@@ -11,7 +11,7 @@ from ..scheduler.codecs import bits_of
 from ..scheduler.plans import Plan
 from .membership import Planner
 
-_SEARCH_S = 2.0
+_SEARCH_S = 1.0  # nothing else happens in the coordinator meanwhile
 _MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0}
 _FORWARD_PART = 1 / 3  # a profile counts forward and backward, the scheduler the forward alone
 

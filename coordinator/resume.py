@@ -24,7 +24,8 @@ class Rules:
     """The constants of a run's membership. Times in seconds.
 
     ``wanted`` nodes are needed for the first view, ``wanted_why`` says where the number comes from. ``samples`` are the
-    training samples, ``layers`` the model's layers.
+    training samples, ``layers`` the model's layers. A node without heartbeat for ``doubt_s`` is dialled and out if it
+    does not answer; one that answers (an overloaded machine does) is out after ``silence_s``.
     """
 
     mode: str
@@ -40,7 +41,8 @@ class Rules:
     flush_s: float = 60.0
     prepare_s: float = 600.0
     last_checkpoint_s: float = 120.0
-    silence_s: float = 5.0
+    doubt_s: float = 3.0
+    silence_s: float = 15.0
     return_s: float = 5.0
 
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -55,7 +56,6 @@ class Attendance:
 class Live:
     """What only the running coordinator knows of a node."""
 
-    heard: float = 0.0
     doing: str = ""
     trainer_age: float = 0.0
 
@@ -131,6 +131,8 @@ class Run:
         if self._streams.get(stream.name) is stream:
             del self._streams[stream.name]
             self._check_deserted()
+            if self.is_over:
+                self.store.node_left(stream.name, time.time(), self.state.why)
             self.feed(s.StreamEnded(stream.name, stream.session, why))
 
     def report(self, stream: Attendance, report: pb.Report) -> None:
@@ -139,7 +141,7 @@ class Run:
         if self._streams.get(name) is not stream:
             return
         if kind == "heartbeat":
-            self.live[name] = Live(self._clock(), report.heartbeat.doing, report.heartbeat.trainer_age)
+            self.live[name] = Live(report.heartbeat.doing, report.heartbeat.trainer_age)
             self.feed(s.Heard(name, session))
         elif kind == "links":
             self._measured(name, session, report.links)
@@ -232,6 +234,7 @@ class Run:
 
     async def stop(self, why: str, patience: float, failed: bool = False) -> None:
         """Ask every node to leave, and wait until they have, at most ``patience`` seconds."""
+        self.state = replace(self.state, phase=DONE, why=why)
         everybody = tuple(self._streams)
         self._send(s.SendStop(everybody, why, failed), everybody)
         self._check_deserted()
@@ -353,16 +356,15 @@ class Run:
     @property
     def live_status(self) -> dict[str, dict[str, Any]]:
         """For ``status``: what only this process knows of each node."""
-        now = self._clock()
+        now, silent = self._clock(), Live()
         return {
             name: {
                 "attending": name in self._streams,
-                "heard_s": round(now - live.heard, 1),
-                "doing": live.doing,
-                "trainer_age": round(live.trainer_age, 1),
+                "heard_s": round(now - node.heard, 1),
+                "doing": self.live.get(name, silent).doing,
+                "trainer_age": round(self.live.get(name, silent).trainer_age, 1),
             }
-            for name, live in self.live.items()
-            if name in self.state.nodes
+            for name, node in self.state.nodes.items()
         }
 
     @property
@@ -387,7 +389,7 @@ async def dial(address: str, timeout: float) -> str:
     except (TimeoutError, asyncio.TimeoutError):
         return f"no answer within {timeout:g} s"
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        return os.strerror(error.errno).lower() if error.errno else str(error)
     except (FarflungError, ValueError) as error:
         return str(error)
     return ""

@@ -160,15 +160,44 @@ def test_stage_without_holder_goes_back_to_the_checkpoint():
     assert sent.view.checkpoint == 4 and sent.view.position == Position(4, 32)
 
 
-def test_silence_and_own_stall():
-    script = Script().started()
-    beats = [beat for beat in script.heartbeats() if beat.name != "c"]
-    for _ in range(12):
+def silence(script, name, seconds):
+    """Everybody but one sends heartbeats for a while; all effects."""
+    beats = [beat for beat in script.heartbeats() if beat.name != name]
+    made = []
+    for _ in range(int(seconds * 2)):
         script(*beats, s.Tick(), dt=0.5)
-    assert "c" not in script.state.nodes
+        made += script.effects
+    return made
+
+
+def test_silent_and_unreachable():
     script = Script().started()
-    script(s.Tick()).__call__(s.Tick(), dt=60)
-    assert len(script.state.nodes) == 4
+    dials = [effect for effect in silence(script, "c", 4) if isinstance(effect, s.Dial)]
+    assert [(dial.name, dial.why) for dial in dials] == [("c", "c is silent for 4 s")]
+    script(s.Dialled("c", "c1", False, "no answer within 2 s"))
+    assert "c" not in script.state.nodes
+    assert (
+        script.get(s.SendFlush)[0].why == "c left: no heartbeat for 4 s, and it does not answer: no answer within 2 s"
+    )
+
+
+def test_silent_but_reachable():
+    script = Script().started()
+    silence(script, "c", 4)
+    script(s.Dialled("c", "c1", True, ""))
+    silence(script, "c", 8)
+    assert "c" in script.state.nodes and script.state.phase == TRAINING
+    script(s.Heard("c", "c1"))
+    assert any(isinstance(effect, s.Dial) for effect in silence(script, "c", 4))
+    script(s.Dialled("c", "c1", True, ""))
+    silence(script, "c", 12)
+    assert "c" not in script.state.nodes and "no heartbeat for 15 s" in script.state.why
+
+
+def test_own_stall_is_nobodys_silence():
+    script = Script().started()
+    script(s.Tick())(s.Tick(), dt=60)
+    assert len(script.state.nodes) == 4 and not script.effects
 
 
 def test_stream_comes_back():

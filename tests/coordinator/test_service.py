@@ -1,0 +1,298 @@
+"""A whole run with fake nodes over real gRPC: join, views, steps, checkpoints, deaths, restart, the end."""
+
+import asyncio
+import json
+
+import grpc
+import pytest
+
+from farflung.coordinator.status import read_status
+from farflung.coordinator.store import Store
+from farflung.proto import control_pb2 as pb
+from farflung.proto.errors import FarflungError, JobError, RunFailed
+
+
+async def test_a_run_from_start_to_end(cluster):
+    coordinator = cluster.coordinator(planner=None)  # the scheduler's
+    link = await coordinator.link
+    nodes = [await cluster.node(link, name) for name in ("a", "b", "c", "d")]
+    assert await asyncio.wait_for(coordinator.task, 60) == 0
+    kinds = [event["event"] for event in coordinator.events]
+    assert [event["node"] for event in coordinator.events if event["event"] == "joined"] == ["a", "b", "c", "d"]
+    assert [event["why"] for event in coordinator.events if event["event"] == "left"] == []
+    assert kinds.count("view") == 1 and kinds.count("step") == 12 and kinds.count("eval") == 3
+    view = await coordinator.event("view")
+    assert view["view"] == 1 and [len(row) for row in view["pipelines"]] == [2, 2] and view["stages"][-1][1] == 3
+    assert view["codecs"] == {"updates": "none", "activations": "none", "gradients": "none"}
+    step = await coordinator.event("step", step=12)
+    assert step["samples"] == 8 and step["loss"] == pytest.approx(2.5) and step["bytes_updates"] == 40
+    done = await coordinator.event("done")
+    assert done["steps"] == 12 and done["eval_loss"] == pytest.approx(2.0) and done["samples"] == 96
+    assert done["views"] == 1 and done["bytes_total"] == 12 * 40
+    assert done["checkpoint"].endswith("step-00000012")
+    assert all(node.stopped is not None and not node.stopped.failed for node in nodes)
+    manifest = json.loads((coordinator.state / "checkpoints" / "step-00000012" / "manifest.json").read_text())
+    assert manifest["files"] == ["stage-0.bin", "stage-1.bin"] and manifest["cursor"] == 96
+    assert manifest["rounds"] == {"stage-0.bin": 12, "stage-1.bin": 12} and manifest["job"]["train"]["batch"] == 8
+    assert sorted(path.name for path in (coordinator.state / "checkpoints").iterdir() if path.name[0] != ".") == [
+        "step-00000008",
+        "step-00000012",
+    ]
+    status = read_status(coordinator.state)
+    assert status["phase"] == "done" and not status["running"] and status["step"] == 12
+    assert [node["in"] for node in status["nodes"]] == [False] * 4 or status["nodes"]
+    assert status["times_fewer_bytes"] == pytest.approx(10)
+
+
+async def test_a_killed_node_costs_one_view_change(cluster):
+    coordinator = cluster.coordinator(
+        cluster.job(("steps = 12", "steps = 60"), ("every = 4\nkeep", "every = 10\nkeep"))
+    )
+    link = await coordinator.link
+    nodes = {name: await cluster.node(link, name) for name in ("a", "b", "c", "d")}
+    first = await coordinator.event("view")
+    await coordinator.event("step", step=5)
+    victim = first["pipelines"][1][1]
+    killed = asyncio.get_running_loop().time()
+    await nodes[victim].die()
+    second = await coordinator.event("view", view=2)
+    assert asyncio.get_running_loop().time() - killed < 1.0
+    assert victim in second["why"] and "training goes on after step" in second["why"]
+    assert victim not in [name for row in second["pipelines"] for name in row]
+    assert await asyncio.wait_for(coordinator.task, 60) == 0
+    steps = [event["step"] for event in coordinator.events if event["event"] == "step"]
+    assert sorted(set(steps)) == list(range(1, 61))
+    assert (await coordinator.event("done"))["samples"] == 60 * 8
+
+
+async def test_a_lost_stage_goes_back_to_the_checkpoint(cluster):
+    coordinator = cluster.coordinator(cluster.job(("pipelines = 2", "pipelines = 1"), ("steps = 12", "steps = 40")))
+    link = await coordinator.link
+    nodes = {name: await cluster.node(link, name, step_s=0.03) for name in ("a", "b")}
+    first = await coordinator.event("view")
+    await coordinator.event("checkpoint", step=8)
+    await coordinator.event("step", step=10)
+    await nodes[first["pipelines"][0][1]].die()
+    second = await coordinator.event("view", view=2)
+    assert second["step"] == 8 and "from the checkpoint of step 8" in second["why"]
+    assert await asyncio.wait_for(coordinator.task, 60) == 0
+    assert (await coordinator.event("done"))["samples"] == 40 * 8
+
+
+async def test_restart_resumes_from_the_newest_checkpoint(cluster):
+    job = cluster.job(("steps = 12", "steps = 30"))
+    coordinator = cluster.coordinator(job)
+    link = await coordinator.link
+    nodes = [await cluster.node(link, name, step_s=0.03) for name in ("a", "b", "c", "d")]
+    await coordinator.event("checkpoint", step=4)
+    await coordinator.event("step", step=6)
+    assert await coordinator.end() == 130
+    assert all(node.stopped is not None for node in nodes)
+    assert read_status(coordinator.state)["phase"] == "interrupted"
+    for node in nodes:
+        await node.close()
+
+    changed = cluster.job(("steps = 12", "steps = 20"), ("batch = 8", "batch = 16"))
+    with pytest.raises(JobError, match=r"train\.batch \(8 -> 16\)"):
+        await cluster.coordinator(changed).task
+
+    again = cluster.coordinator(cluster.job(("steps = 12", "steps = 20")))
+    link = await again.link
+    nodes = [await cluster.node(link, node.name, key=node.key) for node in nodes]
+    view = await again.event("view")
+    assert view["step"] >= 4 and f"from the checkpoint of step {view['step']}" in view["why"] and view["view"] == 2
+    assert nodes[0].orders[0].term == 2
+    assert await asyncio.wait_for(again.task, 60) == 0
+    done = await again.event("done")
+    assert done["steps"] == 20 and done["samples"] == 20 * 8
+
+
+async def test_nodes_that_outlive_the_coordinator_go_on_where_they_are(cluster):
+    coordinator = cluster.coordinator(cluster.job(("steps = 12", "steps = 400")))
+    link = await coordinator.link
+    nodes = [await cluster.node(link, name) for name in ("a", "b", "c", "d")]
+    await coordinator.event("step", step=6)
+    port = link.port
+    coordinator.task.cancel()  # as hard as it gets inside one process: no stop orders, no goodbyes
+    await asyncio.gather(coordinator.task, return_exceptions=True)
+    again = cluster.coordinator(cluster.job(("steps = 12", "steps = 400")), listen=f"127.0.0.1:{port}")
+    await again.event("listening")
+    reached = max(node.step for node in nodes)
+    for node in nodes:
+        node._stop_training()
+        for task in node.tasks:
+            task.cancel()
+        await node.attend()
+    view = await again.event("view")
+    assert view["view"] == 2 and view["step"] >= reached and "training goes on" in view["why"]
+    await again.event("step", step=reached + 5)
+    assert await again.end() == 130
+
+
+async def test_joiner_and_leaver(cluster, eventually):
+    job = cluster.job(("stages = 2\npipelines = 2\n", "stages = 2\n"), ("steps = 12", "steps = 100000"))
+    coordinator = cluster.coordinator(job, min_nodes=2)
+    link = await coordinator.link
+    a, b = await cluster.node(link, "a"), await cluster.node(link, "b")
+    await coordinator.event("step", step=3)
+    c, d = await cluster.node(link, "c"), await cluster.node(link, "d")
+    view = await coordinator.event("view", view=2)
+    assert sorted(name for row in view["pipelines"] for name in row) == ["a", "b", "c", "d"], view["why"]
+    await coordinator.event("step", view=2)
+    await c.say(goodbye=pb.Goodbye(why="Ctrl-C"))
+    left = await coordinator.event("left")
+    assert left["node"] == "c" and left["why"] == "Ctrl-C"
+    await coordinator.event("view", view=3)
+    await coordinator.event("step", view=3)
+    status = json.loads((await a.stub.Status(pb.StatusRequest(run=link.run, ticket=link.ticket))).status)
+    assert status["phase"] == "training" and status["running"]
+    live = {node["node"]: node for node in status["nodes"]}
+    assert live["a"]["attending"] and not live["c"]["in"]
+    assert await coordinator.end() == 130
+    assert b.stopped and d.stopped
+
+
+async def test_a_fixed_shape_waits_and_says_for_what(cluster, eventually):
+    coordinator = cluster.coordinator()
+    link = await coordinator.link
+    await cluster.node(link, "a")
+    await eventually(
+        lambda: "waiting for 3 more nodes (2 pipelines of 2 stages); a in" in read_status(coordinator.state)["why"]
+    )
+    assert read_status(coordinator.state)["running"]
+    assert await coordinator.end() == 130
+
+
+REFUSALS = [
+    ({"protocol": 999}, "the node speaks protocol 999", "install the same version"),
+    ({"run": "00" * 8}, "the link is for run", "use the link"),
+    ({"ticket": "00000000." + "0" * 32}, "the ticket is wrong", "farflung coordinator token"),
+    ({"name": "a b"}, "'a b' is no name for a node", "--name"),
+    ({"name": "first"}, "a node named first is in the run already", "--name first-2"),
+    ({"address": "127.0.0.1:1"}, "unreachable at 127.0.0.1:1: ", "set --advertise"),
+    ({"address": "nonsense"}, "'nonsense' is not HOST:PORT", "set --advertise"),
+    ({"certificate_request": b"x"}, "the certificate request", ""),
+]
+
+
+async def test_refusals(cluster):
+    coordinator = cluster.coordinator()
+    link = await coordinator.link
+    await cluster.node(link, "first")
+    for changes, sentence, hint in REFUSALS:
+        node = cluster.fake(link, "other")
+        refused = (await node.join(**changes)).refused.split("\n")
+        assert sentence in refused[0] and hint in refused[1], refused
+    named = cluster.fake(link, "")
+    assert not (await named.join()).refused and named.name == "node-1"
+
+
+async def test_same_key_comes_back_and_fences(cluster):
+    coordinator = cluster.coordinator()
+    link = await coordinator.link
+    first = await cluster.node(link, "a")
+    second = await cluster.node(link, "a", key=first.key)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await first.stub.Describe(pb.ArtifactName(name="data/tokens"), metadata=first.metadata)
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert (await second.stub.Describe(pb.ArtifactName(name="data/tokens"), metadata=second.metadata)).size > 0
+
+
+async def test_insecure(cluster):
+    coordinator = cluster.coordinator(cluster.job(("pipelines = 2", "pipelines = 1")), insecure=True)
+    link = await coordinator.link
+    assert link.insecure
+    assert "no TLS" in (await coordinator.event("warning"))["message"]
+    for name in ("a", "b"):
+        await cluster.node(link, name)
+    assert await asyncio.wait_for(coordinator.task, 60) == 0
+
+
+async def test_artifacts(cluster):
+    coordinator = cluster.coordinator()
+    link = await coordinator.link
+    node = await cluster.node(link, "a")
+    described = await node.stub.Describe(pb.ArtifactName(name="data/tokens"), metadata=node.metadata)
+    facts = node.facts
+    assert described.size == (facts.samples + facts.validation_samples) * 17
+    assert described.digest.hex() == facts.tokens_digest == facts.artifacts["data/tokens"]
+    whole = await node.read("data/tokens")
+    assert len(whole) == described.size and await node.read("data/tokens", 5, 7) == whole[5:12]
+    for name in ("data/../run.sqlite", "../run.sqlite", "identity/ca.key", "checkpoint/0/manifest.json", ""):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await node.stub.Describe(pb.ArtifactName(name=name), metadata=node.metadata)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    with pytest.raises(grpc.aio.AioRpcError):
+        await node.read("data/tokens", described.size, 1)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await node.stub.Describe(pb.ArtifactName(name="data/tokens"))
+
+
+async def test_checkpoint_shards(cluster):
+    coordinator = cluster.coordinator()
+    node = await cluster.node(await coordinator.link, "a")
+    for changes, why in [
+        ({"digest": b"x" * 32}, "another digest"),
+        ({"file": "../x"}, "no name for a file"),
+        ({"file": "manifest.json"}, "no name for a file"),
+        ({"files": 0}, "absurd"),
+        ({"meta": "nonsense"}, "not JSON"),
+    ]:
+        refused = (await node.store(4, "stage-0.bin", data=b"abc", **changes)).refused
+        assert why in refused, refused
+    broken = node.stub.Store(metadata=node.metadata)
+    await broken.write(pb.Shard(step=4, file="stage-0.bin", offset=0, data=b"ab"))
+    await broken.done_writing()
+    assert "ended before the file did" in (await broken).refused
+    assert not (await node.store(4, "stage-0.bin", data=b"abc")).complete
+    folder = coordinator.state / "checkpoints"
+    assert [path.name for path in folder.iterdir()] == [".receiving"]
+    assert (await node.store(4, "stage-1.bin", data=b"def")).complete
+    assert (await node.store(4, "stage-1.bin", data=b"def")).complete, "sent again after a lost answer"
+    assert await node.read("checkpoint/4/stage-1.bin") == b"def"
+    assert (await coordinator.event("checkpoint"))["step"] == 4
+
+
+async def test_bad_starts(cluster):
+    with pytest.raises(RunFailed, match=r"the model's profile failed \(exit status 7\): it broke"):
+        await cluster.coordinator(
+            state=cluster.folder / "s1", profile_command=("sh", "-c", "cat >/dev/null; echo it broke >&2; exit 7")
+        ).task
+    said = '{"error": "a tensor is missing", "hint": "save it again"}'
+    with pytest.raises(JobError) as caught:
+        await cluster.coordinator(
+            state=cluster.folder / "s2", profile_command=("sh", "-c", f"cat >/dev/null; echo '{said}'; exit 2")
+        ).task
+    assert caught.value.message == "a tensor is missing" and caught.value.hint == "save it again"
+    (cluster.folder / "text.txt").write_text("")
+    with pytest.raises(JobError, match="the text is empty"):
+        await cluster.coordinator(state=cluster.folder / "s3").task
+    (cluster.folder / "text.txt").write_text("to be or not to be, that is the question\n" * 200)
+    first = cluster.coordinator()
+    link = await first.link
+    with pytest.raises(FarflungError, match="a coordinator already runs on"):
+        await cluster.coordinator().task
+    with pytest.raises(FarflungError) as taken:
+        await cluster.coordinator(state=cluster.folder / "s4", listen=link.address).task
+    assert taken.value.message == f"cannot listen on {link.address}: the port is taken" and taken.value.status == 2
+    with pytest.raises(FarflungError, match=r"nowhere\.invalid does not resolve"):
+        await cluster.coordinator(state=cluster.folder / "s5", listen="nowhere.invalid:0").task
+
+
+async def test_interrupt_while_the_data_are_read(cluster):
+    coordinator = cluster.coordinator(profile_command=("sleep", "30"))
+    await asyncio.sleep(0.3)
+    assert await asyncio.wait_for(coordinator.end(), 5) == 130
+    with Store_(coordinator.state) as store:
+        assert store.get("phase") == "interrupted"
+
+
+class Store_:
+    def __init__(self, state):
+        self.store = Store(state)
+
+    def __enter__(self):
+        return self.store
+
+    def __exit__(self, *_):
+        self.store.close()
