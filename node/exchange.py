@@ -6,7 +6,6 @@ every member computes the same bits from the same bytes.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 import xxhash
@@ -20,12 +19,12 @@ SEGMENT = 1 << 22
 """Elements that are encoded at once: bounds the memory of an encoding, not the size of a part."""
 
 
-@dataclass(frozen=True)
 class Refused(Exception):
     """A member's contribution that must not be counted, with the reason."""
 
-    member: str
-    why: str
+    def __init__(self, member: str, why: str) -> None:
+        super().__init__(f"{member}: {why}")
+        self.member, self.why = member, why
 
 
 class Exchange:

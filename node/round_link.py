@@ -131,8 +131,8 @@ class RoundLink:
         )
 
     def _send_contribution(self, effect: SendContribution) -> None:
-        header = self._header(data_pb2.CONTRIBUTION, effect.part)
-        header.chain = self.rounds.chain
+        header = self._header(data_pb2.CONTRIBUTION, effect.part, effect.round)
+        header.chain = effect.chain
         sent: Contribution = effect.contribution
         header.sizes.extend(sent.sizes)
         me = self.rounds.me
@@ -143,7 +143,7 @@ class RoundLink:
     def _send_result(self, effect: SendResult) -> None:
         result = effect.result
         header = self._header(data_pb2.RESULT, result.part, effect.round)
-        header.chain = self.rounds.chain
+        header.chain = effect.chain
         header.contributors.extend(result.contributors)
         header.digests.extend(result.digests)
         header.sizes.extend(result.sizes)

@@ -67,6 +67,9 @@ class Result:
 @dataclass(frozen=True)
 class SendContribution:
     to: str
+    round: int
+    chain: int
+    """h of the round before."""
     part: int
     contribution: Contribution
     sender: str
@@ -77,6 +80,7 @@ class SendContribution:
 class SendResult:
     to: str
     round: int
+    chain: int
     result: Result
 
 
@@ -130,6 +134,8 @@ class Applied:
     """An applied round, kept so that a member that is behind can be helped."""
 
     round: int
+    chain: int
+    """h of the round before it."""
     results: tuple[Result, ...]
     contributions: dict[tuple[int, int], Contribution]
 
@@ -182,7 +188,8 @@ class Rounds:
         for part in self.plan.parts:
             self.open.contributions[part.index, mine] = own[part.index]
             receivers = self.plan.members if self.plan.pattern == "all_to_all" else (part.publisher,)
-            effects += [SendContribution(to, part.index, own[part.index], self.me) for to in receivers if to != self.me]
+            sent, number, others = own[part.index], self.open.number, [to for to in receivers if to != self.me]
+            effects += [SendContribution(to, number, self.chain, part.index, sent, self.me) for to in others]
         early = [message for message in self._early if message.number == self.open.number]
         self._early = [message for message in self._early if message.number > self.open.number]
         for message in early:
@@ -201,7 +208,7 @@ class Rounds:
             self.misses[name] = 0 if index in counted else self.misses[name] + 1
         self.open.results[part] = result
         others = [name for name in self.plan.members if name != self.me]
-        return [SendResult(to, self.open.number, result) for to in others] + self._progress(now)
+        return [SendResult(to, self.open.number, self.chain, result) for to in others] + self._progress(now)
 
     def finish(self, chain: int) -> Applied:
         """The node has applied the open round, and this is h of it now."""
@@ -210,7 +217,7 @@ class Rounds:
         done, self.open = self.open, None
         results = tuple(done.results[part.index] for part in self.plan.parts)
         kept = done.contributions if self.plan.pattern == "all_to_all" else {}
-        self.log = [*self.log, Applied(done.number, results, dict(kept))][-KEPT_ROUNDS:]
+        self.log = [*self.log, Applied(done.number, self.chain, results, dict(kept))][-KEPT_ROUNDS:]
         self.applied, self.chain = done.number, chain
         return self.log[-1]
 
@@ -261,20 +268,20 @@ class Rounds:
         if sender not in self._index:
             return [Refuse(sender, f"{sender} is not a member of {self.plan.section}")]
         if self.open is not None and number == self.open.number and part in self.open.results:
-            return [SendResult(sender, number, self.open.results[part])]
+            return [SendResult(sender, number, self.chain, self.open.results[part])]
         for applied in self.log:
             if applied.round == number and part < len(applied.results):
-                return [SendResult(sender, number, applied.results[part])]
+                return [SendResult(sender, number, applied.chain, applied.results[part])]
         return []
 
     def contribution_wanted(self, sender: str, number: int, part: int, of: int) -> list[Effect]:
         """A member lacks a contribution that a result lists."""
-        sources = [applied.contributions for applied in self.log if applied.round == number]
+        sources = [(applied.chain, applied.contributions) for applied in self.log if applied.round == number]
         if self.open is not None and self.open.number == number:
-            sources.append(self.open.contributions)
-        for source in sources:
+            sources.append((self.chain, self.open.contributions))
+        for before, source in sources:
             if (part, of) in source:
-                return [SendContribution(sender, part, source[part, of], self.plan.members[of])]
+                return [SendContribution(sender, number, before, part, source[part, of], self.plan.members[of])]
         return []
 
     def tick(self, now: float) -> list[Effect]:

@@ -203,6 +203,8 @@ class Trainer:
         """Stop where we are; from here on nothing of the old view is sent, and only the answer tells how far it got."""
         self.wire.leave_view()
         self._orders.clear()
+        if self.training is not None:
+            self.training.finish_committed()
         answer = control_pb2.Flushed(view=flush.view, step=self.step)
         if self.training is not None and self.training.started:
             self.previous = self.training  # a view that never started leaves nothing to finish; keep the one before
@@ -210,6 +212,9 @@ class Trainer:
         if self.previous is not None:
             answer.ready_step = self.previous.ready_step
             answer.norm = self.previous.committed_norm
+            pending = self.previous.pending()
+            if pending is not None:
+                answer.pending.CopyFrom(pending)
         if self.state is not None:
             answer.layers.extend(self.state.layers)
             for name, section in self.state.sections.items():

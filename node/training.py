@@ -79,6 +79,8 @@ class Training:
                 )
         self._in_flight = False
         self._apply_at = 0
+        self._tally = Tally()
+        self._started_at = 0.0
         self._updates: dict[str, tuple[Tensor, tuple[Result, ...]]] = {}
         before, after = plan.neighbours(trainer.name)
         first, last = plan.stages[state.index]
@@ -106,14 +108,13 @@ class Training:
         """Train from the view's first step to the run's last. Raises ViewEnds when the view ends before."""
         self.started = True
         while self.step < self.last_step:
-            started = time.monotonic()
             step = self.step + 1
-            tally = self._compute(step)
+            self._started_at = time.monotonic()
+            self._tally = self._compute(step)
             if self.gradient:
                 self._finish_gradient(step)
             else:
-                self._finish_delta(step, tally)
-            self._report(step, tally, time.monotonic() - started)
+                self._finish_delta(step)
             self.trainer.pump()
             self._milestones(step)
         if self._in_flight:
@@ -152,7 +153,6 @@ class Training:
                     square += squared_norm(section.grad)
             else:
                 square += squared_norm(section.grad)
-        self.ready_step = step
         self._agree(step, square)
         self._apply_gradient(step, self.commit.norm)
 
@@ -179,21 +179,46 @@ class Training:
         self._updates = {}
         self._stepped(step)
 
+    def finish_committed(self) -> None:
+        """The view ends, but the commit point of the step in work has passed: it is finished all the same."""
+        step = self.step + 1
+        if self.ready_step == step == self.commit.step:
+            if self.gradient:
+                self._apply_gradient(step, self.commit.norm)
+            else:
+                self._local_step(step, self.commit.norm)
+
     def commit_late(self, norm: float) -> None:
         """Another member had seen the commit of the step that this node was ready for when the view ended."""
         self.commit.committed(self.step + 1, norm)
         self._apply_gradient(self.step + 1, norm)
 
+    def pending(self) -> control_pb2.StepDone | None:
+        """The report of a step that this node is ready for without knowing whether it is committed."""
+        return self._done(self.ready_step) if self.gradient and self.ready_step > self.step else None
+
     # ---- delta mode ------------------------------------------------------------------------
 
-    def _finish_delta(self, step: int, tally: Tally) -> None:
+    def _finish_delta(self, step: int) -> None:
         """A local optimiser step; a round begins every ``every`` steps and is applied ``overlap`` steps later."""
-        train, updates = self.job.train, self.job.updates
+        updates = self.job.updates
         square = sum(squared_norm(section.grad) for section in self.state.sections.values())
         self._agree(step, square)
         if self._in_flight and step >= self._apply_at:
             self._apply_round()
-        norm = self.commit.norm
+        self._local_step(step, self.commit.norm)
+        if step % updates.every == 0 or step == self.last_step:
+            if self._in_flight:
+                self._apply_round()
+            for link in self.links.values():
+                link.begin()
+            self._in_flight, self._apply_at = True, step + updates.overlap
+            if updates.overlap == 0:
+                self._apply_round()
+
+    def _local_step(self, step: int, norm: float) -> None:
+        """The pipeline's step was committed: every node of it moves its x."""
+        train = self.job.train
         if math.isfinite(norm):
             rate = learning_rate(train, step, self.trainer.facts.steps)
             factor = clip_factor(norm, train.clip)
@@ -206,14 +231,6 @@ class Training:
             why = f"step {step} of pipeline {self.pipeline} had a gradient that is not finite: dropped"
             self.trainer.warn(self.trainer.name, why)
         self._stepped(step)
-        if step % updates.every == 0 or step == self.last_step:
-            if self._in_flight:
-                self._apply_round()
-            for link in self.links.values():
-                link.begin()
-            self._in_flight, self._apply_at = True, step + updates.overlap
-            if updates.overlap == 0:
-                self._apply_round()
 
     def _apply_round(self) -> None:
         """Wait for the round in flight and move g and x by it."""
@@ -238,9 +255,15 @@ class Training:
 
     def _stepped(self, step: int) -> None:
         self.step = self.trainer.step = step
+        self.trainer.wire.report(control_pb2.Report(step=self._done(step)))
+        tally = self._tally
+        loss = {"loss": tally.loss_sum / tally.tokens} if tally.tokens else {}
+        seconds = time.monotonic() - self._started_at
+        self.trainer.emit({"event": "step", "time": time.time(), "step": step, "seconds": seconds, **loss})
 
     def _agree(self, step: int, square: float) -> None:
         """The commit point: returns when every member was ready for the step."""
+        self.ready_step = step
         commit = self.commit
         if commit.committer == self.trainer.name:
             if commit.ready(self.trainer.name, step, square):
@@ -363,7 +386,9 @@ class Training:
             link.exchange.fold_errors()
         self._in_flight = False
 
-    def _report(self, step: int, tally: Tally, seconds: float) -> None:
+    def _done(self, step: int) -> control_pb2.StepDone:
+        """What this node reports of a step that it computed."""
+        tally = self._tally
         dense = 2.0 * tally.activation_elements
         for name, link in self.links.items():
             members = len(link.rounds.plan.members)
@@ -371,13 +396,11 @@ class Training:
         done = control_pb2.StepDone(
             view=self.trainer.view,
             step=step,
-            seconds=seconds,
+            seconds=time.monotonic() - self._started_at,
             compute_seconds=tally.compute_seconds,
             bytes_dense=int(dense),
             notes=self.trainer.notes(self.outgoing.notes()),
         )
         if self.state.model.is_last:
             done.loss_sum, done.tokens, done.samples = tally.loss_sum, tally.tokens, tally.samples
-        self.trainer.wire.report(control_pb2.Report(step=done))
-        loss = {"loss": tally.loss_sum / tally.tokens} if tally.tokens else {}
-        self.trainer.emit({"event": "step", "time": time.time(), "step": step, "seconds": seconds, **loss})
+        return done

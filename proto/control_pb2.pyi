@@ -121,20 +121,22 @@ class LinkMeasurement(_message.Message):
     def __init__(self, to: _Optional[str] = ..., latency_s: _Optional[float] = ..., bandwidth_bps: _Optional[float] = ..., **kwargs) -> None: ...
 
 class Flushed(_message.Message):
-    __slots__ = ("view", "step", "ready_step", "norm", "sections", "layers")
+    __slots__ = ("view", "step", "ready_step", "norm", "sections", "layers", "pending")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     READY_STEP_FIELD_NUMBER: _ClassVar[int]
     NORM_FIELD_NUMBER: _ClassVar[int]
     SECTIONS_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
     view: int
     step: int
     ready_step: int
     norm: float
     sections: _containers.RepeatedCompositeFieldContainer[SectionState]
     layers: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., ready_step: _Optional[int] = ..., norm: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., layers: _Optional[_Iterable[int]] = ...) -> None: ...
+    pending: StepDone
+    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., ready_step: _Optional[int] = ..., norm: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., layers: _Optional[_Iterable[int]] = ..., pending: _Optional[_Union[StepDone, _Mapping]] = ...) -> None: ...
 
 class SectionState(_message.Message):
     __slots__ = ("section", "round", "chain")

@@ -213,9 +213,8 @@ class Hub:
         position = Position(self.position[0], self.position[1], tuple(self.position[2]))
         redo = []
         if self.job.updates.mode == "delta":
-            finished = [
-                max((answers[n].step for n in pipeline if n in answers), default=0) for pipeline in self.plan.pipelines
-            ]
+            # What the last stage has reported is what counts.
+            finished = [answers[p[-1]].step if p[-1] in answers else self.position[0] for p in self.plan.pipelines]
             train = self.job.train
             redo = unfinished(
                 position,
@@ -226,6 +225,9 @@ class Hub:
                 self.job.run.seed,
                 self.facts.samples,
             )
+        for name, answer in answers.items():
+            if answer.HasField("pending") and answer.pending.step == step > answer.step:
+                self._count(answer.pending)
         after = position.after(step, self.job.train.batch, redo)
         self.begin(
             plan,
@@ -246,14 +248,8 @@ class Hub:
         kind = report.WhichOneof("kind")
         if kind == "goodbye" and name not in self.dead:
             raise AssertionError(f"{name} ended: {report.goodbye.why}") from self.errors.get(name)
-        if kind == "step" and report.step.tokens:
-            step = report.step
-            sums = self._sums.setdefault(step.step, [0.0, 0])
-            sums[0] += step.loss_sum
-            sums[1] += step.tokens
-            self.outcome.losses[step.step] = sums[0] / sums[1]
-            self.outcome.tokens[step.step] = sums[1]
-            self.outcome.samples += step.samples
+        if kind == "step":
+            self._count(report.step)
         elif kind == "eval":
             sums = self._evals.setdefault(report.eval.step, [0.0, 0])
             sums[0] += report.eval.loss_sum
@@ -262,6 +258,15 @@ class Hub:
         elif kind == "warning":
             self.outcome.warnings.append(f"{report.warning.node}: {report.warning.message}")
         return name, report
+
+    def _count(self, step):
+        if step.tokens:
+            sums = self._sums.setdefault(step.step, [0.0, 0])
+            sums[0] += step.loss_sum
+            sums[1] += step.tokens
+            self.outcome.losses[step.step] = sums[0] / sums[1]
+            self.outcome.tokens[step.step] = sums[1]
+            self.outcome.samples += step.samples
 
 
 def wait_until(condition, seconds=60.0):

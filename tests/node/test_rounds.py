@@ -1,0 +1,285 @@
+"""The round protocol under random orders, losses and deadlines: no divergence, nothing of the sum lost or doubled."""
+
+import itertools
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.node.exchange import Exchange
+from farflung.node.round_link import RoundLink
+from farflung.node.rounds import Contribution, Decide, Part, Refuse, Result, RoundPlan, Rounds
+from farflung.node.sections import Layout, Section
+from farflung.proto import data_pb2
+
+NUMEL = 96
+CODECS = ["none", "cocktail:random=0.5,top=0.3,bits=4", "int8"]
+
+
+def section_of(values: torch.Tensor) -> Section:
+    section = Section(Layout.of("stage-0", {"w": (NUMEL,)}), False, (), torch.device("cpu"))
+    section.x.copy_(values)
+    section.restart_chain(1, 0)
+    return section
+
+
+class Group:
+    """Members of one section whose messages a test delivers in the order it likes."""
+
+    def __init__(self, pattern: str, codec: str, weights: list[float], patient: bool = False) -> None:
+        names = tuple("abcde"[: len(weights)])
+        if pattern == "all_to_all":
+            parts = (Part(0, "a", 0, NUMEL),)
+        else:
+            edges = [NUMEL * i // len(names) for i in range(len(names) + 1)]
+            parts = tuple(
+                Part(i, n, *edge) for i, (n, edge) in enumerate(zip(names, itertools.pairwise(edges), strict=True))
+            )
+        plan = RoundPlan("stage-0", names, tuple(weights), parts, pattern, patient)
+        self.now = 0.0
+        self.mail: list[tuple[str, str, data_pb2.Header, bytes]] = []
+        self.warnings: list[tuple[str, str]] = []
+        self.links: dict[str, RoundLink] = {}
+        for index, name in enumerate(names):
+            section = section_of(torch.randn(NUMEL, generator=torch.Generator().manual_seed(index)))
+            exchange = Exchange(section, plan, name, codec, 0, False, 7)
+
+            def send(to, header, payload, name=name):
+                copy = data_pb2.Header()
+                copy.CopyFrom(header)
+                data = bytes(payload) if isinstance(payload, memoryview) else b"".join(payload)
+                self.mail.append((name, to, copy, data))
+
+            self.links[name] = RoundLink(
+                exchange,
+                Rounds(plan, name, 0, section.chain),
+                send,
+                lambda *w: self.warnings.append(w),
+                lambda: self.now,
+            )
+
+    def deliver(self, index: int, keep: bool = False) -> None:
+        sender, to, header, data = self.mail[index] if keep else self.mail.pop(index)
+        self.links[to].handle(
+            sender,
+            header,
+            torch.frombuffer(bytearray(data), dtype=torch.uint8).numpy()
+            if data
+            else torch.empty(0, dtype=torch.uint8).numpy(),
+        )
+
+    def apply(self, name: str) -> None:
+        link = self.links[name]
+        update, results = link.update()
+        link.exchange.apply_delta(update, results)
+        link.finish(results, 16)
+
+    def total(self) -> torch.Tensor:
+        """S = sum p x / P + server errors, in float64."""
+        plan = next(iter(self.links.values())).rounds.plan
+        total = torch.zeros(NUMEL, dtype=torch.float64)
+        for weight, link in zip(plan.weights, self.links.values(), strict=True):
+            total += link.exchange.section.x.double() * weight / math.fsum(plan.weights)
+            for part, error in link.exchange.errors.items():
+                total[plan.parts[part].start : plan.parts[part].stop] += error.double()
+        return total
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(["publishers", "all_to_all"]),
+    st.sampled_from(CODECS),
+    st.lists(st.sampled_from([0.2, 0.25, 0.5, 1.0]), min_size=2, max_size=4),
+    st.integers(0, 2**32),
+)
+def test_any_order_with_duplicates_gives_one_reference_and_keeps_the_sum(pattern, codec, weights, seed):
+    chance = random.Random(seed)
+    group = Group(pattern, codec, weights)
+    for number in range(1, 4):
+        before = group.total()
+        for name in chance.sample(sorted(group.links), len(group.links)):
+            group.links[name].begin()
+        while not all(link.complete for link in group.links.values()):
+            assert group.mail, "nobody has anything to send, and the round is not complete"
+            group.deliver(chance.randrange(len(group.mail)), keep=chance.random() < 0.2)
+        for name in group.links:
+            group.apply(name)
+        sections = [link.exchange.section for link in group.links.values()]
+        assert all(torch.equal(sections[0].g, other.g) for other in sections)
+        assert len({other.chain for other in sections}) == 1
+        assert all(other.round == number for other in sections)
+        torch.testing.assert_close(group.total(), before, rtol=0, atol=3e-6)
+        for section in sections:
+            section.x.add_(torch.randn(NUMEL, generator=torch.Generator().manual_seed(number)) * 0.1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(["publishers", "all_to_all"]), st.sampled_from(CODECS), st.integers(0, 3), st.integers(0, 2**32))
+def test_a_member_that_is_late_is_left_out_and_sends_its_part_later(pattern, codec, late, seed):
+    chance = random.Random(seed)
+    group = Group(pattern, codec, [1.0, 1.0, 2.0, 0.5])
+    late_name = "abcd"[late]
+    for link in group.links.values():
+        link.rounds.durations = [1.0] * 5  # enough rounds to have a deadline
+    before = group.total()
+    if any(part.publisher == late_name for part in group.links["a"].rounds.plan.parts):
+        return  # a publisher's own absence is a view change, not a deadline
+    for name, link in group.links.items():
+        if name != late_name:
+            link.begin()
+    while group.mail:
+        group.deliver(0)
+    group.now = 2.0
+    for link in group.links.values():
+        link.tick()
+    group.links[late_name].begin()
+    while group.mail:
+        group.deliver(chance.randrange(len(group.mail)))
+    for name in group.links:
+        assert group.links[name].complete
+        results = group.links[name].rounds.open.results.values()
+        assert all(late not in result.contributors for result in results)
+        group.apply(name)
+    sections = [link.exchange.section for link in group.links.values()]
+    assert all(torch.equal(sections[0].g, other.g) for other in sections)
+    # Divided by the view's weight, the absent one's part is still all in its x.
+    torch.testing.assert_close(group.total(), before, rtol=0, atol=3e-6)
+
+
+def test_a_lost_result_is_asked_for_again():
+    group = Group("publishers", "none", [1.0, 1.0, 1.0])
+    for link in group.links.values():
+        link.begin()
+    while group.mail:
+        sender, to, header, _ = group.mail[0]
+        if header.kind == data_pb2.RESULT and (sender, to) == ("a", "c"):
+            group.mail.pop(0)
+        else:
+            group.deliver(0)
+    assert not group.links["c"].complete
+    group.now = 3.0
+    group.links["c"].tick()
+    while group.mail:
+        group.deliver(0)
+    assert group.links["c"].complete
+
+
+@pytest.mark.parametrize("pattern", ["publishers", "all_to_all"])
+def test_a_member_that_is_a_round_behind_is_helped_from_the_log(pattern):
+    group = Group(pattern, "none", [1.0, 1.0, 1.0])
+    for link in group.links.values():
+        link.begin()
+    lost = []
+    while group.mail:
+        _, to, header, _ = group.mail[0]
+        if to == "c" and header.kind == data_pb2.RESULT:
+            lost.append(group.mail.pop(0))
+            continue
+        group.deliver(0)
+    if pattern == "publishers":  # c's own part is decided and held; the others may apply once c has told
+        assert lost
+    for name in ("a", "b"):
+        link = group.links[name]
+        assert link.complete
+        group.apply(name)
+    group.now = 3.0
+    group.links["c"].tick()
+    while group.mail:
+        group.deliver(0)
+    assert group.links["c"].complete
+    assert not group.warnings
+    group.apply("c")
+    assert torch.equal(group.links["c"].exchange.section.g, group.links["a"].exchange.section.g)
+    assert group.links["c"].rounds.chain == group.links["a"].rounds.chain
+
+
+def test_a_publisher_applies_only_what_another_member_holds():
+    group = Group("publishers", "none", [1.0, 1.0])
+    for link in group.links.values():
+        link.begin()
+    held = []
+    while group.mail:
+        if group.mail[0][2].kind == data_pb2.RESULT_HELD:
+            held.append(group.mail.pop(0))
+        else:
+            group.deliver(0)
+    assert not any(link.complete for link in group.links.values())
+    group.mail = held
+    while group.mail:
+        group.deliver(0)
+    assert all(link.complete for link in group.links.values())
+
+
+def test_another_history_is_refused_with_both_sides_named():
+    group = Group("publishers", "none", [1.0, 1.0])
+    section = group.links["b"].exchange.section
+    section.g[3] = 1.0
+    section.restart_chain(1, 0)
+    group.links["b"].rounds.chain = section.chain
+    for link in group.links.values():
+        link.begin()
+    while group.mail:
+        group.deliver(0)
+    assert any("b holds another history of stage-0 than a" in why for _, why in group.warnings)
+
+
+def test_what_is_not_finite_is_refused_and_its_sender_named():
+    group = Group("publishers", "none", [1.0, 1.0, 1.0])
+    for name, link in group.links.items():
+        link.begin()
+        if name == "b":
+            from farflung import compress
+
+            evil = torch.full((32,), 1.0)
+            blob = bytearray(compress.make("none").encode(evil))
+            blob[-128:] = torch.full((32,), math.nan).numpy().tobytes()
+            for index, (sender, to, header, data) in enumerate(group.mail):
+                if sender == "b" and to == "a":
+                    del header.sizes[:]
+                    header.sizes.append(len(blob))
+                    group.mail[index] = (sender, to, header, bytes(blob))
+                    assert len(data) == len(blob)
+    while group.mail:
+        group.deliver(0)
+    assert any(node == "b" and "refused" in why for node, why in group.warnings)
+    assert all(link.complete for link in group.links.values())
+    group.apply("a")
+    assert bool(torch.isfinite(group.links["a"].exchange.section.g).all())
+
+
+@pytest.mark.parametrize(
+    ("sender", "number", "part", "wrong"),
+    [("z", 1, 0, "not a member"), ("b", 9, 0, "while round 0 is the last"), ("b", 1, 7, "no part 7")],
+)
+def test_messages_that_cannot_be_are_refused(sender, number, part, wrong):
+    plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, 8),), "publishers")
+    rounds = Rounds(plan, "a", 0, 5)
+    effects = rounds.contribution(sender, sender, number, part, 5, Contribution(b"", (0,), 1), 0.0)
+    assert isinstance(effects[0], Refuse)
+    assert wrong in effects[0].why
+
+
+def test_a_result_that_names_nobody_is_refused():
+    plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, 8),), "publishers")
+    rounds = Rounds(plan, "b", 0, 5)
+    for contributors, digests in [((), ()), ((0, 5), (1, 2)), ((1, 0), (1, 2)), ((0,), ())]:
+        effects = rounds.result("a", 1, 5, Result(0, contributors, digests), 0.0)
+        assert isinstance(effects[0], Refuse)
+
+
+def test_the_deadline_follows_the_recent_rounds_and_gradient_mode_has_none():
+    plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, 8),), "publishers")
+    rounds = Rounds(plan, "a", 0, 5)
+    assert rounds.deadline() is None
+    rounds.durations = [1.0, 1.1, 0.9, 1.0, 1.0]
+    assert rounds.deadline() == pytest.approx(1.75)
+    own = {0: Contribution(b"x", (1,), 1)}
+    assert rounds.begin(own, 0.0) == []
+    assert rounds.tick(1.0) == []
+    assert isinstance(rounds.tick(1.8)[0], Decide)
+    patient = Rounds(RoundPlan(*plan.__dict__.values()).__class__(**{**plan.__dict__, "patient": True}), "a", 0, 5)
+    patient.durations = [1.0] * 9
+    assert patient.deadline() is None
