@@ -14,7 +14,6 @@ from typing import Any
 
 import grpc
 import grpc.aio
-import xxhash
 
 from ..proto import rpc
 from ..proto.control_pb2 import Artifact, ArtifactName, Range, Shard
@@ -39,15 +38,6 @@ _FINAL = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
-
-
-def matches(data: bytes | memoryview, digest: bytes) -> bool:
-    """Whether `data` has this digest: sha256 (32 bytes), xxh3_128 (16) or xxh3_64 (8), by its length."""
-    if len(digest) == 32:
-        return hashlib.sha256(data).digest() == digest
-    if len(digest) == 16:
-        return xxhash.xxh3_128_digest(data) == digest
-    return len(digest) == 8 and xxhash.xxh3_64_digest(data) == digest
 
 
 class Artifacts:
@@ -82,8 +72,12 @@ class Artifacts:
             except grpc.RpcError as error:
                 await effort.failed(error)
                 continue
-            if artifact.size and not artifact.piece_size:
-                raise RunFailed(f"the coordinator describes {name} without a piece size", "update the coordinator")
+            size, pieces = artifact.piece_size, len(artifact.piece_digests)
+            if artifact.size and (not size or pieces != -(-artifact.size // size)):
+                raise RunFailed(
+                    f"the coordinator describes {name} as {artifact.size} bytes in {pieces} pieces of {size}",
+                    "do node and coordinator have the same version of farflung?",
+                )
             self._described[name] = artifact
             return artifact
 
@@ -154,7 +148,7 @@ class Artifacts:
                 at += len(part.data)
                 while good < until - piece and at >= min((piece + good + 1) * size, artifact.size):
                     there = into[good * size : min((good + 1) * size, end - begin)]
-                    if not matches(there, artifact.piece_digests[piece + good]):
+                    if hashlib.sha256(there).digest() != artifact.piece_digests[piece + good]:
                         return good
                     good += 1
         except grpc.RpcError:

@@ -50,7 +50,6 @@ class From(enum.IntEnum):
     COORDINATOR_LOST = 7  # why
     COORDINATOR_BACK = 8  # term
     REPLY = 9  # call id, error sentence | "", bytes | (start, length)
-    CLOSED = 10
 
 
 class Unpacker:
@@ -84,13 +83,19 @@ class TrainerEnd:
     def __init__(self, pipe: socket.socket) -> None:
         self._pipe = pipe
         self._unpacker = Unpacker()
+        self._unsent = b""
         self._poll = select.poll()
         self._poll.register(pipe, select.POLLIN)
 
     def write(self, *message: Any) -> None:
-        """RunFailed when the I/O process is gone."""
+        """RunFailed when the I/O process is gone.
+
+        A signal handler may raise in the middle (Ctrl-C): the rest then goes before the next message.
+        """
+        self._unsent += pack(message)
         try:
-            self._pipe.sendall(pack(message))
+            while self._unsent:
+                self._unsent = self._unsent[self._pipe.send(self._unsent) :]
         except OSError as error:
             raise gone() from error
 
@@ -113,6 +118,13 @@ class TrainerEnd:
                     return messages
                 raise gone()
             messages.extend(self._unpacker.feed(data))
+
+    def wait_for_end(self, timeout: float) -> None:
+        """Throws away what comes until the other side has closed the pipe, for at most `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            if self._poll.poll(left * 1000.0) and not self._pipe.recv(1 << 20):
+                return
 
     def close(self) -> None:
         self._pipe.close()

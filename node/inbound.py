@@ -8,6 +8,7 @@ Whatever is wrong with a stream ends that stream, with a sentence for the other 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 
 import xxhash
@@ -64,7 +65,11 @@ class Inbound:
             del self._last[key]
 
     async def serve(self, context: rpc.PeerContext) -> None:
-        """One stream from its greeting to its end."""
+        """One stream from its greeting to its end, whatever that is."""
+        with contextlib.suppress(*rpc.BROKEN):  # the other side is gone: nobody to tell
+            await self._serve(context)
+
+    async def _serve(self, context: rpc.PeerContext) -> None:
         refusal = ""
         try:
             greeting = self._greeting(await context.read(), context)

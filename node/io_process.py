@@ -184,18 +184,12 @@ class IoProcess:
     def _enter(self, view: int, members: list[control.Member]) -> None:
         self._membership.enter(view, members)
         wanted = self._membership.peers()
-        for name, link in list(self._links.items()):
-            peer = wanted.get(name)
-            if peer is None or (peer.session, peer.address) != (link.peer.session, link.peer.address):
-                del self._links[name]
-                self._spawn(link.close())
-            else:
-                link.drop(lambda header: header.view not in (0, view))
-        for name, peer in wanted.items():
-            if name not in self._links:
-                self._links[name] = self._link(peer)
-            elif not self._links[name].connected.is_set():
-                self._links[name].tell_again()
+        for name in self._links.keys() - wanted.keys():
+            self._spawn(self._links.pop(name).close())
+        for peer in wanted.values():
+            link = self._link(peer)
+            link.drop(lambda header: header.view not in (0, view))
+            link.tell_again()
         self._inbound.view_changed()
 
     def _leave(self) -> None:
@@ -253,10 +247,11 @@ class IoProcess:
             self._end.write(int(From.ORDER), order.SerializeToString())
 
     def _lost(self, link: PeerLink, why: str) -> None:
-        if self._membership.peers().get(link.peer.name) != link.peer:
-            return
+        if self._membership.members.get(link.peer.name) != link.peer:
+            return  # it was only measured
         log.info("lost %s: %s", link.peer.name, why)
-        self._end.write(int(From.PEER_LOST), link.peer.name, why)
+        if self._membership.view:
+            self._end.write(int(From.PEER_LOST), link.peer.name, why)
         if self._control is not None:
             self._control.report(control.Report(evidence=control.Evidence(peer=link.peer.name, why=why)))
 
@@ -272,30 +267,13 @@ class IoProcess:
         for peer in peers:
             if peer.name == self.config.name:
                 continue
-            known = self._links.get(peer.name)
-            link = known if known is not None and known.peer == peer else self._link(peer)
-            try:
-                links.links.append(
-                    await measure(
-                        link,
-                        self.config.name,
-                        self._next_transfer,
-                        BURST_SECONDS,
-                        BURST_BYTES,
-                        self.config.probe_patience,
-                    )
-                )
-            finally:
-                if link is not known:
-                    await self._keep_or_close(link)
+            link = self._link(peer)
+            measured = await measure(
+                link, self.config.name, self._next_transfer, BURST_SECONDS, BURST_BYTES, self.config.probe_patience
+            )
+            if not link.closed:
+                links.links.append(measured)
         return links
-
-    async def _keep_or_close(self, link: PeerLink) -> None:
-        """A link that was made to measure stays for the view that follows, if it works and none has come since."""
-        if link.connected.is_set() and link.peer.name not in self._links and not self._membership.view:
-            self._links[link.peer.name] = link
-        else:
-            await link.close()
 
     async def _measure_and_report(self, peers: list[control.Member]) -> None:
         links = await self._measure(peers)
@@ -307,7 +285,14 @@ class IoProcess:
         return self._transfer
 
     def _link(self, peer: control.Member) -> PeerLink:
-        return PeerLink(self._me, peer, self._traffic, self._lost)
+        """The one link to this session of a peer; a second stream would supersede the first at the other end."""
+        link = self._links.get(peer.name)
+        if link is not None and link.peer == peer:
+            return link
+        if link is not None:
+            self._spawn(link.close())
+        link = self._links[peer.name] = PeerLink(self._me, peer, self._traffic, self._lost)
+        return link
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -342,7 +327,6 @@ async def serve_trainer(pipe: socket.socket, send_arena: Arena, receive_arena: A
             process.take(message)
     finally:
         await process.stop(*farewell)
-        end.write(int(From.CLOSED))
         end.close()
 
 

@@ -51,6 +51,7 @@ class PeerLink:
         self.peer = peer
         self.queue = SendQueue()
         self.connected = asyncio.Event()
+        self.closed = False
         self._me, self._traffic, self._on_lost = me, traffic, on_lost
         self._wake = asyncio.Event()
         self._acknowledged = asyncio.Event()
@@ -62,7 +63,7 @@ class PeerLink:
         self._wake.set()
 
     def tell_again(self) -> None:
-        """A new view has begun while the peer is lost: the next failure is reported once more."""
+        """A new view has begun: if the peer is lost, the next failure is reported once more."""
         self._lost = False
 
     def drop(self, unwanted: Callable[[Header], bool]) -> int:
@@ -78,6 +79,7 @@ class PeerLink:
 
     async def close(self) -> None:
         """Ends the connection; everything queued is released."""
+        self.closed = True
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task

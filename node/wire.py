@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -259,13 +260,9 @@ class Wire:
             return
         self._closed = True
         try:
-            self._end.write(int(To.CLOSE), why, drain)
-            deadline = time.monotonic() + drain + CLOSE_TIMEOUT
-            while time.monotonic() < deadline:
-                if any(message[0] == From.CLOSED for message in self._end.read(deadline - time.monotonic())):
-                    break
-        except RunFailed:  # it was gone already: what is left is to tidy up
-            pass
+            with contextlib.suppress(RunFailed, OSError):  # it was gone already: what is left is to tidy up
+                self._end.write(int(To.CLOSE), why, drain)
+                self._end.wait_for_end(drain + CLOSE_TIMEOUT)
         finally:
             self._end.close()
             self._host.wait(CLOSE_TIMEOUT)
