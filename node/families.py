@@ -13,6 +13,9 @@ from typing import Any
 
 from ..proto.errors import FarflungError
 
+DEFAULT_CONTEXT = 1024
+"""Tokens a sample of a pretrained model where the job does not say, unless the model's own longest is less."""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -102,7 +105,7 @@ def fresh_config(model: Any, vocabulary: int, context: int) -> Any:
     return _without_dropout(config)
 
 
-def stored_config(values: Mapping[str, Any], context: int, dropout: float = 0.0) -> Any:
+def stored_config(values: Mapping[str, Any], context: int | None, dropout: float = 0.0) -> Any:
     """The configuration of a model folder's config.json, made fit for training windows of `context` tokens.
 
     Raises FarflungError for a family that farflung doesn't know, a context longer than the model's, attention over a
@@ -123,6 +126,7 @@ def stored_config(values: Mapping[str, Any], context: int, dropout: float = 0.0)
     except (TypeError, ValueError, KeyError) as error:
         raise FarflungError(f"{where} can't be read: {error}", hint="save the model with save_pretrained") from error
     longest = int(config.max_position_embeddings)
+    context = context or min(longest, DEFAULT_CONTEXT)
     if context > longest:
         raise FarflungError(
             f"model.context = {context}, but the pretrained model's longest is {longest}",

@@ -180,7 +180,6 @@ def model_of(
         from .pretrained import read_config
 
         values = read_config(fetch, job.model.pretrained)
-        context = context or int(values.get("max_position_embeddings") or values.get("n_positions") or 0)
         config = stored_config(values, context, job.model.dropout)
         _check_vocabulary(vocabulary, int(config.vocab_size), "of the pretrained model")
         return LanguageModel(config, job.train.recompute)

@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..proto.errors import FarflungError
 from ..proto.job import Job, LayerProfile, Profile
 from .builds import SequentialModel, build_data
+from .families import DEFAULT_CONTEXT
 from .models import LanguageModel, model_of
 from .pretrained import check, weights_of
 
@@ -41,7 +42,7 @@ def profile(job: Job, vocabulary: int | None) -> Profile:
             )
         if (weights := weights_of(job, None)) is not None:
             check(definition, weights, str(job.model.pretrained))
-        layers = language_layers(definition, job.model.context or definition.longest)
+        layers = language_layers(definition, job.model.context or min(definition.longest, DEFAULT_CONTEXT))
     else:
         assert isinstance(definition, SequentialModel)
         if data is None:
