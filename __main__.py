@@ -231,9 +231,11 @@ def join(
     """
     _not_yet(island=island, max_upload=max_upload, max_memory=max_memory, max_disk=max_disk, hours=hours)
     from .deploy.terminal import screen
+    from .node.join import find
     from .proto.link import parse_link
 
     address = parse_link(link)
+    find(address)  # before the seconds that torch takes: a wrong address is a matter of milliseconds
     from .node.agent import run as run_node
 
     if lifeline:

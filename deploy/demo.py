@@ -15,7 +15,7 @@ from typing import Any
 
 from ..proto.errors import FarflungError, RunFailed
 from .children import Children, Ended, Said
-from .local import LocalRun, run
+from .local import LocalRun, interruptible, run
 from .output import FAILED, Output
 from .story import Event
 from .terminal import screen
@@ -33,7 +33,7 @@ def demo(output: Output, state: Path | None, nodes: int, write_text: Callable[[P
         nodes: how many node processes.
         write_text: writes the text that the job trains on below a folder, where the job expects it beside itself.
     """
-    folder = state if state is not None else _fresh(Path("runs"))
+    folder = state if state is not None else _fresh(Path("runs"), "demo")
     job = folder / _JOB
     if not job.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -41,12 +41,13 @@ def demo(output: Output, state: Path | None, nodes: int, write_text: Callable[[P
         with as_file(files(__package__.rpartition(".")[0]) / "examples" / _JOB) as example:
             shutil.copyfile(example, job)
     output.say(f"A coordinator and {nodes} nodes on this machine train {job}")
-    with screen(output) as shown:
+    with interruptible(), screen(output) as shown:
         status = run(LocalRun(job, folder, nodes, debug=output.debug), shown.show)
         if status:
             return status
-        exported = _ask(folder, "export", [str(folder), str(folder / "model")])
-        written = _ask(folder, "generate", [str(folder), _PROMPT, "--tokens", str(_TOKENS)])
+        output.say("\nexporting the checkpoint and writing some text with it ...")
+        exported = _ask(folder, "export", [str(folder), str(_fresh(folder, "model"))])
+        written = _ask(folder, "generate", [str(exported["path"]), _PROMPT, "--tokens", str(_TOKENS)])
         if output.json:
             shown.show({"event": "export", "path": exported["path"]})
             shown.show({"event": "sample", "prompt": _PROMPT, "text": written["text"]})
@@ -57,12 +58,12 @@ def demo(output: Output, state: Path | None, nodes: int, write_text: Callable[[P
     return 0
 
 
-def _fresh(parent: Path) -> Path:
-    """The first of demo, demo-2, ... that does not exist: a demo always trains, it never resumes."""
-    number, folder = 1, parent / "demo"
+def _fresh(parent: Path, name: str) -> Path:
+    """The first of NAME, NAME-2, ... that does not exist: a demo always trains, unless its folder is named."""
+    number, folder = 1, parent / name
     while folder.exists():
         number += 1
-        folder = parent / f"demo-{number}"
+        folder = parent / f"{name}-{number}"
     return folder
 
 

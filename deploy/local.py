@@ -45,7 +45,7 @@ def run(plan: LocalRun, show: Callable[[Event], None]) -> int:
     Returns the coordinator's exit status. A node that ends before the run does is shown as a warning; when the last
     one is gone the run has failed. Raises RunFailed, or KeyboardInterrupt after everyone was asked to leave.
     """
-    with _interruptible():
+    with interruptible():
         children = Children(plan.state / "logs")
         try:
             return _watch(plan, children, show)
@@ -141,7 +141,7 @@ def _deserted(nodes: list[Child], last: Ended) -> FarflungError:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """SIGTERM ends a local run the way Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -65,7 +65,11 @@ class Story:
 
     def saving(self) -> str:
         """'23x fewer bytes than fp16', or nothing yet."""
-        return "" if self.ratio is None else f"{times_text(self.ratio)}x fewer bytes than fp16"
+        if self.ratio is None:
+            return ""
+        if self.ratio < 1:
+            return f"{times_text(1 / self.ratio)}x the bytes of fp16"
+        return f"{times_text(self.ratio)}x fewer bytes than fp16"
 
     def progress(self) -> str:
         """The line beside the bar."""
@@ -120,6 +124,12 @@ def _why(event: Event) -> str:
     return f": {event['why']}" if event.get("why") else ""
 
 
+def _came_or_went(event: Event) -> str:
+    """The reason where it is a sentence about the node already, else 'NODE joined: reason'."""
+    node, why = str(event.get("node")), str(event.get("why") or "")
+    return why if why.startswith(node) else f"{node} {event.get('event')}{_why(event)}"
+
+
 def _listening(event: Event) -> str:
     page = f"\npage: {event['page']}" if event.get("page") else ""
     return f"listening. To join from another terminal or machine:\n\n  {join_line(str(event.get('link')))}\n{page}"
@@ -148,7 +158,8 @@ def _done(event: Event) -> str:
     ended = "" if loss is None else f", validation loss {loss:.4f} nats per token"
     views = event.get("views")
     counted = "" if not views else f", {views} view{'s' if views != 1 else ''}"
-    sent = f", {bytes_text(event['bytes_total'])} on the wire" if event.get("bytes_total") else ""
+    bytes_sent = int(event.get("bytes_updates") or 0) + int(event.get("bytes_activations") or 0)
+    sent = f", {bytes_text(bytes_sent)} of updates and activations" if bytes_sent else ""
     kept = f"\ncheckpoint: {event['checkpoint']}" if event.get("checkpoint") else ""
     took = seconds_text(float(event.get("seconds") or 0.0))
     return f"done: {event.get('steps')} steps in {took}{ended}{counted}{sent}{kept}"
@@ -168,8 +179,8 @@ def _warning(event: Event) -> str:
 
 _SENTENCES: dict[str, Callable[[Event], str]] = {
     "listening": _listening,
-    "joined": lambda event: f"{event.get('node')} joined{_why(event)}",
-    "left": lambda event: f"{event.get('node')} left{_why(event)}",
+    "joined": _came_or_went,
+    "left": _came_or_went,
     "view": _view,
     "step": _step,
     "eval": _eval,

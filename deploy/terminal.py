@@ -79,6 +79,7 @@ class PlainScreen(_Screen):
         super().__init__(output)
         self._clock = clock
         self._last_step = -_QUIET_SECONDS
+        self._last_notice = ""
 
     def show(self, event: Event) -> None:
         """Write the event's sentence; warnings and errors go to stderr."""
@@ -97,6 +98,10 @@ class PlainScreen(_Screen):
             self.output.note(sentence(event))
         else:
             line = sentence(event)
+            if kind == "notice":
+                if line == self._last_notice:
+                    return
+                self._last_notice = line
             if line:
                 self.output.say(line)
             if kind == "done" and self.story.saving():
@@ -129,7 +134,8 @@ class RichScreen(_Screen):
             console=self._console,
             transient=True,
         )
-        self._task = self._bar.add_task("waiting for nodes", total=None, words="")
+        self._task = self._bar.add_task("starting", total=None, words="")
+        self._notice = ""
         self._bar.start()
 
     def show(self, event: Event) -> None:
@@ -140,6 +146,7 @@ class RichScreen(_Screen):
         kind, line = event.get("event"), escape(sentence(event))
         if kind == "view":
             self._console.print(plan_table(event))
+            self._notice = "starting"
             for note in plan_notes(event):
                 self._console.print(f"[dim]{escape(note)}[/]")
         elif kind == "joined":
@@ -156,6 +163,8 @@ class RichScreen(_Screen):
             self._console.print(line, soft_wrap=True)
         elif kind in ("eval", "checkpoint"):
             self._console.print(f"[dim]{line}[/]", soft_wrap=True)
+        elif kind == "notice":
+            self._notice = line
         elif line and kind != "step":
             self._console.print(line, soft_wrap=True)
         self._move()
@@ -164,7 +173,7 @@ class RichScreen(_Screen):
         story = self.story
         if story.ended:
             return
-        words = "training" if story.step else ("starting" if story.view else "waiting for nodes")
+        words = "training" if story.step else (self._notice or "waiting for nodes")
         self._bar.update(
             self._task, description=words, completed=story.step, total=story.steps or None, words=story.progress()
         )

@@ -100,6 +100,7 @@ def test_every_event_has_a_sentence() -> None:
     assert "spares: e" in sentence(VIEW) and "d joined" in sentence(VIEW)
     assert sentence({"event": "listening", "link": "farflung://h:1/#T"}).count("farflung join farflung://h:1/#T") == 1
     assert sentence({"event": "left", "node": "a", "why": "silent for 5 s"}) == "a left: silent for 5 s"
+    assert sentence({"event": "joined", "node": "a", "why": "a joined from x:1"}) == "a joined from x:1"
     assert sentence({"event": "eval", "step": 3, "loss": 2.0}) == "step 3: validation loss 2.0000"
     assert sentence(DONE).startswith("done: 7 steps in 1 min 30 s, validation loss 2.2500")
     assert sentence({"event": "from the future"}) == ""
