@@ -65,7 +65,7 @@ class ControlLink:
         self._ever_lost = False
         self._fenced = False
         self._closing = False
-        self._task = asyncio.create_task(self._keep(), name="control link")
+        self.task = asyncio.create_task(self._keep(), name="control link")
 
     def report(self, report: Report) -> None:
         """Queues a report; a finished step gets the bytes sent since the last one."""
@@ -86,10 +86,10 @@ class ControlLink:
         self._closing = True
         self._wake.set()
         if self._attached:
-            await asyncio.wait([self._task], timeout=timeout)
-        self._task.cancel()
+            await asyncio.wait([self.task], timeout=timeout)
+        self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+            await self.task
 
     # ---- the stream ------------------------------------------------------------------------
 

@@ -123,6 +123,7 @@ class IoProcess:
                 lambda why: self._end.write(int(From.COORDINATOR_LOST), why),
                 lambda term: self._end.write(int(From.COORDINATOR_BACK), term),
             )
+            self._control.task.add_done_callback(self._finished)
         self._end.write(int(From.LISTENING), port)
 
     async def stop(self, why: str = "", drain: float = 0.0) -> None:
@@ -292,6 +293,7 @@ class IoProcess:
         if link is not None:
             self._spawn(link.close())
         link = self._links[peer.name] = PeerLink(self._me, peer, self._traffic, self._lost)
+        link.task.add_done_callback(self._finished)
         return link
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -56,7 +56,7 @@ class PeerLink:
         self._wake = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._lost = False
-        self._task = asyncio.create_task(self._keep(), name=f"link to {peer.name}")
+        self.task = asyncio.create_task(self._keep(), name=f"link to {peer.name}")
 
     def send(self, message: Outgoing) -> None:
         self.queue.put(message)
@@ -80,9 +80,9 @@ class PeerLink:
     async def close(self) -> None:
         """Ends the connection; everything queued is released."""
         self.closed = True
-        self._task.cancel()
+        self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+            await self.task
         self.queue.drop(lambda _: True)
 
     # ---- the connection --------------------------------------------------------------------

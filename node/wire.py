@@ -21,14 +21,16 @@ import numpy.typing as npt
 from ..proto import control_pb2 as control
 from ..proto.data_pb2 import Header
 from ..proto.errors import FarflungError, RunFailed
+from ..proto.frame import HEAD_LIMIT
 from .handover import INLINE_LIMIT, From, To, TrainerEnd
-from .io_process import WireConfig, serve_trainer
+from .io_process import WireConfig, keep_freed_memory, serve_trainer
 from .io_thread import IoThread, IoWork
 from .shared_memory import Arena, LastAction, machine_memory, make_file
 from .shorten import FIELDS, MARK
 
 Bytes = bytes | bytearray | memoryview | npt.NDArray[Any]
 
+HEADER_LIMIT = HEAD_LIMIT // 2
 START_TIMEOUT = 30.0
 CLOSE_TIMEOUT = 10.0
 
@@ -106,6 +108,8 @@ class Wire:
 
         FarflungError when the address cannot be bound.
         """
+        if process:
+            keep_freed_memory()  # in this process too: received payloads are large, and short-lived
         size = max(4 << 30, machine_memory())
         descriptors = (make_file(size), make_file(size))
         ours, theirs = socket.socketpair()
@@ -139,6 +143,8 @@ class Wire:
         self._alive()
         if not 0 <= priority <= 2:
             raise ValueError(f"priority {priority} is not 0, 1 or 2")
+        if header.ByteSize() > HEADER_LIMIT:
+            raise ValueError(f"a header of {header.ByteSize()} bytes: long lists belong into the payload")
         for field in FIELDS:
             if getattr(header, field).startswith(MARK):
                 raise ValueError(f"{field} of a header must not begin with {MARK!r}")

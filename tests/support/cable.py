@@ -20,17 +20,21 @@ class Cable:
 
     def cut(self):
         """Ends every connection that is open now; new ones get through."""
-        for one in self._sockets:
+        sockets, self._sockets = self._sockets, []
+        threads, self._threads[1:] = self._threads[1:], []
+        for one in sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join(5)
+        for one in sockets:
+            one.close()
 
     def close(self):
         self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(5)
         self.cut()
-        for thread in list(self._threads):
-            thread.join(5)
-        for one in [self._listener, *self._sockets]:
-            one.close()
+        self._listener.close()
 
     def _run(self, work, *arguments):
         thread = threading.Thread(target=work, args=arguments, daemon=True)
