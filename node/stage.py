@@ -146,7 +146,7 @@ class SequentialStage(StageModel):
         hidden = inputs
         for layer in self._layers:
             hidden = self._run(layer, hidden)
-        return hidden
+        return hidden if self.is_last else hidden.float()
 
     def run_layer(self, layer: int, inputs: Tensor) -> Tensor:
         """The output of one of the stage's layers, numbered as in the whole model."""

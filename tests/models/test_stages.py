@@ -129,6 +129,20 @@ def test_recompute_changes_no_number(family):
         assert torch.equal(plain, again)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox"])
+def test_under_autocast_stages_hand_on_float32_and_compose(family):
+    definition = definition_of(family)
+    inputs, targets = data()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (one,) = stages_of(definition, [(0, 4)])
+        stages = stages_of(definition, [(0, 1), (2, 4)])
+        hidden = stages[0](inputs)
+        assert hidden.dtype == torch.float32
+        cut, whole_loss = stages[1].loss_sum(stages[1](hidden), targets), one.loss_sum(one(inputs), targets)
+    assert cut.dtype == torch.float32
+    assert cut.item() == whole_loss.item()
+
+
 def test_initial_values_depend_on_seed_and_name_alone():
     small, deep = definition_of("gpt2"), definition_of("gpt2", layers=5)
     name = "transformer.h.0.attn.c_attn.weight"
