@@ -49,6 +49,9 @@ def run(plan: LocalRun, show: Callable[[Event], None]) -> int:
         children = Children(plan.state / "logs")
         try:
             return _watch(plan, children, show)
+        except KeyboardInterrupt:
+            show({"event": "notice", "message": "stopping: everyone says goodbye first"})
+            raise
         finally:
             children.stop()
 

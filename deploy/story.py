@@ -120,14 +120,15 @@ def codecs_text(codecs: Any) -> str:
     return ", ".join(map(str, codecs)) if isinstance(codecs, (list, tuple)) else str(codecs)
 
 
-def _why(event: Event) -> str:
+def why_text(event: Event) -> str:
+    """': ' and the reason, where there is one."""
     return f": {event['why']}" if event.get("why") else ""
 
 
 def _came_or_went(event: Event) -> str:
     """The reason where it is a sentence about the node already, else 'NODE joined: reason'."""
     node, why = str(event.get("node")), str(event.get("why") or "")
-    return why if why.startswith(node) else f"{node} {event.get('event')}{_why(event)}"
+    return why if why.startswith(node) else f"{node} {event.get('event')}{why_text(event)}"
 
 
 def _listening(event: Event) -> str:
@@ -141,7 +142,7 @@ def join_line(link: str) -> str:
 
 
 def _view(event: Event) -> str:
-    return "\n".join([f"view {event.get('view')}{_why(event)}", *("  " + line for line in plan_lines(event))])
+    return "\n".join([f"view {event.get('view')}{why_text(event)}", *("  " + line for line in plan_lines(event))])
 
 
 def _step(event: Event) -> str:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .output import Output
-from .story import Event, Story, plan_notes, sentence, stage_text
+from .story import Event, Story, plan_notes, sentence, stage_text, why_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -145,6 +145,7 @@ class RichScreen(_Screen):
         self.story.add(event)
         kind, line = event.get("event"), escape(sentence(event))
         if kind == "view":
+            self._console.print(f"[bold]view {event.get('view')}[/]{escape(why_text(event))}", soft_wrap=True)
             self._console.print(plan_table(event))
             self._notice = "starting"
             for note in plan_notes(event):
@@ -191,11 +192,9 @@ class RichScreen(_Screen):
 
 def plan_table(event: Event) -> Table:
     """The plan of a view: a row for each pipeline, a column for each stage."""
-    from rich.markup import escape
     from rich.table import Table
 
-    why = f": {escape(str(event['why']))}" if event.get("why") else ""
-    table = Table(title=f"view {event.get('view')}{why}", title_justify="left", title_style="bold")
+    table = Table()
     stages = event.get("stages") or []
     table.add_column("pipeline")
     for number, stage in enumerate(stages):
