@@ -43,6 +43,8 @@ class Node:
     address: str
     heard: float
     attending: bool = False
+    arrived: bool = False
+    """It has said hello."""
     doubted: bool = False
     """It was silent for so long that it was dialled."""
     asked: float | None = None
@@ -175,7 +177,7 @@ class Membership:
 
     def _hello(self, state: State, event: s.Hello, now: float) -> Result:
         """A control stream is (again) open: say again what may have been lost with the old one."""
-        state = _put(state, replace(state.nodes[event.name], attending=True))
+        state = _put(state, replace(state.nodes[event.name], attending=True, arrived=True))
         to, change, view = (event.name,), state.change, state.view
         if state.phase == WAITING:
             if state.restored and event.view and not state.begun:
@@ -270,6 +272,12 @@ class Membership:
         effects: list[s.Effect] = []
         for node in list(state.nodes.values()):
             silent = now - node.heard
+            if not node.arrived:
+                if silent > state.rules.arrive_s:
+                    why = f"it joined and did not come within {state.rules.arrive_s:g} s"
+                    state, more = self._gone(state, node, why, now)
+                    effects += more
+                continue
             if silent <= state.rules.doubt_s or state.nodes.get(node.name) is not node:
                 continue
             if silent > state.rules.silence_s:

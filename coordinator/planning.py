@@ -92,5 +92,6 @@ def wanted_nodes(job: Job) -> tuple[int, str]:
     shape = (1 if stages == "auto" else stages) * (1 if pipelines == "auto" else pipelines)
     if shape <= job.parallel.min_nodes or shape == 1:
         return job.parallel.min_nodes, f"parallel.min_nodes = {job.parallel.min_nodes}"
-    words = [f"{count} {name}" for count, name in ((pipelines, "pipelines"), (stages, "stages")) if count != "auto"]
+    parts = [(count, name) for count, name in ((pipelines, "pipeline"), (stages, "stage")) if count != "auto"]
+    words = [f"{count} {name}{'s' if count != 1 else ''}" for count, name in parts]
     return shape, " of ".join(words)

@@ -25,7 +25,8 @@ class Rules:
 
     ``wanted`` nodes are needed for the first view, ``wanted_why`` says where the number comes from. ``samples`` are the
     training samples, ``layers`` the model's layers. A node without heartbeat for ``doubt_s`` is dialled and out if it
-    does not answer; one that answers (an overloaded machine does) is out after ``silence_s``.
+    does not answer; one that answers (an overloaded machine does) is out after ``silence_s``. From its join to its
+    first hello a node has ``arrive_s``.
     """
 
     mode: str
@@ -38,7 +39,8 @@ class Rules:
     wanted_why: str = "one node"
     settle_s: float = 1.0
     measure_s: float = 15.0
-    flush_s: float = 60.0
+    arrive_s: float = 120.0
+    flush_s: float = 120.0
     prepare_s: float = 600.0
     last_checkpoint_s: float = 120.0
     doubt_s: float = 3.0
@@ -75,7 +77,7 @@ def resume(
     answers. reported: the last finished step that the coordinator heard of from each node, dead ones too.
     newest: the newest complete checkpoint's position, step 0 for the initial weights.
     """
-    back = _go_back(newest, "the run starts" if base is None else "")
+    back = _go_back(newest, "")
     if base is None or (pinned is not None and pinned.checkpoint >= 0):
         return back
     known = {name: answer for name, answer in flushed.items() if (name, answer.session) in eligible}

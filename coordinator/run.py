@@ -93,6 +93,7 @@ class Run:
         self._deserted = asyncio.Event()
         self._sessions = {row.name: row for row in store.nodes() if row.left_at is None}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._noticed = ""
         self._warned: dict[tuple[str, str], float] = {}
         self._bytes = int(store.get("bytes") or 0)
         store.put("phase", self.state.phase)
@@ -208,7 +209,9 @@ class Run:
             self.store.put("why", self.state.why)
         if why:
             log.info("%s", why)
-            if self.state.phase == WAITING and not any(isinstance(effect, s.Say) for effect in effects):
+            said = any(isinstance(effect, s.Say) for effect in effects)
+            if self.state.phase == WAITING and not said and why != self._noticed:
+                self._noticed = why
                 self.emit(events.event("notice", message=why, node=""))
         for effect in effects:
             self._perform(effect)

@@ -31,7 +31,7 @@ from . import events
 from .artifacts import Artifacts
 from .checkpoints import Checkpoints
 from .facts import PROFILE_COMMAND, Prepared, in_thread, prepare, restore
-from .identity import load_authority, parse_duration
+from .identity import Authority, load_authority, parse_duration
 from .lock import StateLock
 from .membership import Planner
 from .planning import wanted_nodes
@@ -118,14 +118,11 @@ async def run_coordinator(options: Options, emit: events.Emit, stop: asyncio.Eve
 async def _serve(options: Options, job: Job, state: Path, store: Store, emit: events.Emit, stop: asyncio.Event) -> int:
     _check_resumed(job, store, state)
     authority = None if options.insecure else load_authority(state / IDENTITY)
-    server = grpc.aio.server(options=rpc.server_options())
-    credentials = (
-        rpc.coordinator_server_credentials(authority.certificate, authority.key) if authority is not None else None
-    )
-    port = _bind(server, options.listen, credentials)
+    reserved = _reserve(options.listen)
+    server: grpc.aio.Server | None = None
     run: Run | None = None
     try:
-        _remember(store, job, options, port)
+        _remember(store, job, options, reserved.getsockname()[1])
         if options.insecure:
             emit(events.event("warning", message="no TLS (--insecure): whoever can reach the ports can join", node=""))
         artifacts = state / "artifacts"
@@ -138,6 +135,7 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
         run = Run(job, prepared.facts, store, checkpoints[0], emit, rules, store.next_term(), options.planner)
         identity = Identity(store.get("run") or "", authority, state)
         service = CoordinatorService(run, Artifacts(prepared.files, checkpoints[0]), identity)
+        server = _server(authority, options.listen, reserved)
         rpc.add_CoordinatorServicer_to_server(service, server)
         await server.start()
         emit(events.listening(str(make_link(store, state, parse_duration(DEFAULT_TTL)))))
@@ -154,7 +152,9 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
             await run.stop(error.message, _PARTING_S, failed=True)
         raise
     finally:
-        await server.stop(_GRACE_S)
+        reserved.close()
+        if server is not None:
+            await server.stop(_GRACE_S)
 
 
 async def _until_over(run: Run, emit: events.Emit, stop: asyncio.Event) -> int:
@@ -213,29 +213,43 @@ def _check_resumed(job: Job, store: Store, state: Path) -> None:
         raise JobError(f"the run in {state} cannot go on with another job: {what}", hint)
 
 
-def _bind(server: grpc.aio.Server, listen: str, credentials: Any) -> int:
-    """Open the port, with one clear sentence where that fails."""
+def _reserve(listen: str) -> socket.socket:
+    """A socket bound to the address, not listening: the port is known to be free while the data are read.
+
+    gRPC comes after that, because the profile is a process of its own and gRPC does not like to be forked.
+    """
     host, port = split_address(listen, "--listen")
     hint = "choose another with --listen HOST:PORT"
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen(1)
+        reserved = socket.socket(family, socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise FarflungError(f"cannot listen on {listen}: {host} does not resolve: {error.strerror}", hint) from None
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            why = "the port is taken"
-            hint = f"stop what listens there, or {hint}"
-        else:
-            why = (error.strerror or str(error)).lower()
-        raise FarflungError(f"cannot listen on {listen}: {why}", hint) from None
     try:
-        return rpc.bind(server, join_address(host, port), credentials)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(address)
     except OSError as error:
-        raise FarflungError(str(error), hint) from None
+        reserved.close()
+        if error.errno == errno.EADDRINUSE:
+            raise FarflungError(
+                f"cannot listen on {listen}: the port is taken", f"stop what listens there, or {hint}"
+            ) from None
+        raise FarflungError(f"cannot listen on {listen}: {(error.strerror or str(error)).lower()}", hint) from None
+    return reserved
+
+
+def _server(authority: Authority | None, listen: str, reserved: socket.socket) -> grpc.aio.Server:
+    """The gRPC server on the reserved port."""
+    server = grpc.aio.server(options=rpc.server_options())
+    credentials = None
+    if authority is not None:
+        credentials = rpc.coordinator_server_credentials(authority.certificate, authority.key)
+    host, port = split_address(listen)[0], reserved.getsockname()[1]
+    try:
+        rpc.bind(server, join_address(host, port), credentials)
+    except OSError as error:
+        raise FarflungError(str(error), "choose another address with --listen HOST:PORT") from None
+    return server
 
 
 def _remember(store: Store, job: Job, options: Options, port: int) -> None:

@@ -194,6 +194,15 @@ def test_silent_but_reachable():
     assert "c" not in script.state.nodes and "no heartbeat for 15 s" in script.state.why
 
 
+def test_joined_and_never_came():
+    script = Script().started()
+    script(s.Joined("e", "e1", "e:1"))
+    silence(script, "e", 100)
+    assert "e" in script.state.nodes
+    silence(script, "e", 30)
+    assert "e" not in script.state.nodes and "did not come within 120 s" in script.state.why
+
+
 def test_own_stall_is_nobodys_silence():
     script = Script().started()
     script(s.Tick())(s.Tick(), dt=60)

@@ -33,7 +33,7 @@ def decide(mode, flushed, pinned=None, eligible=ELIGIBLE, reported=None, base=BA
 def test_first_view():
     decision = resume(rules("gradient"), None, None, frozenset(), {}, {}, Position())
     assert decision.checkpoint == 0 and decision.position == Position()
-    assert decision.why == "the run starts: from the initial weights"
+    assert decision.why == "from the initial weights"
 
 
 def test_a_committed_step_is_finished_by_those_who_were_ready():
