@@ -69,13 +69,22 @@ def export(state: Path, out: Path, step: int | None = None) -> Path:
     unfinished = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
     try:
         write_export(checkpoint, unfinished)
-        unfinished.chmod(0o755)
+        _open_to_readers(unfinished)
         if out.exists():
             out.rmdir()
         os.replace(unfinished, out)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return out
+
+
+def _open_to_readers(folder: Path) -> None:
+    """Temporary folders and safetensors files are private; an export has the permissions of any new file."""
+    mask = os.umask(0)
+    os.umask(mask)
+    folder.chmod(0o777 & ~mask)
+    for path in folder.iterdir():
+        path.chmod(0o666 & ~mask)
 
 
 def find_checkpoint(state: Path, step: int | None = None) -> Checkpoint:

@@ -70,6 +70,8 @@ def test_a_fresh_model_loads_with_the_same_numbers(tmp_path, family, tie):
     weights = {name: definition.initial(name, 4) for name in definition.shapes}
     write_checkpoint(tmp_path, job, facts, 7, weights, [(0, 1), (2, 3)])
     folder = export(tmp_path, tmp_path / "out")
+    (tmp_path / "any").touch()
+    assert {path.stat().st_mode for path in folder.iterdir()} == {(tmp_path / "any").stat().st_mode}
     model, loading = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not loading["missing_keys"] and not loading["unexpected_keys"]
     stage = definition.build(0, 3)
