@@ -144,7 +144,7 @@ class AqsgdEnds:
 
 
 def _only_piece(header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> bytes | memoryview:
-    pieces = list(pieces_of(memoryview(payload), header.sizes))
+    pieces = list(pieces_of(payload.data, header.sizes))
     if len(pieces) != 1:
         raise compress.CodecError(f"an activation of {len(pieces)} pieces")
     return pieces[0]

@@ -25,7 +25,7 @@ class Optimizer(Protocol):
 class AdamW:
     """AdamW (Loshchilov and Hutter, 2019), bias corrected, as torch.optim.AdamW computes it."""
 
-    moments = ("m", "v")
+    moments: tuple[str, ...] = ("m", "v")
 
     def __init__(self, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
@@ -60,21 +60,19 @@ class SGD:
 def make_optimizer(train: Train) -> Optimizer:
     """The job's optimiser."""
     if train.optimizer == "adamw":
-        return AdamW(tuple(train.betas), train.eps, train.weight_decay)
+        return AdamW(train.betas, train.eps, train.weight_decay)
     if train.optimizer == "sgd":
         return SGD(train.momentum, train.weight_decay)
     raise ValueError(f"not yet: optimizer {train.optimizer!r}")
 
 
 def learning_rate(train: Train, step: int, steps: int) -> float:
-    """The rate of a step (from 1 to ``steps``): linear warm-up, then constant, linear or cosine decay to the floor."""
+    """The rate of a step (from 1 to ``steps``): linear warm-up, then constant or cosine decay to the floor."""
     if step <= train.warmup_steps:
         return train.learning_rate * step / train.warmup_steps
     done = min(1.0, (step - train.warmup_steps) / max(1, steps - train.warmup_steps))
     if train.decay == "cosine":
         shape = 0.5 * (1 + math.cos(math.pi * done))
-    elif train.decay == "linear":
-        shape = 1 - done
     else:
         shape = 1.0
     floor = train.min_learning_rate_ratio

@@ -125,9 +125,7 @@ class StageRunner:
         self.send(self._name(self.place.after), header, encoded.payload)
         return inputs, output
 
-    def _inputs(
-        self, kind: data_pb2.Kind.ValueType, step: int, microbatch: int, samples: list[int]
-    ) -> tuple[Tensor, Tensor]:
+    def _inputs(self, kind: data_pb2.Kind, step: int, microbatch: int, samples: list[int]) -> tuple[Tensor, Tensor]:
         if self.model.is_first or self.model.is_last:
             tokens, targets = self.data.batch(samples)
             targets = targets.to(self.device)
@@ -169,7 +167,7 @@ class StageRunner:
             gradient = self.incoming.backward(header, payload).to(self.device, output.dtype)
             self.outgoing.commit(step, microbatch)  # the receiver has used what was sent
         started = time.perf_counter()
-        output.backward(gradient)
+        torch.autograd.backward([output], None if gradient is None else [gradient])
         tally.compute_seconds += time.perf_counter() - started
         if self.model.is_first:
             return

@@ -74,10 +74,10 @@ class RoundLink:
         rounds, now = self.rounds, self.clock()
         if header.kind == data_pb2.CONTRIBUTION:
             of = sender if not header.contributors else self._member(header.contributors[0])
-            sent = received(memoryview(payload), header.sizes)
+            sent = received(payload.data, header.sizes)
             effects = rounds.contribution(sender, of, header.round, header.part, header.chain, sent, now)
         elif header.kind == data_pb2.RESULT:
-            sent = received(memoryview(payload), header.sizes)
+            sent = received(payload.data, header.sizes)
             who, digests = tuple(header.contributors), tuple(header.digests)
             result = Result(header.part, who, digests, sent.payload, sent.sizes, sent.digest)
             effects = rounds.result(sender, header.round, header.chain, result, now)
@@ -122,7 +122,7 @@ class RoundLink:
             elif not isinstance(effect, Complete):
                 raise TypeError(effect)
 
-    def _header(self, kind: data_pb2.Kind.ValueType, part: int, round: int | None = None) -> data_pb2.Header:
+    def _header(self, kind: data_pb2.Kind, part: int, round: int | None = None) -> data_pb2.Header:
         return data_pb2.Header(
             kind=kind,
             section=self.rounds.plan.section,

@@ -9,7 +9,7 @@ publishes the encoded sum. ``all_to_all``: everybody sends everything to everybo
 only who is counted, with the digests of what they sent.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -157,8 +157,7 @@ class OpenRound:
 @dataclass(frozen=True)
 class _Early:
     number: int
-    kind: str
-    arguments: Any
+    take: Callable[[float], list[Effect]]
 
 
 class Rounds:
@@ -193,10 +192,7 @@ class Rounds:
         early = [message for message in self._early if message.number == self.open.number]
         self._early = [message for message in self._early if message.number > self.open.number]
         for message in early:
-            if message.kind == "contribution":
-                effects += self._contribution(*message.arguments, now)
-            else:
-                effects += self._result(*message.arguments)
+            effects += message.take(now)
         return effects + self._progress(now)
 
     def decided(self, part: int, result: Result, now: float) -> list[Effect]:
@@ -236,7 +232,9 @@ class Rounds:
         if number <= self.applied:
             return []  # late: its sender was not counted and keeps what it sent
         if self.open is None or number != self.open.number:
-            return self._keep_early(number, "contribution", (sender, of, part, chain, sent))
+            return self._keep_early(
+                sender, number, lambda later: self._contribution(sender, of, part, chain, sent, later)
+            )
         return self._contribution(sender, of, part, chain, sent, now) + self._progress(now)
 
     def result(self, sender: str, number: int, chain: int, result: Result, now: float) -> list[Effect]:
@@ -253,7 +251,7 @@ class Rounds:
         if number <= self.applied:
             return []
         if self.open is None or number != self.open.number:
-            return self._keep_early(number, "result", (sender, chain, result))
+            return self._keep_early(sender, number, lambda later: self._result(sender, chain, result))
         return self._result(sender, chain, result) + self._progress(now)
 
     def held(self, sender: str, number: int, part: int, now: float) -> list[Effect]:
@@ -311,17 +309,17 @@ class Rounds:
 
     # ---- inside ----------------------------------------------------------------------------
 
-    def _keep_early(self, number: int, kind: str, arguments: Any) -> list[Effect]:
+    def _keep_early(self, sender: str, number: int, take: Callable[[float], list[Effect]]) -> list[Effect]:
         """A message of a round that this node has not begun.
 
         A member may be a round ahead: it has applied the round that is still open here, and begun the next one.
         """
         if number > self.applied + 2:
-            why = f"a {kind} to round {number} of {self.plan.section} came while round {self.applied} is the last"
-            return [Refuse(arguments[0], why)]
+            why = f"a message of round {number} of {self.plan.section} came while round {self.applied} is the last"
+            return [Refuse(sender, why)]
         if len(self._early) >= 4 * len(self.plan.members) * len(self.plan.parts):
-            return [Refuse(arguments[0], f"too many messages for rounds of {self.plan.section} that have not begun")]
-        self._early.append(_Early(number, kind, arguments))
+            return [Refuse(sender, f"too many messages for rounds of {self.plan.section} that have not begun")]
+        self._early.append(_Early(number, take))
         return []
 
     def _contribution(

@@ -100,7 +100,7 @@ class Section:
 
 
 def _bytes(vector: Tensor) -> memoryview:
-    return memoryview(vector.detach().cpu().contiguous().numpy()).cast("B")
+    return vector.detach().cpu().contiguous().numpy().data.cast("B")
 
 
 def _words(*values: int) -> bytes:

@@ -49,7 +49,7 @@ class StateServer:
             return
         pieces = [values.detach().cpu().contiguous().numpy() for values in self._held.get(name, {}).values()]
         header = data_pb2.Header(kind=data_pb2.STATE, text=name, sizes=[piece.nbytes for piece in pieces])
-        self.send(sender, header, [memoryview(piece).cast("B") for piece in pieces], BULK)
+        self.send(sender, header, [piece.data.cast("B") for piece in pieces], BULK)
 
 
 def load_state(trainer: Trainer, new: StageState, old: StageState | None, view: control_pb2.View) -> None:
