@@ -15,7 +15,7 @@ from .spec import Spec, Traits, check, names, parse, traits_of
 
 if TYPE_CHECKING:
     from .codec import Codec, add, decode, decode_into, make
-    from .measure import measure
+    from .measurement import measure
     from .simulation import simulate
 
 _LAZY = {
@@ -25,7 +25,7 @@ _LAZY = {
     "decode_into": "codec",
     "make": "codec",
     "simulate": "simulation",
-    "measure": "measure",
+    "measure": "measurement",
 }
 _MODULES = ("aqsgd", "ddp", "feedback", "optimizers", "phases", "secure")
 

@@ -13,7 +13,7 @@ from .wire import Buffer, Header, Reader, build
 class Plain(Codec):
     """The bytes of the tensor in its own dtype: decode gives the same bits."""
 
-    def encode(self, x: torch.Tensor, seed: int = 0, step: int = 0) -> bytes:
+    def encode(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0) -> bytes:
         flat, dtype = flatten(x, exact=True)
         return build(self.spec, dtype, tuple(x.shape), [tensor_bytes(flat)], None, None)
 

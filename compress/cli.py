@@ -43,6 +43,6 @@ def measure(
     device: str = "cpu",
 ) -> dict[str, Any]:
     """Bits, error and speed of a spec on a named distribution, or on the tensors of a safetensors file."""
-    from .measure import measure as run
+    from .measurement import measure as run
 
     return run(spec, distribution=distribution, tensor=tensor, size=size, workers=workers, trials=trials, device=device)

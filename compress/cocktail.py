@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from . import masks, runs, scales, select
+from . import masks, runs, scales, selection
 from .codec import Codec, bytes_tensor, tensor_bytes
 from .errors import CodecError
 from .packing import pack, packed_size, unpack
@@ -39,7 +39,7 @@ class Cocktail(Codec):
         if not offer.elements:
             return []
         values = offer.gather(x.cpu().numpy())
-        index = select.largest(values, self.kept(offer.elements))
+        index = selection.largest(values, self.kept(offer.elements))
         mask = masks.encode(index, offer.elements, self.mask)
         return [mask, *self.write_values(torch.from_numpy(values[index]))]
 

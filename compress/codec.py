@@ -5,14 +5,17 @@ from __future__ import annotations
 import abc
 import importlib
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .errors import CodecError
-from .philox import Key
+from .philox import Key, mix
 from .spec import Spec, Traits, parse, traits_of
 from .wire import MAX_ELEMENTS, Buffer, Header, Reader, build, open_blob
+
+if TYPE_CHECKING:
+    from .phases import Context, Program
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -40,18 +43,20 @@ class Codec(abc.ABC):
     def __repr__(self) -> str:
         return f"make({str(self.spec)!r})"
 
-    def encode(self, x: torch.Tensor, seed: int = 0, step: int = 0) -> bytes:
+    def encode(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0) -> bytes:
         """The blob of ``x`` (any shape; fp16, bf16, fp32 or fp64; any device), which is not changed.
 
-        seed: u64. Same seed on all workers for codecs whose trait ``seed`` is shared, another for each where it is
-        private. step: u32; what a random mask or stochastic rounding depends on besides. CodecError for a value that is
-        not finite.
+        seed: u64 of the run and the tensor, the same on all workers. step: u32. rank: the worker; workers must differ
+        in it, so that their rounding (and, for a codec whose seed is private, their rotation) is independent and the
+        errors average out. CodecError for a value that is not finite.
         """
         if not 0 <= seed < 1 << 64 or not 0 <= step < 1 << 32:
             raise CodecError(f"seed must be below 2^64 and step below 2^32, got {seed} and {step}")
         flat, dtype = flatten(x)
+        if rank and self.traits.seed == "private":
+            seed = mix(seed, rank)
         with torch.no_grad():
-            body = self.write(flat, Key(seed, step)) if flat.numel() else []
+            body = self.write(flat, Key(seed, step, rank)) if flat.numel() else []
         return build(self.spec, dtype, tuple(x.shape), body, seed if self.keyed else None, step if self.keyed else None)
 
     @abc.abstractmethod
@@ -67,6 +72,12 @@ class Codec(abc.ABC):
         decoded = self.read(reader, header, out.device).to(torch.float32)
         reader.end()
         out += decoded if weight == 1.0 else decoded * weight
+
+    def rounds(self, x: torch.Tensor, context: Context) -> Program:
+        """A whole exchange (see phases): by default everyone gathers everyone's blob; returns the weighted sum."""
+        from .phases import gather
+
+        return gather(self, x, context)
 
     def _key(self, header: Header) -> Key:
         return Key(header.seed, header.step)
@@ -92,6 +103,8 @@ def flatten(x: torch.Tensor, exact: bool = False) -> tuple[torch.Tensor, str]:
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor, without a copy where it is on the CPU."""
+    if not tensor.numel():
+        return memoryview(b"")
     array = tensor.contiguous().cpu().view(torch.uint8).view(-1).numpy()
     return memoryview(array)  # type: ignore[arg-type,unused-ignore]
 

@@ -16,6 +16,18 @@ _EXACT = Traits(float_format=True, aggregation="recode", patterns=_EVERYWHERE)
 _ROUNDING = Parameter(
     "rounding", "stochastic", "nearest is biased, with half the error", choices=("stochastic", "nearest")
 )
+_SCALE = Parameter(
+    "scale",
+    "auto",
+    "floor: OCP's; ceil: nothing saturates; auto: ceil if stochastic",
+    choices=("auto", "floor", "ceil"),
+)
+_NEAREST = Parameter("rounding", "nearest", "stochastic is unbiased", choices=("stochastic", "nearest"))
+_EDEN = (
+    Parameter("biased", False, "least error instead of no bias"),
+    Parameter("rotations", 1, "2 for vectors that are nearly all zeros", choices=(1, 2)),
+    Parameter("feedback", False, "keep what was not sent and add it next time (the caller's error feedback)"),
+)
 _FEEDBACK = Parameter("feedback", False, "keep what was not sent and add it next time (the caller's error feedback)")
 
 
@@ -31,6 +43,7 @@ def _group(bits: int) -> Declaration:
             Parameter("group", 128, "neighbours that share a step", 8, 65536),
             _ROUNDING,
             _FEEDBACK,
+            Parameter("scale", 16, "bits of a group's step", choices=(16, 32)),
         ),
     )
 
@@ -84,6 +97,349 @@ _LIST = [
     ),
 ]
 
+_BLOCKS = (0, 256, 512, 1024, 2048, 4096, 8192)
+_RECODE = Traits(unbiased=True, aggregation="recode")
+_BIASED = Traits(feedback=True)
+_PRIVATE = Traits(unbiased=True, aggregation="gather", seed="private")
+_SUMMED = Traits(
+    unbiased=True, aggregation="sum", patterns=frozenset({"publishers", "all_to_all", "two_level", "ring"})
+)
+
+
+def _block(default: int) -> Parameter:
+    return Parameter(
+        "block", default, "elements rotated together; 0: the largest power of two that fits", choices=_BLOCKS
+    )
+
+
+_LIST += [
+    Declaration(
+        "int8_tensor",
+        8,
+        "affine:Affine",
+        "8 bits, one scale and zero point",
+        "torch DDP quantization hook",
+        _BIASED,
+        (_FEEDBACK,),
+    ),
+    Declaration(
+        "int8_channel",
+        9,
+        "affine:Affine",
+        "8 bits, a scale and zero point per 512",
+        "torch DDP quantization hook",
+        _BIASED,
+        (_FEEDBACK,),
+    ),
+    Declaration(
+        "mxfp8",
+        10,
+        "formats:Microscaling",
+        "blocks of 32 8-bit floats, a power of two each",
+        "OCP Microscaling 1.0",
+        _RECODE,
+        (Parameter("format", "e4m3", "exponent and mantissa", choices=("e4m3", "e5m2")), _ROUNDING, _SCALE, _FEEDBACK),
+    ),
+    Declaration(
+        "mxfp6",
+        11,
+        "formats:Microscaling",
+        "blocks of 32 6-bit floats",
+        "OCP Microscaling 1.0",
+        _RECODE,
+        (Parameter("format", "e2m3", "exponent and mantissa", choices=("e2m3", "e3m2")), _ROUNDING, _SCALE, _FEEDBACK),
+    ),
+    Declaration(
+        "mxfp4",
+        12,
+        "formats:Microscaling",
+        "blocks of 32 4-bit floats",
+        "OCP Microscaling 1.0",
+        _RECODE,
+        (_ROUNDING, _SCALE, _FEEDBACK),
+    ),
+    Declaration(
+        "nvfp4",
+        13,
+        "formats:NvFp4",
+        "blocks of 16 4-bit floats, 8-bit scales",
+        "NVIDIA NVFP4",
+        _RECODE,
+        (
+            _ROUNDING,
+            _FEEDBACK,
+            Parameter("scale", "up", "block scales, if stochastic: nearest can clip", choices=("up", "nearest")),
+        ),
+    ),
+    Declaration(
+        "nf4",
+        14,
+        "formats:Nf4",
+        "16 quantiles of the normal distribution",
+        "QLoRA, Dettmers et al., 2023",
+        _BIASED,
+        (Parameter("block", 64, "neighbours that share a scale", 16, 4096), _FEEDBACK),
+    ),
+    Declaration(
+        "qsgd",
+        15,
+        "dithered:Qsgd",
+        "equal levels of a bucket's norm, at random",
+        "QSGD, Alistarh et al., NeurIPS 2017",
+        _RECODE,
+        (
+            Parameter("bits", 4, "sign included", 2, 8),
+            Parameter("bucket", 512, "elements that share a norm; 0: all", choices=(0, 64, 128, 256, 512, 1024, 2048)),
+            Parameter("norm", "max", "of a bucket", choices=("max", "l2")),
+        ),
+    ),
+    Declaration(
+        "terngrad",
+        16,
+        "dithered:Terngrad",
+        "-1, 0 or 1 times the largest, at random",
+        "TernGrad, Wen et al., NeurIPS 2017",
+        replace(_RECODE, contracts=False),
+        (Parameter("clip", 0.0, "clip at so many standard deviations (a bias); 0: do not", 0.0, 100.0), _FEEDBACK),
+    ),
+    Declaration(
+        "nuqsgd",
+        17,
+        "dithered:Nuqsgd",
+        "powers of two of a bucket's norm, at random",
+        "NUQSGD, Ramezani-Kebrya et al., JMLR 2021",
+        _RECODE,
+        (
+            Parameter("bits", 4, "sign included", 2, 8),
+            Parameter("bucket", 1024, "elements that share a norm; 0: all", choices=(0, 64, 128, 256, 512, 1024, 2048)),
+            Parameter("norm", "max", "of a bucket", choices=("max", "l2")),
+        ),
+    ),
+    Declaration(
+        "natural",
+        18,
+        "dithered:Natural",
+        "sign and a power of two, 9 bits",
+        "natural compression, Horváth et al., 2019",
+        _RECODE,
+    ),
+    Declaration(
+        "global_qsgd",
+        19,
+        "summed:GlobalQsgd",
+        "equal levels of the largest of all workers; added encoded",
+        "Global-QSGD, Xin et al., 2023",
+        _SUMMED,
+        (Parameter("bits", 8, "of one worker's code", 2, 8),),
+    ),
+    Declaration(
+        "global_exp",
+        20,
+        "summed:GlobalExponential",
+        "powers of two of the largest of all workers; combined encoded, in a tree",
+        "Global-QSGD exponential dithering, Xin et al., 2023",
+        Traits(unbiased=True, aggregation="sum", patterns=frozenset({"publishers", "all_to_all"})),
+    ),
+    Declaration(
+        "intsgd",
+        21,
+        "summed:IntSgd",
+        "integers of a scale that all know; added encoded",
+        "IntSGD, Mishchenko et al., ICLR 2022",
+        _SUMMED,
+        (
+            Parameter("rule", "norm", "what the scale comes from", choices=("norm", "max")),
+            Parameter("gain", 1.0, "times the rule's scale", 0.001, 1000.0),
+        ),
+    ),
+    Declaration(
+        "sign",
+        22,
+        "dithered:Sign",
+        "one bit and one size",
+        "1-bit SGD, Seide et al., 2014; EF-signSGD, Karimireddy et al., 2019",
+        _BIASED,
+        (Parameter("scale", "mean", "the size that is sent", choices=("mean", "rms", "two")), _FEEDBACK),
+    ),
+    Declaration(
+        "drive",
+        23,
+        "eden:Eden",
+        "rotation and signs",
+        "DRIVE, Vargaftik et al., NeurIPS 2021",
+        _PRIVATE,
+        (_block(4096), *_EDEN),
+    ),
+    Declaration(
+        "eden",
+        24,
+        "eden:Eden",
+        "rotation and Lloyd-Max levels, any number of bits",
+        "EDEN, Vargaftik et al., ICML 2022",
+        _PRIVATE,
+        (Parameter("bits", 4.0, "per coordinate, fractions too", 0.05, 8.0), _block(4096), *_EDEN),
+    ),
+    Declaration(
+        "turboquant",
+        25,
+        "eden:Turbo",
+        "EDEN with the norm as its scale; prod adds the residual's signs",
+        "TurboQuant, Zandieh et al., 2025",
+        _PRIVATE,
+        (
+            Parameter("bits", 4, "per coordinate", 1, 8),
+            Parameter("kind", "mse", "mse is biased, prod is not", choices=("mse", "prod")),
+            _block(4096),
+            _FEEDBACK,
+        ),
+    ),
+    Declaration(
+        "quicfl",
+        26,
+        "quicfl:QuicFl",
+        "one rotation for all, outliers exact, the rest at random",
+        "QUIC-FL, Basat et al., ICML 2024",
+        replace(_RECODE, aggregation="gather", seed="both"),
+        (
+            Parameter("bits", 4, "per coordinate", 1, 4),
+            Parameter("shared", True, "shared randomness: half the error"),
+            _block(4096),
+        ),
+    ),
+    Declaration(
+        "thc",
+        27,
+        "thc:Thc",
+        "one rotation for all, a table of integers; added encoded",
+        "THC, Li et al., NSDI 2024",
+        replace(_SUMMED, unbiased=False, feedback=True, seed="both"),
+        (
+            Parameter("bits", 4, "of one worker's code", 2, 8),
+            Parameter("granularity", 30, "largest integer of the table; 0: 2^bits - 1, equal steps", 0, 1024),
+            Parameter("tail", 32, "one in so many coordinates is clamped", 4, 1 << 20),
+            _block(0),
+            _FEEDBACK,
+        ),
+    ),
+    Declaration(
+        "dynamiq",
+        28,
+        "multihop:Dynamiq",
+        "more bits where the sum has more energy; made for many hops",
+        "DynamiQ, 2026",
+        replace(_RECODE, patterns=_EVERYWHERE),
+        (Parameter("bits", 5.0, "per element, scales included", 2.8, 8.0),),
+    ),
+    Declaration(
+        "rotq",
+        29,
+        "multihop:RotQ",
+        "rotated once, widths shared by all; hops stay rotated",
+        "this project (docs/codecs.md)",
+        replace(_RECODE, seed="both", patterns=_EVERYWHERE),
+        (Parameter("bits", 4.0, "per element, scales included", 2.2, 8.0),),
+    ),
+    Declaration(
+        "avq",
+        30,
+        "adaptive:Adaptive",
+        "the levels that are best for this vector",
+        "QUIVER, Ben Basat et al., NeurIPS 2024",
+        replace(_RECODE, seed="shared"),
+        (
+            Parameter("bits", 4, "per element", 1, 8),
+            Parameter("method", "fast", "how the levels are found", choices=("fast", "exact")),
+            Parameter("rotate", False, "rotate before"),
+        ),
+    ),
+    Declaration(
+        "topk",
+        31,
+        "sparse:TopK",
+        "the largest magnitudes",
+        "",
+        replace(_BIASED, roles=_WEIGHTS),
+        (
+            Parameter("ratio", 0.01, "share that is sent", 1e-6, 1.0),
+            Parameter("values", "fp32", "how values are written", choices=("fp32", "bf16")),
+            _FEEDBACK,
+        ),
+    ),
+    Declaration(
+        "randomk",
+        32,
+        "sparse:RandomK",
+        "runs that all workers choose alike; added encoded",
+        "",
+        Traits(aggregation="sum", seed="shared", feedback=True, roles=_WEIGHTS, patterns=_EVERYWHERE),
+        (
+            Parameter("ratio", 0.01, "share that is sent", 1e-3, 1.0),
+            Parameter("run", 64, "neighbours that are sent together", choices=(1, 32, 64, 128)),
+            Parameter("scale", False, "times 1/ratio: unbiased"),
+            _FEEDBACK,
+        ),
+    ),
+    Declaration(
+        "chunked_topk",
+        33,
+        "sparse:ChunkedTopK",
+        "the largest of each chunk of 4096, 12-bit places, few bits each",
+        "SparseLoCo, Sarfi et al., 2025",
+        replace(_BIASED, roles=_WEIGHTS),
+        (
+            Parameter("k", 64, "kept of each 4096", 1, 4096),
+            Parameter("bits", 2, "of a value, sign included", 1, 8),
+            _FEEDBACK,
+        ),
+    ),
+    Declaration(
+        "demo",
+        34,
+        "demo:Demo",
+        "signs of the largest cosine coefficients of tiles of 64 x 64",
+        "DeMo, Peng et al., 2024",
+        replace(_BIASED, roles=_WEIGHTS),
+        (Parameter("k", 32, "coefficients of each 4096 elements", 1, 1024), _FEEDBACK),
+    ),
+    Declaration(
+        "powersgd",
+        35,
+        "lowrank:PowerSgd",
+        "a matrix as the product of two thin ones",
+        "PowerSGD, Vogels et al., NeurIPS 2019",
+        Traits(aggregation="sum", seed="shared", feedback=True, roles=_WEIGHTS, patterns=_EVERYWHERE),
+        (
+            Parameter("rank", 2, "columns of the factors", 1, 1024),
+            Parameter("iterations", 1, "power steps of a single encode", 1, 100),
+            _FEEDBACK,
+        ),
+    ),
+    Declaration(
+        "tile",
+        36,
+        "tile:Tile",
+        "small groups; tiles with an outlier are rotated",
+        "after TAH-Quant, He et al., 2025",
+        Traits(unbiased=True, aggregation="recode"),
+        (
+            Parameter("bits", 4, "per element", 2, 8),
+            Parameter("tile", 64, "neighbours that share a step", choices=(16, 32, 64, 128, 256)),
+            Parameter("outlier", 3.5, "rotate where largest / rms is over this", 1.0, 1000.0),
+            _NEAREST,
+            _FEEDBACK,
+        ),
+    ),
+    Declaration(
+        "docofl",
+        37,
+        "docofl:Entropy",
+        "equal levels, Huffman coded to a budget; for corrections to an anchor",
+        "DoCoFL, Dorfman et al., ICML 2023",
+        _RECODE,
+        (Parameter("bits", 4.0, "budget per element", 1.0, 8.0),),
+    ),
+]
+
 CODECS: dict[str, Declaration] = {declaration.name: declaration for declaration in _LIST}
 
 
@@ -93,4 +449,31 @@ def refine(spec: Spec) -> Traits:
     values = dict(spec.values)
     if values.get("rounding") == "nearest":
         traits = replace(traits, unbiased=False, feedback=True, contracts=True)
+    if values.get("scale") == "floor" and spec.name.startswith("mx"):
+        traits = replace(traits, unbiased=False, feedback=True)
+    if spec.name == "nvfp4" and values["scale"] == "nearest":
+        traits = replace(traits, unbiased=False, feedback=True)
+    if values.get("biased") or (spec.name == "turboquant" and values["kind"] == "mse"):
+        traits = replace(traits, unbiased=False, feedback=True)
+    if spec.name == "terngrad" and values["clip"]:
+        traits = replace(traits, unbiased=False, feedback=True)
+    if spec.name == "randomk" and values["scale"]:
+        traits = replace(traits, unbiased=True, feedback=False, contracts=False)
+    if spec.name in ("qsgd", "nuqsgd") and spec.number("bits") < 4:
+        traits = replace(traits, contracts=False)
+    if (
+        spec.name in ("qsgd", "nuqsgd")
+        and (values["norm"] == "l2" or values["bucket"] == 0)
+        and spec.number("bits") < 8
+    ):
+        traits = replace(traits, contracts=False)
+    if spec.name == "quicfl" and spec.number("bits") == 1:
+        traits = replace(traits, contracts=False)
+    if spec.name == "eden" and spec.real("bits") < 1 and not values["biased"]:
+        traits = replace(traits, contracts=False)
+    if spec.name in ("global_qsgd", "avq", "docofl") and spec.real("bits") < 6 and not values.get("rotate"):
+        traits = replace(traits, contracts=False)
+    if traits.aggregation == "sum" and spec.name in ("global_qsgd", "intsgd", "thc"):
+        bits = {"global_qsgd": 8, "intsgd": 8, "thc": 10}[spec.name]
+        traits = replace(traits, sum_bits=spec.number("bits") if spec.name == "global_qsgd" else bits)
     return traits

@@ -6,6 +6,7 @@ import torch
 
 from . import philox, scales
 from .codec import Codec, bytes_tensor, tensor_bytes
+from .errors import CodecError
 from .packing import pack, packed_size, unpack
 from .philox import Key
 from .wire import Buffer, Header, Reader
@@ -24,6 +25,7 @@ class Group(Codec):
         self.bits = int(self.spec.name[3:])
         self.top = (1 << (self.bits - 1)) - 1
         self.group = self.spec.number("group")
+        self.full = self.spec.number("scale") == 32
         self.stochastic = self.spec.word("rounding") == "stochastic"
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
@@ -31,10 +33,10 @@ class Group(Codec):
         return [tensor_bytes(steps), tensor_bytes(pack(codes, self.bits))]
 
     def quantize(self, x: torch.Tensor, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
-        """(int16 step codes ``[groups]``, uint8 codes ``[n]``, the level plus 2^(b-1))."""
+        """(steps ``[groups]``, int16 codes or fp32, uint8 codes ``[n]``, the level plus 2^(b-1))."""
         n, group = x.numel(), self.group
         groups = -(-n // group)
-        steps = torch.empty(groups, dtype=torch.int16, device=x.device)
+        steps = torch.empty(groups, dtype=torch.float32 if self.full else torch.int16, device=x.device)
         codes = torch.empty(n, dtype=torch.uint8, device=x.device)
         chunk = max(1, _CHUNK // group) * group if x.device.type == "cpu" else n
         for start in range(0, n, chunk):
@@ -43,11 +45,12 @@ class Group(Codec):
             if size % group:
                 part = torch.nn.functional.pad(part, (0, group - size % group))
             rows = part.view(-1, group)
-            code = scales.to_codes(rows.abs().amax(1) / self.top, up=self.stochastic)
-            step = scales.to_scales(code)
+            step = rows.abs().amax(1) / self.top
+            code = step if self.full else scales.to_codes(step, up=self.stochastic)
+            step = step if self.full else scales.to_scales(code)
             ratio = rows / torch.where(step > 0, step, torch.ones_like(step))[:, None]
             if self.stochastic:
-                ratio.add_(philox.uniform(ratio.numel(), key, 0, start, x.device).view_as(ratio)).floor_()
+                ratio.add_(philox.uniform(ratio.numel(), key.private, 0, start, x.device).view_as(ratio)).floor_()
             else:
                 ratio.round_()
             ratio.clamp_(-self.top, self.top)
@@ -60,11 +63,9 @@ class Group(Codec):
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         n, group = header.elements, self.group
         groups = -(-n // group)
-        step_bytes = reader.take(2 * groups)
+        step_bytes = reader.take((4 if self.full else 2) * groups)
         packed = reader.take(packed_size(n, self.bits))
-        code = bytes_tensor(step_bytes, torch.int16, device)
-        scales.check_codes(code)
-        step = scales.to_scales(code)
+        step = read_steps(step_bytes, self.full, device)
         levels = unpack(bytes_tensor(packed, torch.uint8, device), n, self.bits).to(torch.float32)
         levels -= float(1 << (self.bits - 1))
         whole = n - n % group
@@ -72,3 +73,15 @@ class Group(Codec):
         if whole < n:
             levels[whole:] *= step[-1]
         return levels
+
+
+def read_steps(data: Buffer, full: bool, device: torch.device) -> torch.Tensor:
+    """fp32 steps of a body; CodecError if one is not finite."""
+    if not full:
+        code = bytes_tensor(data, torch.int16, device)
+        scales.check_codes(code)
+        return scales.to_scales(code)
+    steps = bytes_tensor(data, torch.float32, device)
+    if not bool(torch.isfinite(steps).all()) or float(steps.max()) > 1e38:
+        raise CodecError("the blob has a step that is not finite")
+    return steps

@@ -22,10 +22,16 @@ _CHUNK = 1 << 14  # counters at once: the working set stays in the L2 cache
 
 @dataclass(frozen=True)
 class Key:
-    """What randomness depends on. seed: u64, of (run, tensor, and rank where streams must differ); step: u32."""
+    """What randomness depends on. seed: u64, of (run, tensor); step: u32; rank: the worker, where they must differ."""
 
     seed: int = 0
     step: int = 0
+    rank: int = 0
+
+    @property
+    def private(self) -> Key:
+        """The key of this worker's own rounding: another stream for each rank, also where the seed is shared."""
+        return Key(mix(self.seed, self.rank), self.step) if self.rank else self
 
     def words(self) -> tuple[int, int]:
         return self.seed & _MASK, (self.seed >> 32) & _MASK

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung import compress
-from farflung.compress import masks, runs, select
+from farflung.compress import masks, runs, selection
 from farflung.compress.philox import Key
 from farflung.compress.wire import Reader
 
@@ -52,7 +52,7 @@ def test_exactly_k_largest_and_ties_to_the_lowest_index(values: list[float], dat
     x = np.array(values, np.float32)
     k = data.draw(st.integers(1, len(values)))
     expected = sorted(sorted(range(len(x)), key=lambda i: (-abs(x[i]), i))[:k])
-    assert select.largest(x, k).tolist() == expected
+    assert selection.largest(x, k).tolist() == expected
 
 
 @settings(max_examples=80, deadline=None)

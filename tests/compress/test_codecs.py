@@ -142,10 +142,10 @@ def reseal(blob: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_a_hostile_blob_with_a_right_checksum_is_decoded_or_refused(name: str, data: st.DataObject) -> None:
-    blob = bytearray(compress.make(name).encode(torch.randn(200), seed=1, step=2))
+    blob = bytearray(compress.make(name).encode(torch.linspace(-1, 2, 200).sin(), seed=1, step=2))
     for _ in range(data.draw(st.integers(1, 4))):
         kind = data.draw(st.sampled_from(["flip", "cut", "grow"]))
         at = data.draw(st.integers(8, max(8, len(blob) - 1)))

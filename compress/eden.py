@@ -1,0 +1,209 @@
+"""Rotate, then quantise what has become normally distributed: ``eden``, ``drive``, ``turboquant``.
+
+After a random rotation a block's coordinates are nearly N(0, |x|²/d) whatever x was, so fixed levels (Lloyd-Max) are
+the right ones, and the error does not depend on the data. EDEN (Vargaftik et al., ICML 2022; DRIVE is its 1-bit case)
+sends one number per block that makes the result unbiased, |x|² / <c, Rx>, or of least error, <c, Rx> / <c, c>.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from . import philox, rotation
+from .codec import Codec, bytes_tensor, tensor_bytes
+from .dithered import LARGEST
+from .errors import CodecError
+from .packing import pack, packed_size, unpack
+from .philox import Key
+from .rotation import Segment
+from .spec import Spec
+from .tables import lloyd
+from .wire import Buffer, Header, Reader
+
+MIXED = 0x4D495845
+
+
+class Rotated(Codec):
+    """What the rotated codecs share: segments, packed planes of codes, fp32 numbers per block."""
+
+    keyed = True
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        self.block = int(spec["block"])
+
+    def read_scales(self, reader: Reader, count: int, device: torch.device) -> torch.Tensor:
+        """``blocks(count)`` fp32 numbers, finite."""
+        numbers = bytes_tensor(reader.take(4 * rotation.blocks(count, self.block)), torch.float32, device)
+        if not bool(torch.isfinite(numbers).all()):
+            raise CodecError("the blob has a scale that is not finite")
+        return numbers
+
+
+class Eden(Rotated):
+    """Levels of b bits; a fractional b = k + f gives a shared-random share f of the coordinates one bit more, and below
+    one bit a share b of the coordinates is sent at all."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        self.amount = 1.0 if spec.name == "drive" else spec.real("bits")
+        self.biased = spec.flag("biased")
+        self.turns = spec.number("rotations")
+        self.whole = int(self.amount)
+        self.share = self.amount - self.whole
+
+    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        n = x.numel()
+        codes = torch.empty(rotation.coordinates(n, self.block), dtype=torch.uint8, device=x.device)
+        factors = torch.empty(rotation.blocks(n, self.block), device=x.device)
+        for segment in rotation.layout(n, self.block):
+            rows, exponent = rotation.rescale(rotation.rows_of(x, segment))
+            energy = rows.square().sum(1, dtype=torch.float64)
+            turned = rotation.forward(rows, segment, key, self.turns)
+            spread = (energy * float(segment.size) ** (self.turns - 1)).sqrt().to(torch.float32)
+            z = turned / torch.where(spread > 0, spread, torch.ones_like(spread))[:, None]
+            code = self.quantize(z, self._mixed(segment, key, x.device))
+            factor = self.factor(turned, self.levels(code, self._mixed(segment, key, x.device)), energy, segment)
+            codes[segment.code : segment.code + code.numel()] = code.view(-1)
+            factors[segment.row : segment.row + segment.rows] = torch.ldexp(factor.to(torch.float32), exponent)
+        return [tensor_bytes(factors.clamp(-LARGEST, LARGEST)), *self._pack(codes, self._all_mixed(n, key, x.device))]
+
+    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        n, key = header.elements, self._key(header)
+        count = rotation.coordinates(n, self.block)
+        least = packed_size(count, self.whole) if self.whole else int(count * self.share / 16)
+        if 4 * rotation.blocks(n, self.block) + least > reader.left:
+            raise CodecError(f"the blob claims {n} elements, too many for its {reader.left} bytes")
+        factors = self.read_scales(reader, n, device)
+        codes = self._unpack(reader, count, self._all_mixed(n, key, device), device)
+        out = torch.empty(n, device=device)
+        for segment in rotation.layout(n, self.block):
+            code = codes[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
+            levels = self.levels(code, self._mixed(segment, key, device))
+            rows = rotation.backward(levels, segment, key, self.turns)
+            factor = factors[segment.row : segment.row + segment.rows, None]
+            rotation.put_rows(out, segment, (rows * factor).clamp_(-LARGEST, LARGEST))
+        return out
+
+    def factor(
+        self, turned: torch.Tensor, levels: torch.Tensor, energy: torch.Tensor, segment: Segment
+    ) -> torch.Tensor:
+        """What the back-rotated levels are multiplied by, per row (fp64): 0 for a row of zeros."""
+        product = (levels * turned).sum(1, dtype=torch.float64)
+        if self.biased:
+            gain = float(segment.size) ** self.turns
+            top, bottom = product, levels.square().sum(1, dtype=torch.float64) * gain
+        else:
+            top, bottom = energy, product
+        fine = (bottom > 0) & (energy > 0)
+        return torch.where(fine, top / torch.where(fine, bottom, 1.0), 0.0)
+
+    def quantize(self, z: torch.Tensor, mixed: torch.Tensor | None) -> torch.Tensor:
+        """uint8 codes; a mixed coordinate's has one bit more."""
+        low = nearest(z, self.whole) if self.whole else torch.zeros_like(z, dtype=torch.uint8)
+        return low if mixed is None else torch.where(mixed, nearest(z, self.whole + 1), low)
+
+    def levels(self, codes: torch.Tensor, mixed: torch.Tensor | None) -> torch.Tensor:
+        index = codes.to(torch.int32)
+        low = lloyd(self.whole, codes.device)[index.clamp(max=(1 << self.whole) - 1)] if self.whole else 0.0
+        return low if mixed is None else torch.where(mixed, lloyd(self.whole + 1, codes.device)[index], low)  # type: ignore[return-value]
+
+    def _mixed(self, segment: Segment, key: Key, device: torch.device) -> torch.Tensor | None:
+        if not self.share:
+            return None
+        count = segment.rows * segment.size
+        u = philox.uniform(count, Key(key.seed, key.step), MIXED, segment.code, device)
+        return (u < self.share).view(segment.rows, segment.size)
+
+    def _all_mixed(self, n: int, key: Key, device: torch.device) -> torch.Tensor | None:
+        if not self.share:
+            return None
+        count = rotation.coordinates(n, self.block)
+        return philox.uniform(count, Key(key.seed, key.step), MIXED, 0, device) < self.share
+
+    def _pack(self, codes: torch.Tensor, mixed: torch.Tensor | None) -> list[Buffer]:
+        parts: list[Buffer] = []
+        if self.whole:
+            parts.append(tensor_bytes(pack(codes & ((1 << self.whole) - 1), self.whole)))
+        if mixed is not None:
+            parts.append(tensor_bytes(pack((codes >> self.whole)[mixed], 1)) if bool(mixed.any()) else b"")
+        return parts
+
+    def _unpack(self, reader: Reader, count: int, mixed: torch.Tensor | None, device: torch.device) -> torch.Tensor:
+        if self.whole:
+            packed = reader.take(packed_size(count, self.whole))
+            codes = unpack(bytes_tensor(packed, torch.uint8, device), count, self.whole)
+        else:
+            codes = torch.zeros(count, dtype=torch.uint8, device=device)
+        if mixed is not None:
+            extra = int(mixed.sum())
+            packed = reader.take(packed_size(extra, 1))
+            codes = codes.clone()
+            codes[mixed] |= unpack(bytes_tensor(packed, torch.uint8, device), extra, 1) << self.whole
+        return codes
+
+
+def nearest(z: torch.Tensor, bits: int) -> torch.Tensor:
+    """uint8: the index of the nearest Lloyd-Max level, from the lowest."""
+    if bits == 1:
+        return (z > 0).to(torch.uint8)
+    table = lloyd(bits, z.device)
+    return torch.bucketize(z, (table[1:] + table[:-1]) / 2).to(torch.uint8)
+
+
+class Turbo(Eden):
+    """TurboQuant (Zandieh et al., 2025). kind=mse: the levels times |x|/sqrt(d), biased. kind=prod: one bit less of
+    that, then the signs of the rotated residual, unbiased; with an orthonormal second rotation, whose error is 2.75
+    times below the published Gaussian one."""
+
+    def __init__(self, spec: Spec) -> None:
+        Rotated.__init__(self, spec)
+        self.product = spec.word("kind") == "prod"
+        self.whole = spec.number("bits") - (1 if self.product else 0)
+        self.share, self.amount, self.turns, self.biased = 0.0, float(spec.number("bits")), 1, False
+
+    def factor(
+        self, turned: torch.Tensor, levels: torch.Tensor, energy: torch.Tensor, segment: Segment
+    ) -> torch.Tensor:
+        return (energy.sqrt() / float(segment.size)) if self.whole else torch.zeros_like(energy)
+
+    def levels(self, codes: torch.Tensor, mixed: torch.Tensor | None) -> torch.Tensor:
+        return super().levels(codes, mixed) if self.whole else torch.zeros(codes.shape, device=codes.device)
+
+    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        first = super().write(x, key) if self.whole else []
+        if not self.product:
+            return first
+        rest = x
+        if first:
+            body = Reader(b"".join(bytes(part) for part in first))
+            rest = x - super().read(body, Header(self.spec, "float32", tuple(x.shape), key.seed, key.step), x.device)
+        bits = torch.empty(rotation.coordinates(x.numel(), self.block), dtype=torch.uint8, device=x.device)
+        lengths = torch.empty(rotation.blocks(x.numel(), self.block), device=x.device)
+        for segment in rotation.layout(x.numel(), self.block):
+            rows, exponent = rotation.rescale(rotation.rows_of(rest, segment))
+            turned = rotation.forward(rows, segment, key, 1, rotation.RESIDUAL)
+            bits[segment.code : segment.code + turned.numel()] = (turned >= 0).to(torch.uint8).view(-1)
+            length = (rows.square().sum(1, dtype=torch.float64).sqrt() * math.sqrt(math.pi / 2) / segment.size).float()
+            lengths[segment.row : segment.row + segment.rows] = torch.ldexp(length, exponent)
+        return [*first, tensor_bytes(lengths.clamp(max=LARGEST)), tensor_bytes(pack(bits, 1))]
+
+    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        n, key = header.elements, self._key(header)
+        count = rotation.coordinates(n, self.block)
+        if packed_size(count, 1) > reader.left:
+            raise CodecError(f"the blob claims {n} elements, too many for its {reader.left} bytes")
+        out = super().read(reader, header, device) if self.whole else torch.zeros(n, device=device)
+        if not self.product:
+            return out
+        lengths = self.read_scales(reader, n, device)
+        bits = unpack(bytes_tensor(reader.take(packed_size(count, 1)), torch.uint8, device), count, 1)
+        for segment in rotation.layout(n, self.block):
+            rows = bits[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
+            turned = rotation.backward(rows.to(torch.float32) * 2.0 - 1.0, segment, key, 1, rotation.RESIDUAL)
+            part = turned * lengths[segment.row : segment.row + segment.rows, None]
+            piece = out[segment.start : segment.start + segment.length]
+            piece += part.reshape(-1)[: segment.length]
+        return out.clamp_(-LARGEST, LARGEST)
