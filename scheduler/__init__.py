@@ -4,6 +4,7 @@ from .errors import PlanError
 from .network import Device, Link, Network
 from .planner import plan
 from .plans import Plan
+from .predict import Prediction, predict
 from .schedules import SCHEDULES, Action, actions, in_flight
 from .workload import Layer, Workload
 
@@ -16,8 +17,10 @@ __all__ = [
     "Network",
     "Plan",
     "PlanError",
+    "Prediction",
     "Workload",
     "actions",
     "in_flight",
     "plan",
+    "predict",
 ]

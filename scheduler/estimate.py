@@ -1,4 +1,4 @@
-"""The fast analytic time of a step: what the inner loop of the search compares plans by.
+"""The fast analytic time of a step: what the inner loop of the search compares placements by.
 
 A pipeline takes its fill and drain plus one period for each further microbatch; the period is set by the slowest
 device, the slowest direction of a link, or (1F1B) the round trip that a stage waits for. The sum over hops of DT-FM
@@ -14,7 +14,13 @@ import numpy
 
 from .layers import Ranges
 from .network import Matrix, Network
+from .rounds import per_bit_sent, round_seconds
 from .workload import Workload
+
+UNREACHABLE = 1e6
+"""Seconds (of latency, or for each bit) that stand for a link that does not exist: no plan with one is ever good."""
+IMPOSSIBLE = 1e5
+"""A step of more seconds than this uses a link that does not exist."""
 
 
 @dataclass(frozen=True)
@@ -32,78 +38,114 @@ class Estimate:
     period: Matrix
 
 
+class Cut:
+    """What a cut of the layers into stages means in flops, bits and parameters of each stage.
+
+    chunks: stages that one node of a pipeline holds (interleaved); position s holds stages s, s + nodes, ...
+    """
+
+    def __init__(self, workload: Workload, stages: Ranges, chunks: int = 1) -> None:
+        layers = workload.layers
+        micro = workload.microbatch
+        self.stages = stages
+        self.chunks = chunks
+        self.nodes = len(stages) // chunks
+        self.work = numpy.array([sum(layer.flops for layer in layers[a : b + 1]) * micro for a, b in stages])
+        self.elements = numpy.array([layers[last].activation * micro for _, last in stages[:-1]], dtype=numpy.float64)
+        self.ahead = self.elements * workload.activation_bits
+        self.astern = self.elements * workload.gradient_bits
+        parameters = [sum(layer.parameters for layer in layers[a : b + 1]) for a, b in stages]
+        self.update = numpy.array(parameters).reshape(chunks, self.nodes).sum(axis=0) * workload.update_bits
+
+
 class Estimator:
-    """Times placements of one workload on one network."""
+    """Times placements of one workload on one network. Arrays of rows are vectorised over the first axis."""
 
     def __init__(self, network: Network, workload: Workload) -> None:
         self.network = network
         self.workload = workload
         with numpy.errstate(divide="ignore"):
-            self.per_bit = 1.0 / network.rate
+            self.per_bit = numpy.minimum(1.0 / network.rate, UNREACHABLE)
         numpy.fill_diagonal(self.per_bit, 0.0)
-        self.flops = numpy.concatenate([[0.0], numpy.cumsum([layer.flops for layer in workload.layers])])
-        self.parameters = numpy.concatenate([[0.0], numpy.cumsum([layer.parameters for layer in workload.layers])])
+        latency = numpy.where(numpy.isfinite(network.latency), network.latency, UNREACHABLE)
+        self.trip_latency = latency + latency.T
+        self.upload_per_bit = 1.0 / network.upload
+        self.download_per_bit = 1.0 / network.download
+        self.sent = numpy.minimum(per_bit_sent(network), UNREACHABLE)
         self.speed = network.tflops * 1e12 * workload.efficiency
 
-    def forward_seconds(self, places: numpy.ndarray, stages: Ranges) -> Matrix:
-        """float64 [d, p]: one microbatch's forward at each place."""
-        work = numpy.array([self.flops[last + 1] - self.flops[first] for first, last in stages])
-        seconds: Matrix = work[None, :] * self.workload.microbatch / self.speed[places]
-        return seconds
-
-    def pipeline_terms(self, places: numpy.ndarray, stages: Ranges) -> tuple[Matrix, Matrix]:
-        """(fixed, period), float64 [d] each, of pipelines given as device indices int [d, p]."""
+    def rows(self, rows: numpy.ndarray, cut: Cut) -> tuple[Matrix, Matrix]:
+        """(fixed, period), float64 [r] each, of pipelines given as device indices int [r, nodes]."""
         workload = self.workload
-        forward = self.forward_seconds(places, stages)
-        backward = forward * workload.backward_ratio
-        both = forward + backward
-        count = places.shape[1]
+        if cut.chunks > 1:
+            rows = numpy.tile(rows, (1, cut.chunks))
+        forward = cut.work[None, :] / self.speed[rows]
+        ratio = workload.backward_ratio
+        both = forward * (1.0 + ratio)
+        count = rows.shape[1]
         if count == 1:
             period = both[:, 0]
             return numpy.zeros_like(period), period
-        elements = numpy.array([workload.layers[last].activation for _, last in stages[:-1]]) * workload.microbatch
-        out, back = places[:, :-1], places[:, 1:]
-        ahead = elements * workload.activation_bits * self.per_bit[out, back]
-        astern = elements * workload.gradient_bits * self.per_bit[back, out]
-        latency = self.network.latency[out, back] + self.network.latency[back, out]
-        trip = ahead + astern + latency
+        out, back = rows[:, :-1], rows[:, 1:]
+        ahead = cut.ahead * self.per_bit[out, back]
+        astern = cut.astern * self.per_bit[back, out]
+        trip = ahead + astern + self.trip_latency[out, back]
+        load = numpy.zeros_like(both)
+        load[:, :-1] += cut.ahead * self.upload_per_bit[out]
+        load[:, 1:] += cut.astern * self.upload_per_bit[back]
+        taken = numpy.zeros_like(both)
+        taken[:, 1:] += cut.ahead * self.download_per_bit[back]
+        taken[:, :-1] += cut.astern * self.download_per_bit[out]
+        shared = numpy.maximum(load, taken).max(axis=1)
+        if workload.codec_seconds:
+            coding = cut.elements * workload.codec_seconds
+            both[:, :-1] += coding
+            both[:, 1:] += coding
         fill = both.sum(axis=1) + trip.sum(axis=1)
+        if cut.chunks > 1:
+            # A node computes all its chunks in a period and its links carry as many messages; the first microbatch
+            # need pass only the first chunk before every node is busy.
+            shape = (len(rows), cut.chunks, cut.nodes)
+            period = numpy.maximum(both.reshape(shape).sum(axis=1).max(axis=1), shared)
+            busy = numpy.zeros(shape[0::2])
+            for hop in range(count - 1):
+                busy[:, hop % cut.nodes] += numpy.maximum(ahead[:, hop], astern[:, hop])
+            first = slice(0, cut.nodes - 1)
+            return both[:, first].sum(axis=1) + trip[:, first].sum(axis=1), numpy.maximum(period, busy.max(axis=1))
         if workload.schedule == "gpipe":
             period = numpy.maximum(forward.max(axis=1), ahead.max(axis=1))
-            period = period + numpy.maximum(backward.max(axis=1), astern.max(axis=1))
+            period = period + numpy.maximum((both - forward).max(axis=1), astern.max(axis=1))
         else:
             period = numpy.maximum(both.max(axis=1), numpy.maximum(ahead, astern).max(axis=1))
             # Stage s has count - s microbatches in flight, so that many periods cover its round trip to the end.
-            rest = numpy.cumsum(both[:, ::-1], axis=1)[:, ::-1]
+            rest = numpy.cumsum(both[:, ::-1], axis=1)[:, ::-1].copy()
             rest[:, :-1] += numpy.cumsum(trip[:, ::-1], axis=1)[:, ::-1]
             period = numpy.maximum(period, (rest / numpy.arange(count, 0, -1)).max(axis=1))
+        period = numpy.maximum(period, shared)
         return fill - period, period
 
-    def rounds(self, places: numpy.ndarray, stages: Ranges) -> Matrix:
-        """float64 [p]: seconds of one group round at each stage, by the slowest node's traffic."""
-        count = len(places)
-        if count == 1:
-            return numpy.zeros(len(stages))
-        result = numpy.zeros(len(stages))
-        for stage, (first, last) in enumerate(stages):
-            bits = float(self.parameters[last + 1] - self.parameters[first]) * self.workload.update_bits
-            group = places[:, stage]
-            square = numpy.ix_(group, group)
-            link = self.network.latency[square] + bits / count * self.per_bit[square]
-            numpy.fill_diagonal(link, 0.0)
-            # Each node sends its part to every publisher and its own result to every node, one after another.
-            result[stage] = 2.0 * max(link.sum(axis=1).max(), link.sum(axis=0).max())
-        return result
+    def rounds(self, places: numpy.ndarray, cut: Cut, pattern: str | None = None) -> Matrix:
+        """float64 [nodes]: seconds of one group round at each position."""
+        kind = pattern or self.workload.pattern
+        return numpy.array(
+            [
+                round_seconds(self.network, self.sent, places[:, stage], float(cut.update[stage]), kind)
+                for stage in range(places.shape[1])
+            ]
+        )
 
-    def step(self, places: numpy.ndarray, stages: Ranges, microbatches: Sequence[int]) -> Estimate:
-        """The time of a step of a placement, int [d, p] device indices."""
-        fixed, period = self.pipeline_terms(places, stages)
+    def combine(self, compute: Matrix | float, exchange: Matrix | float) -> Matrix | float:
+        """A step's seconds from its pipelines' and its slowest round's."""
+        every, overlap = self.workload.every, self.workload.overlap
+        if overlap:
+            # A round may take `overlap` steps and must end before the next one starts.
+            return numpy.maximum(compute, numpy.asarray(exchange) / min(overlap, every))
+        return compute + numpy.asarray(exchange) / every
+
+    def step(self, places: numpy.ndarray, cut: Cut, microbatches: Sequence[int]) -> Estimate:
+        """The time of a step of a placement, int [d, nodes] device indices."""
+        fixed, period = self.rows(places, cut)
         pipelines = fixed + numpy.asarray(microbatches) * period
-        rounds = self.rounds(places, stages)
-        compute, exchange = float(pipelines.max()), float(rounds.max())
-        every = self.workload.every
-        if self.workload.overlap:
-            seconds = max(compute, exchange / self.workload.overlap if every == 1 else exchange / every)
-        else:
-            seconds = compute + exchange / every
+        rounds = self.rounds(places, cut)
+        seconds = float(self.combine(float(pipelines.max()), float(rounds.max())))
         return Estimate(seconds, pipelines, rounds, fixed, period)

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy
 
+from .choose_codecs import choose_codecs
 from .errors import PlanError
-from .estimate import Estimator
-from .layers import Ranges, balance, held_by_stage, shares, stage_memory
+from .estimate import IMPOSSIBLE, Cut, Estimator
 from .network import Network
 from .plans import Plan
+from .predict import candidate_seconds
+from .rounds import publisher_fractions
+from .search import Found, Searcher, crossover
+from .seeds import Places, constructions, nearness
+from .shapes import Candidate, Shape, candidate, components, cut_for, shapes, why_nothing_fits
 from .workload import Workload
 
-GAIN = 0.05
-"""A plan changes, or a smaller shape is preferred, only for this part of a step."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A placement: device indices int [d, p], layer ranges, shares and its estimated seconds."""
-
-    places: numpy.ndarray
-    stages: Ranges
-    microbatches: tuple[int, ...]
-    seconds: float
+OBJECTIVES = ("step", "dtfm", "cost")
+SHAPES_SEARCHED = 4
+SAME = 0.01
+"""Two placements within this part of a step are taken as equally good; the one in the order of names wins."""
 
 
 def plan(
@@ -38,157 +36,279 @@ def plan(
     time_limit: float = 10.0,
     seed: int = 0,
     current: Plan | None = None,
+    stay: float = 3600.0,
+    speed: float | None = None,
 ) -> Plan:
-    """The plan that trains fastest. PlanError, in one sentence, where none can be.
+    """The plan that trains fastest, or cheapest. PlanError, in one sentence, where none can be.
 
-    job: a Workload, or a job file's content as tomllib reads it. time_limit: seconds; the best plan so far is
-    returned when it ends. seed: the same seed gives the same plan. current: the plan in force; it is kept unless
-    another one is clearly better.
+    job: a Workload, or a job file's content as tomllib reads it. objective: "step" (seconds of a step), "dtfm" (the
+    published cost of Yuan et al. 2022, 8 x 8 unless the job says otherwise) or "cost" (dollars a token; `speed` is a
+    wanted number of tokens a second). time_limit: seconds; the best plan so far is returned when it ends. The same
+    seed gives the same plan where the time limit did not cut the search short. current: the plan in force; another
+    one is returned only if its gain over the expected `stay` (seconds) pays for the moves.
     """
+    if objective not in OBJECTIVES:
+        raise PlanError(f"unknown objective {objective!r}: it is one of {', '.join(OBJECTIVES)}")
+    if not time_limit > 0:
+        raise PlanError(f"the time limit must be above 0 s, not {time_limit}")
     workload = job if isinstance(job, Workload) else Workload.from_job(job)
     deadline = time.monotonic() + time_limit
-    estimator = Estimator(network, workload)
-    best: Candidate | None = None
-    for pipelines, stages in shapes(len(network), workload):
-        found = place(estimator, pipelines, stages, seed, deadline)
-        if found is not None and (best is None or found.seconds < best.seconds * (1 - 1e-9)):
-            best = found
-        if best is not None and time.monotonic() > deadline:
-            break
-    if best is None:
-        raise PlanError(_why_nothing_fits(network, workload))
+    ordered = network.subset(sorted(network.names, key=natural))
+    if objective == "dtfm":
+        from .dtfm import plan_dtfm
+
+        return plan_dtfm(ordered, workload, deadline, seed)
     if current is not None:
-        kept = _timed(estimator, current)
-        if kept is not None and kept.seconds <= best.seconds * (1 + GAIN):
-            return current
-    return _finish(estimator, best)
+        from .replan import replan
+
+        return replan(ordered, workload, current, deadline, seed, stay)
+    if objective == "cost":
+        from .cost import plan_cost
+
+        return plan_cost(ordered, workload, deadline, seed, speed)
+    return finish(Estimator(ordered, workload), best_candidate(ordered, workload, deadline, seed))
 
 
-def shapes(devices: int, workload: Workload) -> list[tuple[int, int]]:
-    """(pipelines, stages) to try, the ones that use more devices first. PlanError if the wish can't be met."""
-    wished = (workload.pipelines or 1) * (workload.stages or 1)
-    if wished > devices:
-        raise PlanError(
-            f"{workload.pipelines or 1} pipelines of {workload.stages or 1} stages need {wished} devices: "
-            f"{devices} joined"
-        )
-    result = []
-    for stages in [workload.stages] if workload.stages else range(1, min(devices, len(workload.layers)) + 1):
-        most = min(devices // stages, workload.microbatches)
-        wish = [workload.pipelines] if workload.pipelines else range(most, 0, -1)
-        result += [(pipelines, stages) for pipelines in wish if pipelines * stages <= devices]
-    return sorted(result, key=lambda shape: (-shape[0] * shape[1], shape[1]))
+def natural(name: str) -> tuple[tuple[int, int | str], ...]:
+    """A sort key by which node-2 comes before node-10."""
+    parts = re.split(r"(\d+)", name)
+    return tuple((0, int(part)) if part.isdigit() else (1, part) for part in parts if part)
 
 
-def place(estimator: Estimator, pipelines: int, stages: int, seed: int, deadline: float) -> Candidate | None:
-    """The best placement found for one shape, or None if none fits the memory."""
-    network = estimator.network
-    order = sorted(range(len(network)), key=lambda d: (-round(float(network.tflops[d]), 1), network.names[d]))
-    used = sorted(order[: pipelines * stages], key=lambda d: network.names[d])
-    spare = [device for device in order if device not in set(used)]
-    flat = used + spare
-    slots = pipelines * stages
-    best = _cut(estimator, numpy.array(flat[:slots]).reshape(pipelines, stages))
-    improved = True
-    while improved and time.monotonic() < deadline:
-        improved = False
-        for left in range(slots):
-            for right in range(left + 1, len(flat)):
-                if time.monotonic() > deadline and best is not None:
-                    return best
-                trial = list(flat)
-                trial[left], trial[right] = trial[right], trial[left]
-                found = _cut(estimator, numpy.array(trial[:slots]).reshape(pipelines, stages))
-                if found is not None and (best is None or found.seconds < best.seconds * 0.995):
-                    best, flat, improved = found, trial, True
-    return best
+def best_candidate(
+    network: Network,
+    workload: Workload,
+    deadline: float,
+    seed: int,
+    score: Callable[[Candidate], float] | None = None,
+    watch: Callable[[Candidate], None] | None = None,
+) -> Candidate:
+    """The search over shapes and placements. score: what to minimise among finished candidates (default seconds).
+
+    watch: called with every new best candidate, for progress and for benchmarks.
+    """
+    islands = components(network)
+    if len(islands) > 1:
+        # Nodes that can't reach each other can't train together: plan for the largest part, the others are spares.
+        part = network.subset([network.names[device] for device in islands[0]])
+        try:
+            inner = best_candidate(part, workload, deadline, seed, score, watch)
+        except PlanError as error:
+            raise PlanError(why_nothing_fits(network, workload)) from error
+        lift = numpy.array(islands[0])
+        outside = [device for island in islands[1:] for device in island]
+        spare = tuple([int(lift[device]) for device in inner.spare] + outside)
+        return replace(inner, places=lift[inner.places], spare=spare)
+    estimator = Estimator(network, workload)
+    random = numpy.random.default_rng(seed)
+    starts = _starts(estimator, shapes(len(network), workload), deadline)
+    if not starts:
+        raise PlanError(why_nothing_fits(network, workload))
+    measure = score or (lambda found: candidate_seconds(estimator, found))
+    finished: list[tuple[float, Candidate]] = []
+
+    def keep(found: Candidate | None) -> None:
+        if found is None:
+            return
+        value = measure(found)
+        if watch is not None and (not finished or value < min(finished, key=lambda pair: pair[0])[0]):
+            watch(found)
+        finished.append((value, found))
+
+    population: dict[Shape, list[Found]] = {}
+    order = sorted(starts, key=lambda shape: starts[shape][0].value)
+    for shape in order[:SHAPES_SEARCHED]:
+        first = starts[shape][0]
+        keep(_settle(estimator, first, shape.chunks))
+    small = len(network) <= 4
+    batches = 60 if small else 240
+    for rank, shape in enumerate(order[:SHAPES_SEARCHED]):
+        for start in starts[shape][: 2 if rank else 4]:
+            if time.monotonic() > deadline:
+                break
+            found = _anneal(estimator, start, shape.chunks, random, batches, deadline, 0.0 if small else 0.01)
+            population.setdefault(shape, []).append(found)
+        best = min(population.get(shape, starts[shape]), key=lambda found: found.value)
+        keep(_settle(estimator, best, shape.chunks))
+        keep(_dropped(estimator, best, shape.chunks, deadline))
+    if not small and population:
+        shape = min(population, key=lambda key: min(found.value for found in population[key]))
+        for generation in range(12):
+            if time.monotonic() > deadline or shape.devices < 4:
+                break
+            best = _generation(estimator, population[shape], shape.chunks, random, batches, deadline)
+            keep(_settle(estimator, best, shape.chunks))
+            if generation >= 3 and best.value > 0.999 * min(found.value for found in population[shape]):
+                break
+    if not finished:
+        raise PlanError(why_nothing_fits(network, workload))
+    limit = min(value for value, _ in finished) * (1 + SAME)
+    # Among equals: fewer spares, then the order of names, so that equal devices always get the same places.
+    return min(
+        (found for value, found in finished if value <= limit),
+        key=lambda found: (len(found.spare), found.origin != "in the order given", found.seconds),
+    )
 
 
-def _cut(estimator: Estimator, places: numpy.ndarray) -> Candidate | None:
-    workload, network = estimator.workload, estimator.network
-    pipelines, stages = places.shape
-    speeds = [float(1.0 / (1.0 / network.tflops[places[:, s]]).mean()) for s in range(stages)]
-    memory = [float(network.memory[places[:, s]].min()) for s in range(stages)]
-    held = held_by_stage(workload, stages, -(-workload.microbatches // pipelines))
-    ranges = balance(workload, speeds, memory, held)
-    if ranges is None:
+def _starts(estimator: Estimator, wanted: list[Shape], deadline: float) -> dict[Shape, list[Found]]:
+    """For each shape that fits the memory, its constructions, the best first."""
+    workload = estimator.workload
+    bits = max((layer.activation for layer in workload.layers[:-1]), default=1) * workload.microbatch
+    near = nearness(estimator.network, bits * workload.activation_bits)
+    result: dict[Shape, list[Found]] = {}
+    for shape in wanted:
+        if result and time.monotonic() > deadline:
+            break
+        found: list[Found] = []
+        for name, places in constructions(estimator, shape.pipelines, shape.nodes, 0.0, near):
+            cut = cut_for(estimator, places, shape.chunks)
+            if cut is None:
+                continue
+            used = set(places.reshape(-1).tolist())
+            spare = [device for device in range(len(estimator.network)) if device not in used]
+            found.append(Found(places, spare, Searcher(estimator, cut, places, spare).value, name))
+        if found:
+            result[shape] = sorted(found, key=lambda item: item.value)
+    return result
+
+
+def _anneal(
+    estimator: Estimator,
+    start: Found,
+    chunks: int,
+    random: numpy.random.Generator,
+    batches: int,
+    deadline: float,
+    heat: float,
+) -> Found:
+    cut = cut_for(estimator, start.places, chunks)
+    if cut is None:
+        return start
+    searcher = Searcher(estimator, cut, start.places, start.spare)
+    searcher.anneal(random, batches, deadline, heat)
+    searcher.anneal(random, batches // 4, deadline, 0.0)
+    moved = searcher.value < start.value * (1 - 1e-3)
+    return searcher.found(start.origin + (", improved by swaps" if moved else "")) if moved else start
+
+
+def _generation(
+    estimator: Estimator,
+    population: list[Found],
+    chunks: int,
+    random: numpy.random.Generator,
+    batches: int,
+    deadline: float,
+) -> Found:
+    """One child of two parents, improved; it takes the worse parent's place if it is better. Returns the best."""
+    population.sort(key=lambda found: found.value)
+    first, second = random.choice(len(population), 2, replace=len(population) < 2)
+    one, two = population[int(first)], population[int(second)]
+    cut = cut_for(estimator, one.places, chunks)
+    if cut is not None:
+        _, periods = estimator.rows(one.places, cut)
+        places, spare = crossover(one, two, periods, random)
+        start = Found(places, spare, numpy.inf, "evolution")
+        child = _anneal(estimator, start, chunks, random, batches, deadline, 0.005)
+        worse = max(int(first), int(second))
+        if child.value < population[worse].value:
+            population[worse] = child
+    return min(population, key=lambda found: found.value)
+
+
+def _settle(estimator: Estimator, found: Found, chunks: int) -> Candidate | None:
+    """The found placement with its own cut and whole shares; the plain cut by mean speed, or the one by the slowest."""
+    cut = cut_for(estimator, found.places, chunks)
+    return None if cut is None else candidate(estimator, found.places, found.spare, cut, found.origin)
+
+
+def _dropped(estimator: Estimator, found: Found, chunks: int, deadline: float) -> Candidate | None:
+    """The same placement without the pipelines that slow it down; None if every pipeline helps."""
+    if estimator.workload.pipelines is not None:
         return None
-    fixed, period = estimator.pipeline_terms(places, ranges)
-    if not numpy.isfinite(period).all():
-        return None
-    share = shares(workload.microbatches, list(fixed), list(period))
-    estimate = estimator.step(places, ranges, share)
-    return Candidate(places, ranges, share, estimate.seconds) if numpy.isfinite(estimate.seconds) else None
+    best, changed = found, False
+    while len(best.places) > 1 and time.monotonic() < deadline:
+        cut = cut_for(estimator, best.places, chunks)
+        if cut is None:
+            return None
+        searcher = Searcher(estimator, cut, best.places, best.spare)
+        slow = numpy.argsort(-(searcher.fixed + searcher.period))[:3].tolist()
+        busiest = int(searcher.rounds.argmax())
+        slow += numpy.argsort(-numpy.maximum(searcher.out, searcher.into)[:, busiest])[:3].tolist()
+        trials = []
+        for pipeline in dict.fromkeys(slow):
+            rest = numpy.delete(best.places, pipeline, axis=0)
+            spare = [*best.spare, *best.places[pipeline].tolist()]
+            trials.append(Found(rest, spare, Searcher(estimator, cut, rest, spare).value, found.origin))
+        trial = min(trials, key=lambda item: item.value)
+        if trial.value > best.value * (1 - SAME):
+            break
+        best, changed = trial, True
+    return _settle(estimator, best, chunks) if changed else None
 
 
-def _timed(estimator: Estimator, current: Plan) -> Candidate | None:
-    """The plan in force, if all its nodes are still there and it still fits the job."""
+def finish(estimator: Estimator, best: Candidate, why: str = "") -> Plan:
+    """The plan of a candidate: names, publishers, codecs, and the reason of every spare."""
     network, workload = estimator.network, estimator.workload
-    if any(node not in network.index for node in current.nodes) or current.layers != len(workload.layers):
-        return None
-    if sum(current.microbatches) != workload.microbatches:
-        return None
-    if workload.stages not in (None, len(current.stages)) or workload.pipelines not in (None, len(current.pipelines)):
-        return None
-    if set(current.spares) != set(network.names) - set(current.nodes):
-        return None
-    places = numpy.array([[network.index[node] for node in pipeline] for pipeline in current.pipelines])
-    seconds = estimator.step(places, current.stages, current.microbatches).seconds
-    return Candidate(places, current.stages, current.microbatches, seconds)
-
-
-def _finish(estimator: Estimator, best: Candidate) -> Plan:
-    network = estimator.network
-    pipelines = tuple(tuple(network.names[device] for device in row) for row in best.places)
-    used = {name for row in pipelines for name in row}
-    count, stages = best.places.shape
-    idle = [name for name in network.names if name not in used]
-    spares = {name: _why_spare(estimator, best, name) for name in idle}
-    why = f"{count} pipelines of {stages} stages: a step is expected to take {best.seconds:.3g} s"
+    rows = [tuple(network.names[device] for device in row) * best.cut.chunks for row in best.places]
+    count, nodes = best.places.shape
+    fractions = [publisher_fractions(network, estimator.sent, best.places[:, position]) for position in range(nodes)]
+    if not why:
+        chunks = f", {best.cut.chunks} stages a node" if best.cut.chunks > 1 else ""
+        why = (
+            f"{count} pipeline{'s' * (count != 1)} of {nodes * best.cut.chunks} stage{'s' * (nodes != 1)}{chunks} "
+            f"({best.origin}): a step is expected to take {best.seconds:.3g} s"
+        )
     return Plan(
-        pipelines=pipelines,
-        stages=best.stages,
+        pipelines=tuple(rows),
+        stages=best.cut.stages,
         microbatches=best.microbatches,
-        spares=spares,
-        publishers=tuple((1.0 / count,) * count for _ in best.stages),
-        schedule=estimator.workload.schedule,
+        spares=why_spare(estimator, best),
+        codecs=choose_codecs(estimator, best),
+        publishers=tuple(fractions) * best.cut.chunks if workload.pattern != "all_to_all" else (),
+        schedule="interleaved" if best.cut.chunks > 1 else ("1f1b" if workload.schedule != "gpipe" else "gpipe"),
         why=why,
     )
 
 
-def _why_spare(estimator: Estimator, best: Candidate, name: str) -> str:
-    """What the step would take with this device in the place of the slowest of its kind."""
+def why_spare(estimator: Estimator, best: Candidate) -> dict[str, str]:
+    """For every device left out: what a step would take with it in its best place, or that no place is left."""
     network = estimator.network
-    device = network.index[name]
-    count, stages = best.places.shape
-    times = []
-    for slot in range(count * stages):
-        places = best.places.copy()
-        places.flat[slot] = device
-        times.append(estimator.step(places, best.stages, best.microbatches).seconds)
-    swapped = min(times)
-    if swapped > best.seconds * 1.01:
-        return f"it would make a step take {swapped:.3g} s instead of {best.seconds:.3g} s"
-    return f"{count} x {stages} places are filled and a larger shape is not faster"
+    count, nodes = best.places.shape
+    reasons: dict[str, str] = {}
+    if not best.spare:
+        return reasons
+    spare = list(best.spare)
+    searcher = Searcher(estimator, best.cut, best.places, spare)
+    places = numpy.arange(best.places.size)
+    for position, device in enumerate(spare[:512]):
+        name = network.names[device]
+        reach = (network.bandwidth[device] > 0) & (network.bandwidth[:, device] > 0)
+        if not reach[best.places.reshape(-1)].any():
+            reasons[name] = "it can't reach any node that trains"
+            continue
+        values = searcher.values_of_swaps(places, numpy.full(len(places), best.places.size + position))
+        slot = int(values.argmin())
+        swapped = best.places.copy()
+        swapped.flat[slot] = device
+        seconds = _seconds(estimator, swapped, best.cut)
+        where = f"stage {slot % nodes} of pipeline {slot // nodes}"
+        if not seconds < IMPOSSIBLE:
+            reasons[name] = "its links to the nodes that train are missing"
+        elif seconds > best.seconds * 1.005:
+            reasons[name] = (
+                f"even in its best place ({where}) a step would take {seconds:.3g} s, not {best.seconds:.3g} s"
+            )
+        else:
+            reasons[name] = (
+                f"all {count} x {nodes} places are taken by devices at least as fast "
+                f"({seconds:.3g} s a step with it, {best.seconds:.3g} s without)"
+            )
+    for device in spare[512:]:
+        reasons[network.names[device]] = f"all {count} x {nodes} places are taken"
+    return reasons
 
 
-def _why_nothing_fits(network: Network, workload: Workload) -> str:
-    layers = workload.layers
-    biggest = max(range(len(layers)), key=lambda at: layers[at].parameters)
-    need = stage_memory(workload, biggest, biggest, 1)
-    if float(network.memory.max()) < need:
-        return (
-            f"layer {layers[biggest].name!r} alone needs {need / 1e9:.2f} GB: "
-            f"the largest device has {float(network.memory.max()) / 1e9:.2f} GB"
-        )
-    total = stage_memory(workload, 0, len(layers) - 1, 1)
-    if float(network.memory.sum()) < total:
-        return (
-            f"the model needs {total / 1e9:.2f} GB: the {len(network)} joined devices have "
-            f"{float(network.memory.sum()) / 1e9:.2f} GB together"
-        )
-    wish = replace(workload)
-    return (
-        f"no plan with stages = {wish.stages or 'auto'} and pipelines = {wish.pipelines or 'auto'} fits the memory "
-        f"and the links of the {len(network)} joined devices"
-    )
+def _seconds(estimator: Estimator, places: Places, cut: Cut) -> float:
+    found = candidate(estimator, places, [], cut, "")
+    return float("inf") if found is None else found.seconds
+

@@ -38,7 +38,9 @@ class Workload:
     update_bits: bits that an update costs on the wire for each parameter. activation_bits, gradient_bits: bits for
     each element that crosses a stage boundary, forward and backward. every, overlap: as in the job file.
     optimizer_bytes: bytes a parameter takes on a device (weights, gradient, moments, reference).
-    codec_seconds: device seconds for each byte (before coding) that the link codec takes, both ends together.
+    codec_seconds: device seconds for each element that the activation codec takes at one end, forward and backward.
+    codecs: (name, bits for each element, device seconds for each element) of the codecs that a link may be given;
+        empty where the job's own codec is used on every link.
     efficiency: the part of a device's tflops that training reaches (1 where tflops is a measured training rate).
     """
 
@@ -63,6 +65,7 @@ class Workload:
     tokens_per_sample: int = 1
     efficiency: float = 1.0
     codec_seconds: float = 0.0
+    codecs: tuple[tuple[str, float, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.layers:

@@ -1,0 +1,203 @@
+"""predict(): a plan's step, timed by the simulation of its action lists, and where the time goes, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy
+
+from .errors import PlanError
+from .estimate import Cut, Estimator
+from .network import Matrix, Network
+from .plans import Plan
+from .rounds import publisher_fractions, round_seconds
+from .shapes import Candidate
+from .simulate import OVERLAPPED, Trace, Transport, positions, simulate
+from .workload import Workload
+
+EVENTS_AT_ONCE = 60_000
+"""Actions that one simulation runs; a longer step is extended by its steady period."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a step of a plan takes and why.
+
+    step_s: seconds. bubble: the part of the devices' time in a step in which they don't compute. compute_s: seconds
+    of the slowest pipeline's forwards and backwards, round_s: of the slowest group's round. bottleneck: what sets the
+    pace, in words. helps: what would help most, with the number. cost_per_million_tokens: dollars, where every used
+    device has a price. seconds: part of a step -> seconds.
+    """
+
+    step_s: float
+    tokens_per_second: float
+    bubble: float
+    compute_s: float
+    round_s: float
+    bottleneck: str
+    helps: str
+    cost_per_million_tokens: float | None
+    seconds: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of `farflung plan --json`'s `predicted`."""
+        result: dict[str, Any] = {
+            "step_s": round(self.step_s, 6),
+            "tokens_per_second": round(self.tokens_per_second, 3),
+            "bubble": round(self.bubble, 4),
+            "bottleneck": self.bottleneck,
+            "helps": self.helps,
+            "seconds": {name: round(value, 6) for name, value in self.seconds.items()},
+        }
+        if self.cost_per_million_tokens is not None:
+            result["cost_per_million_tokens"] = round(self.cost_per_million_tokens, 6)
+        return result
+
+
+def predict(
+    network: Network, job: Workload | Mapping[str, Any], plan: Plan, *, transport: Transport = OVERLAPPED
+) -> Prediction:
+    """Times a plan, the scheduler's or one of your own. PlanError if it does not fit the network or the job."""
+    workload = job if isinstance(job, Workload) else Workload.from_job(job)
+    places, cut = indices(network, workload, plan)
+    estimator = Estimator(network, replace(workload, schedule=plan.schedule))
+    _, compute = run(estimator, places, cut, plan.microbatches, plan.schedule, transport)
+    rounds = plan_rounds(estimator, places, cut, plan)
+    seconds = float(estimator.combine(compute, float(rounds.max())))
+    used = places.reshape(-1)
+    # Compute of the devices that train, as a part of their time; the trace may be of fewer microbatches than a step.
+    full = device_work(estimator, places, cut, plan.microbatches)
+    bubble = 1.0 - float(full.sum()) / (len(used) * seconds)
+    tokens = workload.batch * workload.tokens_per_sample
+    prices = [network.devices[int(device)].price for device in used]
+    cost = None
+    if all(price is not None for price in prices):
+        cost = sum(price or 0.0 for price in prices) / 3600 * seconds / tokens * 1e6
+    from .explain import explain
+
+    bottleneck, helps = explain(estimator, places, cut, plan.microbatches, rounds, compute, seconds)
+    parts = {
+        "compute of the busiest device": float(full.max()),
+        "slowest pipeline": compute,
+        "slowest round": float(rounds.max()),
+        "waiting for rounds": max(0.0, seconds - compute),
+    }
+    return Prediction(
+        step_s=seconds,
+        tokens_per_second=tokens / seconds,
+        bubble=max(0.0, bubble),
+        compute_s=compute,
+        round_s=float(rounds.max()),
+        bottleneck=bottleneck,
+        helps=helps,
+        cost_per_million_tokens=cost,
+        seconds=parts,
+    )
+
+
+def indices(network: Network, workload: Workload, plan: Plan) -> tuple[numpy.ndarray, Cut]:
+    """A plan's places (int [d, nodes]) and cut. PlanError names what does not fit."""
+    missing = [node for node in plan.nodes if node not in network.index]
+    if missing:
+        raise PlanError(f"the plan uses {missing[0]!r}, which the network does not have")
+    if plan.layers != len(workload.layers):
+        raise PlanError(f"the plan has {plan.layers} layers: the model has {len(workload.layers)}")
+    if sum(plan.microbatches) != workload.microbatches:
+        raise PlanError(
+            f"the plan's shares add up to {sum(plan.microbatches)} microbatches, not {workload.microbatches}"
+        )
+    rows = [[network.index[node] for node in pipeline] for pipeline in plan.pipelines]
+    nodes = positions(rows[0])
+    if any(positions(row) != nodes for row in rows):
+        raise PlanError("all pipelines of a plan must have the same number of nodes")
+    return numpy.array([row[:nodes] for row in rows]), Cut(workload, plan.stages, len(plan.stages) // nodes)
+
+
+def plan_rounds(estimator: Estimator, places: numpy.ndarray, cut: Cut, plan: Plan) -> Matrix:
+    """float64 [nodes]: seconds of each position's round, with the plan's own publishers."""
+    pattern = estimator.workload.pattern
+    result = []
+    for position in range(places.shape[1]):
+        own = numpy.array(plan.publishers[position]) if plan.publishers else None
+        bits = float(cut.update[position])
+        result.append(round_seconds(estimator.network, estimator.sent, places[:, position], bits, pattern, own))
+    return numpy.array(result)
+
+
+def device_work(estimator: Estimator, places: numpy.ndarray, cut: Cut, microbatches: tuple[int, ...]) -> Matrix:
+    """float64 [d, nodes]: seconds that each device computes in a step."""
+    workload = estimator.workload
+    work = cut.work.reshape(cut.chunks, cut.nodes).sum(axis=0)
+    once: Matrix = work[None, :] / estimator.speed[places] * (1 + workload.backward_ratio)
+    total: Matrix = once * numpy.array(microbatches)[:, None]
+    return total
+
+
+def run(
+    estimator: Estimator,
+    places: numpy.ndarray,
+    cut: Cut,
+    microbatches: tuple[int, ...],
+    schedule: str,
+    transport: Transport = OVERLAPPED,
+    record: bool = False,
+    whole: bool = False,
+) -> tuple[Trace, float]:
+    """(trace, seconds of the pipelines). A long step is simulated for some microbatches and extended by its period.
+
+    whole: simulate every microbatch whatever it takes.
+    """
+    rows = numpy.tile(places, (1, cut.chunks))
+    workload = estimator.workload
+    forward = cut.work[None, :] / estimator.speed[rows]
+    backward = forward * workload.backward_ratio
+    if workload.codec_seconds and rows.shape[1] > 1:
+        coding = cut.elements * workload.codec_seconds / 2
+        for part in (forward, backward):
+            part[:, :-1] += coding
+            part[:, 1:] += coding
+
+    def simulated(share: list[int], recording: bool) -> Trace:
+        return simulate(
+            estimator.network,
+            rows.tolist(),
+            forward,
+            backward,
+            cut.ahead.tolist(),
+            cut.astern.tolist(),
+            share,
+            schedule,
+            transport,
+            recording,
+        )
+
+    actions = 2 * rows.shape[1] * sum(microbatches)
+    most = max(microbatches)
+    depth = 3 * rows.shape[1]
+    if whole or most <= depth or (actions <= EVENTS_AT_ONCE and (actions <= 4_000 or schedule == "gpipe")):
+        trace = simulated(list(microbatches), record)
+        return trace, trace.seconds
+    # The first `depth` rounds of the slowest pipelines reach the steady state; the rest repeats its period.
+    scale = depth / most
+    short = [max(1, round(count * scale)) for count in microbatches]
+    longer = [max(1, round(count * scale * 4 / 3)) for count in microbatches]
+    first, second = simulated(short, record), simulated(longer, False)
+    grown = max(longer) - max(short)
+    slope = (second.seconds - first.seconds) / max(grown, 1)
+    return first, second.seconds + slope * (most - max(longer))
+
+
+def candidate_seconds(estimator: Estimator, found: Candidate) -> float:
+    """A candidate's step by simulation, with publishers by bandwidth."""
+    workload = estimator.workload
+    schedule = "interleaved" if found.cut.chunks > 1 else ("gpipe" if workload.schedule == "gpipe" else "1f1b")
+    _, compute = run(estimator, found.places, found.cut, found.microbatches, schedule)
+    rounds = 0.0
+    for position in range(found.places.shape[1]):
+        group = found.places[:, position]
+        fractions = numpy.array(publisher_fractions(estimator.network, estimator.sent, group))
+        bits = float(found.cut.update[position])
+        rounds = max(rounds, round_seconds(estimator.network, estimator.sent, group, bits, workload.pattern, fractions))
+    return float(estimator.combine(compute, rounds))

@@ -1,0 +1,111 @@
+"""Placements to start a search from: clusters as pipelines, clusters as groups, and everything between."""
+
+from __future__ import annotations
+
+import numpy
+
+from .estimate import Estimator
+from .network import Matrix, Network
+
+Places = numpy.ndarray
+"""int [pipelines, stages] of device indices."""
+
+
+def nearness(network: Network, bits: float) -> Matrix:
+    """float64 [n, n]: seconds of a message of `bits` bits and its answer, the same in both directions."""
+    with numpy.errstate(divide="ignore"):
+        seconds = bits / network.rate + network.latency
+    seconds = numpy.where(numpy.isfinite(seconds), seconds, 1e9)
+    numpy.fill_diagonal(seconds, 0.0)
+    return (seconds + seconds.T) / 2
+
+
+def chain(near: Matrix, regions: list[int]) -> list[int]:
+    """All devices in an order in which neighbours are near: region by region where there are some, each to the nearest.
+
+    Starts at the device that is farthest from all others on average, so that the chain does not start in the middle.
+    """
+    count = len(near)
+    labels = numpy.array(regions)
+    names = sorted(set(regions))
+    if 1 < len(names) < count:
+        members = [numpy.flatnonzero(labels == name) for name in names]
+        between = numpy.array([[near[numpy.ix_(a, b)].mean() for b in members] for a in members])
+        return [int(device) for block in _greedy_chain(between) for device in members[block]]
+    return _greedy_chain(near)
+
+
+def _greedy_chain(near: Matrix) -> list[int]:
+    at = int(near.sum(axis=1).argmax())
+    order, left = [at], numpy.ones(len(near), dtype=bool)
+    left[at] = False
+    while left.any():
+        at = int(numpy.where(left, near[at], numpy.inf).argmin())
+        left[at] = False
+        order.append(at)
+    return order
+
+
+def clusters(near: Matrix, size: int) -> list[list[int]]:
+    """Devices in clusters of at most `size`, each grown from the most central free device by its nearest."""
+    left = numpy.ones(len(near), dtype=bool)
+    result: list[list[int]] = []
+    while left.any():
+        free = numpy.flatnonzero(left)
+        inner = near[numpy.ix_(free, free)]
+        best = numpy.sort(inner, axis=1)[:, : min(size, len(free))].sum(axis=1)
+        centre = int(best.argmin())
+        mine = free[numpy.argsort(inner[centre], kind="stable")[:size]]
+        left[mine] = False
+        result.append([int(device) for device in mine])
+    return result
+
+
+def stripes(order: list[int], pipelines: int, stages: int, width: int) -> Places:
+    """Deals the order over blocks of `width` stages: width = stages makes each pipeline a run of neighbours,
+    width = 1 makes each group one, and between them each run is dealt over a few groups."""
+    places = numpy.empty((pipelines, stages), dtype=numpy.int64)
+    position = 0
+    for first in range(0, stages, width):
+        block = range(first, min(first + width, stages))
+        for pipeline in range(pipelines):
+            for stage in block:
+                places[pipeline, stage] = order[position]
+                position += 1
+    return places
+
+
+def constructions(
+    estimator: Estimator, pipelines: int, stages: int, bits: float, near: Matrix | None = None
+) -> list[tuple[str, Places]]:
+    """Named starting placements for one shape. Where there are more devices than places, the slowest are left out."""
+    network = estimator.network
+    slots = pipelines * stages
+    near = nearness(network, bits) if near is None else near
+    speed = network.tflops
+    reach = -near.mean(axis=1)
+    score = speed / speed.max() + 0.25 * reach / max(float(-reach.min()), 1e-12)
+    kept = sorted(numpy.argsort(-score, kind="stable")[:slots].tolist())
+    inner = near[numpy.ix_(kept, kept)]
+    names = {name: at for at, name in enumerate(network.regions)}
+    regions = [names[network.devices[device].region] for device in kept]
+    order = [kept[position] for position in chain(inner, regions)]
+    made: list[tuple[str, Places]] = []
+    widths = [width for width in (stages, 8, 4, 2, 1) if width <= stages and stages % width == 0]
+    made += [
+        (f"regions dealt over {width} stages", stripes(order, pipelines, stages, width))
+        for width in dict.fromkeys(widths)
+    ]
+    named = numpy.array(sorted(kept)).reshape(pipelines, stages)
+    made.append(("in the order given", named))
+    by_speed = sorted(kept, key=lambda device: (-speed[device], device))
+    if speed[by_speed[0]] > 1.05 * speed[by_speed[-1]] or len(set(network.memory[kept])) > 1:
+        by_speed.sort(key=lambda device: (-round(float(speed[device]), 6), -network.memory[device], device))
+        made.append(("fast devices as pipelines", numpy.array(by_speed).reshape(pipelines, stages)))
+        made.append(("fast devices as stages", numpy.array(by_speed).reshape(stages, pipelines).T.copy()))
+    if 1 < stages < slots and slots <= 2048:
+        rows = [kept[i] for cluster in clusters(inner, stages) for i in cluster]
+        made.append(("clusters as pipelines", numpy.array(rows).reshape(pipelines, stages)))
+        columns = [kept[i] for cluster in clusters(inner, pipelines) for i in cluster]
+        made.append(("clusters as groups", numpy.array(columns).reshape(stages, pipelines).T.copy()))
+    return made

@@ -1,0 +1,167 @@
+"""Which shapes to try, and turning a placement of one shape into a whole candidate plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy
+
+from .errors import PlanError
+from .estimate import IMPOSSIBLE, Cut, Estimate, Estimator
+from .layers import balance, held_by_stage, shares, stage_memory
+from .network import Network
+from .seeds import Places
+from .workload import Workload
+
+MOST_STAGES_TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """pipelines x nodes of a pipeline, each holding `chunks` stages."""
+
+    pipelines: int
+    nodes: int
+    chunks: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Devices that the shape uses."""
+        return self.pipelines * self.nodes
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A whole plan in indices. places: int [d, nodes]."""
+
+    places: Places
+    spare: tuple[int, ...]
+    cut: Cut
+    microbatches: tuple[int, ...]
+    estimate: Estimate
+    origin: str
+
+    @property
+    def seconds(self) -> float:
+        """Estimated seconds of a step."""
+        return self.estimate.seconds
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of `places`."""
+        return Shape(len(self.places), self.places.shape[1], self.cut.chunks)
+
+
+def shapes(devices: int, workload: Workload) -> list[Shape]:
+    """Shapes that could be, the ones that use more devices first. PlanError if the job's wish can't be met."""
+    chunk_counts = (1, 2, 3, 4) if workload.schedule == "interleaved" else (1,)
+    if workload.schedule == "interleaved" and workload.chunks > 1:
+        chunk_counts = (workload.chunks,)
+    wished = (workload.pipelines or 1) * (workload.stages or 1)
+    if wished > devices and workload.schedule != "interleaved":
+        raise PlanError(
+            f"{_count(workload.pipelines or 1, 'pipeline')} of {_count(workload.stages or 1, 'stage')} need {wished} "
+            f"devices: {devices} joined"
+        )
+    most = min(devices, len(workload.layers))
+    counts = [n for n in (range(1, most + 1) if devices <= 16 else MOST_STAGES_TRIED) if n <= most]
+    found: list[Shape] = []
+    for chunks in chunk_counts:
+        wish = workload.stages
+        if wish is not None and wish % chunks:
+            continue
+        for nodes in [wish // chunks] if wish is not None else counts:
+            if nodes * chunks > len(workload.layers) or (chunks > 1 and nodes < 2) or nodes > devices:
+                continue
+            room = min(devices // nodes, workload.microbatches)
+            pipelines = [workload.pipelines] if workload.pipelines is not None else _pipeline_counts(room)
+            found += [Shape(count, nodes, chunks) for count in pipelines if count <= room]
+    if not found:
+        raise PlanError(
+            f"{_count(workload.pipelines or 1, 'pipeline')} of {_count(workload.stages or 1, 'stage')} can't be made "
+            f"of {_count(devices, 'device')}"
+        )
+    return sorted(found, key=lambda shape: (-shape.devices, shape.chunks, shape.nodes))
+
+
+def _pipeline_counts(room: int) -> list[int]:
+    """All counts where there are few, else the most and some fewer: the search drops single pipelines by itself."""
+    if room <= 6:
+        return list(range(room, 0, -1))
+    return sorted({room, room * 3 // 4, room // 2, room // 4, 1}, reverse=True)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def cut_for(estimator: Estimator, places: Places, chunks: int = 1) -> Cut | None:
+    """The layer ranges for a placement, by the devices' speed and memory; None if no cut fits."""
+    workload, network = estimator.workload, estimator.network
+    pipelines, nodes = places.shape
+    speeds = [float(1.0 / (1.0 / network.tflops[places[:, position]]).mean()) for position in range(nodes)]
+    memory = [float(network.memory[places[:, position]].min()) / chunks for position in range(nodes)]
+    held = held_by_stage(workload, nodes * chunks, max(1, -(-workload.microbatches // pipelines)))
+    ranges = balance(workload, speeds * chunks, memory * chunks, held)
+    return None if ranges is None else Cut(workload, ranges, chunks)
+
+
+def candidate(estimator: Estimator, places: Places, spare: list[int], cut: Cut, origin: str) -> Candidate | None:
+    """The placement with whole shares of the batch; None if it uses a link that does not exist."""
+    workload = estimator.workload
+    if len(places) > workload.microbatches:
+        return None
+    fixed, period = estimator.rows(places, cut)
+    share = shares(workload.microbatches, list(fixed), list(period))
+    estimate = estimator.step(places, cut, share)
+    if not estimate.seconds < IMPOSSIBLE:
+        return None
+    return Candidate(places, tuple(spare), cut, share, estimate, origin)
+
+
+def why_nothing_fits(network: Network, workload: Workload) -> str:
+    """One sentence for a job that no placement of these devices can hold."""
+    layers = workload.layers
+    largest = float(network.memory.max())
+    biggest = max(range(len(layers)), key=lambda at: stage_memory(workload, at, at, 1))
+    need = stage_memory(workload, biggest, biggest, 1)
+    if largest < need:
+        return (
+            f"layer {layers[biggest].name!r} alone needs {need / 1e9:.2f} GB: "
+            f"the largest of the {_count(len(network), 'device')} has {largest / 1e9:.2f} GB"
+        )
+    total = stage_memory(workload, 0, len(layers) - 1, 1)
+    together = float(network.memory.sum())
+    if together < total:
+        return (
+            f"the model needs {total / 1e9:.2f} GB: the {_count(len(network), 'device')} that joined have "
+            f"{together / 1e9:.2f} GB together"
+        )
+    islands = components(network)
+    if len(islands) > 1:
+        return (
+            f"the network falls into {len(islands)} parts with no link between them (for example "
+            f"{network.names[islands[0][0]]} and {network.names[islands[1][0]]}), and no part can train alone"
+        )
+    return (
+        f"no plan with stages = {workload.stages or 'auto'} and pipelines = {workload.pipelines or 'auto'} fits the "
+        f"memory of the {_count(len(network), 'device')} that joined"
+    )
+
+
+def components(network: Network) -> list[list[int]]:
+    """Device indices in parts that can reach each other both ways, the largest part first."""
+    linked = (network.bandwidth > 0) & (network.bandwidth.T > 0)
+    left = set(range(len(network)))
+    parts: list[list[int]] = []
+    while left:
+        stack = [min(left)]
+        part = set(stack)
+        while stack:
+            near = {int(other) for other in numpy.flatnonzero(linked[stack.pop()])} - part
+            part |= near
+            stack += near
+        left -= part
+        parts.append(sorted(part))
+    return sorted(parts, key=lambda part: (-len(part), part))
+
