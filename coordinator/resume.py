@@ -117,12 +117,12 @@ def _go_back(newest: Position, why: str) -> Resume:
 def _after_delta(
     rules: Rules, base: Announcement, known: Mapping[str, Flushed], reported: Mapping[str, int]
 ) -> Position:
+    """A pipeline has finished what its last stage has reported, for that report is where samples are counted."""
     plan, first = base.plan, base.position.step
-    finished = []
-    for pipeline in plan.pipelines:
-        here = [known[name].step for name in pipeline if name in known]
-        heard = [reported.get(name, first) for name in pipeline]
-        finished.append(max([first, *(here or heard)]))
+    finished = [
+        max(first, known[last].step if last in known else reported.get(last, first))
+        for last in (pipeline[-1] for pipeline in plan.pipelines)
+    ]
     step = max(finished)
     again = unfinished(base.position, finished, step, plan.microbatches, rules.microbatch, rules.seed, rules.samples)
     return base.position.after(step, rules.batch, again)

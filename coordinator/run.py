@@ -89,6 +89,8 @@ class Run:
         self.failure: RunFailed | None = None
         self.live: dict[str, Live] = {}
         self._progress = Progress()
+        self._pending: dict[str, pb.StepDone] = {}
+        """Reports of a step of which a flushed node did not know whether it is committed."""
         self._streams: dict[str, Attendance] = {}
         self._deserted = asyncio.Event()
         self._sessions = {row.name: row for row in store.nodes() if row.left_at is None}
@@ -147,6 +149,8 @@ class Run:
         elif kind == "links":
             self._measured(name, session, report.links)
         elif kind == "flushed":
+            if report.flushed.HasField("pending"):
+                self._pending[name] = report.flushed.pending
             self.feed(flushed_of(name, session, report.flushed))
         elif kind == "prepared":
             prints = fingerprints_of(report.prepared.fingerprints)
@@ -299,6 +303,10 @@ class Run:
                 time.time(),
             )
             self.store.put_view(row)
+            for name, done in self._pending.items():
+                if done.step == position.step and view.checkpoint < 0:  # committed after all: its report counts
+                    self._keep_steps(self._progress.step(name, done, time.time()))
+            self._pending = {}
             self._keep_steps(self._progress.enter(view.number, view.plan, position.step, time.time()))
             self.store.forget_after(position.step)
             self.checkpoints.discard_after(position.step)
