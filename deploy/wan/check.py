@@ -190,9 +190,8 @@ def _goodput(lab: Lab, pair: Pair) -> float | None:
     narrow = lab.topology.narrowest(pair)
     second = stream.rate(last - 1, last)
     # it ended early because this second was full; otherwise the mean over all that came after the warm-up
-    return (
-        second if not lossy and narrow and second > 0.98 * GOODPUT * narrow else stream.rate(0.3 + 8 * round_trip, last)
-    )
+    ended_early = not lossy and narrow and probe.full(second, narrow)
+    return second if ended_early else stream.rate(0.3 + 8 * round_trip, last)
 
 
 def _reachable(topology: Topology, links: dict[Pair, Link], pair: Pair) -> bool:

@@ -169,8 +169,8 @@ def stream(
     count: int | None = None,
     early: bool = False,
 ) -> Stream:
-    """Send from i to j for `warm_up` + `seconds`. With `early`, end as soon as a whole second after the warm-up has
-    carried 98 % of what the link can: the question was whether it does."""
+    """Send from i to j for `warm_up` + `seconds`. With `early`, end as soon as a whole second after the warm-up was
+    `full`: the question was whether the link carries it."""
     i, j = pair
     count = count or connections(lab, pair)
     result = Stream(pair, count, congestion or "")
@@ -216,7 +216,7 @@ def stream(
             now = time.monotonic() - start
             result.times.append(now)
             result.totals.append(sum(totals))
-            if early and now > warm_up + 1 and narrow and result.rate(now - 1, now) > 0.98 * GOODPUT * narrow:
+            if early and now > warm_up + 1 and narrow and full(result.rate(now - 1, now), narrow):
                 break
         stop.set()
         for sock in (*senders, *receivers):
@@ -225,6 +225,12 @@ def stream(
         for thread in threads:
             thread.join()
     return result
+
+
+def full(payload: float, rate: float) -> bool:
+    """Whether a second's payload (bit/s) is all that a rate allows. More than that is no sign of a fast link: it had
+    waited behind a lost segment."""
+    return 0.98 <= payload / (GOODPUT * rate) <= 1.02
 
 
 def _send(sock: socket.socket, stop: threading.Event) -> None:

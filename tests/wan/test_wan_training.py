@@ -152,7 +152,7 @@ def test_bad_day(job: Any) -> None:
 
 @pytest.mark.parametrize("topology", ["us-regional", "bad-day"])
 def test_without_a_codec_a_wan_changes_nothing(job: Any, topology: str) -> None:
-    """The first correctness test of the project, over a WAN: the loss curve is that of one node alone, up to rounding."""
+    """The project's first correctness test, over a WAN: the loss curve is that of one node alone, up to rounding."""
     values = {"steps": 20, **EXACT}
     alone = train("lan", job("alone", stages=1, pipelines=1, nodes=1, **values), scale=1.0, nodes=["lan/0"])
     each = 2 if topology == "bad-day" else 1
