@@ -85,7 +85,7 @@ def plan_lines(view: Record) -> list[str]:
 
 def node_row(node: Record, now: float) -> tuple[object, ...]:
     """(name, what it does, device, last heard, address) of a node."""
-    does = str(node.get("role") or "")
+    does = str(node.get("role") or "").partition(":")[0]  # why a spare is spare stands with the plan
     if node.get("stage") is not None:
         does = f"stage {node['stage']} of pipeline {int(node.get('pipeline') or 0) + 1}"
     if node.get("doing"):

@@ -32,6 +32,8 @@ class Story:
     dense: int = 0
     nodes: set[str] = field(default_factory=set)
     view: int = 0
+    spare: bool = False
+    """Every node of this story is a spare: on a node's own screen, this node."""
     ended: bool = False
 
     def add(self, event: Event) -> None:
@@ -53,6 +55,7 @@ class Story:
             self.nodes.discard(str(event.get("node")))
         elif kind == "view":
             self.view = int(event.get("view") or 0)
+            self.spare = bool(self.nodes) and self.nodes <= set(event.get("spares") or ())
         elif kind == "done":
             self.ended = True
             self.step = int(event.get("steps") or self.step)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .output import Output
+from .units import count_text, seconds_text
 
 
 def table(output: Output, columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
@@ -63,6 +64,28 @@ def _keys(row: dict[str, Any]) -> str:
 def _places(roles: Sequence[str]) -> str:
     places = [("updates", {"update", "gradient"}), ("activations", {"activation", "activation_gradient"})]
     return ", ".join(name for name, needed in places if needed & set(roles))
+
+
+def show_plan(output: Output, rows: Sequence[Sequence[str]], made: dict[str, Any]) -> None:
+    """The plan of a cluster: pipelines as rows, then what to expect and why."""
+    table(output, rows[0], rows[1:])
+    for name, why in made["spares"].items():
+        output.say(f"spare: {name}: {why}")
+    output.say()
+    predicted = made["predicted"]
+    expected: dict[str, Any] = {
+        "why": made["why"],
+        "a step": seconds_text(float(predicted["step_s"])),
+        "tokens/s": count_text(float(predicted["tokens_per_second"])),
+        "idle": f"{float(predicted['bubble']):.1%} of the devices' time",
+        "bottleneck": predicted["bottleneck"],
+        "$/million tokens": predicted.get("cost_per_million_tokens"),
+        "codecs": ", ".join(f"{link} {codec}" for link, codec in made["codecs"].items() if codec != "none"),
+        "schedule": made["schedule"],
+        "searched": seconds_text(float(made["search_s"])),
+        "picture": made.get("picture"),
+    }
+    show_record(output, {key: value for key, value in expected.items() if value})
 
 
 def show_record(output: Output, record: dict[str, Any]) -> None:

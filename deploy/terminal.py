@@ -175,6 +175,8 @@ class RichScreen(_Screen):
         if story.ended:
             return
         words = "training" if story.step else (self._notice or "waiting for nodes")
+        if story.spare:
+            words = "spare: steps in when it is needed"
         self._bar.update(
             self._task, description=words, completed=story.step, total=story.steps or None, words=story.progress()
         )
