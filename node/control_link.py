@@ -18,7 +18,7 @@ import grpc.aio
 
 from ..proto import rpc
 from ..proto.control_pb2 import Goodbye, Heartbeat, Hello, Order, Report, Stop
-from .links import FIRST_PAUSE, LONGEST_PAUSE, LinkBroken
+from .links import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken
 from .traffic import ACTIVATIONS, OTHER, UPDATES, Traffic
 
 SAY_AGAIN = frozenset({"flushed", "prepared", "finished", "evidence", "links"})
@@ -113,7 +113,7 @@ class ControlLink:
                 self._on_lost(why)
             self._attached = False
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(PAUSE_GROWTH * pause, LONGEST_PAUSE)
 
     async def _attend(self) -> None:
         channel = rpc.coordinator_channel(self.address, self._credentials.authority)

@@ -26,6 +26,8 @@ from .traffic import OTHER, Traffic
 
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 3.0
+PAUSE_GROWTH = 1.5
+"""A lost peer is tried again after 0.2, 0.5, 1.0, 1.6, 2.6 ... seconds."""
 GREETING_TIMEOUT = 15.0
 """Seconds for a connection and the answer to the greeting."""
 
@@ -105,7 +107,7 @@ class PeerLink:
                 self._lost = True
                 self._on_lost(self, why)
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(PAUSE_GROWTH * pause, LONGEST_PAUSE)
 
     async def _talk(self) -> None:
         """One connection from greeting to break. Raises what broke it."""
