@@ -105,8 +105,7 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int, about: dict[str, Any]) -> None:
         self.folder, self._keep, self._about = folder, keep, about
         self._open: dict[int, _Receiving] = {}
-        self._eras: dict[int, int] = {}
-        self._given_up = 0
+        self._gone_back_to: list[int] = []
 
     # ---- receiving ---------------------------------------------------------------------------
 
@@ -120,19 +119,18 @@ class Checkpoints:
 
     def discard_after(self, step: int) -> None:
         """A view goes on after ``step``: unfinished checkpoints of later steps are of weights that are gone."""
-        self._given_up += 1
+        self._gone_back_to.append(step)
         for open_step in [one for one in self._open if one > step]:
             del self._open[open_step]
         if (self.folder / ".receiving").exists():
             for folder in (self.folder / ".receiving").iterdir():
                 found = _FOLDER.match(folder.name)
                 if found and int(found[1]) > step:
-                    self._eras[int(found[1])] = self._given_up
                     shutil.rmtree(folder, ignore_errors=True)
 
     def era(self, step: int) -> int:
         """Changes when what was received of a step is given up."""
-        return self._eras.get(step, 0)
+        return sum(reached < step for reached in self._gone_back_to)
 
     def receiving(self, step: int) -> Path:
         """Where a step's files arrive."""

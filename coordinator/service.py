@@ -129,6 +129,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         await self._caller(context)  # it may have been fenced meanwhile
         stream = self._run.attach(name, session, first.hello.view)
         reader = asyncio.create_task(self._read(stream, requests))
+        context.add_done_callback(lambda _: reader.cancel())  # a read of a call that is gone need not end by itself
         try:
             while (order := await stream.queue.get()) is not None:
                 yield order

@@ -112,6 +112,7 @@ class FakeNode:
         self.key = key or ec.generate_private_key(ec.SECP256R1())
         self.layers: list[int] = []
         self.server: asyncio.Server | None = None
+        self.writing = asyncio.Lock()
         self.tasks: list[asyncio.Task] = []
         self.training: asyncio.Task | None = None
         self.step = self.ready = 0
@@ -170,7 +171,7 @@ class FakeNode:
     async def _beat(self):
         while True:
             await asyncio.sleep(0.5)
-            await self.call.write(pb.Report(heartbeat=pb.Heartbeat(doing="pretending")))
+            await self.say(heartbeat=pb.Heartbeat(doing="pretending"))
 
     async def _orders(self):
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -179,10 +180,12 @@ class FakeNode:
                 await self._obey(order)
                 if self.stopped:
                     await self.say(goodbye=pb.Goodbye(why="told to"))
-                    await self.call.done_writing()
+                    async with self.writing:
+                        await self.call.done_writing()
 
     async def say(self, **report):
-        await self.call.write(pb.Report(**report))
+        async with self.writing:
+            await self.call.write(pb.Report(**report))
 
     async def _obey(self, order):
         kind = order.WhichOneof("kind")

@@ -1,0 +1,97 @@
+"""Checkpoints: complete or not there, verified, few kept; what a view change gives up; disks that fail."""
+
+import hashlib
+import json
+
+import pytest
+
+from farflung.coordinator.checkpoints import Checkpoints, ShardRefused
+from farflung.proto.control_pb2 import Shard
+from farflung.proto.sampling import Position
+
+
+def shard(step, file, data=b"data", files=2, meta=None, offset=0, last=True):
+    digest = hashlib.sha256(data).digest()
+    return Shard(
+        step=step, file=file, offset=offset, data=data, last=last, digest=digest, files=files, meta=meta or "{}"
+    )
+
+
+def receive(checkpoints, one):
+    receiver = checkpoints.receive(one)
+    try:
+        return receiver.write(one)
+    finally:
+        receiver.close()
+
+
+def complete(checkpoints, step, **meta):
+    receive(checkpoints, shard(step, "stage-0", meta=json.dumps({"rounds": {"stage-0": 3}, **meta})))
+    return receive(checkpoints, shard(step, "stage-1", meta=json.dumps({"rounds": {"stage-1": 3}, **meta})))
+
+
+def test_complete_by_one_rename(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 3, {"run": "x"})
+    assert receive(checkpoints, shard(5, "stage-0")) is None
+    assert checkpoints.steps() == [] and checkpoints.path(5) is None
+    done = complete(checkpoints, 7, cursor=70, redo=[1, 2])
+    assert done.position == Position(7, 70, (1, 2)) and done.path == tmp_path / "step-00000007"
+    manifest = json.loads((done.path / "manifest.json").read_text())
+    assert manifest["rounds"] == {"stage-0": 3, "stage-1": 3} and manifest["run"] == "x"
+    assert sorted(path.name for path in done.path.iterdir()) == ["manifest.json", "stage-0", "stage-1"]
+    assert checkpoints.file(7, "stage-0") and checkpoints.file(7, "manifest.json")
+    assert checkpoints.file(7, "other") is None and checkpoints.file(8, "stage-0") is None
+    assert checkpoints.receive(shard(7, "stage-0")) is None
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 2, {})
+    for step in (1, 2, 3, 10):
+        complete(checkpoints, step)
+    assert checkpoints.steps() == [3, 10]
+
+
+def test_damaged_ones_are_passed_over(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 3, {})
+    for step in (1, 2, 3):
+        complete(checkpoints, step)
+    (tmp_path / "step-00000003" / "stage-1").write_bytes(b"bits flipped")
+    (tmp_path / "step-00000002" / "stage-0").unlink()
+    newest, passed = checkpoints.newest()
+    assert newest.step == 1
+    assert passed[0] == "the checkpoint of step 3 is damaged (stage-1 has another digest); an older one is taken"
+    assert len(passed) == 2
+    assert Checkpoints(tmp_path / "none", 3, {}).newest() == (None, [])
+
+
+def test_a_view_change_gives_up_what_is_of_lost_weights(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 3, {})
+    receive(checkpoints, shard(4, "stage-0"))
+    receive(checkpoints, shard(6, "stage-0"))
+    under_way = checkpoints.receive(shard(6, "stage-1", last=False))
+    under_way.write(shard(6, "stage-1", last=False))
+    checkpoints.discard_after(5)
+    with pytest.raises(ShardRefused, match="given up by a view change"):
+        under_way.write(shard(6, "stage-1", offset=4))
+    under_way.close()
+    assert receive(checkpoints, shard(4, "stage-1")).step == 4
+    assert receive(checkpoints, shard(6, "stage-1")) is None, "stage-0 of the lost step 6 does not count"
+    assert receive(checkpoints, shard(6, "stage-0")).step == 6
+
+
+def test_pieces_in_order(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 3, {})
+    first = shard(1, "stage-0", last=False)
+    receiver = checkpoints.receive(first)
+    receiver.write(first)
+    with pytest.raises(ShardRefused, match="came where 4 was due"):
+        receiver.write(shard(1, "stage-0", offset=8))
+    receiver.close()
+    assert not list(checkpoints.receiving(1).iterdir())
+
+
+def test_a_disk_that_does_not_take_it(tmp_path):
+    (tmp_path / "checkpoints").write_text("a file where the folder should be")
+    checkpoints = Checkpoints(tmp_path / "checkpoints", 3, {})
+    with pytest.raises(ShardRefused, match="cannot write stage-0 of step 1: Not a directory"):
+        receive(checkpoints, shard(1, "stage-0"))

@@ -1,0 +1,76 @@
+"""The scheduler asked with a run's numbers."""
+
+import pytest
+
+from farflung.coordinator.planning import fit_shape, planner_of, wanted_nodes, workload_of
+from farflung.proto.job import Facts, Job, LayerProfile, Profile
+from farflung.scheduler import Device, PlanError
+
+LAYERS = [
+    LayerProfile(name=f"layer {index}", parameters=100_000, flops_per_sample=3e9, activation_elements_per_sample=1000)
+    for index in range(6)
+]
+FACTS = Facts(
+    samples=100,
+    validation_samples=5,
+    context=16,
+    vocabulary=256,
+    token_dtype="uint8",
+    steps=10,
+    tokens_digest="",
+    profile=Profile(layers=LAYERS, tied=True, family="gpt2"),
+    artifacts={},
+)
+
+
+def job(**parallel):
+    base = {
+        "run": {"steps": 1},
+        "model": {"build": "a:b"},
+        "data": {"build": "a:c"},
+        "train": {"batch": 8, "microbatch": 2},
+    }
+    return Job.model_validate({**base, "parallel": parallel})
+
+
+def test_workload():
+    workload = workload_of(job(stages=2), FACTS)
+    assert len(workload.layers) == 6 and workload.layers[0].flops == pytest.approx(1e9)
+    assert workload.microbatches == 4 and workload.stages == 2 and workload.pipelines is None and workload.tied
+
+
+def test_wanted_nodes():
+    assert wanted_nodes(job()) == (1, "parallel.min_nodes = 1")
+    assert wanted_nodes(job(min_nodes=3)) == (3, "parallel.min_nodes = 3")
+    assert wanted_nodes(job(stages=2, pipelines=2)) == (4, "2 pipelines of 2 stages")
+    assert wanted_nodes(job(stages=3)) == (3, "3 stages")
+    assert wanted_nodes(job(pipelines=1, stages=2)) == (2, "1 pipeline of 2 stages")
+
+
+def test_shape_shrinks_by_pipelines_first():
+    workload = workload_of(job(stages=2, pipelines=2), FACTS)
+    shapes = {nodes: fit_shape(workload, nodes) for nodes in (1, 2, 3, 4, 9)}
+    assert {nodes: (one.pipelines, one.stages) for nodes, one in shapes.items()} == {
+        1: (1, 1),
+        2: (1, 2),
+        3: (1, 2),
+        4: (2, 2),
+        9: (2, 2),
+    }
+    free = fit_shape(workload_of(job(), FACTS), 3)
+    assert free.stages is None and free.pipelines is None
+
+
+def test_planner():
+    links = {(one, other): (0.001, 1e9) for one in "abcd" for other in "abcd" if one != other}
+    planner = planner_of(
+        workload_of(job(stages=2, pipelines=2), FACTS), lambda name: Device(name, tflops=1.0), lambda: links
+    )
+    plan = planner(("a", "b", "c", "d"), None, frozenset())
+    assert len(plan.pipelines) == 2 and len(plan.stages) == 2 and sum(plan.microbatches) == 4
+    fewer = planner(("a", "b", "c"), plan, frozenset())
+    assert len(fewer.pipelines) == 1 and len(fewer.spares) == 1
+    apart = planner(("a", "b", "c"), None, frozenset({("a", "b")}))
+    assert set(apart.nodes) != {"a", "b"}
+    with pytest.raises(PlanError, match="no node is left"):
+        planner((), None, frozenset())

@@ -1,0 +1,48 @@
+"""Sums of steps and evaluations over the nodes."""
+
+from farflung.coordinator.progress import Progress
+from farflung.proto.control_pb2 import EvalDone, StepDone
+from farflung.scheduler.plans import Plan
+
+PLAN = Plan((("a", "b"), ("c", "d")), ((0, 1), (2, 3)), (2, 2))
+
+
+def report(step, view=1, **keys):
+    return StepDone(view=view, step=step, **{"seconds": 0.5, "bytes_updates": 3, "bytes_dense": 30, **keys})
+
+
+def test_a_step_is_the_sum_of_all_nodes():
+    progress = Progress()
+    progress.enter(1, PLAN, 0, 0.0)
+    assert progress.step("a", report(1, seconds=0.9, notes='{"hits": 1}'), 1.0) == []
+    assert progress.step("c", report(1), 1.0) == []
+    assert progress.step("b", report(1, loss_sum=20.0, tokens=10, samples=2), 1.0) == []
+    assert progress.step("a", report(2), 1.0) == [], "a fast node may be a step ahead"
+    (row,) = progress.step("d", report(1, loss_sum=40.0, tokens=10, samples=2, notes="no json"), 2.0)
+    assert (row.step, row.view, row.loss, row.samples, row.tokens) == (1, 1, 3.0, 4, 20)
+    assert (row.seconds, row.bytes_updates, row.bytes_dense) == (0.9, 12, 120)
+    assert row.notes == '{"a": {"hits": 1}}'
+    assert progress.step("x", report(2), 1.0) == [] and progress.step("b", report(2, view=9), 1.0) == []
+
+
+def test_a_view_change_closes_what_was_finished_and_drops_the_rest():
+    progress = Progress()
+    progress.enter(1, PLAN, 0, 0.0)
+    for name in "abc":
+        progress.step(name, report(1), 1.0)
+        progress.step(name, report(2), 1.0)
+    (row,) = progress.enter(2, PLAN, 1, 3.0)
+    assert row.step == 1 and row.view == 1 and row.loss is None and row.bytes_updates == 9
+    assert progress.step("d", report(2), 1.0) == []
+
+
+def test_evaluations_need_every_pipeline():
+    progress = Progress()
+    progress.enter(1, PLAN, 0, 0.0)
+    first = EvalDone(view=1, step=5, loss_sum=10.0, tokens=10, correct=5, predictions=10)
+    assert progress.evaluation("a", first, 1.0) is None, "not a last stage"
+    assert progress.evaluation("b", first, 1.0) is None
+    row = progress.evaluation("d", EvalDone(view=1, step=5, loss_sum=20.0, tokens=5, correct=5, predictions=10), 1.0)
+    assert (row.step, row.loss, row.tokens, row.accuracy) == (5, 2.0, 15, 0.5)
+    progress.evaluation("b", EvalDone(view=1, step=6), 1.0)
+    assert progress.evaluation("d", EvalDone(view=1, step=6, loss_sum=1.0, tokens=1), 1.0).accuracy is None
