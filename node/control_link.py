@@ -81,11 +81,11 @@ class ControlLink:
         self._wake.set()
 
     async def goodbye(self, why: str, timeout: float) -> None:
-        """Says goodbye if the coordinator is there, waits for its end of the stream, and ends the link."""
-        self.report(Report(goodbye=Goodbye(why=why)))
+        """Ends the link. With a `why`, and if the coordinator is there, it hears that first. Without one (a trainer
+        that died, a run that is over) nothing is said: the coordinator only sees the stream end."""
         self._closing = True
-        self._wake.set()
-        if self._attached:
+        if why and self._attached:
+            self.report(Report(goodbye=Goodbye(why=why)))
             await asyncio.wait([self.task], timeout=timeout)
         self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

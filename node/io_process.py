@@ -42,6 +42,7 @@ from .traffic import Traffic
 log = logging.getLogger("farflung.io")
 
 BURST_SECONDS = 0.5
+GOODBYE_TIMEOUT = 2.0
 BURST_BYTES = 16 << 20
 
 
@@ -132,7 +133,7 @@ class IoProcess:
         for link in self._links.values():
             await link.drained(deadline)
         if self._control is not None:
-            await self._control.goodbye(why, 2.0 if why else 0.0)
+            await self._control.goodbye(why, GOODBYE_TIMEOUT)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
