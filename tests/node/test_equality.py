@@ -1,9 +1,10 @@
 """With codec none, training over any cluster shape is the plain loop, up to float rounding."""
 
 import pytest
-from loopback import Hub, Windows, facts_of
 from plain_loop import plain_losses
+from windows import Windows, facts_of
 
+from farflung.node.loopback import Hub
 from farflung.proto.job import Job
 from farflung.scheduler import Plan
 

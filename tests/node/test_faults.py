@@ -4,9 +4,10 @@ import json
 
 import pytest
 import torch
-from loopback import Hub, Windows, facts_of, wait_until
 from plain_loop import plain_losses
+from windows import Windows, facts_of, wait_until
 
+from farflung.node.loopback import Hub
 from farflung.proto import control_pb2
 from farflung.proto.job import Job
 from farflung.scheduler import Plan

@@ -3,9 +3,10 @@
 import collections
 
 import pytest
-from loopback import Hub, Windows, facts_of, wait_until
 from plain_loop import plain_losses
+from windows import Windows, facts_of, wait_until
 
+from farflung.node.loopback import Hub
 from farflung.proto.job import Job
 from farflung.proto.sampling import Position, sample_ids
 from farflung.scheduler import Plan

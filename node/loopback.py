@@ -1,26 +1,32 @@
-"""Nodes without a network: trainers as threads, their wires as queues, and a coordinator of forty lines.
+"""A whole run inside one process: trainers as threads, their wires as queues, and a coordinator of forty lines.
 
-The trainers, rounds, codecs and models are the real ones; only processes and gRPC are left out, so that a
-whole training run of several nodes takes a second and every interleaving is reachable.
+The trainers, rounds, codecs and models are the real ones; only processes and gRPC are left out, so that a training
+run of several nodes takes a second, and tests can hold, lose and change messages. Benchmarks of codecs use it too.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from farflung.node.models import model_of
-from farflung.node.trainer import Stopped, Trainer
-from farflung.node.wire import OrderEvent, Received
-from farflung.proto import control_pb2, data_pb2
-from farflung.proto.job import Facts, Job, Profile
-from farflung.proto.sampling import unfinished
-from farflung.scheduler import Plan
+from ..proto import control_pb2, data_pb2
+from ..proto.job import Facts, Job
+from ..proto.sampling import Position, unfinished
+from ..scheduler import Plan
+from .dataset import Dataset
+from .models import model_of
+from .trainer import Stopped, Trainer
+from .wire import Event, OrderEvent, Received, Wire
+
+Tamper = Callable[[str, str, data_pb2.Header, npt.NDArray[np.uint8]], npt.NDArray[np.uint8] | None]
+"""``tamper(sender, to, header, data)`` gives the data to deliver, None to lose the message."""
 
 
 class LoopbackWire:
@@ -29,11 +35,11 @@ class LoopbackWire:
     def __init__(self, hub: Hub, name: str) -> None:
         self.hub, self.name = hub, name
         self.view = self.newest = 0
-        self.early: list = []
-        self.events: queue.Queue = queue.Queue()
+        self.early: list[Event] = []
+        self.events: queue.Queue[Event] = queue.Queue()
         self.artifacts: dict[str, bytes] = hub.artifacts
 
-    def send(self, to, header, payload=b"", priority=1):
+    def send(self, to: str, header: data_pb2.Header, payload: Any = b"", priority: int = 1) -> None:
         if not self.view:
             return
         copy = data_pb2.Header()
@@ -43,8 +49,8 @@ class LoopbackWire:
         data = np.frombuffer(b"".join(bytes(piece) for piece in pieces), dtype=np.uint8).copy()
         self.hub.carry(self.name, to, copy, data)
 
-    def poll(self, timeout=0.0):
-        found = []
+    def poll(self, timeout: float = 0.0) -> list[Event]:
+        found: list[Event] = []
         try:
             found.append(self.events.get(timeout=timeout) if timeout else self.events.get_nowait())
             while True:
@@ -52,7 +58,7 @@ class LoopbackWire:
         except queue.Empty:
             return [event for event in self._early_or(found) if self._wanted(event)]
 
-    def _early_or(self, found):
+    def _early_or(self, found: list[Event]) -> Iterator[Event]:
         """Messages of a view that this node has yet to enter wait, as they do in the real wire."""
         waiting, self.early = self.early + found, []
         for event in waiting:
@@ -61,25 +67,25 @@ class LoopbackWire:
             else:
                 yield event
 
-    def _wanted(self, event):
+    def _wanted(self, event: Event) -> bool:
         return not isinstance(event, Received) or event.header.view == self.view
 
-    def report(self, report):
+    def report(self, report: control_pb2.Report) -> None:
         copy = control_pb2.Report()
         copy.CopyFrom(report)
         self.hub.reports.put((self.name, copy))
 
-    def enter(self, view, members):
+    def enter(self, view: int, members: Sequence[control_pb2.Member]) -> None:
         self.view = self.newest = view
 
-    def leave_view(self):
+    def leave_view(self) -> None:
         self.view = 0
 
-    def fetch(self, name, offset=0, length=None):
+    def fetch(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         data = self.artifacts[name]
         return data[offset : None if length is None else offset + length]
 
-    def store(self, step, file, payload, files, meta):
+    def store(self, step: int, file: str, payload: bytes, files: int, meta: dict[str, Any]) -> None:
         self.hub.shards[step, file] = (bytes(payload), meta)
 
 
@@ -88,7 +94,6 @@ class Outcome:
     """What a run reported."""
 
     losses: dict[int, float] = field(default_factory=dict)
-    tokens: dict[int, int] = field(default_factory=dict)
     evals: dict[int, float] = field(default_factory=dict)
     fingerprints: dict[str, set[int]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -99,34 +104,38 @@ class Outcome:
 class Hub:
     """Carries messages between nodes, and plays the coordinator."""
 
-    def __init__(self, job: Job, facts: Facts, artifacts: dict[str, bytes] | None = None, delay=None) -> None:
+    def __init__(self, job: Job, facts: Facts, artifacts: dict[str, bytes] | None = None) -> None:
         self.job, self.facts, self.artifacts = job, facts, artifacts or {}
         self.wires: dict[str, LoopbackWire] = {}
         self.trainers: dict[str, Trainer] = {}
         self.threads: dict[str, threading.Thread] = {}
         self.errors: dict[str, BaseException] = {}
-        self.reports: queue.Queue = queue.Queue()
-        self.shards: dict[tuple[int, str], tuple[bytes, dict]] = {}
+        self.reports: queue.Queue[tuple[str, control_pb2.Report]] = queue.Queue()
+        self.shards: dict[tuple[int, str], tuple[bytes, dict[str, Any]]] = {}
         self.dead: set[str] = set()
-        self.tamper = None
-        """``tamper(sender, to, header, data) -> data | None``: change or lose messages."""
+        self.tamper: Tamper | None = None
+        self.bytes: dict[int, int] = {}
+        """Payload and header bytes that nodes have sent, by kind of message."""
         self.outcome = Outcome()
         self.view = 0
-        self._sums: dict[int, list[float]] = {}
-        self._evals: dict[int, list[float]] = {}
+        self.position = Position()
+        self.plan: Plan | None = None
+        self._sums: dict[int, tuple[float, int]] = {}
+        self._evals: dict[int, tuple[float, int]] = {}
 
-    def start(self, name: str, data) -> None:
+    def start(self, name: str, data: Dataset) -> None:
+        """A node that waits for its first view."""
         wire = LoopbackWire(self, name)
         self.wires[name] = wire
         definition = model_of(self.job, self.facts)
-        trainer = Trainer(wire, name, self.job, self.facts, definition, lambda: data, torch.device("cpu"))
+        trainer = Trainer(cast(Wire, wire), name, self.job, self.facts, definition, lambda: data, torch.device("cpu"))
         self.trainers[name] = trainer
 
-        def live():
+        def live() -> None:
             try:
                 trainer.run()
             except Stopped:
-                pass
+                return
             except BaseException as error:
                 self.errors[name] = error
                 self.reports.put((name, control_pb2.Report(goodbye=control_pb2.Goodbye(why=repr(error)))))
@@ -134,27 +143,30 @@ class Hub:
         self.threads[name] = threading.Thread(target=live, daemon=True)
         self.threads[name].start()
 
-    def carry(self, sender, to, header, data):
+    def carry(self, sender: str, to: str, header: data_pb2.Header, data: npt.NDArray[np.uint8]) -> None:
+        """Deliver a message, unless one of the two is dead or ``tamper`` loses it."""
         if sender in self.dead or to in self.dead:
             return
+        self.bytes[header.kind] = self.bytes.get(header.kind, 0) + header.ByteSize() + data.nbytes
         if self.tamper is not None:
-            data = self.tamper(sender, to, header, data)
-            if data is None:
+            changed = self.tamper(sender, to, header, data)
+            if changed is None:
                 return
+            data = changed
         self.wires[to].events.put(Received(sender, header, data))
 
-    def order(self, name, **kind):
+    def order(self, name: str, **kind: Any) -> None:
         if name not in self.dead:
             self.wires[name].events.put(OrderEvent(control_pb2.Order(**kind)))
 
-    def begin(self, plan: Plan, nodes, **more) -> None:
+    def begin(self, plan: Plan, nodes: Sequence[str], **more: Any) -> None:
         """Announce a view and start it when everybody is prepared."""
         self.view += 1
         self.outcome.views += 1
         self.plan = plan
         view = control_pb2.View(number=self.view, plan=plan.to_json(), checkpoint=more.pop("checkpoint", -1), **more)
         view.members.extend(control_pb2.Member(name=name, session=name, address=name) for name in nodes)
-        self.position = (view.step, view.cursor, list(view.redo))
+        self.position = Position(view.step, view.cursor, tuple(view.redo))
         for name in nodes:
             self.order(name, view=view)
         seen: dict[str, set[int]] = {}
@@ -165,12 +177,13 @@ class Hub:
                 waiting.discard(name)
                 for print_ in report.prepared.fingerprints:
                     seen.setdefault(print_.section, set()).add(print_.content)
-        assert all(len(contents) == 1 for contents in seen.values()), seen
+        if any(len(contents) != 1 for contents in seen.values()):
+            raise RuntimeError(f"nodes of one section begin with different content: {seen}")
         for name in nodes:
             self.order(name, start=control_pb2.Start(view=self.view))
 
-    def finish(self, nodes, until=None) -> Outcome:
-        """Collect reports until every node has finished, or ``until(outcome)``."""
+    def finish(self, nodes: Sequence[str]) -> Outcome:
+        """Collect reports until every node has finished, then stop them."""
         waiting = set(nodes)
         while waiting:
             name, report = self._next()
@@ -178,14 +191,12 @@ class Hub:
                 waiting.discard(name)
                 for print_ in report.finished.fingerprints:
                     self.outcome.fingerprints.setdefault(print_.section, set()).add(print_.content)
-            if until is not None and until(self.outcome):
-                return self.outcome
         for name in nodes:
             self.order(name, stop=control_pb2.Stop(why="done"))
             self.threads[name].join(10)
         return self.outcome
 
-    def flush(self, survivors) -> dict[str, control_pb2.Flushed]:
+    def flush(self, survivors: Sequence[str]) -> dict[str, control_pb2.Flushed]:
         """Announce the next view to the survivors and collect their answers."""
         for name in survivors:
             self.order(name, flush=control_pb2.Flush(view=self.view + 1, why="test"))
@@ -196,7 +207,7 @@ class Hub:
                 answers[name] = report.flushed
         return answers
 
-    def change(self, plan: Plan, survivors, joiners=()) -> None:
+    def change(self, plan: Plan, survivors: Sequence[str], joiners: Sequence[str] = ()) -> None:
         """A whole view change, decided as the coordinator decides it."""
         answers = self.flush(survivors)
         step = max(answer.step for answer in answers.values())
@@ -208,13 +219,10 @@ class Hub:
                 rounds[state.section] = max(rounds.get(state.section, 0), state.round)
             for layer in answer.layers:
                 holders.setdefault(layer, []).append(name)
-        from farflung.proto.sampling import Position
-
-        position = Position(self.position[0], self.position[1], tuple(self.position[2]))
-        redo = []
-        if self.job.updates.mode == "delta":
+        position, redo = self.position, []
+        if self.job.updates.mode == "delta" and self.plan is not None:
             # What the last stage has reported is what counts.
-            finished = [answers[p[-1]].step if p[-1] in answers else self.position[0] for p in self.plan.pipelines]
+            finished = [answers[p[-1]].step if p[-1] in answers else position.step for p in self.plan.pipelines]
             train = self.job.train
             redo = unfinished(
                 position,
@@ -225,7 +233,7 @@ class Hub:
                 self.job.run.seed,
                 self.facts.samples,
             )
-        for name, answer in answers.items():
+        for answer in answers.values():
             if answer.HasField("pending") and answer.pending.step == step > answer.step:
                 self._count(answer.pending)
         after = position.after(step, self.job.train.batch, redo)
@@ -241,65 +249,29 @@ class Hub:
         )
 
     def kill(self, name: str) -> None:
+        """From here on nothing comes from this node or reaches it."""
         self.dead.add(name)
 
-    def _next(self):
+    def _next(self) -> tuple[str, control_pb2.Report]:
         name, report = self.reports.get(timeout=120)
         kind = report.WhichOneof("kind")
         if kind == "goodbye" and name not in self.dead:
-            raise AssertionError(f"{name} ended: {report.goodbye.why}") from self.errors.get(name)
+            raise RuntimeError(f"{name} ended: {report.goodbye.why}") from self.errors.get(name)
         if kind == "step":
             self._count(report.step)
         elif kind == "eval":
-            sums = self._evals.setdefault(report.eval.step, [0.0, 0])
-            sums[0] += report.eval.loss_sum
-            sums[1] += report.eval.tokens
+            loss, tokens = self._evals.get(report.eval.step, (0.0, 0))
+            sums = (loss + report.eval.loss_sum, tokens + report.eval.tokens)
+            self._evals[report.eval.step] = sums
             self.outcome.evals[report.eval.step] = sums[0] / sums[1]
         elif kind == "warning":
-            self.outcome.warnings.append(f"{report.warning.node}: {report.warning.message}")
+            said: Any = report.warning  # grpc-stubs and the builtin share the name Warning
+            self.outcome.warnings.append(f"{said.node}: {said.message}")
         return name, report
 
-    def _count(self, step):
+    def _count(self, step: control_pb2.StepDone) -> None:
         if step.tokens:
-            sums = self._sums.setdefault(step.step, [0.0, 0])
-            sums[0] += step.loss_sum
-            sums[1] += step.tokens
-            self.outcome.losses[step.step] = sums[0] / sums[1]
-            self.outcome.tokens[step.step] = sums[1]
+            loss, tokens = self._sums.get(step.step, (0.0, 0))
+            self._sums[step.step] = (loss + step.loss_sum, tokens + step.tokens)
+            self.outcome.losses[step.step] = self._sums[step.step][0] / self._sums[step.step][1]
             self.outcome.samples += step.samples
-
-
-def wait_until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "timed out"
-        time.sleep(0.01)
-
-
-def facts_of(samples: int, validation: int, context: int, vocabulary: int, steps: int) -> Facts:
-    return Facts(
-        samples=samples,
-        validation_samples=validation,
-        context=context,
-        vocabulary=vocabulary,
-        token_dtype="uint8",
-        steps=steps,
-        tokens_digest="",
-        profile=Profile(layers=[], tied=False, family=""),
-        artifacts={},
-    )
-
-
-class Windows:
-    """Random but learnable token windows, held in memory: the calls of node.dataset.Dataset."""
-
-    def __init__(self, facts: Facts, seed: int = 0) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        count = facts.samples + facts.validation_samples
-        start = torch.randint(0, facts.vocabulary, (count, 1), generator=generator)
-        stride = torch.randint(1, 4, (count, 1), generator=generator)
-        self.rows = (start + stride * torch.arange(facts.context + 1)) % facts.vocabulary
-
-    def batch(self, ids):
-        rows = self.rows[torch.tensor(list(ids))]
-        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
