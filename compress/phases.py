@@ -61,7 +61,8 @@ Program = Generator[Request, Any, torch.Tensor]
 @dataclass
 class Context:
     """Who asks. seed: of the run; tensor: a number of the tensor; rank, size: this worker's place in this exchange;
-    weight: its share; memory: what a program keeps for its next time (a warm start), safe to lose."""
+    weight: its share; memory: what a program keeps for its next time (a warm start), safe to lose. own: set by the
+    program to this worker's part of the result, as the others decoded it (flat, weighted): input - own is its error."""
 
     seed: int = 0
     tensor: int = 0
@@ -70,6 +71,7 @@ class Context:
     size: int = 1
     weight: float = 1.0
     memory: dict[str, torch.Tensor] = field(default_factory=dict)
+    own: torch.Tensor | None = None
 
     @property
     def tensor_seed(self) -> int:
@@ -95,6 +97,7 @@ def gather(codec: Codec, x: torch.Tensor, context: Context) -> Program:
     """Everyone decodes everyone's blob, and sums in the order of ranks."""
     blob = codec.encode(x, context.tensor_seed, context.step, context.rank)
     answers = yield Gather(blob, context.weight)
+    context.own = _sum([(blob, context.weight)], x).view(-1)
     return _sum(answers, x)
 
 

@@ -98,9 +98,12 @@ class RandomK(Positions):
         if not bool(torch.isfinite(flat).all()):
             raise CodecError("a value is not finite: not encoded")
         offer = runs.offer(flat.numel(), self.ratio, self.run, Key(context.tensor_seed, context.step))
-        total = yield Reduce(torch.from_numpy(offer.gather(flat.cpu().numpy())), "sum")
-        out = torch.zeros(flat.numel())
-        out[torch.from_numpy(offer.positions(np.arange(offer.elements)))] = total * self.gain
+        sent = torch.from_numpy(offer.gather(flat.cpu().numpy()))
+        total = yield Reduce(sent, "sum")
+        where = torch.from_numpy(offer.positions(np.arange(offer.elements)))
+        own, out = torch.zeros(flat.numel()), torch.zeros(flat.numel())
+        own[where], out[where] = sent * self.gain, total * self.gain
+        context.own = own.to(x.device)
         return out.to(x.device).view(x.shape)
 
 

@@ -87,6 +87,7 @@ class Summed(Codec):
         statistic = yield Reduce(self.statistic(flat), self.statistic_op)  # type: ignore[arg-type]
         levels = self.levels(flat, statistic, key, context.size)
         total = yield Reduce(levels, "sum", self.sum_bits(context.size))
+        context.own = self.restore(levels, statistic, key, 1, flat.numel())
         return self.restore(total, statistic, key, context.size, flat.numel()).view(x.shape)
 
 
@@ -165,6 +166,7 @@ class GlobalExponential(Codec):
         top = yield Reduce(flat.abs().amax().view(1) if flat.numel() else torch.zeros(1), "max")
         codes = self.codes(flat, top, context.size, Key(context.tensor_seed, context.step, context.rank))
         answers = yield Gather(tensor_bytes(codes).tobytes())
+        context.own = self.values(codes, top, context.size)
         level = [bytes_tensor(blob, torch.uint8, flat.device) for blob, _ in answers]
         depth = 0
         while len(level) > 1:

@@ -1,0 +1,171 @@
+"""Any codec in torch's DistributedDataParallel, with no farflung runtime::
+
+    model.register_comm_hook(ddp.State("powersgd:rank=2"), ddp.hook)
+
+torch's own hooks chain collectives in callbacks, whose order differs between ranks: with more than one bucket on gloo
+they abort or hang. Here one thread drives the buckets' programs in the order of the buckets, on a group of its own, so
+every rank issues the same collectives in the same order, while backward goes on. Error feedback is kept by parameter,
+not by bucket (buckets are rebuilt after the first step), and a step's errors are kept only if all its buckets were
+finite on all ranks: a step with an overflow gives infinite gradients everywhere, for the loss scaler to see, and
+changes no state.
+"""
+
+import queue
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import collectives
+from .codec import make
+from .errors import CodecError
+from .phases import Context, Program
+from .philox import mix
+from .spec import parse, spec_feedback
+
+
+class State:
+    """What a hook keeps: one for each model.
+
+    spec: any codec for gradients. feedback: None for what the codec needs. group: the ranks (default: all); a new
+    group over the same ranks is made, so all ranks must construct a State. start: so many steps of plain averaging
+    first. per_parameter: each parameter is a tensor of its own (always so for powersgd), else each bucket is one.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        *,
+        feedback: bool | None = None,
+        group: Any = None,
+        seed: int = 0,
+        start: int = 0,
+        per_parameter: bool | None = None,
+    ) -> None:
+        self.codec = make(spec)
+        traits = self.codec.traits
+        needs = not traits.unbiased and not traits.float_format
+        self.feedback = (needs or spec_feedback(parse(spec))) if feedback is None else feedback
+        if needs and not self.feedback:
+            raise CodecError(f"codec {spec!r} is biased: on gradients it needs error feedback")
+        self.per_parameter = self.codec.spec.name == "powersgd" if per_parameter is None else per_parameter
+        self.seed, self.start, self.step, self.skipped = seed, start, 0, 0
+        self.group: Any = None
+        self.rank, self.size = 0, 1
+        if dist.is_available() and dist.is_initialized():
+            self.group = dist.new_group(dist.get_process_group_ranks(group) if group is not None else None)
+            self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self._errors: dict[torch.Tensor, torch.Tensor] = {}
+        self._memories: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+        self._pending: dict[torch.Tensor, torch.Tensor] = {}
+        self._fresh: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+        self._fine = True
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    # -- one bucket ---------------------------------------------------------------------------------------------
+
+    def submit(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """Start a bucket's exchange; on the CPU in the background, in the order of the calls."""
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        job = (bucket.buffer(), list(bucket.parameters()), bucket.index(), bucket.is_last(), future)
+        if bucket.buffer().device.type != "cpu":
+            self._run(job)
+            return future
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="farflung-ddp", daemon=True)
+            self._thread.start()
+        self._queue.put(job)
+        return future
+
+    def _work(self) -> None:
+        while True:
+            self._run(self._queue.get())
+
+    def _run(self, job: Any) -> None:
+        buffer, parameters, index, last, future = job
+        try:
+            with torch.no_grad():
+                result = self._exchange(buffer, parameters, index)
+            if last:
+                self._finish()
+            future.set_result(result)
+        except BaseException as error:  # the waiting backward raises it
+            future.set_exception(error)
+
+    def _exchange(self, buffer: torch.Tensor, parameters: list[torch.Tensor], index: int) -> torch.Tensor:
+        if self.step < self.start:
+            mean = buffer / self.size
+            if self.group is not None:
+                dist.all_reduce(mean, group=self.group)
+            return mean
+        flat = buffer.to(torch.float32)
+        if self.feedback:
+            flat = flat + torch.cat([self._error(p) for p in parameters])
+        fine = bool(torch.isfinite(flat).all())
+        if not collectives.agree(fine, self.group):
+            self._fine = False
+            return torch.full_like(buffer, float("inf"))
+        sizes = [p.numel() for p in parameters]
+        cut = flat.split(sizes)  # type: ignore[no-untyped-call]
+        pieces = [f.view(p.shape) for f, p in zip(cut, parameters, strict=True)]
+        contexts: list[Context] = []
+        programs: list[Program] = []
+        for place, x in enumerate(pieces if self.per_parameter else [flat]):
+            memory = dict(self._memories.get(parameters[place], {})) if self.per_parameter else {}
+            tensor = mix(index, place)
+            contexts.append(Context(self.seed, tensor, self.step, self.rank, self.size, 1.0, memory))
+            programs.append(self.codec.rounds(x, contexts[-1]))
+        total = torch.cat([r.reshape(-1) for r in collectives.drive(programs, self.group)])
+        if self.feedback:
+            own = torch.cat([c.own.reshape(-1) for c in contexts if c.own is not None])
+            errors = (flat - own).split(sizes)  # type: ignore[no-untyped-call]
+            self._pending.update(zip(parameters, errors, strict=True))
+        if self.per_parameter:
+            self._fresh.update({p: c.memory for p, c in zip(parameters, contexts, strict=True) if c.memory})
+        return (total / self.size).to(buffer.dtype)
+
+    def _finish(self) -> None:
+        """The end of a step: keep its errors if every bucket was finite everywhere, else none of them."""
+        if self._fine:
+            self._errors.update(self._pending)
+            self._memories.update(self._fresh)
+        else:
+            self.skipped += 1
+        self._pending, self._fresh, self._fine = {}, {}, True
+        self.step += 1
+
+    def _error(self, parameter: torch.Tensor) -> torch.Tensor:
+        error = self._errors.get(parameter)
+        return torch.zeros(parameter.numel(), device=parameter.device) if error is None else error
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def state_dict(self, model: torch.nn.Module) -> dict[str, Any]:
+        """This rank's errors by parameter name, and the step: each rank saves its own."""
+        names = {parameter: name for name, parameter in _named(model)}
+        errors = {names[p]: e.clone() for p, e in self._errors.items() if p in names}
+        memories = {names[p]: {k: v.clone() for k, v in m.items()} for p, m in self._memories.items() if p in names}
+        return {"step": self.step, "errors": errors, "memories": memories}
+
+    def load_state_dict(self, model: torch.nn.Module, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state, also in a group of another size: the errors of ranks that are gone are lost."""
+        parameters = dict(_named(model))
+        unknown = [name for name in state["errors"] if name not in parameters]
+        if unknown:
+            raise CodecError(f"the saved state has errors of parameters that the model lacks: {unknown[:3]}")
+        self._errors = {parameters[name]: e.clone() for name, e in state["errors"].items()}
+        self._memories = {parameters[n]: dict(m) for n, m in state["memories"].items() if n in parameters}
+        self.step = int(state["step"])
+
+
+def _named(model: torch.nn.Module) -> Any:
+    inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else model
+    return inner.named_parameters()
+
+
+def hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
+    """The communication hook: the mean of the ranks' gradients, as the codec gives it."""
+    return state.submit(bucket)
