@@ -6,11 +6,12 @@ from .planner import plan
 from .plans import Plan
 from .predict import Prediction, predict
 from .schedules import SCHEDULES, Action, actions, in_flight
-from .workload import Layer, Workload
+from .workload import CodecChoice, Layer, Workload
 
 __all__ = [
     "SCHEDULES",
     "Action",
+    "CodecChoice",
     "Device",
     "Layer",
     "Link",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy
 
-from .estimate import Estimator
+from .estimate import Estimator, link_class
 from .shapes import Candidate
-from .workload import Workload
+from .workload import CodecChoice, Workload
 
 
 def choose_codecs(estimator: Estimator, found: Candidate) -> dict[str, str]:
@@ -22,7 +22,6 @@ def choose_codecs(estimator: Estimator, found: Candidate) -> dict[str, str]:
     chosen: dict[str, str] = {}
     cut = found.cut
     rows = numpy.tile(found.places, (1, cut.chunks))
-    names, devices = estimator.network.names, estimator.network.devices
     compute = cut.work[None, :] / estimator.speed[rows] * (1 + workload.backward_ratio)
     needed = compute.max(axis=1) if rows.shape[1] else compute.sum(axis=1)
     worst: dict[str, tuple[float, int, float]] = {}
@@ -31,11 +30,7 @@ def choose_codecs(estimator: Estimator, found: Candidate) -> dict[str, str]:
             sender, receiver = int(row[stage]), int(row[stage + 1])
             if sender == receiver:
                 continue
-            source, target = devices[sender].region, devices[receiver].region
-            if not source or not target:
-                kind = f"{names[sender]}>{names[receiver]}"
-            else:
-                kind = source if source == target else f"{source}>{target}"
+            kind = link_class(estimator.network, sender, receiver)
             per_bit = float(max(estimator.per_bit[sender, receiver], estimator.per_bit[receiver, sender]))
             elements = float(cut.elements[stage])
             if kind not in worst or per_bit * elements > worst[kind][0] * worst[kind][1]:
@@ -51,11 +46,9 @@ def best_codec(workload: Workload, per_bit: float, elements: float, period: floa
     per_bit: seconds for each bit. period: seconds that the stage computes anyhow. Ties go to the cheaper coding.
     """
 
-    def cost(codec: tuple[str, float, float]) -> tuple[float, float, float]:
-        _, bits, seconds = codec
-        coding = 2 * elements * seconds
-        # A microbatch is coded forward and backward at both ends; that adds to the stage's compute.
+    def cost(codec: CodecChoice) -> tuple[float, float, float]:
+        coding = elements * codec.seconds
+        bits = max(codec.forward, codec.backward)
         return max(period + coding, elements * bits * per_bit), coding, bits
 
-    name, _, _ = min(workload.codecs, key=cost)
-    return name
+    return min(workload.codecs, key=cost).name

@@ -7,7 +7,7 @@ is 1.7 to 5 times too long on the published measurements, because hops overlap: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy
@@ -52,16 +52,54 @@ class Cut:
         self.nodes = len(stages) // chunks
         self.work = numpy.array([sum(layer.flops for layer in layers[a : b + 1]) * micro for a, b in stages])
         self.elements = numpy.array([layers[last].activation * micro for _, last in stages[:-1]], dtype=numpy.float64)
-        self.ahead = self.elements * workload.activation_bits
-        self.astern = self.elements * workload.gradient_bits
         parameters = [sum(layer.parameters for layer in layers[a : b + 1]) for a, b in stages]
         self.update = numpy.array(parameters).reshape(chunks, self.nodes).sum(axis=0) * workload.update_bits
+
+
+def link_class(network: Network, sender: int, receiver: int) -> str:
+    """ "REGION" inside a region, "REGION>REGION" between two, "NODE>NODE" where there are no regions."""
+    source, target = network.devices[sender], network.devices[receiver]
+    if not source.region or not target.region:
+        return f"{source.name}>{target.name}"
+    return source.region if source.region == target.region else f"{source.region}>{target.region}"
+
+
+def link_codecs(
+    network: Network, workload: Workload, per_bit: Matrix, codecs: Mapping[str, str] | None
+) -> tuple[Matrix, Matrix, Matrix]:
+    """(bits forward, bits backward, seconds of coding) for each element over each link, float64 [n, n] each.
+
+    codecs: link class -> name, as a plan has them; None to give every link the choice that is quickest on it alone.
+    """
+    size = (len(network), len(network))
+    if not workload.codecs:
+        shape = [workload.activation_bits, workload.gradient_bits, workload.codec_seconds]
+        forward, backward, coding = (numpy.full(size, value) for value in shape)
+        return forward, backward, coding
+    table = numpy.array([[choice.forward, choice.backward, choice.seconds] for choice in workload.codecs])
+    # Both directions of a link share its codec, and the slower direction decides.
+    slow = numpy.maximum(per_bit, per_bit.T)
+    costs = [numpy.maximum(max(row[0], row[1]) * slow, row[2]) + 1e-3 * row[2] for row in table]
+    pick = numpy.argmin(numpy.array(costs), axis=0)
+    if codecs is not None:
+        position = {choice.name: at for at, choice in enumerate(workload.codecs)}
+        labels = numpy.array(network.names)
+        regions = numpy.array([device.region for device in network.devices])
+        for kind, name in codecs.items():
+            if name not in position:
+                continue
+            source, _, target = kind.partition(">")
+            rows = numpy.flatnonzero((regions == source) | (labels == source))
+            columns = numpy.flatnonzero((regions == (target or source)) | (labels == target))
+            pick[numpy.ix_(rows, columns)] = position[name]
+    chosen = table[pick]
+    return chosen[:, :, 0], chosen[:, :, 1], chosen[:, :, 2]
 
 
 class Estimator:
     """Times placements of one workload on one network. Arrays of rows are vectorised over the first axis."""
 
-    def __init__(self, network: Network, workload: Workload) -> None:
+    def __init__(self, network: Network, workload: Workload, codecs: Mapping[str, str] | None = None) -> None:
         self.network = network
         self.workload = workload
         with numpy.errstate(divide="ignore"):
@@ -73,6 +111,13 @@ class Estimator:
         self.download_per_bit = 1.0 / network.download
         self.sent = numpy.minimum(per_bit_sent(network), UNREACHABLE)
         self.speed = network.tflops * 1e12 * workload.efficiency
+        # Bits for each element over each link, forward and backward, and seconds of coding an element at one end.
+        self.forward_bits, self.backward_bits, self.coding = link_codecs(network, workload, self.per_bit, codecs)
+
+    @property
+    def codes(self) -> bool:
+        """Whether coding takes any time."""
+        return bool(self.workload.codec_seconds or self.workload.codecs)
 
     def rows(self, rows: numpy.ndarray, cut: Cut) -> tuple[Matrix, Matrix]:
         """(fixed, period), float64 [r] each, of pipelines given as device indices int [r, nodes]."""
@@ -87,18 +132,20 @@ class Estimator:
             period = both[:, 0]
             return numpy.zeros_like(period), period
         out, back = rows[:, :-1], rows[:, 1:]
-        ahead = cut.ahead * self.per_bit[out, back]
-        astern = cut.astern * self.per_bit[back, out]
+        forward_bits = cut.elements * self.forward_bits[out, back]
+        backward_bits = cut.elements * self.backward_bits[out, back]
+        ahead = forward_bits * self.per_bit[out, back]
+        astern = backward_bits * self.per_bit[back, out]
         trip = ahead + astern + self.trip_latency[out, back]
         load = numpy.zeros_like(both)
-        load[:, :-1] += cut.ahead * self.upload_per_bit[out]
-        load[:, 1:] += cut.astern * self.upload_per_bit[back]
+        load[:, :-1] += forward_bits * self.upload_per_bit[out]
+        load[:, 1:] += backward_bits * self.upload_per_bit[back]
         taken = numpy.zeros_like(both)
-        taken[:, 1:] += cut.ahead * self.download_per_bit[back]
-        taken[:, :-1] += cut.astern * self.download_per_bit[out]
+        taken[:, 1:] += forward_bits * self.download_per_bit[back]
+        taken[:, :-1] += backward_bits * self.download_per_bit[out]
         shared = numpy.maximum(load, taken).max(axis=1)
-        if workload.codec_seconds:
-            coding = cut.elements * workload.codec_seconds
+        if self.codes:
+            coding = cut.elements * self.coding[out, back]
             both[:, :-1] += coding
             both[:, 1:] += coding
         fill = both.sum(axis=1) + trip.sum(axis=1)

@@ -55,27 +55,21 @@ def constraints(estimator: Estimator, row: numpy.ndarray, cut: Cut) -> list[tupl
     ratio = 1 + workload.backward_ratio
     for position in range(cut.nodes):
         device = int(row[position])
-        work = float(cut.work[position :: cut.nodes].sum())
-        took = work * ratio / float(estimator.speed[device])
+        took = float(cut.work[position :: cut.nodes].sum()) * ratio / float(estimator.speed[device])
         found.append((took, f"compute of stage {position} on {network.names[device]}", (device, device)))
-    trip = 0.0
+    trips: list[tuple[float, int, int]] = []
     for stage in range(len(stages) - 1):
         left, right = int(stages[stage]), int(stages[stage + 1])
-        ahead = float(cut.ahead[stage] * estimator.per_bit[left, right])
-        astern = float(cut.astern[stage] * estimator.per_bit[right, left])
+        ahead = float(cut.elements[stage] * estimator.forward_bits[left, right] * estimator.per_bit[left, right])
+        astern = float(cut.elements[stage] * estimator.backward_bits[left, right] * estimator.per_bit[right, left])
         trip = float(estimator.trip_latency[left, right]) + ahead + astern
         found.append((ahead, f"activations over {_link(network, (left, right))}", (left, right)))
         found.append((astern, f"gradients over {_link(network, (right, left))}", (right, left)))
-        if workload.schedule == "1f1b" and cut.chunks == 1:
-            rest = sum(
-                float(cut.work[later]) * ratio / float(estimator.speed[int(stages[later])])
-                for later in range(stage, len(stages))
-            )
-            for later in range(stage, len(stages) - 1):
-                one, two = int(stages[later]), int(stages[later + 1])
-                rest += float(estimator.trip_latency[one, two])
-                rest += float(cut.ahead[later] * estimator.per_bit[one, two])
-                rest += float(cut.astern[later] * estimator.per_bit[two, one])
+        trips.append((trip, left, right))
+    if workload.schedule == "1f1b" and cut.chunks == 1:
+        work = [float(cut.work[at]) * ratio / float(estimator.speed[int(stages[at])]) for at in range(len(stages))]
+        for stage, (trip, left, right) in enumerate(trips):
+            rest = sum(work[stage:]) + sum(item[0] for item in trips[stage:])
             waiting = rest / (len(stages) - stage)
             words = f"the round trip behind stage {stage}, most of all {_link(network, (left, right))} ({trip:.3g} s)"
             found.append((waiting, words, (left, right)))

@@ -311,4 +311,3 @@ def why_spare(estimator: Estimator, best: Candidate) -> dict[str, str]:
 def _seconds(estimator: Estimator, places: Places, cut: Cut) -> float:
     found = candidate(estimator, places, [], cut, "")
     return float("inf") if found is None else found.seconds
-

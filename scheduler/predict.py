@@ -12,7 +12,7 @@ from .errors import PlanError
 from .estimate import Cut, Estimator
 from .network import Matrix, Network
 from .plans import Plan
-from .rounds import publisher_fractions, round_seconds
+from .rounds import publisher_fractions, round_seconds, site_seconds
 from .shapes import Candidate
 from .simulate import OVERLAPPED, Trace, Transport, positions, simulate
 from .workload import Workload
@@ -62,7 +62,7 @@ def predict(
     """Times a plan, the scheduler's or one of your own. PlanError if it does not fit the network or the job."""
     workload = job if isinstance(job, Workload) else Workload.from_job(job)
     places, cut = indices(network, workload, plan)
-    estimator = Estimator(network, replace(workload, schedule=plan.schedule))
+    estimator = Estimator(network, replace(workload, schedule=plan.schedule), plan.codecs)
     _, compute = run(estimator, places, cut, plan.microbatches, plan.schedule, transport)
     rounds = plan_rounds(estimator, places, cut, plan)
     seconds = float(estimator.combine(compute, float(rounds.max())))
@@ -123,7 +123,9 @@ def plan_rounds(estimator: Estimator, places: numpy.ndarray, cut: Cut, plan: Pla
         own = numpy.array(plan.publishers[position]) if plan.publishers else None
         bits = float(cut.update[position])
         result.append(round_seconds(estimator.network, estimator.sent, places[:, position], bits, pattern, own))
-    return numpy.array(result)
+    shared = site_seconds(estimator.network, places, cut.update, pattern)
+    seconds: Matrix = numpy.maximum(numpy.array(result), shared)
+    return seconds
 
 
 def device_work(estimator: Estimator, places: numpy.ndarray, cut: Cut, microbatches: tuple[int, ...]) -> Matrix:
@@ -153,8 +155,11 @@ def run(
     workload = estimator.workload
     forward = cut.work[None, :] / estimator.speed[rows]
     backward = forward * workload.backward_ratio
-    if workload.codec_seconds and rows.shape[1] > 1:
-        coding = cut.elements * workload.codec_seconds / 2
+    out, back = rows[:, :-1], rows[:, 1:]
+    ahead = (cut.elements * estimator.forward_bits[out, back]).tolist()
+    astern = (cut.elements * estimator.backward_bits[out, back]).tolist()
+    if estimator.codes and rows.shape[1] > 1:
+        coding = cut.elements * estimator.coding[out, back] / 2
         for part in (forward, backward):
             part[:, :-1] += coding
             part[:, 1:] += coding
@@ -165,8 +170,8 @@ def run(
             rows.tolist(),
             forward,
             backward,
-            cut.ahead.tolist(),
-            cut.astern.tolist(),
+            ahead,
+            astern,
             share,
             schedule,
             transport,
@@ -194,7 +199,7 @@ def candidate_seconds(estimator: Estimator, found: Candidate) -> float:
     workload = estimator.workload
     schedule = "interleaved" if found.cut.chunks > 1 else ("gpipe" if workload.schedule == "gpipe" else "1f1b")
     _, compute = run(estimator, found.places, found.cut, found.microbatches, schedule)
-    rounds = 0.0
+    rounds = site_seconds(estimator.network, found.places, found.cut.update, workload.pattern)
     for position in range(found.places.shape[1]):
         group = found.places[:, position]
         fractions = numpy.array(publisher_fractions(estimator.network, estimator.sent, group))

@@ -185,9 +185,7 @@ def _nearest(estimator: Estimator, current: Plan, deadline: float) -> list[Candi
         options.append(whole + _filled(estimator, broken, list(free), current))
         options.append(whole)
         if len(broken) > 1 or free:
-            options.append(
-                whole + _filled(estimator, broken, free + pool, current)
-            )
+            options.append(whole + _filled(estimator, broken, free + pool, current))
     else:
         options.append(rows)
     base = options[0]
@@ -224,9 +222,7 @@ def _cuts(estimator: Estimator, places: Places, spare: list[int], current: Plan,
     return result
 
 
-def _filled(
-    estimator: Estimator, broken: list[list[int]], pool: list[int], current: Plan
-) -> list[list[int]]:
+def _filled(estimator: Estimator, broken: list[list[int]], pool: list[int], current: Plan) -> list[list[int]]:
     """Broken pipelines with their holes filled from the pool, each hole by the device that makes it fastest."""
     filled = [list(row) for row in broken]
     chunks = len(current.stages) // len(broken[0])
@@ -264,4 +260,3 @@ def _difference(network: Network, current: Plan) -> str:
 def _nodes(move: Move) -> str:
     count = len(move.nodes)
     return "nobody moves" if count == 0 else f"{count} node{'s' * (count != 1)} move{'s' * (count == 1)}"
-

@@ -99,3 +99,30 @@ def publisher_fractions(network: Network, sent: Matrix, group: numpy.ndarray) ->
     fractions = numpy.round(fractions / fractions.sum(), 3)
     fractions[int(fractions.argmax())] += round(1.0 - float(fractions.sum()), 3)
     return tuple(round(float(value), 3) for value in fractions)
+
+
+def site_seconds(network: Network, places: numpy.ndarray, bits: Matrix, pattern: str) -> float:
+    """Seconds that the busiest shared uplink or downlink of a site needs for one round of all groups together.
+
+    places: device indices int [d, p]; bits: float64 [p], the encoded vector of each stage. 0 without shared links.
+    """
+    count = len(places)
+    if count < 2 or not (network.site_upload or network.site_download):
+        return 0.0
+    leaving: dict[str, float] = {}
+    entering: dict[str, float] = {}
+    for stage in range(places.shape[1]):
+        group = [network.devices[int(device)].region for device in places[:, stage]]
+        for one, source in enumerate(group):
+            others = [(one + 1) % count] if pattern == "ring" else [two for two in range(count) if two != one]
+            share = {"ring": 2.0 * (count - 1) / count, "all_to_all": 1.0}.get(pattern, 2.0 / count)
+            for two in others:
+                if group[two] != source:
+                    leaving[source] = leaving.get(source, 0.0) + share * float(bits[stage])
+                    entering[group[two]] = entering.get(group[two], 0.0) + share * float(bits[stage])
+    busiest = 0.0
+    for traffic, limits in ((leaving, network.site_upload), (entering, network.site_download)):
+        for site, load in traffic.items():
+            if site in limits:
+                busiest = max(busiest, load / limits[site])
+    return busiest

@@ -164,4 +164,3 @@ def components(network: Network) -> list[list[int]]:
         left -= part
         parts.append(sorted(part))
     return sorted(parts, key=lambda part: (-len(part), part))
-

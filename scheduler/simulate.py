@@ -123,8 +123,8 @@ def simulate(
     pipelines: Sequence[Sequence[int]],
     forward: Matrix,
     backward: Matrix,
-    ahead_bits: Sequence[float],
-    astern_bits: Sequence[float],
+    ahead_bits: Sequence[Sequence[float]],
+    astern_bits: Sequence[Sequence[float]],
     microbatches: Sequence[int],
     schedule: str,
     transport: Transport = OVERLAPPED,
@@ -133,13 +133,13 @@ def simulate(
     """Runs one step's forwards and backwards.
 
     pipelines: device indices in stage order (repeating with period stages / chunks if interleaved).
-    forward, backward: float64 [d, p] seconds of one microbatch at each stage. ahead_bits, astern_bits: [p - 1] bits
-    of one microbatch's activation, and of its gradient, at each boundary.
+    forward, backward: float64 [d, p] seconds of one microbatch at each stage. ahead_bits, astern_bits: [d][p - 1] bits
+    of one microbatch's activation, and of its gradient, at each boundary of each pipeline.
     """
     run = _Run(network, transport, record)
     for index, row in enumerate(pipelines):
         run.add_pipeline(index, row, forward[index], backward[index], microbatches[index], schedule)
-    run.bits = (list(map(float, ahead_bits)), list(map(float, astern_bits)))
+    run.bits = (ahead_bits, astern_bits)
     return run.until_done()
 
 
@@ -188,7 +188,7 @@ class _Run:
         self.spans: list[Span] = []
         self.busy = numpy.zeros(len(network))
         self.done = numpy.zeros(len(network))
-        self.bits: tuple[list[float], list[float]] = ([], [])
+        self.bits: tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]] = ([], [])
 
     def add_pipeline(
         self, index: int, row: Sequence[int], forward: Matrix, backward: Matrix, microbatches: int, schedule: str
@@ -280,7 +280,7 @@ class _Run:
         return self.links[sender, receiver]
 
     def send(self, node: _Node, other: _Node, kind: str, stage: int, target: int, microbatch: int) -> None:
-        bits = self.bits[0][stage] if kind == "F" else self.bits[1][target]
+        bits = self.bits[0][node.pipeline][stage] if kind == "F" else self.bits[1][node.pipeline][target]
         link = self.link(node.device, other.device, bits)
         pieces = self.transport.pieces
         key = (node.pipeline, target, microbatch, 0 if kind == "F" else 1)
@@ -377,7 +377,7 @@ class _Run:
             node.turn_started = self.now
         target = stage + 1 if kind == "F" else stage - 1
         other = self.at[node.pipeline, target].device
-        bits = self.bits[0][stage] if kind == "F" else self.bits[1][target]
+        bits = self.bits[0][node.pipeline][stage] if kind == "F" else self.bits[1][node.pipeline][target]
         link = self.link(node.device, other, bits)
         pieces = self.transport.pieces
         key = (node.pipeline, target, microbatch, 0 if kind == "F" else 1)

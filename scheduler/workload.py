@@ -31,6 +31,20 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class CodecChoice:
+    """A codec that a link between stages may use.
+
+    forward, backward: bits on the wire for each element of an activation and of its gradient. seconds: device seconds
+    that coding an element takes at one end, both directions together, as measured on the device.
+    """
+
+    name: str
+    forward: float
+    backward: float
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """One step of a job, in numbers.
 
@@ -39,8 +53,7 @@ class Workload:
     each element that crosses a stage boundary, forward and backward. every, overlap: as in the job file.
     optimizer_bytes: bytes a parameter takes on a device (weights, gradient, moments, reference).
     codec_seconds: device seconds for each element that the activation codec takes at one end, forward and backward.
-    codecs: (name, bits for each element, device seconds for each element) of the codecs that a link may be given;
-        empty where the job's own codec is used on every link.
+    codecs: the codecs that a link may be given; empty where the job's own codec is used on every link.
     efficiency: the part of a device's tflops that training reaches (1 where tflops is a measured training rate).
     """
 
@@ -65,7 +78,7 @@ class Workload:
     tokens_per_sample: int = 1
     efficiency: float = 1.0
     codec_seconds: float = 0.0
-    codecs: tuple[tuple[str, float, float], ...] = ()
+    codecs: tuple[CodecChoice, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.layers:
