@@ -8,8 +8,6 @@ trainer's end of the pipe does, however that came about.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -18,7 +16,6 @@ import socket
 import sys
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
@@ -36,38 +33,15 @@ from .link_probe import measure
 from .links import PeerLink, Self
 from .membership import Membership
 from .send_queue import Outgoing
-from .shared_memory import Arena, LastAction
+from .shared_memory import Arena, LastAction, keep_freed_memory
 from .traffic import Traffic
+from .wire_config import WireConfig
 
 log = logging.getLogger("farflung.io")
 
 BURST_SECONDS = 0.5
 GOODBYE_TIMEOUT = 2.0
 BURST_BYTES = 16 << 20
-
-
-@dataclass(frozen=True)
-class WireConfig:
-    """What the I/O process must know. Everything in it comes from Join (see wire.config_of)."""
-
-    run: str
-    name: str
-    session: str
-    secret: str = ""
-    coordinator: str = ""  # HOST:PORT; empty: no control stream (tests)
-    listen: str = "0.0.0.0:0"
-    authority: bytes = b""  # PEM; empty: insecure
-    certificate: bytes = b""
-    key: bytes = b""
-    heartbeat: float = 1.0  # seconds
-    send_limit: int = 2 << 30  # bytes that wait for the network before Wire.send waits
-    receive_limit: int = 1 << 30  # bytes that wait for the trainer before streams are not read on
-    probe_patience: float = 5.0  # seconds that a link which is to be measured may take to connect or to answer
-    patience: float = 120.0  # seconds without progress after which a fetch or store gives up
-
-    @property
-    def credentials(self) -> rpc.Credentials:
-        return rpc.Credentials(self.authority, self.certificate, self.key)
 
 
 class IoProcess:
@@ -333,18 +307,10 @@ async def serve_trainer(pipe: socket.socket, send_arena: Arena, receive_arena: A
         end.close()
 
 
-def keep_freed_memory() -> None:
-    """Makes glibc keep large blocks: fresh pages are several times slower than the copies made in them."""
-    with contextlib.suppress(OSError, AttributeError):  # another libc
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-        for option, value in ((-3, 1 << 30), (-1, (2 << 30) - 1), (-2, 64 << 20)):  # MMAP_, TRIM_THRESHOLD, TOP_PAD
-            mallopt(option, value)
-
-
 def main(arguments: list[str]) -> None:
     """Arguments: descriptors of the pipe and of the two arenas, and the arenas' size."""
     keep_freed_memory()
-    # The terminal's Ctrl-C goes to both processes; the trainer says goodbye, and then this one ends with it.
+    # A signal to the whole group is the trainer's: it says goodbye, and then this process ends with it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     logging.basicConfig(level=os.environ.get("FARFLUNG_LOG", "WARNING"), format="%(levelname)s %(message)s")

@@ -16,7 +16,7 @@ from ..proto.errors import FarflungError, Refused
 from ..proto.job import Facts, Job
 from ..proto.link import Link, join_address, split_address
 from . import identity
-from .io_process import WireConfig
+from .wire_config import WireConfig
 
 CONNECT_TIMEOUT = 10.0
 JOIN_TIMEOUT = 60.0

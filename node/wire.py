@@ -6,12 +6,10 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
@@ -23,57 +21,28 @@ from ..proto.data_pb2 import Header
 from ..proto.errors import FarflungError, RunFailed
 from ..proto.frame import HEAD_LIMIT
 from .handover import INLINE_LIMIT, From, To, TrainerEnd
-from .io_process import WireConfig, keep_freed_memory, serve_trainer
-from .io_thread import IoThread, IoWork
-from .shared_memory import Arena, LastAction, machine_memory, make_file
+from .io_host import IoHost
+from .shared_memory import Arena, LastAction, keep_freed_memory, machine_memory, make_file
 from .shorten import FIELDS, MARK
+from .wire_config import WireConfig
+from .wire_events import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received
 
 Bytes = bytes | bytearray | memoryview | npt.NDArray[Any]
+
+__all__ = [
+    "CoordinatorBack",
+    "CoordinatorLost",
+    "Event",
+    "OrderEvent",
+    "PeerLost",
+    "Received",
+    "Wire",
+    "WireConfig",
+]
 
 HEADER_LIMIT = HEAD_LIMIT // 2
 START_TIMEOUT = 30.0
 CLOSE_TIMEOUT = 10.0
-
-
-@dataclass(frozen=True)
-class Received:
-    """A complete, verified message of a member of the current view. ``payload``: uint8, owned by the receiver."""
-
-    sender: str
-    header: Header
-    payload: npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class OrderEvent:
-    """An order of the coordinator (never of an older term; Measure is answered by the I/O process itself)."""
-
-    order: control.Order
-
-
-@dataclass(frozen=True)
-class PeerLost:
-    """The connection to a member of the view broke. Reported once until it is back; the coordinator knows already."""
-
-    peer: str
-    why: str
-
-
-@dataclass(frozen=True)
-class CoordinatorLost:
-    """The control stream broke; reports wait, and the link tries again for ever."""
-
-    why: str
-
-
-@dataclass(frozen=True)
-class CoordinatorBack:
-    """The control stream stands again, under this term."""
-
-    term: int
-
-
-Event = Received | OrderEvent | PeerLost | CoordinatorLost | CoordinatorBack
 
 
 class Wire:
@@ -83,7 +52,7 @@ class Wire:
     a sign of the trainer's life; ``doing`` says in words what it is at, for the coordinator's status.
     """
 
-    def __init__(self, config: WireConfig, end: TrainerEnd, arenas: tuple[Arena, Arena], host: _Host) -> None:
+    def __init__(self, config: WireConfig, end: TrainerEnd, arenas: tuple[Arena, Arena], host: IoHost) -> None:
         self.config = config
         self.view = 0
         self.dropped = 0  # messages of an older view that were already on the pipe, or sent outside the view
@@ -115,7 +84,7 @@ class Wire:
         ours, theirs = socket.socketpair()
         try:
             arenas = (Arena(descriptors[0], size), Arena(descriptors[1], size))
-            host = _Host(theirs, descriptors, size, process)
+            host = IoHost(theirs, descriptors, size, process)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -380,40 +349,6 @@ class Wire:
         self._events = deque(kept)
 
 
-class _Host:
-    """What runs the other end: a spawned process, or a task of the shared thread."""
-
-    def __init__(self, pipe: socket.socket, descriptors: tuple[int, int], size: int, process: bool) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._work: IoWork | None = None
-        if not process:
-            send, receive = (Arena(descriptor, size) for descriptor in descriptors)
-            self._work = IoThread.run(serve_trainer(pipe, send, receive))
-            return
-        numbers = (pipe.fileno(), *descriptors)
-        command = [sys.executable, "-m", "farflung.node.io_process", *map(str, (*numbers, size))]
-        # gRPC's own log would tell of every refused connection, in its own words and on our terminal.
-        environment = {"GRPC_VERBOSITY": "NONE"} | dict(os.environ)
-        self._process = subprocess.Popen(command, pass_fds=numbers, stdin=subprocess.DEVNULL, env=environment)
-        pipe.close()
-
-    @property
-    def pid(self) -> int | None:
-        """The process's id; None for a thread."""
-        return None if self._process is None else self._process.pid
-
-    def wait(self, timeout: float) -> None:
-        """Waits for the end, which the pipe's end brings about; a process that stays is killed."""
-        if self._work is not None:
-            self._work.wait(timeout)
-        if self._process is not None:
-            try:
-                self._process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-
-
 def _pieces(payload: Bytes | Sequence[Bytes]) -> list[memoryview]:
     if isinstance(payload, bytes | bytearray | memoryview | np.ndarray):
         payload = (payload,)
@@ -431,8 +366,3 @@ def _joined(pieces: list[memoryview], into: npt.NDArray[np.uint8]) -> npt.NDArra
         into[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
         at += len(piece)
     return into
-
-
-def with_port(config: WireConfig, port: int) -> WireConfig:
-    """The same configuration, listening on this port."""
-    return replace(config, listen=f"{config.listen.rpartition(':')[0]}:{port}")
