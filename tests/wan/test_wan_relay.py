@@ -19,6 +19,7 @@ from farflung.deploy.wan import check, cli, lab, lateness, probe, script, system
 from farflung.deploy.wan.errors import WanError
 from farflung.deploy.wan.lab import Lab
 from farflung.deploy.wan.topology import GOODPUT, Change
+from farflung.proto.errors import FarflungError
 
 Wan = Callable[..., Lab]
 PAIR = {"regions": {"a": {}, "b": {}}, "defaults": {"delay_ms": 20, "rate": "50mbit"}}
@@ -254,3 +255,18 @@ def test_a_machine_that_cannot_gets_one_clear_sentence(monkeypatch: pytest.Monke
         lab.choose("auto")
     with pytest.raises(WanError, match="no sch_netem"):
         lab.choose("netem")
+
+
+def test_a_run_with_a_bad_job_ends_with_the_jobs_error_and_takes_its_wan_down(wan: Wan, tmp_path: Path) -> None:
+    made = wan(PAIR)  # only for its name and the skips
+    cli.down(made.name)
+    job = tmp_path / "job.toml"
+    job.write_text('[run]\nname = "x"\nsteps = 3\n[modle]\nfamily = "gpt2"\n')
+    events: list[dict] = []
+    with pytest.raises(FarflungError, match="modle") as caught:
+        cli.run(
+            made.topology, str(job), lambda e: events.append(dict(e)), backend="relay", state=str(tmp_path / "state")
+        )
+    assert caught.value.status == 2
+    assert [e["what"] for e in events if e["event"] == "wan"] == ["up", "lateness"]
+    assert made.name not in lab.names() and spaces(made) == []

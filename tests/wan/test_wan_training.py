@@ -17,6 +17,7 @@ import pytest
 from farflung.deploy.wan import files, lab
 from farflung.deploy.wan.cli import prepare
 from farflung.deploy.wan.run import run
+from farflung.deploy.wan.topology import dns_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 SCALE = 0.05
@@ -136,12 +137,23 @@ def test_worldwide(job: Any) -> None:
     assert of(events, "done")[0]["steps"] == 30
 
 
-def test_volunteers_with_two_hosts_behind_nat(job: Any) -> None:
-    assert sum(h.nat for h in files.load("volunteers").hosts) == 2
-    events = train("volunteers", job(steps=40, microbatch=4, stages=1, pipelines=4, nodes=5, **COMPRESSED), scale=1.0)
-    assert {"cable", "dsl"} <= {e["node"] for e in of(events, "joined")}
+def test_volunteers(job: Any) -> None:
+    """Hosts with narrow uplinks train; the two behind NAT are told why they can't be in, and nobody waits for them."""
+    nat = {dns_name(h.name) for h in files.load("volunteers").hosts if h.nat}
+    assert nat == {"cable", "dsl"}
+    events = train("volunteers", job(steps=40, stages=1, pipelines='"auto"', nodes=3, **COMPRESSED), scale=1.0)
+    assert {e["node"] for e in of(events, "joined")} == {"rented", "fibre", "campus"}
+    said = {e["node"]: e["message"] for e in of(events, "warning") if e.get("node") in nat}
+    assert set(said) == nat and all("unreachable" in message for message in said.values())
     assert of(events, "done")[0]["steps"] == 40
     assert losses(events)[-1] < 0.9 * losses(events)[0]
+
+
+@pytest.mark.xfail(reason="nodes do not relay for each other yet: one that cannot be dialled is refused", strict=True)
+def test_volunteers_behind_nat_train_too(job: Any) -> None:
+    path = job(steps=10, stages=1, pipelines='"auto"', nodes=3, **COMPRESSED)
+    events = train("volunteers", path, scale=1.0)
+    assert {"cable", "dsl"} <= {e["node"] for e in of(events, "joined")}
 
 
 def test_bad_day(job: Any) -> None:
