@@ -45,6 +45,8 @@ class Node:
     attending: bool = False
     arrived: bool = False
     """It has said hello."""
+    ready: bool = False
+    """Its trainer is up. Nobody who trains waits for one that still loads its libraries."""
     doubted: bool = False
     """It was silent for so long that it was dialled."""
     asked: float | None = None
@@ -143,6 +145,9 @@ class Membership:
         if isinstance(event, s.Dialled):
             return self._dialled(state, node, event, now)
         state = _put(state, replace(node, heard=now, doubted=False))
+        if isinstance(event, s.Heard):
+            ready = node.ready or event.ready
+            return (state if ready == node.ready else _put(state, replace(state.nodes[node.name], ready=True))), []
         if isinstance(event, s.Hello):
             return self._hello(state, event, now)
         if isinstance(event, s.Measured):
@@ -177,7 +182,7 @@ class Membership:
 
     def _hello(self, state: State, event: s.Hello, now: float) -> Result:
         """A control stream is (again) open: say again what may have been lost with the old one."""
-        state = _put(state, replace(state.nodes[event.name], attending=True, arrived=True))
+        state = _put(state, _arrived(state.nodes[event.name], event))
         to, change, view = (event.name,), state.change, state.view
         if state.phase == WAITING:
             if state.restored and event.view and not state.begun:
@@ -381,7 +386,7 @@ class Membership:
         new = [
             node
             for node in state.nodes.values()
-            if node.attending and not node.passed_over and not _in_view(state, node.name, view)
+            if node.attending and node.ready and not node.passed_over and not _in_view(state, node.name, view)
         ]
         if not new or not self._settled(state, now):
             return state, []
@@ -580,6 +585,10 @@ def _put(state: State, node: Node) -> State:
     return replace(state, nodes={**state.nodes, node.name: node})
 
 
+def _arrived(node: Node, event: s.Hello) -> Node:
+    return replace(node, attending=True, arrived=True, ready=node.ready or event.view > 0)
+
+
 def _in_view(state: State, name: str, view: s.Announcement, session: str | None = None) -> bool:
     """Whether this session of the node is in the view."""
     if session is None:
@@ -589,7 +598,10 @@ def _in_view(state: State, name: str, view: s.Announcement, session: str | None 
 
 
 def _plannable(state: State) -> tuple[str, ...]:
-    """Who the next view may consist of: measured nodes with an open stream, and members who may reopen theirs."""
+    """Who the next view may consist of: members of the last, and measured nodes with an open stream.
+
+    When a view trains, or has to be replaced, only those whose trainer is up; at the start all wait for all.
+    """
     members = set()
     for view in (state.view, state.pinned):
         if view is not None:
@@ -598,6 +610,7 @@ def _plannable(state: State) -> tuple[str, ...]:
         sorted(
             node.name
             for node in state.nodes.values()
-            if (node.attending and node.measured) or (node.name, node.session) in members
+            if (node.name, node.session) in members
+            or (node.attending and node.measured and (node.ready or state.phase == WAITING))
         )
     )

@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 TICK_S = 0.2
 DIAL_S = 2.0
 _SAME_WARNING_S = 10.0
+_LOADING_S, _ALIVE_S = 2.5, 1.5
 
 
 @dataclass
@@ -49,6 +50,7 @@ class Attendance:
 
     name: str
     session: str
+    since: float
     queue: asyncio.Queue[pb.Order | None] = field(default_factory=asyncio.Queue)
 
 
@@ -120,7 +122,7 @@ class Run:
         old = self._streams.get(name)
         if old is not None:
             old.queue.put_nowait(None)
-        stream = self._streams[name] = Attendance(name, session)
+        stream = self._streams[name] = Attendance(name, session, self._clock())
         self._deserted.clear()
         stream.queue.put_nowait(pb.Order(term=self.term))
         row = self._sessions[name]
@@ -144,8 +146,9 @@ class Run:
         if self._streams.get(name) is not stream:
             return
         if kind == "heartbeat":
-            self.live[name] = Live(report.heartbeat.doing, report.heartbeat.trainer_age)
-            self.feed(s.Heard(name, session))
+            beat = report.heartbeat
+            self.live[name] = Live(beat.doing, beat.trainer_age)
+            self.feed(s.Heard(name, session, is_ready(beat, self._clock() - stream.since)))
         elif kind == "links":
             self._measured(name, session, report.links)
         elif kind == "flushed":
@@ -387,6 +390,16 @@ class Run:
     def trains(self) -> bool:
         """Whether a view trains now."""
         return self.state.phase == TRAINING
+
+
+def is_ready(beat: pb.Heartbeat, attended_s: float) -> bool:
+    """Whether a node's trainer is up: it says what it does, or it has done something lately.
+
+    A trainer that loads its libraries does nothing, and its I/O process was there a moment before it: hence the wait.
+    """
+    if beat.doing not in ("", "starting"):
+        return True
+    return attended_s >= _LOADING_S and beat.trainer_age < _ALIVE_S
 
 
 async def dial(address: str, timeout: float) -> str:

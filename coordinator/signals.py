@@ -34,10 +34,11 @@ class Hello:
 
 @dataclass(frozen=True)
 class Heard:
-    """A heartbeat."""
+    """A heartbeat. ``ready``: the trainer is up, so that it would answer a flush at once."""
 
     name: str
     session: str
+    ready: bool = True
 
 
 @dataclass(frozen=True)

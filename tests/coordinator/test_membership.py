@@ -285,6 +285,19 @@ def test_joiner_that_the_plan_does_not_want_is_told_and_costs_nothing():
     assert script.state.change.awaited == frozenset("bcde")
 
 
+def test_joiner_that_still_loads_its_libraries_is_not_waited_for():
+    script = Script().started()
+    script.join("e", "f")
+    beats = [s.Heard(beat.name, beat.session, beat.name not in "ef") for beat in script.heartbeats()]
+    for _ in range(10):
+        script(*beats, s.Tick(), dt=0.5)
+        assert not script.effects
+    script(s.Left("a", "a1", "gone"))
+    assert script.state.change.awaited == frozenset("bcd")
+    script(*(holding(script, name, 5) for name in "bcd")).answer(s.Prepared, "bcd").wait(1.5)
+    assert [one.to for one in script.get(s.SendMeasure)] == ["e", "f"]
+
+
 def test_new_session_fences_the_old():
     script = Script().started()
     script(s.Joined("a", "a2", "a:2"))
@@ -395,6 +408,7 @@ class Fake:
     name: str
     session: str
     alive: bool = True
+    loads_until: float = 0.0
     attending: bool = False
     inbox: list = field(default_factory=list)
     outbox: list = field(default_factory=list)
@@ -535,7 +549,7 @@ class Cluster(RuleBasedStateMachine):
         self.sessions += 1
         session = f"{name}{self.sessions}"
         self.feed(s.Joined(name, session, ""))
-        fake = Fake(name, session, attending=True)
+        fake = Fake(name, session, attending=True, loads_until=self.now + self.sessions % 3)
         self.fakes[name] = fake
         self.all.append(fake)
         self.feed(s.Hello(name, session, 0))
@@ -642,7 +656,7 @@ class Cluster(RuleBasedStateMachine):
             self.now += seconds
             for fake in self.living():
                 if fake.attending:
-                    self.feed(s.Heard(fake.name, fake.session))
+                    self.feed(s.Heard(fake.name, fake.session, self.now > fake.loads_until))
             self.feed(s.Tick())
 
     # Safety.
