@@ -17,6 +17,8 @@ from .send_queue import Outgoing
 PINGS = 5
 BURST_MESSAGE = 240 << 10
 """Bytes of one message of the burst: small enough for a 1 Mbit/s link to deliver some in time."""
+NEAR = 1e-3
+"""Seconds one way below which a quarter of the burst is enough: there is no window to open first."""
 IN_FLIGHT = 32
 """Messages of the burst that may be unacknowledged: 8 MiB, over the bandwidth-delay product of 1 Gbit/s at 60 ms."""
 
@@ -24,7 +26,8 @@ IN_FLIGHT = 32
 async def measure(
     link: PeerLink, me: str, next_transfer: Callable[[], int], seconds: float, limit: int, patience: float
 ) -> LinkMeasurement:
-    """One link: half the shortest of PINGS round trips, and the rate of a burst of at most `seconds` and `limit` bytes.
+    """One link: half the shortest of PINGS round trips, and the rate of a burst of at most `seconds` and `limit` bytes
+    (a quarter of them on a near link).
 
     A link that cannot be reached within `patience` seconds has bandwidth 0 and latency 0.
     """
@@ -37,6 +40,7 @@ async def measure(
             begin = time.monotonic()
             trips.append(await asyncio.wait_for(_probe(link, next_transfer(), b""), patience) - begin)
         result.latency_s = min(trips) / 2
+        limit = limit // 4 if result.latency_s < NEAR else limit
         result.bandwidth_bps = await asyncio.wait_for(_burst(link, next_transfer, seconds, limit), seconds + patience)
     except asyncio.TimeoutError:
         return result

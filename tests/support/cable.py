@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 
 
 class Cable:
@@ -15,6 +16,7 @@ class Cable:
         self.forwarded = 0
         self.flip_at = None  # one bit is flipped in the byte after so many forwarded bytes
         self.cut_at = None  # the connection ends after so many forwarded bytes
+        self.frozen = False  # nothing gets through any more, and nobody is told
         self._sockets, self._threads = [], []
         self._run(self._accept)
 
@@ -60,6 +62,8 @@ class Cable:
     def _forward(self, source, sink, counted):
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                while self.frozen:
+                    time.sleep(0.05)
                 if counted:
                     data = self._spoiled(data)
                 sink.sendall(data)
