@@ -127,7 +127,9 @@ def test_a_dead_node_is_shown_and_ctrl_c_ends_everyone(stand_in: Path, monkeypat
 
     with pytest.raises(KeyboardInterrupt):
         run(LocalRun(stand_in / "job.toml", stand_in / "state", 2), show)
-    assert shown[-1]["node"] == "node-1" and "SIGKILL" in shown[-1]["message"]
+    [warning] = [event for event in shown if event["event"] == "warning"]
+    assert warning["node"] == "node-1" and "SIGKILL" in warning["message"]
+    assert "goodbye" in shown[-1]["message"]
     assert processes_of(stand_in / "package") == []
 
 

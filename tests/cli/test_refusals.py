@@ -78,6 +78,7 @@ def test_an_expired_ticket(
     assert "expired" in done.error["message"] and "farflung coordinator token" in done.error["hint"]
 
 
+@pytest.mark.slow
 def test_a_revoked_ticket(
     coordinator: tuple[Link, Path], join: Callable[..., Any], command: Callable[..., Any]
 ) -> None:
