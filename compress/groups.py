@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from . import philox, scales
+from . import fast, philox, scales
 from .codec import Codec, bytes_tensor, tensor_bytes
 from .errors import CodecError
 from .packing import pack, packed_size, unpack
@@ -29,6 +29,8 @@ class Group(Codec):
         self.stochastic = self.spec.word("rounding") == "stochastic"
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        if self._fast(x.device):
+            return [tensor_bytes(part) for part in fast.quantize4(x, self.group, up=False)]
         steps, codes = self.quantize(x, key)
         return [tensor_bytes(steps), tensor_bytes(pack(codes, self.bits))]
 
@@ -60,12 +62,30 @@ class Group(Codec):
             codes[start : start + size] = level.view(-1)[:size].to(torch.uint8)
         return steps, codes
 
+    def _fast(self, device: torch.device) -> bool:
+        plain = self.bits == 4 and not self.stochastic and not self.full and self.group % 2 == 0
+        return plain and device.type == "cpu" and fast.available()
+
+    def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
+        if self.bits != 4 or out.device.type != "cpu" or not fast.available():
+            super().accumulate(reader, header, out, weight)
+            return
+        step_bytes = reader.take((4 if self.full else 2) * -(-header.elements // self.group))
+        packed = reader.take(packed_size(header.elements, 4))
+        reader.end()
+        step = read_steps(step_bytes, self.full, out.device)
+        fast.add_groups4(out.numpy(), packed, step.numpy(), self.group, weight)
+
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         n, group = header.elements, self.group
         groups = -(-n // group)
         step_bytes = reader.take((4 if self.full else 2) * groups)
         packed = reader.take(packed_size(n, self.bits))
         step = read_steps(step_bytes, self.full, device)
+        if self.bits == 4 and device.type == "cpu" and fast.available():
+            out = torch.empty(n)
+            fast.unpack4(out.numpy(), packed, step.numpy(), group)
+            return out
         levels = unpack(bytes_tensor(packed, torch.uint8, device), n, self.bits).to(torch.float32)
         levels -= float(1 << (self.bits - 1))
         whole = n - n % group

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numba
+import numpy as np
 
 _numba: Any = numba
 
@@ -34,3 +35,151 @@ def hadamard(rows: Any) -> None:
                     row[i] = a + b
                     row[i + half] = a - b
             half *= 2
+
+
+@jit
+def scan(bits: Any, runs: Any, run: int, low: int, index: Any, kept: Any) -> Any:
+    """One pass over a vector's int32 ``bits``: (largest of the bits without sign, number of candidates).
+
+    The offered elements whose bits without sign are at least ``low`` go to ``index`` (place among the offered) and
+    ``kept`` (their bits); more than fit in ``index`` less a run: the count is -1."""
+    largest, found, at, count = np.int32(0), 0, 0, len(bits)
+    room = len(index) - run
+    for r in range(len(runs)):
+        start = runs[r] * run
+        stop = min(start + run, count)
+        for i in range(at, stop):
+            largest = max(largest, bits[i] & np.int32(0x7FFFFFFF))
+        place = r * run - start
+        for i in range(start, stop):
+            index[found] = place + i
+            kept[found] = bits[i]
+            found += (bits[i] & np.int32(0x7FFFFFFF)) >= low
+        if found > room:
+            return largest, -1
+        at = stop
+    for i in range(at, count):
+        largest = max(largest, bits[i] & np.int32(0x7FFFFFFF))
+    return largest, found
+
+
+@jit
+def rice(positions: Any, low: int, unary: Any, rest: Any) -> int:
+    """Rice codes of the gaps before ``positions``, k = ``low`` of 0, 1, 2, 4: unary bits from the lowest bit of each
+    byte, k-bit remainders packed. Both outputs start as zeros. Returns the number of unary bits."""
+    at, before, mask = 0, -1, (1 << low) - 1
+    for i in range(len(positions)):
+        gap = positions[i] - before - 1
+        before = positions[i]
+        at += gap >> low
+        unary[at >> 3] |= np.uint8(1 << (at & 7))
+        at += 1
+        if low:
+            bit = i * low
+            rest[bit >> 3] |= np.uint8((gap & mask) << (bit & 7))
+    return at
+
+
+@jit
+def unrice(unary: Any, unary_bits: int, rest: Any, low: int, count: int, positions: Any) -> int:
+    """The inverse of ``rice``: fills int64 ``positions``; returns how many there were, or -1 where more than ``count``
+    or where the last unary bit is not a one."""
+    found, gap, at, mask = 0, 0, -1, (1 << low) - 1
+    for byte in range(len(unary)):
+        word = unary[byte]
+        stop = min(8, unary_bits - 8 * byte)
+        for i in range(stop):
+            if word >> i & 1:
+                if found == count:
+                    return -1
+                bit = found * low
+                at += (gap << low) + (rest[bit >> 3] >> (bit & 7) & mask if low else 0) + 1
+                positions[found] = at
+                found += 1
+                gap = 0
+            else:
+                gap += 1
+    return found if gap == 0 else -1
+
+
+@jit
+def steps_of(rows: Any, top: int, up: bool, codes: Any) -> None:
+    """The 16-bit step codes of fp32 ``[groups, group]`` (see ``scales``), as int16."""
+    for r in range(rows.shape[0]):
+        largest = np.int32(0)
+        row = rows[r].view(np.int32)
+        for i in range(len(row)):
+            largest = max(largest, row[i] & np.int32(0x7FFFFFFF))
+        one = np.empty(1, np.int32)
+        one[0] = largest
+        one.view(np.float32)[0] = one.view(np.float32)[0] / np.float32(top)
+        code = (np.int64(one[0]) + (0x7FFF if up else 0x4000)) >> 15
+        codes[r] = min(code, 0xFEFF)
+
+
+@jit
+def quantize4(rows: Any, units: Any, out: Any) -> None:
+    """Nearest levels -7..7 (plus 8) of fp32 ``[groups, group]`` over ``units``, two to a byte; group is even."""
+    magic = np.float32(12582912.0)  # adding and taking it away rounds to nearest even
+    half = rows.shape[1] // 2
+    for r in range(rows.shape[0]):
+        row, unit, to = rows[r], units[r], out[r * half : (r + 1) * half]
+        if unit == np.float32(0.0):
+            for i in range(half):
+                to[i] = 0x88
+            continue
+        for i in range(half):
+            a = min(max(row[2 * i] / unit, np.float32(-7.0)), np.float32(7.0))
+            b = min(max(row[2 * i + 1] / unit, np.float32(-7.0)), np.float32(7.0))
+            a, b = (a + magic) - magic, (b + magic) - magic
+            to[i] = np.uint8(np.int32(a) + 8) | np.uint8((np.int32(b) + 8) << 4)
+
+
+@jit
+def add_runs(out: Any, runs: Any, run: int, index: Any, levels: Any, units: Any, bucket: int, weight: Any) -> None:
+    """out[position] += (level * unit) * weight, each product and sum rounded; 4-bit levels, two to a byte."""
+    shift, mask = 0, run - 1
+    while (1 << shift) < run:
+        shift += 1
+    for j in range(len(index)):
+        place = index[j]
+        code = levels[j >> 1] >> (4 * (j & 1)) & 15
+        value = np.float32(np.int32(code) - 8) * units[j // bucket]
+        position = (runs[place >> shift] << shift) | (place & mask)
+        out[position] += value * weight
+
+
+@jit
+def add_groups4(out: Any, levels: Any, units: Any, group: int, weight: Any) -> None:
+    """out += (level * unit) * weight for 4-bit groups; the number of elements may be odd."""
+    count = len(out)
+    for g in range(len(units)):
+        unit = units[g]
+        for i in range(g * group, min(count, (g + 1) * group)):
+            code = levels[i >> 1] >> (4 * (i & 1)) & 15
+            value = np.float32(np.int32(code) - 8) * unit
+            out[i] += value * weight
+
+
+@jit
+def unpack4(out: Any, levels: Any, units: Any, group: int) -> None:
+    """out = level * unit for 4-bit groups."""
+    count = len(out)
+    for g in range(len(units)):
+        unit = units[g]
+        for i in range(g * group, min(count, (g + 1) * group)):
+            code = levels[i >> 1] >> (4 * (i & 1)) & 15
+            out[i] = np.float32(np.int32(code) - 8) * unit
+
+
+@jit
+def nearest_levels(rows: Any, edges: Any, out: Any) -> None:
+    """uint8 index of the nearest level of each value: how many of the rising ``edges`` are below it."""
+    for r in range(rows.shape[0]):
+        row, to = rows[r], out[r]
+        for i in range(len(row)):
+            to[i] = 0
+        for e in range(len(edges)):
+            edge = edges[e]
+            for i in range(len(row)):
+                to[i] += row[i] > edge

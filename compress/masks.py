@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from . import fast
 from .errors import CodecError
 from .packing import pack, packed_size, unpack
 from .wire import Reader, varint
@@ -26,12 +27,11 @@ def encode(positions: np.ndarray, size: int, how: str = "auto") -> bytes:
         return bytes([ALL])
     bitmap_bytes = -(-size // 8)
     if how != "bitmap":
-        gaps = np.diff(positions, prepend=-1)
-        gaps -= 1
+        gaps = _gaps(positions.astype(np.int32) if size < 1 << 31 else positions)
         low, unary_bits = _best(gaps, size)
         rice_bytes = 4 + -(-unary_bits // 8) + sum(packed_size(count, bits) for bits in _pieces(low))
         if how == "rice" or rice_bytes < bitmap_bytes:
-            return _rice(gaps, low, unary_bits)
+            return _rice(positions, gaps, low, unary_bits)
     bits = np.zeros(size, np.uint8)
     bits[positions] = 1
     return bytes([BITMAP]) + np.packbits(bits, bitorder="little").tobytes()
@@ -46,19 +46,26 @@ def decode(reader: Reader, count: int, size: int) -> np.ndarray:
         return np.arange(size)
     if how == BITMAP:
         bits = np.unpackbits(np.frombuffer(reader.take(-(-size // 8)), np.uint8), bitorder="little")
-        positions = np.flatnonzero(bits)
+        positions = np.flatnonzero(bits.view(bool))
         if len(positions) != count or (count and positions[-1] >= size):
             raise CodecError("the blob's mask has another number of positions than its values")
         return positions
     if how > _MAX_LOW:
         raise CodecError(f"the blob's mask is of unknown kind {how}")
     unary_bits = reader.varint(count + (size >> how) + 1)
-    unary = np.unpackbits(np.frombuffer(reader.take(-(-unary_bits // 8)), np.uint8), bitorder="little")
-    ones = np.flatnonzero(unary)
+    unary_bytes = reader.take(-(-unary_bits // 8))
+    if how in (0, 1, 2, 4) and fast.available():
+        found = fast.unrice(unary_bytes, unary_bits, reader.take(packed_size(count, how)), how, count)
+        if found is None or (count and unary_bytes[-1] >> (unary_bits - 1) % 8 > 1):
+            raise CodecError("the blob's mask has another number of positions than its values")
+        if count and found[-1] >= size:
+            raise CodecError("the blob's mask has a position beyond the vector")
+        return found
+    unary = np.unpackbits(np.frombuffer(unary_bytes, np.uint8), bitorder="little")
+    ones = np.flatnonzero(unary.view(bool))
     if len(ones) != count or (count and ones[-1] != unary_bits - 1):
         raise CodecError("the blob's mask has another number of positions than its values")
-    gaps = np.diff(ones, prepend=-1)
-    gaps -= 1
+    gaps = _gaps(ones)
     gaps <<= how
     shift = 0
     for bits_ in _pieces(how):
@@ -71,6 +78,16 @@ def decode(reader: Reader, count: int, size: int) -> np.ndarray:
     if count and positions[-1] >= size:
         raise CodecError("the blob's mask has a position beyond the vector")
     return positions
+
+
+def _gaps(positions: np.ndarray) -> np.ndarray:
+    """How many positions are skipped before each."""
+    out = np.empty_like(positions)
+    if len(positions):
+        out[0] = positions[0]
+        np.subtract(positions[1:], positions[:-1], out=out[1:])
+        out[1:] -= 1
+    return out
 
 
 def _pieces(low: int) -> list[int]:
@@ -87,15 +104,18 @@ def _best(gaps: np.ndarray, size: int) -> tuple[int, int]:
     guess = min(_MAX_LOW, max(0, int(np.floor(np.log2(max(mean * 0.7, 1.0)) + 0.5))))
     best: tuple[int, int, int] | None = None
     for low in {guess, max(0, guess - 1)}:
-        unary = count + int((gaps >> low).sum())
+        unary = count + int((gaps >> low).sum(dtype=np.int64))
         if best is None or unary + count * low < best[0]:
             best = (unary + count * low, low, unary)
     assert best is not None
     return best[1], best[2]
 
 
-def _rice(gaps: np.ndarray, low: int, unary_bits: int) -> bytes:
-    ends = np.cumsum((gaps >> low) + 1)
+def _rice(positions: np.ndarray, gaps: np.ndarray, low: int, unary_bits: int) -> bytes:
+    if low in (0, 1, 2, 4) and fast.available():
+        unary_bytes, rest = fast.rice(positions, low, unary_bits)
+        return b"".join([bytes([low]), varint(unary_bits), unary_bytes, rest])
+    ends = np.cumsum((gaps >> low) + 1, dtype=gaps.dtype if unary_bits < 1 << 31 else np.int64)
     ends -= 1
     unary = np.zeros(unary_bits, np.uint8)
     unary[ends] = 1

@@ -1,8 +1,8 @@
 """Optimisers that are codecs of momentum, over the same phase programs: ``OneBitAdam``, ``ZeroOneAdam``, and ``Lamb``.
 
-Each takes *local* gradients (no DDP averaging) and a torch.distributed group; without one it is one worker.
-Clip gradients before ``step``, each worker its own: the global norm is not known before the exchange. A step whose values are
-not finite on any worker is skipped by all, and changes no state.
+Each takes *local* gradients (no DDP averaging) and a torch.distributed group; without a group it is one worker. Clip
+before ``step``, each worker its own: the global norm is not known before the exchange. A step whose values are not
+finite on any worker is skipped by all, and changes no state.
 """
 
 from __future__ import annotations

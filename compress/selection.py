@@ -4,11 +4,39 @@ from __future__ import annotations
 
 import numpy as np
 
+_SAMPLED = 1 << 16
+
 
 def magnitudes(values: np.ndarray) -> np.ndarray:
     """int32 that order like |values| (fp32, finite): the bits without the sign."""
     out: np.ndarray = values.view(np.int32) & np.int32(0x7FFFFFFF)
     return out
+
+
+def bounds(sample: np.ndarray, share: float) -> tuple[int, int] | None:
+    """Places in a sorted sample that enclose the least of the largest ``share``; None if it is too small."""
+    place, spread = (1 - share) * len(sample), 6 * (share * (1 - share) * len(sample)) ** 0.5 + 4
+    low, high = int(place - spread), int(place + spread)
+    return None if low < 0 else (low, high)
+
+
+def threshold(near: np.ndarray, high: int | None, k: int) -> int | None:
+    """The k-th largest of all, from those ``near`` it or above; None if it is not among those below ``high``."""
+    inside = near if high is None else near[near < high]
+    missing = k - (len(near) - len(inside))
+    if not 1 <= missing <= len(inside):
+        return None
+    return int(np.partition(inside, len(inside) - missing)[len(inside) - missing])
+
+
+def without_surplus(order: np.ndarray, least: int, k: int) -> np.ndarray:
+    """Which of ``order`` (at least k of them are at least ``least``, and k are kept) stay: ties to the lowest index."""
+    keep: np.ndarray = order >= least
+    surplus = int(keep.sum()) - k
+    if surplus:
+        ties = np.flatnonzero(order == least)
+        keep[ties[len(ties) - surplus :]] = False
+    return keep
 
 
 def largest(values: np.ndarray, k: int) -> np.ndarray:
@@ -17,10 +45,15 @@ def largest(values: np.ndarray, k: int) -> np.ndarray:
     if k >= n:
         return np.arange(n)
     order = magnitudes(values)
-    threshold = np.partition(order, n - k)[n - k]
-    keep = np.flatnonzero(order >= threshold)
-    surplus = len(keep) - k
-    if surplus:
-        ties = np.flatnonzero(order[keep] == threshold)
-        keep = np.delete(keep, ties[len(ties) - surplus :])
-    return keep
+    if n > _SAMPLED:
+        sample = np.sort(order[:: n >> 15])
+        places = bounds(sample, k / n)
+        if places is not None:
+            low, high = places
+            index = np.flatnonzero(order >= sample[low])
+            near = order[index]
+            least = threshold(near, sample[high] if high < len(sample) else None, k)
+            if least is not None:
+                return np.asarray(index[without_surplus(near, least, k)])
+    least = int(np.partition(order, n - k)[n - k])
+    return np.flatnonzero(without_surplus(order, least, k))
