@@ -123,7 +123,9 @@ class Lab:
 
     def _set(self, links: Mapping[Pair, Link]) -> None:
         if self.backend == "relay":
-            self.ask({"do": "set", "links": [[i, j, dataclasses.asdict(link)] for (i, j), link in links.items()]})
+            changes = [[i, j, dataclasses.asdict(link)] for (i, j), link in links.items()]
+            for first in range(0, len(changes), 500):  # a datagram has a largest size
+                self.ask({"do": "set", "links": changes[first : first + 500]})
         else:
             for i in sorted({i for i, _ in links}):
                 system.tc(
