@@ -67,6 +67,9 @@ def _common_options() -> Options:
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
+        # keepalive_timeout acts through TCP; this is for a peer whose kernel still answers: stopped, or a middlebox.
+        # Longer, because a ping waits behind what a slow uplink has queued.
+        ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
     ]
 

@@ -132,14 +132,14 @@ def test_sixty_breaks_leak_nothing(thread_nodes):
 
 @pytest.mark.slow
 def test_a_silent_hole_is_noticed_and_left(thread_nodes):
-    """No FIN, no RST: gRPC's pings notice within 15 s, and what was sent meanwhile arrives afterwards."""
+    """No FIN, no RST, and TCP still answers: pings notice, and what was sent meanwhile arrives afterwards."""
     with through_a_cable(thread_nodes) as (a, b, cable):
         a.send("b", Header(kind=Kind.STATE), b"1")
         collect(b, 1)
         cable.frozen = True
         a.send("b", Header(kind=Kind.STATE), b"2")
         begin = time.monotonic()
-        assert wait_for(a, PeerLost, timeout=25).peer == "b"
-        assert time.monotonic() - begin < 20
+        assert wait_for(a, PeerLost, timeout=35).peer == "b"
+        assert time.monotonic() - begin < 25
         cable.frozen = False
         assert bytes(collect(b, 1)[0][0].payload) == b"2"
