@@ -252,17 +252,18 @@ def finish(estimator: Estimator, best: Candidate, why: str = "") -> Plan:
     rows = [tuple(network.names[device] for device in row) * best.cut.chunks for row in best.places]
     count, nodes = best.places.shape
     fractions = [publisher_fractions(network, estimator.sent, best.places[:, position]) for position in range(nodes)]
+    seconds = candidate_seconds(estimator, best)
     if not why:
         chunks = f", {best.cut.chunks} stages a node" if best.cut.chunks > 1 else ""
         why = (
             f"{count} pipeline{'s' * (count != 1)} of {nodes * best.cut.chunks} stage{'s' * (nodes != 1)}{chunks} "
-            f"({best.origin}): a step is expected to take {best.seconds:.3g} s"
+            f"({best.origin}): a step is expected to take {seconds:.3g} s"
         )
     return Plan(
         pipelines=tuple(rows),
         stages=best.cut.stages,
         microbatches=best.microbatches,
-        spares=why_spare(estimator, best),
+        spares=why_spare(estimator, best, seconds),
         codecs=choose_codecs(estimator, best),
         publishers=tuple(fractions) * best.cut.chunks if workload.pattern != "all_to_all" else (),
         schedule="interleaved" if best.cut.chunks > 1 else ("1f1b" if workload.schedule != "gpipe" else "gpipe"),
@@ -270,8 +271,11 @@ def finish(estimator: Estimator, best: Candidate, why: str = "") -> Plan:
     )
 
 
-def why_spare(estimator: Estimator, best: Candidate) -> dict[str, str]:
-    """For every device left out: what a step would take with it in its best place, or that no place is left."""
+def why_spare(estimator: Estimator, best: Candidate, now: float) -> dict[str, str]:
+    """For every device left out: what a step would take with it in its best place, or that no place is left.
+
+    now: seconds of a step as simulated; estimates of other placements are scaled by it.
+    """
     network = estimator.network
     count, nodes = best.places.shape
     reasons: dict[str, str] = {}
@@ -290,18 +294,18 @@ def why_spare(estimator: Estimator, best: Candidate) -> dict[str, str]:
         slot = int(values.argmin())
         swapped = best.places.copy()
         swapped.flat[slot] = device
-        seconds = _seconds(estimator, swapped, best.cut)
+        seconds = _seconds(estimator, swapped, best.cut) * now / best.seconds
         where = f"stage {slot % nodes} of pipeline {slot // nodes}"
-        if not seconds < IMPOSSIBLE:
+        if not seconds < IMPOSSIBLE / 10:
             reasons[name] = "its links to the nodes that train are missing"
-        elif seconds > best.seconds * 1.005:
+        elif seconds > now * 1.005:
             reasons[name] = (
-                f"even in its best place ({where}) a step would take {seconds:.3g} s, not {best.seconds:.3g} s"
+                f"even in its best place ({where}) a step would take {seconds:.3g} s, not {now:.3g} s"
             )
         else:
             reasons[name] = (
                 f"all {count} x {nodes} places are taken by devices at least as fast "
-                f"({seconds:.3g} s a step with it, {best.seconds:.3g} s without)"
+                f"({seconds:.3g} s a step with it, {now:.3g} s without)"
             )
     for device in spare[512:]:
         reasons[network.names[device]] = f"all {count} x {nodes} places are taken"

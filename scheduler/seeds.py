@@ -7,6 +7,8 @@ import numpy
 from .estimate import Estimator
 from .network import Matrix, Network
 
+FEW = 128
+
 Places = numpy.ndarray
 """int [pipelines, stages] of device indices."""
 
@@ -47,15 +49,23 @@ def _greedy_chain(near: Matrix) -> list[int]:
 
 
 def clusters(near: Matrix, size: int) -> list[list[int]]:
-    """Devices in clusters of at most `size`, each grown from the most central free device by its nearest."""
+    """Devices in clusters of at most `size`, each grown by the nearest free ones.
+
+    It grows from the free device that has the nearest neighbours, or, of more than FEW devices, from the one that had
+    them when all were free.
+    """
     left = numpy.ones(len(near), dtype=bool)
     result: list[list[int]] = []
+    reach = numpy.partition(near, min(size, len(near)) - 1, axis=1)[:, :size].sum(axis=1)
     while left.any():
         free = numpy.flatnonzero(left)
-        inner = near[numpy.ix_(free, free)]
-        best = numpy.sort(inner, axis=1)[:, : min(size, len(free))].sum(axis=1)
-        centre = int(best.argmin())
-        mine = free[numpy.argsort(inner[centre], kind="stable")[:size]]
+        if len(near) <= FEW:
+            inner = near[numpy.ix_(free, free)]
+            count = min(size, len(free))
+            centre = int(free[numpy.partition(inner, count - 1, axis=1)[:, :count].sum(axis=1).argmin()])
+        else:
+            centre = int(free[reach[free].argmin()])
+        mine = free[numpy.argsort(near[centre, free], kind="stable")[:size]]
         left[mine] = False
         result.append([int(device) for device in mine])
     return result

@@ -10,7 +10,7 @@ from .errors import PlanError
 from .estimate import IMPOSSIBLE, Cut, Estimate, Estimator
 from .layers import balance, held_by_stage, shares, stage_memory
 from .network import Network
-from .seeds import Places
+from .seeds import FEW, Places
 from .workload import Workload
 
 MOST_STAGES_TRIED = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
@@ -74,7 +74,7 @@ def shapes(devices: int, workload: Workload) -> list[Shape]:
             if nodes * chunks > len(workload.layers) or (chunks > 1 and nodes < 2) or nodes > devices:
                 continue
             room = min(devices // nodes, workload.microbatches)
-            pipelines = [workload.pipelines] if workload.pipelines is not None else _pipeline_counts(room)
+            pipelines = [workload.pipelines] if workload.pipelines is not None else _pipeline_counts(room, devices)
             found += [Shape(count, nodes, chunks) for count in pipelines if count <= room]
     if not found:
         raise PlanError(
@@ -84,8 +84,10 @@ def shapes(devices: int, workload: Workload) -> list[Shape]:
     return sorted(found, key=lambda shape: (-shape.devices, shape.chunks, shape.nodes))
 
 
-def _pipeline_counts(room: int) -> list[int]:
+def _pipeline_counts(room: int, devices: int) -> list[int]:
     """All counts where there are few, else the most and some fewer: the search drops single pipelines by itself."""
+    if devices > FEW:
+        return sorted({room, room // 2}, reverse=True)
     if room <= 6:
         return list(range(room, 0, -1))
     return sorted({room, room * 3 // 4, room // 2, room // 4, 1}, reverse=True)
