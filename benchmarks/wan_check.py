@@ -19,17 +19,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from farflung.deploy.wan import check, files, lab, lateness, probe
+from farflung.deploy.wan import build, check, files, lab, lateness, probe
 from farflung.deploy.wan.lab import Lab
 from farflung.deploy.wan.topology import GOODPUT, Change
 
 TRIES = 3
 
 
-def build(name: str, hosts: int, **defaults: Any) -> Lab:
+def bench(name: str, hosts: int, **defaults: Any) -> Lab:
     """A lab whose hosts are all the same distance apart, with buffers in which one connection can fill a link."""
     table = {"name": name, "regions": {"bench": {"hosts": hosts}}, "defaults": defaults, "tcp_memory": "64MiB"}
-    return lab.up(files.parse(table, name, "wan_check"), options.backend)
+    return build.up(files.parse(table, name, "wan_check"), options.backend)
 
 
 def taken(made: Lab, measure: Callable[[], Any]) -> tuple[Any, lateness.Lateness | None, bool, str]:
@@ -45,7 +45,7 @@ def taken(made: Lab, measure: Callable[[], Any]) -> tuple[Any, lateness.Lateness
 
 
 def goodput(tell: Callable[..., None]) -> None:
-    made = build(f"bench{os.getpid()}", 2, delay_ms=1, rate="10mbit")
+    made = bench(f"bench{os.getpid()}", 2, delay_ms=1, rate="10mbit")
     try:
         for rtt in numbers(options.rtts):
             for rate in numbers(options.rates):
@@ -73,11 +73,11 @@ def goodput(tell: Callable[..., None]) -> None:
                     what = f"{name} {rate:g} Mbit/s {rtt:g} ms (median second {middle:.4g})"
                     tell("goodput", what, wanted, mean, ok, usable, why, core=late and late.core)
     finally:
-        lab.down(made.name)
+        build.down(made.name)
 
 
 def loss(tell: Callable[..., None]) -> None:
-    made = build(f"bench{os.getpid()}", 2, delay_ms=10, rate="100mbit")
+    made = bench(f"bench{os.getpid()}", 2, delay_ms=10, rate="100mbit")
     try:
         for share in (0.001, 0.01, 0.05):
             made.change(Change(0, "set", "*->*", {"loss": share}))
@@ -94,12 +94,12 @@ def loss(tell: Callable[..., None]) -> None:
                 why,
             )
     finally:
-        lab.down(made.name)
+        build.down(made.name)
 
 
 def aggregate(tell: Callable[..., None]) -> None:
     """Eight hosts in a ring that send 62.5 Mbit/s each, all at once, and an idle pair's round trip beside it."""
-    made = build(f"bench{os.getpid()}", 8, delay_ms=20, rate="62.5mbit")
+    made = bench(f"bench{os.getpid()}", 8, delay_ms=20, rate="62.5mbit")
     ring = [(i, (i + 1) % 8) for i in range(8)]
     try:
 
@@ -126,17 +126,17 @@ def aggregate(tell: Callable[..., None]) -> None:
         )
         tell("rtt", "RTT of an idle pair meanwhile", 40, echo, abs(echo - 40) <= 2, usable, why)
     finally:
-        lab.down(made.name)
+        build.down(made.name)
 
 
 def ready(tell: Callable[..., None]) -> None:
     """`wan check` of every ready topology, as it is."""
     for name in files.ready():
-        made = lab.up(dataclasses.replace(files.load(name), name=f"bench{os.getpid()}"), options.backend)
+        made = build.up(dataclasses.replace(files.load(name), name=f"bench{os.getpid()}"), options.backend)
         try:
             report = check.check(made, say=lambda _: None)
         finally:
-            lab.down(made.name)
+            build.down(made.name)
         bad = sum(bool(r.misses) for r in report.rows)
         tell("ready", f"check {name}", 0, bad, report.ok, True, report.why)
 

@@ -1,10 +1,10 @@
 """A WAN in a box: hosts as network namespaces, links with delay, jitter, loss, rate and queue.
 
-    up      topology.py (what is asked) -> lab.py -> backend: netem.py (tc) or relay.py (TUN + link model)
+    up      topology.py (what is asked) -> build.py -> backend: netem.py (tc) or relay.py (TUN + link model)
     use     enter.py (a command inside a host), run.py (a whole training run), script.py (timed changes)
     trust   check.py (measured beside set), lateness.py (may these figures be used?), picture.py
 
-Nothing here imports torch or another room; needs Linux, root and iproute2.
+Nothing here imports torch; run.py starts processes as deploy/local.py does. Needs Linux, root and iproute2.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ...proto.errors import FarflungError
+from . import arguments, build, enter, files, kernel, lab, picture
 from . import check as checking
-from . import enter, files, kernel, lab, picture
 from .errors import WanError
 from .lab import Lab
 from .topology import Change, Topology, link_values
@@ -81,9 +81,9 @@ def up(
     play: bool = False,
 ) -> dict[str, Any]:
     """Build a WAN and leave it up."""
-    made = lab.up(prepare(topology, name, scale, hosts_per_region, congestion), backend)
+    made = build.up(prepare(topology, name, scale, hosts_per_region, congestion), backend)
     if play and made.topology.script:
-        lab.spawn(made, "player", [sys.executable, "-m", "farflung.deploy.wan.script", made.name])
+        build.spawn(made, "player", [sys.executable, "-m", "farflung.deploy.wan.script", made.name])
     return describe(made)
 
 
@@ -173,68 +173,13 @@ def run(topology: str | Topology, job: str, show: Callable[[Mapping[str, Any]], 
 def down(topology: str) -> dict[str, Any]:
     """Take a WAN down, also after a crash."""
     if topology in lab.names():
-        return lab.down(topology)
-    return lab.down(find(topology).name)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "farflung wan", description="A WAN in a box: emulated hosts and links on this machine."
-    )
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="up|check|exec|set|cut|restore|run|down|list")
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--json", action="store_true", help="one object a line on stdout")
-    fit = argparse.ArgumentParser(add_help=False)
-    fit.add_argument(
-        "--backend", choices=["auto", *lab.BACKENDS], default="auto", help="netem (kernel) or relay (user space)"
-    )
-    fit.add_argument("--name", help="name of this WAN; two with different names live side by side")
-    fit.add_argument("--scale", type=float, default=1.0, metavar="FACTOR", help="multiply every rate")
-    fit.add_argument("--hosts-per-region", type=int, metavar="N", help="at most N hosts of each region")
-    fit.add_argument("--congestion", metavar="NAME", help="TCP congestion control of every host: bbr, cubic, ...")
-
-    def verb(name: str, words: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        return verbs.add_parser(name, help=words, description=words, parents=[common, *parents])
-
-    sub = verb("up", "build a WAN", fit)
-    sub.add_argument("topology", help=f"a file, FILE:CASE, or one of {', '.join(files.ready())}")
-    sub.add_argument("--play", action="store_true", help="play the topology's timed changes")
-    sub = verb("check", "measure every pair against what was set")
-    sub.add_argument("topology")
-    sub.add_argument("--picture", metavar="OUT.svg", help="draw the matrix")
-    sub.add_argument("--quick", action="store_true", help="round trips only")
-    sub = verb("exec", "run a command in a host")
-    sub.add_argument("topology")
-    sub.add_argument("host")
-    sub.add_argument("command", nargs=argparse.REMAINDER)
-    sub = verb("set", "change live links")
-    sub.add_argument("topology")
-    sub.add_argument("link", help="'a->b' or 'a<->b', in quotes; a and b are hosts, regions or *")
-    sub.add_argument("changes", nargs="+", help="rate=20mbit delay=50ms jitter=2ms loss=1%% queue=100ms")
-    sub = verb("cut", "cut the links between two")
-    sub.add_argument("topology")
-    sub.add_argument("a")
-    sub.add_argument("b", nargs="?")
-    sub = verb("restore", "put links back to what the file says")
-    sub.add_argument("topology")
-    sub.add_argument("a", nargs="?")
-    sub.add_argument("b", nargs="?")
-    sub = verb("run", "train a job: a coordinator and nodes, each in its host", fit)
-    sub.add_argument("topology")
-    sub.add_argument("job")
-    sub.add_argument("--state", metavar="DIR", help="the run's folder (default runs/NAME)")
-    sub.add_argument("--nodes", metavar="HOST,...", help="the hosts that train (default: all)")
-    sub.add_argument("--insecure", action="store_true", help="no TLS")
-    sub = verb("down", "remove a WAN, also after a crash")
-    sub.add_argument("topology")
-    verb("list", "the WANs that are up")
-    return parser
+        return build.down(topology)
+    return build.down(find(topology).name)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    options = _parser().parse_args(argv)
+    options = arguments.parser().parse_args(argv)
     out = Printer(options.json)
     try:
         return _obey(options, out)
@@ -304,7 +249,7 @@ def _obey(options: argparse.Namespace, out: Printer) -> int:
             changed = restore(options.topology, options.a, options.b)
         out(verb, [f"{len(changed)} links changed" + (": " + ", ".join(changed[:6]) if changed else "")], links=changed)
     elif verb == "run":
-        return _run(options, out)
+        return _run(options)
     elif verb == "down":
         gone = down(options.topology)
         out(
@@ -319,18 +264,31 @@ def _obey(options: argparse.Namespace, out: Printer) -> int:
     return 0
 
 
-def _run(options: argparse.Namespace, out: Printer) -> int:
-    def show(event: Mapping[str, Any]) -> None:
-        words = " ".join(f"{k}={v}" for k, v in event.items() if k not in ("event", "time"))
-        out(
-            str(event.get("event")),
-            [f"{event.get('event')}: {words}"],
-            **{k: v for k, v in event.items() if k != "event"},
-        )
+def _run(options: argparse.Namespace) -> int:
+    from ..output import Output
+    from ..terminal import screen
 
+    output = Output(options.json, options.debug)
     hosts = options.nodes.split(",") if options.nodes else None
     fit = {
         k: getattr(options, k)
-        for k in ("backend", "name", "scale", "hosts_per_region", "congestion", "insecure", "state")
+        for k in ("backend", "name", "scale", "hosts_per_region", "congestion", "insecure", "device", "state")
     }
-    return run(options.topology, options.job, show, nodes=hosts, **fit)
+    with screen(output) as shown:
+
+        def show(event: Mapping[str, Any]) -> None:
+            if event.get("event") != "wan" or output.json:
+                shown.show(event)
+            else:
+                output.note(_told(event))
+
+        return run(options.topology, options.job, show, nodes=hosts, **fit)
+
+
+def _told(event: Mapping[str, Any]) -> str:
+    """A `wan` event as a line."""
+    if event["what"] == "up":
+        return f"WAN {event['name']} ({event['backend']}), {len(event['hosts'])} hosts: {event['check']}"
+    if event["what"] == "change":
+        return f"WAN after {event['at']:.0f} s: {event['change']} ({event['links']} links)"
+    return f"WAN: {event['why']}"

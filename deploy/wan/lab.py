@@ -1,9 +1,8 @@
-"""A WAN that is up: its namespaces, its backend, its state folder. What `up` makes is listed before it is made, so
-`down` finds it all after a crash at any point.
+"""A WAN that is up: its namespaces, its backend, its links as they are now, its state folder.
 
-    /run/farflung-wan/NAME/   state.json   what was asked, which namespaces, which processes, the links as they are now
-                              hosts        /etc/hosts of every host
-                              relay.sock   relay.log   relay.ready   stat.json        (backend relay)
+/run/farflung-wan/NAME/   state.json   what was asked, which namespaces, which processes, the links as they are now
+                          hosts        /etc/hosts of every host
+                          relay.sock   relay.log   relay.ready   stat.json        (backend relay)
 """
 
 from __future__ import annotations
@@ -13,12 +12,8 @@ import dataclasses
 import fcntl
 import json
 import os
-import shutil
 import socket
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,45 +22,12 @@ from . import files, netem, system
 from .errors import WanError
 from .kernel import NETNS
 from .lateness import Lateness, between
-from .topology import Change, Link, Pair, Topology, apply, dns_name
-
-BACKENDS = ("netem", "relay")
-PREFIX = "wan-"
-_children: dict[int, subprocess.Popen[bytes]] = {}  # what this very process started, to be reaped by it
-CLOUD = ".cloud"  # the namespace of the bridge (backend netem); no host's name starts with a dot
+from .topology import Change, Link, Pair, Topology, apply
 
 
 def state_root() -> Path:
     """Where labs keep their state: FARFLUNG_WAN_STATE or /run/farflung-wan."""
     return Path(os.environ.get("FARFLUNG_WAN_STATE", "/run/farflung-wan"))
-
-
-def why_not() -> str | None:
-    """Why this machine can emulate nothing at all, in a sentence; None where it can."""
-    if not sys.platform.startswith("linux"):
-        return "the WAN emulator needs Linux network namespaces"
-    if os.geteuid() != 0:
-        return "the WAN emulator needs root: it makes network namespaces"
-    if shutil.which("ip") is None:
-        return "the WAN emulator needs the ip command: apt-get install iproute2"
-    return None
-
-
-def choose(backend: str | None) -> str:
-    """The backend to use: the one asked for, else netem where the kernel has it, else relay."""
-    why = why_not()
-    if why:
-        raise WanError(why, "run it as root on Linux, or use `farflung run`, which needs no emulated network")
-    if backend not in (None, "auto", *BACKENDS):
-        raise WanError(f"no backend {backend!r}", "use netem, relay or auto")
-    netem_here = shutil.which("tc") is not None and system.has_netem() if backend != "relay" else False
-    if backend == "netem" and not netem_here:
-        raise WanError("this kernel has no sch_netem", "use --backend relay, or load it: modprobe sch_netem")
-    if netem_here:
-        return "netem"
-    if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
-        raise WanError("this machine has neither sch_netem nor /dev/net/tun", "modprobe sch_netem or modprobe tun")
-    return "relay"
 
 
 @contextlib.contextmanager
@@ -195,187 +157,3 @@ def load(name: str) -> Lab:
     links = {(i, j): Link(**link) for i, j, link in data["links"]}
     process = {role: (int(pid), str(when)) for role, (pid, when) in data["process"].items()}
     return Lab(**{**data, "topology": files.from_json(data["topology"]), "links": links, "process": process})
-
-
-def up(topology: Topology, backend: str | None = None) -> Lab:
-    """Build a WAN. WanError where it cannot be; what was made until then is removed again."""
-    backend = choose(backend)
-    name = topology.name
-    folder = state_root() / name
-    with lock(state_root() / ".lock"):
-        if (folder / "state.json").exists():
-            raise WanError(
-                f"a WAN {name} is up, or was not taken down", f"farflung wan down {name}, or give this one --name"
-            )
-        spaces = [f"{PREFIX}{name}-{dns_name(h.name)}" for h in topology.hosts]
-        if len(set(spaces)) < len(spaces):
-            raise WanError(f"{name}: two hosts are the same word in small letters", "give them clearer names")
-        if backend == "netem":
-            spaces.append(f"{PREFIX}{name}-{CLOUD}")
-        taken = [s for s in spaces if os.path.exists(f"{NETNS}/{s}")]
-        if taken:
-            raise WanError(
-                f"network namespace {taken[0]} exists and is not ours",
-                f"ip netns del {taken[0]}, or give this WAN --name",
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        lab = Lab(name, backend, topology, dict(topology.links), spaces, {}, [])
-        lab.save()
-        try:
-            _make(lab)
-        except BaseException:
-            _remove(lab)
-            raise
-        lab.save()
-    return lab
-
-
-def _make(lab: Lab) -> None:
-    topology = lab.topology
-    known = Path("/etc/hosts").read_text() if Path("/etc/hosts").exists() else ""
-    book = "".join(f"{topology.address(i)}\t{dns_name(h.name)}\n" for i, h in enumerate(topology.hosts))
-    (lab.folder / "hosts").write_text(known.rstrip("\n") + "\n" + book)
-    system.ip([f"netns add {space}" for space in lab.namespaces])
-    device = netem.DEVICE
-    if lab.backend == "netem":
-        cloud = lab.namespaces[-1]
-        system.ip(["link add br0 type bridge mcast_snooping 0", "link set br0 up", "link set lo up"], cloud)
-        for i in range(len(topology.hosts)):
-            system.ip([f"link add {device} type veth peer name port{i} netns {cloud}"], lab.namespace(i))
-        system.ip(
-            [
-                line
-                for i in range(len(topology.hosts))
-                for line in (f"link set port{i} master br0", f"link set port{i} up")
-            ],
-            cloud,
-        )
-    else:
-        _start_relay(lab)
-    for i, host in enumerate(topology.hosts):
-        lab.notes += _sysctls(lab, i)
-        lines = ["link set lo up", f"addr add {topology.address(i)}/16 dev {device}"]
-        if lab.backend == "netem":
-            lines.append(f"link set {device} gso_max_segs 1")
-        else:
-            lines.append(f"link set {device} txqueuelen 10000")  # what may wait while the relay doesn't run
-        system.ip([*lines, f"link set {device} up"], lab.namespace(i))
-        if lab.backend == "netem":
-            system.tc(netem.egress(topology, i), lab.namespace(i))
-            system.tc(netem.ingress(topology, i, f"port{i}"), lab.namespaces[-1])
-            if host.nat:
-                _close_doors(lab.namespace(i))
-    if topology.congestion:
-        _congestion(lab, topology.congestion)
-
-
-def _close_doors(namespace: str) -> None:
-    """Let only answers into a host behind NAT (backend netem; the relay does it itself)."""
-    inside = ["ip", "netns", "exec", namespace]
-    try:
-        system.tool([*inside, "nft", "-f", "-"], netem.NFT_NAT)
-    except WanError as first:
-        command = next((c for c in ("iptables-legacy", "iptables") if shutil.which(c)), None)
-        if command is None:
-            raise WanError("a host behind NAT needs nft or iptables", "apt-get install nftables") from first
-        for words in netem.IPTABLES_NAT:
-            system.tool([*inside, command, *words])
-
-
-def _sysctls(lab: Lab, i: int) -> list[str]:
-    values = {
-        "ipv6.conf.all.disable_ipv6": "1",
-        "ipv6.conf.default.disable_ipv6": "1",
-        "ipv4.ping_group_range": "0 2147483647",
-    }
-    values["ipv4.tcp_no_metrics_save"] = "1"  # or one connection's end decides the next one's start
-    memory = lab.topology.tcp_memory
-    if memory:
-        values["ipv4.tcp_rmem"] = f"4096 131072 {memory}"
-        values["ipv4.tcp_wmem"] = f"4096 65536 {memory}"
-    refused = system.sysctl(lab.namespace(i), values)
-    return [f"{lab.topology.hosts[i].name}: {r}" for r in refused if "ipv6" not in r]
-
-
-def _congestion(lab: Lab, wanted: str) -> None:
-    """Set a namespace's TCP congestion control. Only what the machine allows everybody may be set, so the list is
-    extended for a moment and put back; `allowed` remembers it should we die in between."""
-    allowed = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
-    note = state_root() / "allowed"
-    with lock(state_root() / ".allowed.lock"):
-        put_back_allowed()
-        before = allowed.read_text().strip()
-        try:
-            if wanted not in before.split():
-                note.write_text(before)
-                try:
-                    allowed.write_text(f"{before} {wanted}")
-                except OSError:
-                    offered = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().strip()
-                    raise WanError(f"this kernel has no congestion control {wanted!r}", f"it has {offered}") from None
-            for i in range(len(lab.topology.hosts)):
-                refused = system.sysctl(lab.namespace(i), {"ipv4.tcp_congestion_control": wanted})
-                if refused:
-                    raise WanError(f"congestion control {wanted}: {refused[0]}", "leave out `congestion`")
-        finally:
-            put_back_allowed()
-
-
-def put_back_allowed() -> None:
-    """Undo what a killed `up` may have left of the machine's list of allowed congestion controls."""
-    note = state_root() / "allowed"
-    if note.exists():
-        Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").write_text(note.read_text())
-        note.unlink()
-
-
-def _start_relay(lab: Lab) -> None:
-    ready = lab.folder / "relay.ready"
-    ready.unlink(missing_ok=True)
-    process = spawn(lab, "relay", [sys.executable, "-m", "farflung.deploy.wan.relay", str(lab.folder)])
-    until = time.monotonic() + 30
-    while not ready.exists():
-        if process.poll() is not None or time.monotonic() > until:
-            log = (lab.folder / "relay.log").read_text().strip().splitlines()
-            raise WanError("the relay did not start: " + (log[-1] if log else "no word"), "\n".join(log[-8:]), 4)
-        time.sleep(0.02)
-    missing = json.loads(ready.read_text())["missing"]
-    lab.notes += [f"the relay runs without {m}" for m in missing]
-
-
-def spawn(lab: Lab, role: str, words: list[str]) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one and that `down` ends; its words go to ROLE.log in the state folder."""
-    with (lab.folder / f"{role}.log").open("wb") as sink:
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True, cwd="/"
-        )
-    _children[process.pid] = process
-    lab.process[role] = (process.pid, system.started(process.pid) or "")
-    lab.save()
-    return process
-
-
-def down(name: str) -> dict[str, Any]:
-    """Remove everything that `up` made. Works after a crash too. Returns what was removed."""
-    with lock(state_root() / ".lock"):
-        lab = load(name)
-        report = _remove(lab)
-    with lock(state_root() / ".allowed.lock"):
-        put_back_allowed()
-    return report
-
-
-def _remove(lab: Lab) -> dict[str, Any]:
-    people = system.inhabitants(lab.namespaces)
-    mine = [pid for pid, when in lab.process.values() if when and system.started(pid) == when]
-    system.end(people)
-    system.end(mine)
-    for pid in mine:
-        child = _children.pop(pid, None)
-        if child is not None:
-            child.wait()
-    there = [space for space in lab.namespaces if os.path.exists(f"{NETNS}/{space}")]
-    for space in there:
-        system.tool(["ip", "netns", "del", space])
-    shutil.rmtree(lab.folder, ignore_errors=True)
-    return {"name": lab.name, "namespaces": there, "processes": len(people) + len(mine)}

@@ -19,7 +19,7 @@ from typing import Any
 
 from ...proto.errors import FarflungError, RunFailed
 from ..children import Child, Children, Ended, Said
-from . import check, lab, lateness, script
+from . import build, check, lab, lateness, script
 from .errors import WanError
 from .lab import Lab
 from .topology import Change, Topology, dns_name
@@ -112,11 +112,11 @@ def _on(topology: str | Topology, fit: Mapping[str, Any]) -> Iterator[Lab]:
         return
     if wanted is None:
         raise WanError(f"the WAN {name} is not up", f"farflung wan up {name}")
-    made = lab.up(wanted, backend)
+    made = build.up(wanted, backend)
     try:
         yield made
     finally:
-        lab.down(made.name)
+        build.down(made.name)
 
 
 def _watch(made: Lab, training: Training, children: Children, show: Show, stop: threading.Event) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from farflung.deploy.wan import files, lab
+from farflung.deploy.wan import build, files, lab
 from farflung.deploy.wan.lab import Lab
 
 _number = itertools.count()
@@ -18,20 +18,20 @@ _number = itertools.count()
 @pytest.fixture
 def wan() -> Iterator[Callable[..., Lab]]:
     """`wan(tables, backend="relay")` builds a lab of this test's own; all of them are gone after the test."""
-    why = lab.why_not()
+    why = build.why_not()
     if why:
         pytest.skip(why)
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         pytest.skip("the relay needs /dev/net/tun")
     made: list[str] = []
 
-    def build(tables: dict[str, Any], backend: str = "relay") -> Lab:
+    def make(tables: dict[str, Any], backend: str = "relay") -> Lab:
         name = f"t{os.getpid()}-{next(_number)}"
         topology = files.parse({**tables, "name": name}, name, "a test")
         made.append(name)
-        return lab.up(topology, backend)
+        return build.up(topology, backend)
 
-    yield build
+    yield make
     for name in made:
         if name in lab.names():
-            lab.down(name)
+            build.down(name)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from farflung.deploy.wan import check, cli, lab, lateness, probe, script, system
+from farflung.deploy.wan import build, check, cli, lab, lateness, probe, script, system
 from farflung.deploy.wan.errors import WanError
 from farflung.deploy.wan.lab import Lab
 from farflung.deploy.wan.topology import GOODPUT, Change
@@ -153,14 +153,14 @@ def test_an_up_that_is_killed_half_way_leaves_nothing_that_down_cannot_find(wan:
     made = wan(PAIR)  # only for its name and the skips
     cli.down(made.name)
     code = (
-        "import os, signal, sys; from farflung.deploy.wan import files, lab\n"
-        "lab._start_relay = lambda made: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"lab.up(files.parse({ {**PAIR, 'name': made.name}!r}, 'x', 'x'), 'relay')\n"
+        "import os, signal, sys; from farflung.deploy.wan import build, files\n"
+        "build._start_relay = lambda made: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"build.up(files.parse({ {**PAIR, 'name': made.name}!r}, 'x', 'x'), 'relay')\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
     assert len(spaces(made)) == 2
     with pytest.raises(WanError, match="is up, or was not taken down"):
-        lab.up(made.topology, "relay")
+        build.up(made.topology, "relay")
     assert len(cli.down(made.name)["namespaces"]) == 2
     assert spaces(made) == []
 
@@ -241,20 +241,20 @@ def test_the_command_from_up_to_down(tmp_path: Path, wan: Wan) -> None:
 def test_a_machine_that_cannot_gets_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(WanError, match="needs root"):
-        lab.choose(None)
+        build.choose(None)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(WanError, match="no backend 'magic'"):
-        lab.choose("magic")
+        build.choose("magic")
     monkeypatch.setattr(shutil, "which", lambda name: f"/sbin/{name}")
     monkeypatch.setattr(system, "has_netem", lambda: True)
-    assert lab.choose(None) == "netem"
-    assert lab.choose("relay") == "relay" if os.path.exists("/dev/net/tun") else True
+    assert build.choose(None) == "netem"
+    assert build.choose("relay") == "relay" if os.path.exists("/dev/net/tun") else True
     monkeypatch.setattr(system, "has_netem", lambda: False)
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(WanError, match="neither sch_netem nor"):
-        lab.choose("auto")
+        build.choose("auto")
     with pytest.raises(WanError, match="no sch_netem"):
-        lab.choose("netem")
+        build.choose("netem")
 
 
 def test_a_run_with_a_bad_job_ends_with_the_jobs_error_and_takes_its_wan_down(wan: Wan, tmp_path: Path) -> None:

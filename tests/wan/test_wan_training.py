@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from farflung.deploy.wan import files, lab
+from farflung.deploy.wan import build, files, lab
 from farflung.deploy.wan.cli import prepare
 from farflung.deploy.wan.run import run
 from farflung.deploy.wan.topology import dns_name
@@ -73,7 +73,7 @@ EXACT = {"mode": "gradient", "codec": "none", "updates": "", "forward": "none", 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Any]:
     """`job(**values)` writes a job file beside real English text (this machine's own licences) and returns its path."""
-    why = lab.why_not() or (None if os.access("/dev/net/tun", os.R_OK | os.W_OK) else "the relay needs /dev/net/tun")
+    why = build.why_not() or (None if os.access("/dev/net/tun", os.R_OK | os.W_OK) else "the relay needs /dev/net/tun")
     if why:
         pytest.skip(why)
     (tmp_path / "text").mkdir()
@@ -162,13 +162,14 @@ def test_bad_day(job: Any) -> None:
     assert losses(events)[-1] < UNIGRAM
 
 
-@pytest.mark.parametrize("topology", ["us-regional", "bad-day"])
-def test_without_a_codec_a_wan_changes_nothing(job: Any, topology: str) -> None:
+@pytest.mark.parametrize(("topology", "scale", "each"), [("us-regional", SCALE, 1), ("bad-day", 1.0, 2)])
+def test_without_a_codec_a_wan_changes_nothing(job: Any, topology: str, scale: float, each: int) -> None:
     """The project's first correctness test, over a WAN: the loss curve is that of one node alone, up to rounding."""
     values = {"steps": 20, **EXACT}
     alone = train("lan", job("alone", stages=1, pipelines=1, nodes=1, **values), scale=1.0, nodes=["lan/0"])
-    each = 2 if topology == "bad-day" else 1
-    spread = train(topology, job("spread", stages=2, pipelines=2, nodes=4, **values), hosts_per_region=each)
+    spread = train(
+        topology, job("spread", stages=2, pipelines=2, nodes=4, **values), scale=scale, hosts_per_region=each
+    )
     assert len(losses(alone)) == len(losses(spread)) == 20
     for one, four in zip(losses(alone), losses(spread), strict=True):
         assert abs(one - four) <= 2e-4 * one

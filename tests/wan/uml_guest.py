@@ -38,7 +38,7 @@ def ping(made, source: str, target: str, count: int = 20) -> dict[str, float]:
 
 
 def main() -> dict[str, object]:
-    from farflung.deploy.wan import check, files, lab, probe
+    from farflung.deploy.wan import build, check, files, probe
     from farflung.deploy.wan.topology import Change
 
     table = {
@@ -46,8 +46,8 @@ def main() -> dict[str, object]:
         "defaults": {"delay_ms": 25, "rate": "50mbit"},
         "congestion": "cubic",
     }
-    found: dict[str, object] = {"chosen": lab.choose(None)}
-    made = lab.up(files.parse(table, "uml", "uml_guest"), "netem")
+    found: dict[str, object] = {"chosen": build.choose(None)}
+    made = build.up(files.parse(table, "uml", "uml_guest"), "netem")
     found["qdiscs"] = subprocess.run(
         ["tc", "-n", made.namespace(0), "qdisc"], capture_output=True, text=True, check=True
     ).stdout
@@ -70,7 +70,7 @@ def main() -> dict[str, object]:
     found["lost"] = 1 - probe.loss(made, (0, 1), 10_000) / 10_000
     made.change(Change(0, "restore", "a->b"))
     found["quick"] = dataclasses.asdict(check.check(made, quick=True))
-    found["down"] = lab.down("uml")
+    found["down"] = build.down("uml")
     return found
 
 
