@@ -13,6 +13,7 @@ from typing import Any
 from .units import bytes_text, count_text, seconds_text, times_text
 
 Event = Mapping[str, Any]
+_STEADY_STEPS = 3
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Story:
     speed: float = 0.0
     sent: int = 0
     dense: int = 0
+    counted: int = 0
     nodes: set[str] = field(default_factory=set)
     view: int = 0
     spare: bool = False
@@ -46,6 +48,7 @@ class Story:
             now = float(event.get("tokens_per_second") or 0.0)
             self.speed = now if not self.speed else 0.9 * self.speed + 0.1 * now
             self.sent += int(event.get("bytes_updates") or 0) + int(event.get("bytes_activations") or 0)
+            self.counted += 1
             self.dense += int(event.get("bytes_dense") or 0)
         elif kind == "eval":
             self.eval_loss = event.get("loss")
@@ -63,8 +66,11 @@ class Story:
 
     @property
     def ratio(self) -> float | None:
-        """How many times fewer bytes went over the wire than fp16 would have; None before anything was sent."""
-        return self.dense / self.sent if self.sent and self.dense else None
+        """How many times fewer bytes went over the wire than fp16 would have.
+
+        None in the first steps: a round in flight is counted in the step in which it is sent, one later.
+        """
+        return self.dense / self.sent if self.sent and self.dense and self.counted >= _STEADY_STEPS else None
 
     def saving(self) -> str:
         """'23x fewer bytes than fp16', or nothing yet."""

@@ -90,7 +90,9 @@ def test_story_adds_up() -> None:
     story = Story()
     for event in ({"event": "joined", "node": "a"}, VIEW, STEP, {**STEP, "step": 8}):
         story.add(event)
-    assert story.step == 8 and story.view == 2 and story.sent == 4000 and story.dense == 200_000
+    assert story.ratio is None
+    story.add({**STEP, "step": 9})
+    assert story.step == 9 and story.view == 2 and story.sent == 6000 and story.dense == 300_000
     assert story.ratio == 50 and story.saving() == "50x fewer bytes than fp16"
     assert "loss 2.500" in story.progress() and "8.19 k tokens/s" in story.progress()
 
