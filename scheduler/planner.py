@@ -121,7 +121,7 @@ def best_candidate(
         first = starts[shape][0]
         keep(_settle(estimator, first, shape.chunks))
     small = len(network) <= 4
-    batches = 60 if small else 240
+    batches = int(numpy.clip(5 * len(network), 24, 240))
     for rank, shape in enumerate(order[:SHAPES_SEARCHED]):
         for start in starts[shape][: 2 if rank else 4]:
             if time.monotonic() > deadline:
@@ -133,7 +133,7 @@ def best_candidate(
         keep(_dropped(estimator, best, shape.chunks, deadline))
     if not small and population:
         shape = min(population, key=lambda key: min(found.value for found in population[key]))
-        for generation in range(12):
+        for generation in range(12 if len(network) > 16 else 3):
             if time.monotonic() > deadline or shape.devices < 4:
                 break
             best = _generation(estimator, population[shape], shape.chunks, random, batches, deadline)
@@ -299,9 +299,7 @@ def why_spare(estimator: Estimator, best: Candidate, now: float) -> dict[str, st
         if not seconds < IMPOSSIBLE / 10:
             reasons[name] = "its links to the nodes that train are missing"
         elif seconds > now * 1.005:
-            reasons[name] = (
-                f"even in its best place ({where}) a step would take {seconds:.3g} s, not {now:.3g} s"
-            )
+            reasons[name] = f"even in its best place ({where}) a step would take {seconds:.3g} s, not {now:.3g} s"
         else:
             reasons[name] = (
                 f"all {count} x {nodes} places are taken by devices at least as fast "

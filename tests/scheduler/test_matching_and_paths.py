@@ -1,6 +1,6 @@
 """Exact parts of the search against brute force."""
 
-from itertools import permutations, pairwise
+from itertools import pairwise, permutations
 
 import numpy
 import pytest

@@ -60,7 +60,10 @@ def test_several_clusters_in_one_file(tmp_path):
     [
         ({"latency_ms": [[1, 40]]}, "latency_ms must be 2 x 2"),
         ({"bandwidth_gbps": [[1, 2, 3], [1, 2]]}, "bandwidth_gbps must be 2 x 2"),
-        ({"latency_ms": [[1, -40], [50, 1]]}, "latency_ms from 'east' to 'west' must be a number of at least 0, not -40"),
+        (
+            {"latency_ms": [[1, -40], [50, 1]]},
+            "latency_ms from 'east' to 'west' must be a number of at least 0, not -40",
+        ),
         ({"bandwidth_gbps": [[None, 1], [1, 1]]}, "bandwidth_gbps from 'east' to 'east'"),
         ({"bandwidth_gbps": [["fast", 1], [1, 1]]}, "not 'fast'"),
         ({"regions": []}, "regions must be a list of names"),
