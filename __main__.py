@@ -159,7 +159,7 @@ def run(
             return run_here(plan, view.show)
     except KeyboardInterrupt:
         output.note("everyone has left; the same command goes on from the newest checkpoint")
-        raise
+        return INTERRUPTED
 
 
 @command(coordinator)
@@ -190,7 +190,7 @@ def start(
     if lifeline:
         _hold_lifeline()
     with screen(output) as view:
-        return serve(
+        status = serve(
             job,
             state,
             listen,
@@ -200,6 +200,9 @@ def start(
             emit=view.show,
             check_codec=_check_codec,
         )
+    if status == INTERRUPTED:
+        output.note("interrupted; the same command goes on from the newest checkpoint")
+    return status
 
 
 @command(app)
@@ -240,18 +243,22 @@ def join(
 
     if lifeline:
         _hold_lifeline()
-    with screen(output) as view:
-        return run_node(
-            address,
-            device=device,
-            name=name,
-            advertise=advertise,
-            listen=listen,
-            allow_code=tuple(allow_code or ()),
-            cache=cache,
-            insecure=insecure,
-            emit=view.show,
-        )
+    try:
+        with screen(output) as view:
+            return run_node(
+                address,
+                device=device,
+                name=name,
+                advertise=advertise,
+                listen=listen,
+                allow_code=tuple(allow_code or ()),
+                cache=cache,
+                insecure=insecure,
+                emit=view.show,
+            )
+    except KeyboardInterrupt:
+        output.note("interrupted; the run has heard a goodbye")
+        return INTERRUPTED
 
 
 def _hold_lifeline() -> None:

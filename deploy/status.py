@@ -91,7 +91,8 @@ def node_row(node: Record, now: float) -> tuple[object, ...]:
     if node.get("doing"):
         does += f": {node['doing']}"
     if not node.get("in", True):
-        does = f"left: {node.get('why') or 'no reason given'}"
+        why = str(node.get("why") or "left")
+        does = why.removeprefix(f"{node.get('node')} ")
     heard = node.get("heard_s")
     if heard is None and node.get("left"):
         ago = f"{seconds_text(max(0.0, now - float(node['left'])))} ago"

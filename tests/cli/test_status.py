@@ -39,7 +39,14 @@ RECORD: dict[str, Any] = {
             "doing": "step 120",
             "address": "10.0.0.1:4000",
         },
-        {"node": "f", "in": False, "role": "left", "left": 940.0, "why": "said goodbye: interrupted", "address": "x:1"},
+        {
+            "node": "f",
+            "in": False,
+            "role": "left",
+            "left": 940.0,
+            "why": "f left: interrupted by its owner",
+            "address": "x:1",
+        },
     ],
     "links": [
         {"from": "a", "to": "b", "latency_s": 0.01, "bandwidth_bps": 1e9},
@@ -70,7 +77,7 @@ def test_everything_that_a_person_asks_is_there() -> None:
         "pipeline 2: c (layers 0-1) -> d (layers 2-3), 3 microbatches a step",
         "spare: e: its uplink would slow the run down",
         "stage 0 of pipeline 1: step 120",
-        "left: said goodbye: interrupted",
+        "  left: interrupted by its owner",
         "slowest link: b -> c, 20 Mbit/s, 0.1 s one way",
         "warning (b): update refused",
     ):
