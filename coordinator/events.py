@@ -64,6 +64,7 @@ def step(row: StepRow, steps: int) -> Event:
         bytes_activations=row.bytes_activations,
         bytes_other=row.bytes_other,
         bytes_dense=row.bytes_dense,
+        bytes_dense_updates=row.bytes_dense_updates,
     )
 
 

@@ -82,6 +82,7 @@ class Progress:
             sum(one.bytes_activations for one in reports),
             sum(one.bytes_other for one in reports),
             sum(one.bytes_dense for one in reports),
+            sum(one.bytes_dense_updates for one in reports),
             json.dumps(notes) if notes else "",
             now,
         )

@@ -365,6 +365,7 @@ class Run:
             bytes_updates=totals["bytes_updates"],
             bytes_activations=totals["bytes_activations"],
             bytes_dense=totals["bytes_dense"],
+            bytes_dense_updates=totals["bytes_dense_updates"],
         )
 
     @property

@@ -31,7 +31,8 @@ create table if not exists views (
     why text, time real);
 create table if not exists steps (
     step integer primary key, view integer, loss real, samples integer, tokens integer, seconds real,
-    bytes_updates integer, bytes_activations integer, bytes_other integer, bytes_dense integer, notes text, time real);
+    bytes_updates integer, bytes_activations integer, bytes_other integer, bytes_dense integer,
+    bytes_dense_updates integer, notes text, time real);
 create table if not exists evals (step integer primary key, loss real, tokens integer, accuracy real, time real);
 create table if not exists checkpoints (step integer primary key, path text, cursor integer, redo text, time real);
 create table if not exists warnings (id integer primary key, time real, node text, message text);
@@ -96,6 +97,7 @@ class StepRow:
     bytes_activations: int
     bytes_other: int
     bytes_dense: int
+    bytes_dense_updates: int
     notes: str
     time: float
 
@@ -270,8 +272,16 @@ class Store:
             db.execute("delete from evals where step > ?", (step,))
 
     def totals(self) -> dict[str, int]:
-        """Sums over all steps: steps, samples, tokens and the four byte counters."""
-        names = ("samples", "tokens", "bytes_updates", "bytes_activations", "bytes_other", "bytes_dense")
+        """Sums over all steps: steps, samples, tokens and the byte counters."""
+        names = (
+            "samples",
+            "tokens",
+            "bytes_updates",
+            "bytes_activations",
+            "bytes_other",
+            "bytes_dense",
+            "bytes_dense_updates",
+        )
         sums = ", ".join(f"coalesce(sum({name}), 0)" for name in names)
         found = self._db.execute(f"select count(*), {sums} from steps").fetchone()
         return dict(zip(("steps", *names), found, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -52,6 +53,8 @@ def run(
         )
     cache = cache or Path.home() / ".cache" / "farflung"
     signal.signal(signal.SIGTERM, _terminate)
+    # Seconds of work that the others would wait for if it came after the join.
+    importlib.import_module("transformers.modeling_utils")
     joined = join(link, measure_device(device), name or "", advertise or "", cache, listen or "")
     emit(
         {

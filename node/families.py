@@ -69,7 +69,13 @@ def fresh_config(model: Any, vocabulary: int, context: int) -> Any:
     _refuse_dropout(float(getattr(model, "dropout", 0.0) or 0.0))
     width, layers, heads = int(model.width), int(model.layers), int(model.heads)
     tie = getattr(model, "tie", None)
-    common = {"vocab_size": vocabulary, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    common = {
+        "vocab_size": vocabulary,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "initializer_range": small_deviation(width),
+    }
     if family.name == "gpt2":
         config = transformers.GPT2Config(
             **common,
@@ -144,6 +150,15 @@ def stored_config(values: Mapping[str, Any], context: int | None, dropout: float
 def gated_width(width: int) -> int:
     """Inner width of a gated MLP: 8/3 of `width` (the parameters of an ungated 4x MLP), rounded up to 64's multiple."""
     return -(-(8 * width) // (3 * 64)) * 64
+
+
+def small_deviation(width: int) -> float:
+    """Standard deviation of fresh matrices, sqrt(2 / (5 width)): Nguyen and Salazar 2019, as GPT-NeoX starts.
+
+    0.023 at width 768, where GPT-2 has 0.02. The families' constant 0.02 makes narrow models learn nothing for
+    hundreds of steps.
+    """
+    return math.sqrt(2 / (5 * width))
 
 
 def initial_deviation(family: Family, name: str, shape: tuple[int, ...], config: Any) -> float:

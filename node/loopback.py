@@ -34,6 +34,7 @@ class LoopbackWire:
 
     def __init__(self, hub: Hub, name: str) -> None:
         self.hub, self.name = hub, name
+        self.doing = ""
         self.view = self.newest = 0
         self.early: list[Event] = []
         self.events: queue.Queue[Event] = queue.Queue()

@@ -36,9 +36,9 @@ class StateServer:
         self._waiting: deque[tuple[str, str]] = deque()
         self._held: dict[str, dict[str, Tensor]] | None = None
 
-    def open(self, state: StageState | None) -> None:
+    def open(self, states: Sequence[StageState]) -> None:
         """This is what the node holds, at the round that the view begins with."""
-        self._held = state.named() if state is not None else {}
+        self._held = _named(states)
         while self._waiting:
             self.request(*self._waiting.popleft())
 
@@ -52,7 +52,12 @@ class StateServer:
         self.send(sender, header, [piece.data.cast("B") for piece in pieces], BULK)
 
 
-def load_state(trainer: Trainer, new: StageState, old: StageState | None, view: control_pb2.View) -> None:
+def _named(states: Sequence[StageState]) -> dict[str, dict[str, Tensor]]:
+    """parameter -> prefix -> view, of all of these."""
+    return {name: vectors for state in reversed(states) for name, vectors in state.named().items()}
+
+
+def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
     """Fill ``new`` with the reference at the view's start, and set x := g.
 
     Raises:
@@ -68,14 +73,14 @@ def load_state(trainer: Trainer, new: StageState, old: StageState | None, view: 
                 if not prefix:
                     values.copy_(initial_weights(trainer.definition, [name], trainer.job.run.seed, weights)[name])
         else:
-            _from_holders(trainer, new, old, view)
+            _from_holders(trainer, new, held, view)
         for section in new.sections.values():
             section.adopt()
 
 
-def _from_holders(trainer: Trainer, new: StageState, old: StageState | None, view: control_pb2.View) -> None:
-    """Copy what this node had in its old place, ask holders for the rest."""
-    here = old.named() if old is not None else {}
+def _from_holders(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
+    """Copy what this node has, ask holders for the rest."""
+    here = _named(held)
     wanted = new.named()
     missing = []
     for name, vectors in wanted.items():
@@ -84,8 +89,6 @@ def _from_holders(trainer: Trainer, new: StageState, old: StageState | None, vie
                 values.copy_(here[name][prefix])
         else:
             missing.append(name)
-    if old is not None:
-        new.optimizer_steps = old.optimizer_steps
     holders = {holder.layer: list(holder.nodes) for holder in view.holders}
     sources = {name: _others(holders, trainer, name) for name in missing}
     _fetch_from_peers(trainer, wanted, sources)

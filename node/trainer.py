@@ -72,6 +72,7 @@ class Trainer:
         self._open_data = open_data
         self.optimizer = make_optimizer(job.train)
         self.state: StageState | None = None
+        self._kept: StageState | None = None
         self.previous: Training | None = None
         """The training of the view before, whose rounds' log and reference peers may still ask for."""
         self.training: Training | None = None
@@ -98,20 +99,24 @@ class Trainer:
             Stopped: with the coordinator's reason; ``failed`` or ``refused`` if it was not the end of the run.
         """
         while True:
+            self.wire.doing = "waits for a view"
             try:
                 self._live(self._wait_for_view())
             except ViewEnds as end:
                 self._flush(end.order)
 
     def _live(self, view: control_pb2.View) -> None:
+        self.wire.doing = f"prepares for view {view.number}"
         self._prepare(view)
+        self.wire.doing = f"waits for the others of view {view.number}"
         self._wait_for(lambda order: order.WhichOneof("kind") == "start" and order.start.view == view.number)
-        self.previous = None
+        self.previous = self._kept = None
         self._tell(view)
         if self.training is not None:
             self.training.run()
             self._finished()
-        while True:  # a spare, or done: answer peers until the next order
+        self.wire.doing = "is a spare" if self.training is None else "is done"
+        while True:  # answer peers until the next order
             self.pump(1.0)
 
     def _tell(self, view: control_pb2.View) -> None:
@@ -215,9 +220,10 @@ class Trainer:
             pending = self.previous.pending()
             if pending is not None:
                 answer.pending.CopyFrom(pending)
-        if self.state is not None:
-            answer.layers.extend(self.state.layers)
-            for name, section in self.state.sections.items():
+        held = self._held()
+        answer.layers.extend(sorted({layer for state in held for layer in state.layers}))
+        if held:
+            for name, section in held[0].sections.items():
                 answer.sections.append(control_pb2.SectionState(section=name, round=section.round, chain=section.chain))
         self.wire.report(control_pb2.Report(flushed=answer))
 
@@ -231,25 +237,25 @@ class Trainer:
         self.wire.enter(view.number, view.members)
         plan = Plan.from_json(view.plan)
         if view.checkpoint >= 0:
-            self.state, self.previous = None, None
+            self.state = self._kept = self.previous = None
         self._catch_up(view)
         self.step = view.step
-        old = self.state
-        self._server.open(old)
-        member = self.name in plan.nodes
-        if not member:
-            new = None
-        elif old is not None and old.same_place(self.definition, plan, self.name):
-            new = old
-        else:
-            new = StageState(self.definition, self.job, plan, self.name, self.optimizer, self.device)
-            load_state(self, new, old, view)
+        held = self._held()
+        self._server.open(held)
+        new: StageState | None = None
+        if self.name in plan.nodes:
+            new = next((state for state in held if state.same_place(self.definition, plan, self.name)), None)
+            if new is None:
+                new = StageState(self.definition, self.job, plan, self.name, self.optimizer, self.device)
+                load_state(self, new, held, view)
         position = Position(view.step, view.cursor, tuple(view.redo))
         round = max((state.round for state in view.sections), default=0)
         if new is not None:
             for section in new.sections.values():
                 section.restart_chain(view.number, round)
             self.training = Training(self, new, plan, position)
+        # Until everybody is prepared, what this node held before may be asked for, now or by the next view.
+        self._kept = next((state for state in held if state is not new), None)
         self.state = new
         prepared = control_pb2.Prepared(view=view.number)
         if new is not None:
@@ -277,9 +283,13 @@ class Trainer:
                         )
                     )
                 )
-                self.state = None
+                self.state = self._kept = self.previous = None
                 return
         previous.end()
+
+    def _held(self) -> list[StageState]:
+        """What this node holds of the model at the present round: its place, and the one before while it moves."""
+        return [state for state in (self.state, self._kept) if state is not None]
 
     def send(self, to: str, header: data_pb2.Header, payload: Payload, priority: int) -> None:
         """Send to a member of this view; what is meant for one that has gone is dropped."""

@@ -107,8 +107,11 @@ class Training:
     def run(self) -> None:
         """Train from the view's first step to the run's last. Raises ViewEnds when the view ends before."""
         self.started = True
+        if self.step >= self.last_step:
+            self._milestones(self.step)  # the view before ended between the last step and what was due there
         while self.step < self.last_step:
             step = self.step + 1
+            self.trainer.wire.doing = f"trains step {step}"
             self._started_at = time.monotonic()
             self._tally = self._compute(step)
             if self.gradient:
@@ -302,6 +305,7 @@ class Training:
         chunks = [ids[i : i + train.microbatch] for i in range(0, len(ids), train.microbatch)]
         if not chunks:
             return
+        self.trainer.wire.doing = f"evaluates after step {step}"
         self.state.use_reference()
         try:
             tally = self.runner.evaluate(step, chunks[self.pipeline :: len(self.plan.pipelines)])
@@ -389,16 +393,17 @@ class Training:
     def _done(self, step: int) -> control_pb2.StepDone:
         """What this node reports of a step that it computed."""
         tally = self._tally
-        dense = 2.0 * tally.activation_elements
+        ring = 0.0  # all-reduce in fp16: 2 (n-1)/n times 2 bytes a parameter leave every member
         for name, link in self.links.items():
             members = len(link.rounds.plan.members)
-            dense += 2 * (members - 1) / members * 2 * self.state.sections[name].layout.numel
+            ring += 2 * (members - 1) / members * 2 * self.state.sections[name].layout.numel
         done = control_pb2.StepDone(
             view=self.trainer.view,
             step=step,
             seconds=time.monotonic() - self._started_at,
             compute_seconds=tally.compute_seconds,
-            bytes_dense=int(dense),
+            bytes_dense=int(ring) + 2 * tally.activation_elements,
+            bytes_dense_updates=int(ring),
             notes=self.trainer.notes(self.outgoing.notes()),
         )
         if self.state.model.is_last:

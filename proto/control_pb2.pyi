@@ -167,7 +167,7 @@ class Fingerprint(_message.Message):
     def __init__(self, section: _Optional[str] = ..., round: _Optional[int] = ..., content: _Optional[int] = ...) -> None: ...
 
 class StepDone(_message.Message):
-    __slots__ = ("view", "step", "loss_sum", "tokens", "samples", "seconds", "compute_seconds", "bytes_updates", "bytes_activations", "bytes_other", "bytes_dense", "notes")
+    __slots__ = ("view", "step", "loss_sum", "tokens", "samples", "seconds", "compute_seconds", "bytes_updates", "bytes_activations", "bytes_other", "bytes_dense", "bytes_dense_updates", "notes")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +179,7 @@ class StepDone(_message.Message):
     BYTES_ACTIVATIONS_FIELD_NUMBER: _ClassVar[int]
     BYTES_OTHER_FIELD_NUMBER: _ClassVar[int]
     BYTES_DENSE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_DENSE_UPDATES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     view: int
     step: int
@@ -191,8 +192,9 @@ class StepDone(_message.Message):
     bytes_activations: int
     bytes_other: int
     bytes_dense: int
+    bytes_dense_updates: int
     notes: str
-    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., bytes_updates: _Optional[int] = ..., bytes_activations: _Optional[int] = ..., bytes_other: _Optional[int] = ..., bytes_dense: _Optional[int] = ..., notes: _Optional[str] = ...) -> None: ...
+    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., bytes_updates: _Optional[int] = ..., bytes_activations: _Optional[int] = ..., bytes_other: _Optional[int] = ..., bytes_dense: _Optional[int] = ..., bytes_dense_updates: _Optional[int] = ..., notes: _Optional[str] = ...) -> None: ...
 
 class EvalDone(_message.Message):
     __slots__ = ("view", "step", "loss_sum", "tokens", "correct", "predictions")
