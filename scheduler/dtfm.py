@@ -164,12 +164,19 @@ class _Annealer:
     ) -> None:
         """Turns of a batch of swaps each; `best` is told every placement that may be a new best."""
         stages, size = self.groups.shape
-        low, accepted = self.value, 0
+        low, accepted, late = self.value, 0, 0.0
+        began = time.monotonic()
         rows = numpy.arange(batch)
         for turn in range(turns):
-            if turn % 8 == 0 and time.monotonic() > deadline:
-                break
-            temperature = heat * self.value * 0.02 ** (turn / turns)
+            if turn % 8 == 0:
+                now = time.monotonic()
+                if now > deadline:
+                    break
+                # Where time is short the temperature falls with the clock, so that the run still ends cold. Where it
+                # is not, the clock has no say, and the same seed gives the same run.
+                spent = (now - began) / max(deadline - began, 1e-9)
+                late = spent if spent > turn / turns + 0.1 else 0.0
+            temperature = heat * self.value * 0.02 ** max(turn / turns, late)
             one, two = random.integers(0, stages, batch), random.integers(0, stages - 1, batch)
             two = two + (two >= one)
             i, j = random.integers(0, size, batch), random.integers(0, size, batch)

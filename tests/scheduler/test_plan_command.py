@@ -1,0 +1,148 @@
+"""What `farflung plan` returns, draws and refuses; jobs as tomllib reads them."""
+
+import json
+import xml.dom.minidom
+from pathlib import Path
+
+import pytest
+import tomllib
+
+from farflung.scheduler import Network, PlanError, Workload, plan
+from farflung.scheduler.cli import run, table
+from farflung.scheduler.codecs import bits_of
+from farflung.scheduler.volunteers import plan_volunteers
+
+JOB = """
+[model]
+family = "gpt2"
+layers = 4
+width = 128
+heads = 4
+context = 128
+[train]
+batch = 32
+microbatch = 4
+[updates]
+codec = "cocktail:random=0.1,top=0.2,bits=4"
+overlap = 1
+[activations]
+forward = "aqsgd:bits=4"
+backward = "int8"
+"""
+CLUSTER = {
+    "regions": ["a", "b"],
+    "devices_per_region": {"a": 3, "b": 2},
+    "latency_ms": [[1, 40], [40, 1]],
+    "bandwidth_gbps": [[1, 0.1], [0.05, 1]],
+}
+
+
+def files(folder):
+    (folder / "cluster.json").write_text(json.dumps(CLUSTER))
+    (folder / "job.toml").write_text(JOB)
+    return folder / "cluster.json", folder / "job.toml"
+
+
+def test_the_object_has_the_promised_keys_and_is_json(tmp_path):
+    cluster, job = files(tmp_path)
+    result = run(cluster, job, time_limit=5, picture=tmp_path / "plan.svg")
+    assert set(result) >= {
+        "pipelines", "stages", "microbatches", "spares", "codecs", "predicted", "dtfm_total_s", "search_s",
+    }  # fmt: skip
+    assert set(result["predicted"]) >= {"step_s", "tokens_per_second", "bubble", "bottleneck"}
+    assert json.loads(json.dumps(result)) == result
+    assert sum(result["microbatches"]) == 8
+    assert len(table(result)) == 1 + len(result["pipelines"])
+    text = (tmp_path / "plan.svg").read_text()
+    xml.dom.minidom.parseString(text)
+    assert "timeline of the simulated step" in text and "bottleneck" in text
+
+
+def test_without_a_job_the_published_model_is_planned(tmp_path):
+    cluster, _ = files(tmp_path)
+    result = run(cluster, stages=2, pipelines=2, time_limit=2)
+    assert result["stages"][-1][1] == 23
+    assert result["dtfm_total_s"] > 0
+
+
+def test_a_job_as_tomllib_gives_it():
+    job = tomllib.loads(JOB)
+    workload = Workload.from_job(job)
+    assert len(workload.layers) == 6
+    assert workload.microbatches == 8 and workload.tied and workload.tokens_per_sample == 128
+    assert workload.parameters == pytest.approx(4 * 12 * 128**2 + 2 * 257 * 128 + 128 * 128, rel=0.02)
+    assert workload.update_bits < 0.2 and workload.activation_bits == pytest.approx(4.1, abs=0.1)
+    network = Network.from_mapping(CLUSTER)
+    assert plan(network, job, time_limit=2).layers == 6
+
+
+def test_a_pretrained_folder_and_other_families(tmp_path):
+    config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+    config |= {"num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 32}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    workload = Workload.from_job({"model": {"pretrained": "model"}}, tmp_path)
+    block = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128 + 2 * 64
+    assert workload.layers[1].parameters == block and not workload.tied
+
+
+@pytest.mark.parametrize(
+    ("job", "says"),
+    [
+        ({"model": {"family": "bert", "layers": 2, "width": 8}}, "unknown model family 'bert'"),
+        ({"model": {"family": "gpt2", "width": 8}}, "needs 'layers'"),
+        ({"model": {"build": "a:b"}}, "built by code"),
+        ({"model": {"pretrained": "nowhere"}}, "can't read"),
+        ({"model": 3}, r"\[model\] of the job must be a table"),
+        ({"model": {"layers": 2, "width": 8}, "train": {"batch": "many"}}, "batch of the job must be a whole number"),
+        ({"model": {"layers": 2, "width": 8}, "train": {"batch": 32, "microbatch": 5}}, "does not divide"),
+        ({"model": {"layers": 2, "width": 8}, "parallel": {"stages": 9}}, "9 stages can't be: the model has 4 layers"),
+        ({"model": {"layers": 2, "width": 8}, "updates": {"codec": "topk:0.1"}}, "is not written name:key=value"),
+    ],
+)
+def test_bad_jobs(job, says):
+    with pytest.raises(PlanError, match=says):
+        Workload.from_job(job)
+
+
+def test_bits_of_codecs():
+    assert bits_of("none", 16) == 16 and bits_of("bf16") == 16
+    assert bits_of("int8") == pytest.approx(8.1, abs=0.1)
+    assert bits_of("cocktail:random=0.1,top=0.2,bits=4") == pytest.approx(0.16, abs=0.02)
+
+
+def test_a_missing_job_file(tmp_path):
+    cluster, _ = files(tmp_path)
+    with pytest.raises(PlanError, match="can't read"):
+        run(cluster, tmp_path / "nowhere.toml")
+
+
+@pytest.fixture
+def benchmarks_importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+
+
+@pytest.mark.usefixtures("benchmarks_importable")
+def test_volunteers_are_planned_in_neighbourhoods():
+    from benchmarks.scale import draw_volunteers, job
+
+    volunteers = draw_volunteers(150)
+    made = plan_volunteers(volunteers, job(150), time_limit=20)
+    assert set(made.nodes) | set(made.spares) == {device.name for device in volunteers.devices}
+    assert sum(made.microbatches) == job(150).microbatches
+    for fractions in made.publishers:
+        assert sum(fractions) == pytest.approx(1)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("benchmarks_importable")
+def test_the_published_measurements_are_predicted():
+    from benchmarks.predict_paper import report
+
+    file = Path("/work/shared/reference/measured_iterations.json")
+    if not file.exists():
+        pytest.skip("the table of measured iterations is not on this machine")
+    result = report(json.loads(file.read_text()))
+    assert result["mean_absolute_error"] <= 0.10
+    assert result["worst"] <= 0.25
+    assert result["lowest_rank_correlation"] >= 0.95
