@@ -3,79 +3,23 @@
 Nothing heavy is imported before a command needs it: ``--help``, ``status`` and ``job init`` answer without torch.
 """
 
-import inspect
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from . import __version__
-from .deploy.output import INTERRUPTED, WRONG, NotYet, Output, error_text
+from .deploy.commands import command, execute, new_app, not_yet, reported
+from .deploy.output import INTERRUPTED, NotYet, Output
 from .proto.errors import FarflungError
 
 _ANSWER_SECONDS = 10.0
-_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
-_LOOK: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "context_settings": _SETTINGS}
 
-
-def _group(text: str) -> typer.Typer:
-    group = typer.Typer(help=text, no_args_is_help=False, invoke_without_command=True, rich_markup_mode=None, **_LOOK)
-
-    @group.callback()
-    def callback(context: typer.Context) -> None:
-        if context.invoked_subcommand is None:
-            typer.echo(context.get_help())
-
-    callback.__doc__ = text
-    return group
-
-
-app = typer.Typer(rich_markup_mode=None, **_LOOK)
-coordinator = _group("Start a run and look after it.")
-job = _group("Job files.")
+app = new_app()
+coordinator = new_app("Start a run and look after it.")
+job = new_app("Job files.")
 app.add_typer(coordinator, name="coordinator")
-
-
-def command(group: typer.Typer, name: str | None = None) -> Callable[[Callable[..., int | None]], Any]:
-    """Register ``body(output, ...)`` as a command of the group; its return value is the exit status, None is 0."""
-
-    def register(body: Callable[..., int | None]) -> Callable[..., int | None]:
-        group.command(name or body.__name__)(_reported(body))
-        return body
-
-    return register
-
-
-def _reported(body: Callable[..., int | None]) -> Callable[..., None]:
-    """The body with the two options that every command has, and with its errors reported in one place."""
-
-    def run(**values: Any) -> None:
-        output = Output(values.pop("as_json"), values.pop("debug"))
-        try:
-            status = body(output, **values)
-        except (typer.Exit, _UsageError):
-            raise
-        except BaseException as error:
-            status = output.fail(error)
-        if status:
-            raise typer.Exit(status)
-
-    parameters = [one for one in inspect.signature(body).parameters.values() if one.name != "output"]
-    parameters += [
-        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-        for key, kind in (("as_json", _Json), ("debug", _Debug))
-    ]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    run.__doc__ = body.__doc__
-    return run
-
-
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # the only public way to it, in all versions of typer
-_Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout; logs go to stderr.")]
-_Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 _State = Annotated[Path | None, typer.Option("--state", help="The run's folder.", show_default="runs/NAME")]
 _Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS anywhere: only for a network that you trust.")]
@@ -96,13 +40,6 @@ def front_door(
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-def _not_yet(**options: object) -> None:
-    """Refuse options of the interface that this version does not have: they are never ignored."""
-    for name, value in options.items():
-        if value is not None and value is not False:
-            raise NotYet(f"--{name.replace('_', '-')} is not supported by this version")
 
 
 def _check_codec(spec: str, role: str) -> None:
@@ -183,7 +120,7 @@ def start(
 
     Prints the line that nodes join with. The same state folder resumes from the newest checkpoint.
     """
-    _not_yet(database=database)
+    not_yet(database=database)
     from .coordinator.serve import serve
     from .deploy.terminal import screen
 
@@ -232,7 +169,7 @@ def join(
 
     Measures the device and the links, gets a stage of the model and trains. Ctrl-C leaves politely.
     """
-    _not_yet(island=island, max_upload=max_upload, max_memory=max_memory, max_disk=max_disk, hours=hours)
+    not_yet(island=island, max_upload=max_upload, max_memory=max_memory, max_disk=max_disk, hours=hours)
     from .deploy.terminal import screen
     from .node.join import find
     from .proto.link import parse_link
@@ -299,15 +236,15 @@ def _later(name: str, text: str) -> None:
     def body(output: Output, target: _Target, node: _Node = None) -> None:
         raise NotYet(f"farflung coordinator {name}", "stop the node with Ctrl-C, or the coordinator with Ctrl-C")
 
-    body.__doc__ = f"{text} (not yet)"
+    body.__doc__ = f"{text} (not yet)."
     command(coordinator, name)(body)
 
 
-_later("drain", "Let a node leave politely.")
-_later("evict", "Remove a node.")
-_later("pause", "Stop training until resume.")
-_later("resume", "Go on training.")
-_later("set", "Change a job value at the next view: KEY=VALUE.")
+_later("drain", "Let a node leave politely")
+_later("evict", "Remove a node")
+_later("pause", "Stop training until resume")
+_later("resume", "Go on training")
+_later("set", "Change a job value at the next view: KEY=VALUE")
 
 
 @command(app)
@@ -482,8 +419,8 @@ def _codecs(output: Output, *, context: typer.Context) -> None:
             show_codecs(output, rows)
 
 
-codecs = typer.Typer(rich_markup_mode=None, **_LOOK)
-codecs.callback(invoke_without_command=True)(_reported(_codecs))
+codecs = new_app()
+codecs.callback(invoke_without_command=True)(reported(_codecs))
 
 
 @command(codecs)
@@ -522,46 +459,9 @@ app.add_typer(job, name="job")
 app.add_typer(codecs, name="codecs")
 
 
-# ---- errors --------------------------------------------------------------------------------
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command and exit with its status; a mistake in the command line is one message and status 2."""
-    words = sys.argv[1:] if arguments is None else arguments
-    try:
-        status = app(words, standalone_mode=False, prog_name="farflung")
-    except _UsageError as error:
-        output = Output(as_json="--json" in words)
-        message, hint = _usage(error)
-        output.event({"event": "error", "message": message, "hint": hint}) if output.json else None
-        output.note(error_text(message, hint))
-        status = WRONG
-    except FarflungError as error:
-        status = Output(as_json="--json" in words).fail(error)
-    except (KeyboardInterrupt, typer.Abort):
-        status = INTERRUPTED
-    sys.exit(status if isinstance(status, int) else 0)
-
-
-def _usage(error: Any) -> tuple[str, str]:
-    """(message, hint) of a mistake in the command line: the nearest right word, or where to look."""
-    import difflib
-
-    message = error.format_message().replace("\n", " ")
-    context = error.ctx
-    path = context.command_path if context is not None else "farflung"
-    hint = f"{path} --help"
-    if message.startswith("No such command"):
-        typed = message.split("'")[1] if "'" in message else ""
-        near = difflib.get_close_matches(typed, list(getattr(context.command, "commands", {})), 1, 0.5)
-        message = f"no such command: {path} {typed}"
-        hint = f"did you mean `{path} {near[0]}`?" if near else hint
-    elif message.startswith("No such option"):
-        options = [name for one in context.command.params for name in one.opts if name.startswith("--")]
-        near = difflib.get_close_matches(error.option_name, options, 1, 0.5)
-        message = f"no such option: {path} {error.option_name}"
-        hint = f"did you mean {near[0]}?" if near else hint
-    return message[:1].lower() + message[1:], hint
+    """Run a command and exit with its status."""
+    sys.exit(execute(app, sys.argv[1:] if arguments is None else arguments))
 
 
 if __name__ == "__main__":
