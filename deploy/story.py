@@ -10,18 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .units import bytes_text, count_text, seconds_text, times_text
+from .savings import Savings
+from .units import bytes_text, count_text, seconds_text
 
 Event = Mapping[str, Any]
-_STEADY_STEPS = 3
 
 
 @dataclass
 class Story:
     """The sum of a run's events so far.
 
-    ``speed`` is tokens per second, smoothed over about ten steps; ``sent`` and ``dense`` are bytes over all steps
-    seen: what the nodes sent, and what ring all-reduce and activations in fp16 would have sent.
+    ``speed`` is tokens per second, smoothed over about ten steps.
     """
 
     steps: int = 0
@@ -29,9 +28,7 @@ class Story:
     loss: float | None = None
     eval_loss: float | None = None
     speed: float = 0.0
-    sent: int = 0
-    dense: int = 0
-    counted: int = 0
+    savings: Savings = field(default_factory=Savings)
     nodes: set[str] = field(default_factory=set)
     view: int = 0
     spare: bool = False
@@ -47,9 +44,7 @@ class Story:
             self.loss = event.get("loss", self.loss)
             now = float(event.get("tokens_per_second") or 0.0)
             self.speed = now if not self.speed else 0.9 * self.speed + 0.1 * now
-            self.sent += int(event.get("bytes_updates") or 0) + int(event.get("bytes_activations") or 0)
-            self.counted += 1
-            self.dense += int(event.get("bytes_dense") or 0)
+            self.savings.add(event)
         elif kind == "eval":
             self.eval_loss = event.get("loss")
         elif kind == "joined":
@@ -64,22 +59,6 @@ class Story:
             self.step = int(event.get("steps") or self.step)
             self.eval_loss = event.get("eval_loss", self.eval_loss)
 
-    @property
-    def ratio(self) -> float | None:
-        """How many times fewer bytes went over the wire than fp16 would have.
-
-        None in the first steps: a round in flight is counted in the step in which it is sent, one later.
-        """
-        return self.dense / self.sent if self.sent and self.dense and self.counted >= _STEADY_STEPS else None
-
-    def saving(self) -> str:
-        """'23x fewer bytes than fp16', or nothing yet."""
-        if self.ratio is None:
-            return ""
-        if self.ratio < 1:
-            return f"{times_text(1 / self.ratio)}x the bytes of fp16"
-        return f"{times_text(self.ratio)}x fewer bytes than fp16"
-
     def progress(self) -> str:
         """The line beside the bar."""
         parts = []
@@ -87,7 +66,7 @@ class Story:
             parts.append(f"loss {self.loss:.3f}")
         if self.speed:
             parts.append(f"{count_text(self.speed)} tokens/s")
-        return "  ".join([*parts, self.saving()]).strip()
+        return "  ".join([*parts, self.savings.text()]).strip()
 
 
 def sentence(event: Event) -> str:

@@ -90,7 +90,7 @@ class PlainScreen(_Screen):
             if now - self._last_step < _QUIET_SECONDS and self.story.step != self.story.steps:
                 return
             self._last_step = now
-            saving = self.story.saving()
+            saving = self.story.savings.text()
             of = f" of {self.story.steps}" if self.story.steps else ""
             line = sentence(event).replace(f"step {event.get('step')}:", f"step {event.get('step')}{of}:", 1)
             self.output.say(line + (f", {saving}" if saving else ""))
@@ -104,8 +104,8 @@ class PlainScreen(_Screen):
                 self._last_notice = line
             if line:
                 self.output.say(line)
-            if kind == "done" and self.story.saving():
-                self.output.say(f"{self.story.saving()}, everything on the wire counted")
+            if kind == "done" and self.story.savings.text():
+                self.output.say(bytes_line(self.story))
 
 
 class RichScreen(_Screen):
@@ -184,12 +184,18 @@ class RichScreen(_Screen):
     def _finish(self, line: str) -> None:
         self._bar.stop()
         self._console.print(f"[bold green]{line}[/]", soft_wrap=True)
-        if self.story.saving():
-            self._console.print(f"[bold]{self.story.saving()}[/], everything on the wire counted")
+        if self.story.savings.text():
+            self._console.print(bytes_line(self.story))
 
     def close(self) -> None:
         """Take the bar away."""
         self._bar.stop()
+
+
+def bytes_line(story: Story) -> str:
+    """What compression saved over the whole run."""
+    detail = story.savings.detail()
+    return f"{story.savings.text()}, everything on the wire counted" + (f": {detail}" if detail else "")
 
 
 def plan_table(event: Event) -> Table:

@@ -90,10 +90,10 @@ def test_story_adds_up() -> None:
     story = Story()
     for event in ({"event": "joined", "node": "a"}, VIEW, STEP, {**STEP, "step": 8}):
         story.add(event)
-    assert story.ratio is None
+    assert story.savings.ratio is None
     story.add({**STEP, "step": 9})
-    assert story.step == 9 and story.view == 2 and story.sent == 6000 and story.dense == 300_000
-    assert story.ratio == 50 and story.saving() == "50x fewer bytes than fp16"
+    assert story.step == 9 and story.view == 2
+    assert story.savings.ratio == 50 and story.savings.text() == "50x fewer bytes than fp16"
     assert "loss 2.500" in story.progress() and "8.19 k tokens/s" in story.progress()
 
 
@@ -153,3 +153,21 @@ def test_units() -> None:
     assert [rate_text(n) for n in (500, 20e6, 1.5e9)] == ["500 bit/s", "20 Mbit/s", "1.5 Gbit/s"]
     assert [seconds_text(n) for n in (0.123, 48, 200, 7500)] == ["0.12 s", "48 s", "3 min 20 s", "2 h 05 min"]
     assert [count_text(n) for n in (950, 12_300, 4.5e6)] == ["950", "12.3 k", "4.5 M"]
+
+
+def test_savings_tell_updates_from_activations() -> None:
+    story = Story()
+    for number in range(40):
+        dense = number < 20
+        story.add(
+            {
+                "event": "step",
+                "step": number + 1,
+                "bytes_updates": 1200 if dense else 10,
+                "bytes_activations": 400,
+                "bytes_dense": 600 + 1000,
+                "bytes_dense_updates": 600,
+            }
+        )
+    assert story.savings.text() == "1.6x fewer bytes than fp16"
+    assert story.savings.detail() == "updates 1.0x as many (60x in the last rounds), activations 2.5x fewer"
