@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from .. import compress
@@ -18,10 +19,14 @@ from ..compress.aqsgd import Receiver, Sender
 from ..proto import data_pb2
 from ..proto.job import Activations
 from .exchange import contribution_of, pieces_of
-from .rounds import Contribution
+from .round_messages import Contribution
 
 Nack = Callable[[int, int, Sequence[int]], None]
 """``nack(step, microbatch, samples)`` asks the sender for samples whole."""
+
+
+NOT_FINITE = Contribution((), (), 0)
+"""What is sent instead of NaN: codecs refuse it, and the stages after must come to drop the step, not to wait."""
 
 
 def stateful(spec: str) -> bool:
@@ -43,20 +48,27 @@ class Outgoing:
         self.backward_codec = compress.make(activations.backward)
         self.plain_codec = compress.make(evaluation_codec(activations))
         self.seed = seed
+        self.trouble = ""
 
     def forward(self, step: int, microbatch: int, samples: Sequence[int], output: Tensor) -> Contribution:
-        """The message with the output [b, ...] of a microbatch."""
+        """The message with the output [b, ...] of a microbatch; without any bytes if it is not finite."""
+        if not self._finite(output, step, "output"):
+            return NOT_FINITE
         if self.sender is not None:
             return contribution_of([self.sender.encode((step, microbatch), samples, output)])
         assert self.forward_codec is not None
         return contribution_of([self.forward_codec.encode(output, seed=self._seed(microbatch, 0), step=step)])
 
     def backward(self, step: int, microbatch: int, gradient: Tensor) -> Contribution:
-        """The message with the gradient of the stage's input."""
+        """The message with the gradient of the stage's input; without any bytes if it is not finite."""
+        if not self._finite(gradient, step, "gradient"):
+            return NOT_FINITE
         return contribution_of([self.backward_codec.encode(gradient, seed=self._seed(microbatch, 1), step=step)])
 
     def plain(self, output: Tensor) -> Contribution:
         """The message with the output of a validation microbatch."""
+        if not self._finite(output, 0, "output"):
+            return NOT_FINITE
         return contribution_of([self.plain_codec.encode(output)])
 
     def again(self, step: int, microbatch: int, samples: Sequence[int]) -> Contribution:
@@ -69,6 +81,12 @@ class Outgoing:
         """The microbatch's gradient has come back: the receiver holds what was sent."""
         if self.sender is not None:
             self.sender.commit((step, microbatch))
+
+    def _finite(self, values: Tensor, step: int, what: str) -> bool:
+        if bool(torch.isfinite(values).all()):
+            return True
+        self.trouble = f"the {what} of step {step} is not finite"
+        return False
 
     def notes(self) -> dict[str, Any]:
         """What a person may want to know of the link."""
@@ -94,9 +112,9 @@ class Incoming:
 
     def forward(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor | None:
         """The output of the stage before; None while samples that this end lacks are asked for again."""
+        if self.receiver is None or not header.sizes:
+            return _decoded(header, payload)
         blob = _only_piece(header, payload)
-        if self.receiver is None:
-            return compress.decode(blob)
         got = self.receiver.receive((header.step, header.microbatch), blob)
         if got.values is None:
             self.nack(header.step, header.microbatch, got.missing)
@@ -104,11 +122,11 @@ class Incoming:
 
     def backward(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:
         """The gradient of this stage's output."""
-        return compress.decode(_only_piece(header, payload))
+        return _decoded(header, payload)
 
     def plain(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:
         """A validation microbatch from the stage before."""
-        return compress.decode(_only_piece(header, payload))
+        return _decoded(header, payload)
 
     def commit(self, step: int, microbatch: int) -> None:
         """The microbatch's gradient goes back, which tells the sender that its message was used."""
@@ -141,6 +159,12 @@ class AqsgdEnds:
         self._receivers = {key: self._receivers.get(key) or Receiver(self.spec)}
         self._receivers[key].rollback_all()
         return self._receivers[key]
+
+
+def _decoded(header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:
+    if not header.sizes:
+        return torch.full(tuple(header.shape), torch.nan)
+    return compress.decode(_only_piece(header, payload))
 
 
 def _only_piece(header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> bytes | memoryview:

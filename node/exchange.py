@@ -12,7 +12,7 @@ import xxhash
 from torch import Tensor
 
 from .. import compress
-from .rounds import Applied, Contribution, Decide, Part, Result, RoundPlan
+from .round_messages import Contribution, Decide, Part, Result, RoundPlan
 from .sections import Section
 
 SEGMENT = 1 << 22
@@ -153,9 +153,8 @@ class Exchange:
 
     # ---- applying --------------------------------------------------------------------------
 
-    def results(self, done: Applied | dict[int, Result], contributions: dict[tuple[int, int], Contribution]) -> Tensor:
-        """The round's update D [numel], the same bits on every member."""
-        found = {result.part: result for result in done.results} if isinstance(done, Applied) else done
+    def results(self, found: dict[int, Result], contributions: dict[tuple[int, int], Contribution]) -> Tensor:
+        """The round's update D [numel], the same bits on every member. ``found``: the result of every part."""
         update = torch.empty_like(self.section.g)
         for part in self.plan.parts:
             result = found[part.index]
@@ -170,11 +169,11 @@ class Exchange:
                 target.copy_(self._decode(result.payload, result.sizes, part, part.publisher))
         return update
 
-    def apply_delta(self, update: Tensor, results: Sequence[Result], own: bool = True) -> None:
+    def apply_delta(self, update: Tensor, results: Sequence[Result]) -> None:
         """g and x move by the update; what of this node's own was counted leaves x."""
         self.section.g.add_(update)
         self.section.x.add_(update)
-        for result in results if own else ():
+        for result in results:
             if self.me in result.contributors:
                 part, sent = self.plan.parts[result.part], self._own[result.part]
                 values = self._decode(sent.payload, sent.sizes, part, self.plan.members[self.me])

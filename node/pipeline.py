@@ -20,6 +20,7 @@ from torch import Tensor
 from ..proto import data_pb2
 from ..scheduler import actions
 from .activations import Incoming, Outgoing
+from .round_messages import Contribution
 from .stage import StageModel
 
 Take = Callable[[int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]]
@@ -103,7 +104,8 @@ class StageRunner:
                 if self.model.is_last:
                     self._score(output, targets, tally)
                 else:
-                    self._send_plain(step, number, output)
+                    encoded = self.outgoing.plain(output)
+                    self._send(self.place.after, data_pb2.EVALUATION, step, number, encoded, output)
         self.model.train()
         return tally
 
@@ -121,8 +123,7 @@ class StageRunner:
             return inputs, self._score(output, targets, tally) * scale
         encoded = self.outgoing.forward(step, microbatch, samples, output.detach())
         tally.activation_elements += output.numel()
-        header = data_pb2.Header(kind=data_pb2.ACTIVATION, step=step, microbatch=microbatch, sizes=encoded.sizes)
-        self.send(self._name(self.place.after), header, encoded.payload)
+        self._send(self.place.after, data_pb2.ACTIVATION, step, microbatch, encoded, output)
         return inputs, output
 
     def _inputs(self, kind: data_pb2.Kind, step: int, microbatch: int, samples: list[int]) -> tuple[Tensor, Tensor]:
@@ -175,26 +176,22 @@ class StageRunner:
             raise RuntimeError(f"stage {self.place.stage} made no gradient of its input")
         encoded = self.outgoing.backward(step, microbatch, inputs.grad)
         tally.activation_elements += inputs.numel()
-        header = data_pb2.Header(
-            kind=data_pb2.ACTIVATION_GRADIENT, step=step, microbatch=microbatch, sizes=encoded.sizes
-        )
-        self.send(self._name(self.place.before), header, encoded.payload)
+        self._send(self.place.before, data_pb2.ACTIVATION_GRADIENT, step, microbatch, encoded, inputs)
         self.incoming.commit(step, microbatch)
 
     # ---- small things ----------------------------------------------------------------------
 
-    def _send_plain(self, step: int, microbatch: int, output: Tensor) -> None:
-        encoded = self.outgoing.plain(output)
-        header = data_pb2.Header(kind=data_pb2.EVALUATION, step=step, microbatch=microbatch, sizes=encoded.sizes)
-        self.send(self._name(self.place.after), header, encoded.payload)
+    def _send(
+        self, to: str | None, kind: data_pb2.Kind, step: int, microbatch: int, encoded: Contribution, values: Tensor
+    ) -> None:
+        if to is None:
+            raise RuntimeError("the pipeline ends here")
+        header = data_pb2.Header(kind=kind, step=step, microbatch=microbatch, sizes=encoded.sizes)
+        if not encoded.sizes:
+            header.shape.extend(values.shape)
+        self.send(to, header, encoded.payload)
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
-
-    @staticmethod
-    def _name(node: str | None) -> str:
-        if node is None:
-            raise RuntimeError("the pipeline ends here")
-        return node

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..proto import data_pb2
 from .exchange import Exchange, received
-from .rounds import (
+from .round_messages import (
     AskContribution,
     AskResult,
     Complete,
@@ -18,11 +18,11 @@ from .rounds import (
     Effect,
     Refuse,
     Result,
-    Rounds,
     SendContribution,
     SendHeld,
     SendResult,
 )
+from .rounds import Rounds
 
 Send = Callable[[str, data_pb2.Header, Sequence[bytes] | memoryview], None]
 Warn = Callable[[str, str], None]

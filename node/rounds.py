@@ -12,121 +12,26 @@ only who is counted, with the digests of what they sent.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+
+from .round_messages import (
+    AskContribution,
+    AskResult,
+    Complete,
+    Contribution,
+    Decide,
+    Effect,
+    Refuse,
+    Result,
+    RoundPlan,
+    SendContribution,
+    SendHeld,
+    SendResult,
+)
 
 KEPT_ROUNDS = 4
 """Applied rounds whose results a node keeps, for members that have not applied them yet."""
 ROUNDS_WITHOUT_DEADLINE = 5
 ASK_AGAIN_SECONDS = 2.0
-
-
-@dataclass(frozen=True)
-class Part:
-    """A contiguous range of the section's flat vector and the member that publishes its result."""
-
-    index: int
-    publisher: str
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
-class RoundPlan:
-    """What a view fixes about a section's rounds."""
-
-    section: str
-    members: tuple[str, ...]
-    weights: tuple[float, ...]
-    parts: tuple[Part, ...]
-    pattern: str
-    patient: bool = False
-    """True in gradient mode: the round waits for every member and only a view change ends the wait."""
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """What a member sent of a part: the bytes, how they are cut, and their digest."""
-
-    payload: Any
-    sizes: tuple[int, ...]
-    digest: int
-
-
-@dataclass(frozen=True)
-class Result:
-    """A publisher's decision about a part: who is counted (indices into members) and, with publishers, the sum."""
-
-    part: int
-    contributors: tuple[int, ...]
-    digests: tuple[int, ...]
-    payload: Any = b""
-    sizes: tuple[int, ...] = ()
-    digest: int = 0
-
-
-@dataclass(frozen=True)
-class SendContribution:
-    to: str
-    round: int
-    chain: int
-    """h of the round before."""
-    part: int
-    contribution: Contribution
-    sender: str
-    """Whose contribution it is: in all-to-all a peer may pass on another's."""
-
-
-@dataclass(frozen=True)
-class SendResult:
-    to: str
-    round: int
-    chain: int
-    result: Result
-
-
-@dataclass(frozen=True)
-class SendHeld:
-    to: str
-    part: int
-
-
-@dataclass(frozen=True)
-class AskResult:
-    to: str
-    part: int
-
-
-@dataclass(frozen=True)
-class AskContribution:
-    to: str
-    part: int
-    sender: int
-
-
-@dataclass(frozen=True)
-class Decide:
-    """This node publishes the part: sum what these members sent, then call ``decided``."""
-
-    part: int
-    contributions: tuple[tuple[int, Contribution], ...]
-
-
-@dataclass(frozen=True)
-class Complete:
-    """Every result is here and none can be lost: the round may be applied."""
-
-    round: int
-
-
-@dataclass(frozen=True)
-class Refuse:
-    """A message that must not count. ``why`` names what was wrong with it."""
-
-    sender: str
-    why: str
-
-
-Effect = SendContribution | SendResult | SendHeld | AskResult | AskContribution | Decide | Complete | Refuse
 
 
 @dataclass

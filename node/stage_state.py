@@ -11,7 +11,7 @@ from ..proto.job import Job
 from ..scheduler import Plan
 from .models import ModelDefinition
 from .optimizers import Optimizer
-from .rounds import Part, RoundPlan
+from .round_messages import Part, RoundPlan
 from .sections import Layout, Section
 from .stage import StageModel
 

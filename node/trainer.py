@@ -209,7 +209,7 @@ class Trainer:
         self.wire.leave_view()
         self._orders.clear()
         if self.training is not None:
-            self.training.finish_committed()
+            self.training.mode.finish_committed()
         answer = control_pb2.Flushed(view=flush.view, step=self.step)
         if self.training is not None and self.training.started:
             self.previous = self.training  # a view that never started leaves nothing to finish; keep the one before
@@ -264,28 +264,18 @@ class Trainer:
 
     def _catch_up(self, view: control_pb2.View) -> None:
         """Finish what the old view agreed on: the committed step, the rounds that some member has applied."""
-        previous = self.previous
-        if previous is None:
+        if self.previous is None:
             return
-        if previous.gradient and view.step == self.step + 1 and previous.ready_step == view.step:
-            previous.commit_late(view.norm)
+        mode = self.previous.mode
         targets = {state.section: state.round for state in view.sections}
         deadline = time.monotonic() + CATCH_UP_SECONDS
-        while behind := previous.behind(targets):
-            if not previous.gradient:
-                previous.chase(behind)
-                self.pump(0.1)
-            if previous.gradient or time.monotonic() > deadline:
-                self.wire.report(
-                    control_pb2.Report(
-                        warning=control_pb2.Warning(
-                            node=self.name, message="results of the last round were not to be had: takes a peer's state"
-                        )
-                    )
-                )
+        while not mode.catch_up(view.step, view.norm, targets):
+            if self.previous.gradient or time.monotonic() > deadline:
+                self.warn(self.name, "results of the last round were not to be had: takes a peer's state")
                 self.state = self._kept = self.previous = None
                 return
-        previous.end()
+            self.pump(0.1)
+        mode.end()
 
     def _held(self) -> list[StageState]:
         """What this node holds of the model at the present round: its place, and the one before while it moves."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from ..proto import control_pb2, data_pb2
 from ..proto.sampling import Position, assign, sample_ids
@@ -18,11 +17,11 @@ from .activations import Incoming, Outgoing
 from .checkpoints import shard_of
 from .commit import Commit
 from .exchange import Exchange
-from .optimizers import clip_factor, learning_rate, squared_norm
+from .modes import DeltaMode, GradientMode, Mode
+from .optimizers import clip_factor, learning_rate
 from .pipeline import Place, StageRunner, Tally
 from .round_link import RoundLink
-from .rounds import Result, Rounds
-from .sections import Section
+from .rounds import Rounds
 from .stage_state import StageState, round_plan
 
 if TYPE_CHECKING:
@@ -77,11 +76,10 @@ class Training:
                     self._send_round,
                     trainer.warn,
                 )
-        self._in_flight = False
-        self._apply_at = 0
         self._tally = Tally()
+        self._told: set[str] = set()
         self._started_at = 0.0
-        self._updates: dict[str, tuple[Tensor, tuple[Result, ...]]] = {}
+        self.mode: Mode = GradientMode(self) if self.gradient else DeltaMode(self)
         before, after = plan.neighbours(trainer.name)
         first, last = plan.stages[state.index]
         self.outgoing = Outgoing(job.activations, job.run.seed, trainer.ends.sender(after, last + 1))
@@ -107,22 +105,30 @@ class Training:
     def run(self) -> None:
         """Train from the view's first step to the run's last. Raises ViewEnds when the view ends before."""
         self.started = True
-        if self.step >= self.last_step:
-            self._milestones(self.step)  # the view before ended between the last step and what was due there
+        if self.step >= self.last_step:  # the view before ended between the last step and what was due there
+            self.mode.settle()
+            self._milestones(self.step)
         while self.step < self.last_step:
             step = self.step + 1
             self.trainer.wire.doing = f"trains step {step}"
             self._started_at = time.monotonic()
             self._tally = self._compute(step)
-            if self.gradient:
-                self._finish_gradient(step)
-            else:
-                self._finish_delta(step)
+            self._tell_troubles(step)
+            self.mode.finish(step)
             self.trainer.pump()
             self._milestones(step)
-        if self._in_flight:
-            self._apply_round()  # the last round of the run has no next step to hide behind
-            self._milestones(self.step, again=True)
+
+    def _tell_troubles(self, step: int) -> None:
+        """Say what a person should know of this step's numbers, each thing once a view."""
+        troubles = {"activations": self.outgoing.trouble}
+        if not math.isfinite(self._tally.loss_sum):
+            troubles["loss"] = f"the loss of step {step} is not finite"
+        if step * self.job.train.batch > 1.5 * self.trainer.facts.samples:  # nobody has seen a sample before that
+            troubles["codec"] = self.outgoing.verdict() or ""
+        for kind, trouble in troubles.items():
+            if trouble and kind not in self._told:
+                self._told.add(kind)
+                self.trainer.warn(self.trainer.name, f"stage {self.state.index}: {trouble}")
 
     def _compute(self, step: int) -> Tally:
         """Forward and backward of this pipeline's share of the step."""
@@ -139,124 +145,20 @@ class Training:
         self.state.zero_gradients()
         return self.runner.step(step, microbatches, scale)
 
-    # ---- gradient mode ---------------------------------------------------------------------
+    # ---- what both modes need ----------------------------------------------------------------
 
-    def _finish_gradient(self, step: int) -> None:
-        """Average the gradient, agree that everybody has it, take the same optimiser step everywhere."""
-        for link in self.links.values():
-            link.begin()
-        self._wait(lambda: all(link.complete for link in self.links.values()))
-        square = 0.0
-        for name, section in self.state.sections.items():
-            if name in self.links:
-                update, results = self.links[name].update()
-                section.grad.copy_(update)
-                self._updates[name] = (update, results)
-                if self.links[name].rounds.plan.members[0] == self.trainer.name:
-                    square += squared_norm(section.grad)
-            else:
-                square += squared_norm(section.grad)
-        self._agree(step, square)
-        self._apply_gradient(step, self.commit.norm)
-
-    def _apply_gradient(self, step: int, norm: float) -> None:
-        """The step is committed: nothing from here on can fail or wait."""
+    def optimise(self, count: int, step: int, norm: float) -> None:
+        """One optimiser step of every section, ``count``-th with these moments, clipped by the global ``norm``."""
         train = self.job.train
-        finite = math.isfinite(norm)
-        if finite:
-            rate = learning_rate(train, step, self.trainer.facts.steps)
-            factor = clip_factor(norm, train.clip)
-            for name, section in self.state.sections.items():
-                if factor != 1.0:
-                    section.grad.mul_(factor)
-                self._optimise(name, section, step, rate)
-        elif self.trainer.name == self.commit.committer:
-            self.trainer.warn("", f"step {step} had a gradient that is not finite: no node applied it")
+        rate = learning_rate(train, step, self.trainer.facts.steps)
+        factor = clip_factor(norm, train.clip)
         for name, section in self.state.sections.items():
-            if name in self.links:
-                if finite:
-                    self.links[name].exchange.commit_gradient()
-                self.links[name].finish(self._updates[name][1], self.job.updates.block)
-            else:
-                section.round += 1
-        self._updates = {}
-        self._stepped(step)
+            if factor != 1.0:
+                section.grad.mul_(factor)
+            self.trainer.optimizer.step(section.x, section.grad, section.moments, count, rate, self.state.decay[name])
 
-    def finish_committed(self) -> None:
-        """The view ends, but the commit point of the step in work has passed: it is finished all the same."""
-        step = self.step + 1
-        if self.ready_step == step == self.commit.step:
-            if self.gradient:
-                self._apply_gradient(step, self.commit.norm)
-            else:
-                self._local_step(step, self.commit.norm)
-
-    def commit_late(self, norm: float) -> None:
-        """Another member had seen the commit of the step that this node was ready for when the view ended."""
-        self.commit.committed(self.step + 1, norm)
-        self._apply_gradient(self.step + 1, norm)
-
-    def pending(self) -> control_pb2.StepDone | None:
-        """The report of a step that this node is ready for without knowing whether it is committed."""
-        return self._done(self.ready_step) if self.gradient and self.ready_step > self.step else None
-
-    # ---- delta mode ------------------------------------------------------------------------
-
-    def _finish_delta(self, step: int) -> None:
-        """A local optimiser step; a round begins every ``every`` steps and is applied ``overlap`` steps later."""
-        updates = self.job.updates
-        square = sum(squared_norm(section.grad) for section in self.state.sections.values())
-        self._agree(step, square)
-        if self._in_flight and step >= self._apply_at:
-            self._apply_round()
-        self._local_step(step, self.commit.norm)
-        if step % updates.every == 0 or step == self.last_step:
-            if self._in_flight:
-                self._apply_round()
-            for link in self.links.values():
-                link.begin()
-            self._in_flight, self._apply_at = True, step + updates.overlap
-            if updates.overlap == 0:
-                self._apply_round()
-
-    def _local_step(self, step: int, norm: float) -> None:
-        """The pipeline's step was committed: every node of it moves its x."""
-        train = self.job.train
-        if math.isfinite(norm):
-            rate = learning_rate(train, step, self.trainer.facts.steps)
-            factor = clip_factor(norm, train.clip)
-            self.state.optimizer_steps += 1
-            for name, section in self.state.sections.items():
-                if factor != 1.0:
-                    section.grad.mul_(factor)
-                self._optimise(name, section, self.state.optimizer_steps, rate)
-        elif self.trainer.name == self.commit.committer:
-            why = f"step {step} of pipeline {self.pipeline} had a gradient that is not finite: dropped"
-            self.trainer.warn(self.trainer.name, why)
-        self._stepped(step)
-
-    def _apply_round(self) -> None:
-        """Wait for the round in flight and move g and x by it."""
-        self._wait(lambda: all(link.complete for link in self.links.values()))
-        for name, section in self.state.sections.items():
-            if name in self.links:
-                self._apply_link(self.links[name])
-            else:
-                section.g.copy_(section.x)
-                section.round += 1
-        self._in_flight = False
-
-    def _apply_link(self, link: RoundLink) -> None:
-        update, results = link.update()
-        link.exchange.apply_delta(update, results)
-        link.finish(results, self.job.updates.block)
-
-    # ---- common ----------------------------------------------------------------------------
-
-    def _optimise(self, name: str, section: Section, count: int, rate: float) -> None:
-        self.trainer.optimizer.step(section.x, section.grad, section.moments, count, rate, self.state.decay[name])
-
-    def _stepped(self, step: int) -> None:
+    def stepped(self, step: int) -> None:
+        """The step is finished on this node."""
         self.step = self.trainer.step = step
         self.trainer.wire.report(control_pb2.Report(step=self._done(step)))
         tally = self._tally
@@ -264,7 +166,7 @@ class Training:
         seconds = time.monotonic() - self._started_at
         self.trainer.emit({"event": "step", "time": time.time(), "step": step, "seconds": seconds, **loss})
 
-    def _agree(self, step: int, square: float) -> None:
+    def agree(self, step: int, square: float) -> None:
         """The commit point: returns when every member was ready for the step."""
         self.ready_step = step
         commit = self.commit
@@ -274,25 +176,21 @@ class Training:
         else:
             header = data_pb2.Header(kind=data_pb2.READY, step=step, value=square)
             self.trainer.send(commit.committer, header, b"", URGENT)
-        self._wait(lambda: commit.step >= step)
+        self.wait(lambda: commit.step >= step)
 
     def _tell_commit(self) -> None:
         for name in self.commit.others:
             header = data_pb2.Header(kind=data_pb2.COMMIT, step=self.commit.step, value=self.commit.norm)
             self.trainer.send(name, header, b"", URGENT)
 
-    def _wait(self, done: Any) -> None:
+    def wait(self, done: Callable[[], bool]) -> None:
+        """Handle what arrives until ``done``. Raises ViewEnds."""
         while not done():
             self.trainer.pump(0.05)
 
-    def _milestones(self, step: int, again: bool = False) -> None:
-        """Evaluation and checkpoint where they are due: always at the boundary of a step, with g of one round.
-
-        ``again``: the last round was applied after the last step, so what was due there is due with it.
-        """
+    def _milestones(self, step: int) -> None:
+        """Evaluation and checkpoint where they are due: always at the boundary of a step, with g of one round."""
         train, last = self.job.train, step == self.last_step
-        if last and self._in_flight and not again:
-            return
         if last or (train.eval_every and step % train.eval_every == 0):
             self._evaluate(step)
         if last or (self.job.checkpoint.every and step % self.job.checkpoint.every == 0):
@@ -359,36 +257,11 @@ class Training:
         for link in self.links.values():
             link.tick()
 
-    # ---- after the view --------------------------------------------------------------------
+    # ---- reports ---------------------------------------------------------------------------
 
-    def behind(self, targets: dict[str, int]) -> list[str]:
-        """Sections of which some member has applied a round that this node has not."""
-        sections = self.state.sections
-        for name in sections:
-            link = self.links.get(name)
-            if link is None and sections[name].round < targets.get(name, 0):
-                # Alone in the section: there is nobody to be behind of.
-                sections[name].round = targets[name]
-        return [name for name, section in sections.items() if section.round < targets.get(name, 0)]
-
-    def chase(self, behind: Iterable[str]) -> None:
-        """Ask for the results that these sections lack; apply what has come."""
-        for name in behind:
-            link = self.links[name]
-            if link.rounds.open is None:
-                link.begin()
-            if link.complete:
-                self._apply_link(link)
-            elif link.rounds.open is not None:
-                link.rounds.open.asked = -math.inf
-                link.tick()
-
-    def end(self) -> None:
-        """The view is over for this node: rounds still open are void, and publishers keep what they had lost."""
-        for link in self.links.values():
-            link.rounds.open = None
-            link.exchange.fold_errors()
-        self._in_flight = False
+    def pending(self) -> control_pb2.StepDone | None:
+        """The report of a step that this node is ready for without knowing whether it is committed."""
+        return self._done(self.ready_step) if self.gradient and self.ready_step > self.step else None
 
     def _done(self, step: int) -> control_pb2.StepDone:
         """What this node reports of a step that it computed."""
@@ -407,5 +280,7 @@ class Training:
             notes=self.trainer.notes(self.outgoing.notes()),
         )
         if self.state.model.is_last:
-            done.loss_sum, done.tokens, done.samples = tally.loss_sum, tally.tokens, tally.samples
+            done.samples = tally.samples
+            if math.isfinite(tally.loss_sum):  # else there is no loss to speak of
+                done.loss_sum, done.tokens = tally.loss_sum, tally.tokens
         return done

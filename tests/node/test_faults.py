@@ -81,6 +81,33 @@ def test_a_gradient_that_is_not_finite_is_applied_nowhere(mode, updates):
             assert bool(torch.isfinite(section.x).all() and torch.isfinite(section.g).all())
 
 
+def test_an_activation_that_is_not_finite_drops_the_step_and_names_the_stage():
+    job = job_of(activations={"forward": "aqsgd:bits=4", "backward": "int8"}, epochs=6)
+
+    def break_output(hub):
+        trainer = hub.trainers["c"]
+        make = trainer._prepare
+
+        def prepare(view):
+            make(view)
+            forward = trainer.training.outgoing.forward
+
+            def broken(step, microbatch, samples, output):
+                return forward(step, microbatch, samples, output * (float("nan") if step == 7 else 1.0))
+
+            trainer.training.outgoing.forward = broken
+
+        trainer._prepare = prepare
+
+    hub, _, _ = start(job, before=break_output)
+    outcome = hub.finish(PLAN.nodes)
+    assert not hub.errors
+    assert any("c: stage 0: the output of step 7 is not finite" in warning for warning in outcome.warnings)
+    assert any("step 7 had a gradient that is not finite" in warning for warning in outcome.warnings)
+    assert outcome.losses[30] < outcome.losses[1]
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
 def test_int8_gradients_with_error_feedback_stay_close_to_the_plain_loop():
     job = job_of(updates={"codec": "int8"})
     hub, facts, data = start(job)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from farflung.node.exchange import Exchange
 from farflung.node.round_link import RoundLink
-from farflung.node.rounds import Contribution, Decide, Part, Refuse, Result, RoundPlan, Rounds
+from farflung.node.round_messages import Contribution, Decide, Part, Refuse, Result, RoundPlan
+from farflung.node.rounds import Rounds
 from farflung.node.sections import Layout, Section
 from farflung.proto import data_pb2
 

@@ -1,0 +1,201 @@
+"""How a step ends: with one optimiser step of everybody (``gradient``), or with a local step and rounds (``delta``).
+
+Both have a commit point (node/commit.py). Nothing that must be atomic changes before it, and after it nothing waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from .optimizers import squared_norm
+from .round_link import RoundLink
+from .round_messages import Result
+
+if TYPE_CHECKING:
+    from .training import Training
+
+
+class Mode(Protocol):
+    """What a training does with the gradients of a step, and with what is open when the view ends."""
+
+    def finish(self, step: int) -> None:
+        """The gradients of the step are complete on this node. Raises ViewEnds while it waits for others."""
+
+    def finish_committed(self) -> None:
+        """The view ends, but the commit point of the step in work has passed: it is finished all the same."""
+
+    def catch_up(self, step: int, norm: float, targets: dict[str, int]) -> bool:
+        """After the view: take one more thing that some member has finished; False while something is missing."""
+
+    def settle(self) -> None:
+        """The view begins after the last step: finish what its end broke off."""
+
+    def end(self) -> None:
+        """The view is over for this node."""
+
+
+class GradientMode:
+    """Every step the group averages gradients, and every node takes the same optimiser step: x is g."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self._results: dict[str, tuple[Result, ...]] = {}
+
+    def finish(self, step: int) -> None:
+        """Average the gradient, agree that everybody has it, take the step."""
+        training, links = self.training, self.training.links
+        for link in links.values():
+            link.begin()
+        training.wait(lambda: all(link.complete for link in links.values()))
+        square = 0.0
+        for name, section in training.state.sections.items():
+            first = True
+            if name in links:
+                update, self._results[name] = links[name].update()
+                section.grad.copy_(update)
+                first = links[name].rounds.plan.members[0] == training.trainer.name
+            if first:  # each section is counted by one of its members
+                square += squared_norm(section.grad)
+        training.agree(step, square)
+        self._apply(step, training.commit.norm)
+
+    def _apply(self, step: int, norm: float) -> None:
+        training = self.training
+        finite = math.isfinite(norm)
+        if finite:
+            training.optimise(step, step, norm)
+        elif training.trainer.name == training.commit.committer:
+            training.trainer.warn("", f"step {step} had a gradient that is not finite: no node applied it")
+        for name, section in training.state.sections.items():
+            if name in training.links:
+                if finite:
+                    training.links[name].exchange.commit_gradient()
+                training.links[name].finish(self._results[name], training.job.updates.block)
+            else:
+                section.round += 1
+        training.stepped(step)
+
+    def finish_committed(self) -> None:
+        training = self.training
+        if training.ready_step == training.commit.step == training.step + 1:
+            self._apply(training.commit.step, training.commit.norm)
+
+    def catch_up(self, step: int, norm: float, targets: dict[str, int]) -> bool:
+        """Another member had seen the commit of the step that this node was ready for when the view ended."""
+        training = self.training
+        if step == training.step + 1 == training.ready_step:
+            training.commit.committed(step, norm)
+            self._apply(step, norm)
+        return step == training.step
+
+    def settle(self) -> None:
+        """A step is whole or did not happen: there is nothing to finish."""
+
+    def end(self) -> None:
+        for link in self.training.links.values():
+            link.rounds.open = None
+
+
+class DeltaMode:
+    """Local optimiser steps on x; every ``every`` steps a round of encoded x - g moves g."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self._in_flight = False
+        self._apply_at = 0
+
+    def finish(self, step: int) -> None:
+        """A local step; a round begins every ``every`` steps and is applied ``overlap`` steps later."""
+        training, updates = self.training, self.training.job.updates
+        training.agree(step, sum(squared_norm(section.grad) for section in training.state.sections.values()))
+        if self._in_flight and step >= self._apply_at:
+            self._apply_round()
+        self._local_step(step, training.commit.norm)
+        last = step == training.last_step
+        if step % updates.every == 0 or last:
+            self._begin_round(step + updates.overlap)
+        if self._in_flight and (updates.overlap == 0 or last):
+            self._apply_round()  # the last round of a run has no next step to hide behind
+
+    def _begin_round(self, apply_at: int) -> None:
+        """Send x - g on its way; it is applied in step ``apply_at``, before the optimiser."""
+        if self._in_flight:
+            self._apply_round()
+        for link in self.training.links.values():
+            link.begin()
+        self._in_flight, self._apply_at = True, apply_at
+
+    def _local_step(self, step: int, norm: float) -> None:
+        """The pipeline's step was committed: every node of it moves its x."""
+        training = self.training
+        if math.isfinite(norm):
+            training.state.optimizer_steps += 1
+            training.optimise(training.state.optimizer_steps, step, norm)
+        elif training.trainer.name == training.commit.committer:
+            why = f"step {step} of pipeline {training.pipeline} had a gradient that is not finite: dropped"
+            training.trainer.warn(training.trainer.name, why)
+        training.stepped(step)
+
+    def _apply_round(self) -> None:
+        """Wait for the round in flight and move g and x by it."""
+        training, links = self.training, self.training.links
+        training.wait(lambda: all(link.complete for link in links.values()))
+        for name, section in training.state.sections.items():
+            if name in links:
+                self._apply(links[name])
+            else:
+                section.g.copy_(section.x)
+                section.round += 1
+        self._in_flight = False
+
+    def _apply(self, link: RoundLink) -> None:
+        update: Tensor
+        update, results = link.update()
+        link.exchange.apply_delta(update, results)
+        link.finish(results, self.training.job.updates.block)
+
+    def finish_committed(self) -> None:
+        training = self.training
+        if training.ready_step == training.commit.step == training.step + 1:
+            self._local_step(training.commit.step, training.commit.norm)
+
+    def catch_up(self, step: int, norm: float, targets: dict[str, int]) -> bool:
+        """Ask for the results that sections lack; apply what has come."""
+        behind = self._behind(targets)
+        for name in behind:
+            link = self.training.links[name]
+            if link.rounds.open is None:
+                link.begin()
+            if link.complete:
+                self._apply(link)
+            elif link.rounds.open is not None:
+                link.rounds.open.asked = -math.inf
+                link.tick()
+        return not behind
+
+    def settle(self) -> None:
+        """The run's last round was broken off: once more, for what is still in x - g."""
+        self._begin_round(self.training.step)
+        self._apply_round()
+
+    def _behind(self, targets: dict[str, int]) -> Iterable[str]:
+        """Sections of which some member has applied a round that this node has not."""
+        late = []
+        for name, section in self.training.state.sections.items():
+            if section.round < targets.get(name, 0):
+                if name in self.training.links:
+                    late.append(name)
+                else:
+                    section.round = targets[name]  # alone in the section: there is nobody to be behind of
+        return late
+
+    def end(self) -> None:
+        """Rounds still open are void, and publishers keep what their encodings have lost."""
+        for link in self.training.links.values():
+            link.rounds.open = None
+            link.exchange.fold_errors()
+        self._in_flight = False
