@@ -183,15 +183,14 @@ class _Annealer:
             trial = numpy.repeat(self.groups[None], batch, axis=0)
             trial[rows, one, i], trial[rows, two, j] = self.groups[two, j], self.groups[one, i]
             hops = numpy.repeat(self.hops[None], batch, axis=0)
-            for hop in (one - 1, one, two - 1, two):
-                inside = numpy.flatnonzero((hop >= 0) & (hop < stages - 1))
-                at = hop[inside]
-                hops[inside, at] = self.pairs(trial[inside, at], trial[inside, at + 1])
+            near = numpy.concatenate([one - 1, one, two - 1, two])
+            inside = numpy.flatnonzero((near >= 0) & (near < stages - 1))
+            row, at = inside % batch, near[inside]
+            hops[row, at] = self.pairs(trial[row, at], trial[row, at + 1])
             data = numpy.repeat(self.data[None], batch, axis=0)
-            for which in (one, two):
-                group = trial[rows, which]
-                square = self.model.data[group[:, :, None], group[:, None, :]]
-                data[rows, which] = 2 * square.sum(axis=2).max(axis=1)
+            both = numpy.concatenate([rows, rows]), numpy.concatenate([one, two])
+            group = trial[both]
+            data[both] = 2 * self.model.data[group[:, :, None], group[:, None, :]].sum(axis=2).max(axis=1)
             values = self.values(hops, data)
             allowance = -temperature * numpy.log(random.random(batch) + 1e-300)
             gain = values - self.value - allowance
@@ -289,7 +288,7 @@ def search_dtfm(
     pipelines: int,
     deadline: float,
     seed: int,
-    turns: int = 1500,
+    turns: int = 1200,
     watch: Callable[[float], None] | None = None,
 ) -> DtfmCost:
     """The partition of least TOTAL that was found: constructions, annealed, then crossovers of the best, annealed."""
@@ -324,7 +323,7 @@ def search_dtfm(
 
     # The best construction is worth several runs, as each ends in another valley; then the next best ones.
     start = population[0][1]
-    for heat in (HEAT, 2 * HEAT, HEAT):
+    for heat in (2 * HEAT, HEAT, 2 * HEAT):
         if time.monotonic() > deadline:
             break
         population.append(improved(start, heat, turns))

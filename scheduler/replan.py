@@ -191,9 +191,9 @@ def _nearest(estimator: Estimator, current: Plan, deadline: float) -> list[Candi
     base = options[0]
     taken = {device for row in base for device in row}
     left = [device for device in free if device not in taken]
-    if workload.pipelines is None:
+    if workload.pipelines is None or len(base) < workload.pipelines:
         grown = list(base)
-        while len(left) >= nodes and len(grown) < workload.microbatches:
+        while len(left) >= nodes and len(grown) < (workload.pipelines or workload.microbatches):
             grown = [*grown, left[:nodes]]
             left = left[nodes:]
             options.append(grown)
