@@ -186,10 +186,8 @@ def anytime(limit: float, quiet: bool) -> Table:
         watch = Stopwatch()
         history: list[tuple[Any, float, float]] = []
 
-        def told(
-            found: Any, watch: Stopwatch = watch, estimator: Estimator = estimator, history: list[Any] = history
-        ) -> None:
-            history.append((candidate_seconds(estimator, found), *watch.read()))
+        def told(found: Any, watch: Stopwatch = watch, history: list[Any] = history) -> None:
+            history.append((found, *watch.read()))
 
         allowed = max(limit, 1.5 * target)
         best_candidate(network, workload, time.monotonic() + allowed, 0, watch=told)

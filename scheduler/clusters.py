@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 
 from .errors import PlanError
-from .network import DEFAULT_TFLOPS, Device, Matrix, Network
+from .network import DEFAULT_TFLOPS, Device, Matrix, Network, components
 from .workload import load_json
 
 if sys.version_info >= (3, 11):
@@ -61,13 +61,21 @@ def network_of(cluster: Mapping[str, Any], where: str) -> Network:
     bandwidth = _matrix(cluster, "bandwidth_gbps", regions, counts, where) * 1e9
     home = numpy.array([regions.index(device.region) for device in devices])
     square = numpy.ix_(home, home)
-    return Network(
+    network = Network(
         devices,
         latency[square],
         bandwidth[square],
         site_upload=_sites(cluster, "site_upload_gbps", regions, where),
         site_download=_sites(cluster, "site_download_gbps", regions, where),
     )
+    parts = components(network)
+    if len(parts) > 1:
+        one, two = (network.names[part[0]] for part in parts[:2])
+        raise PlanError(
+            f"{where}: the network falls into {len(parts)} parts with no link between them both ways: "
+            f"{one!r} and {two!r} are in different ones"
+        )
+    return network
 
 
 def _devices(cluster: Mapping[str, Any], regions: list[str], where: str) -> list[Device]:

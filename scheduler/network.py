@@ -261,3 +261,20 @@ def _check_device(device: Device) -> None:
             raise PlanError(f"device {device.name!r}: {what} must be above 0, not {value}")
     if device.price is not None and not device.price >= 0:
         raise PlanError(f"device {device.name!r}: price must not be negative, not {device.price}")
+
+
+def components(network: Network) -> list[list[int]]:
+    """Device indices in parts that can reach each other both ways, the largest part first."""
+    linked = (network.bandwidth > 0) & (network.bandwidth.T > 0)
+    left = set(range(len(network)))
+    parts: list[list[int]] = []
+    while left:
+        stack = [min(left)]
+        part = set(stack)
+        while stack:
+            near = {int(other) for other in numpy.flatnonzero(linked[stack.pop()])} - part
+            part |= near
+            stack += near
+        left -= part
+        parts.append(sorted(part))
+    return sorted(parts, key=lambda part: (-len(part), part))

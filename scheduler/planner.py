@@ -13,13 +13,13 @@ import numpy
 from .choose_codecs import choose_codecs
 from .errors import PlanError
 from .estimate import IMPOSSIBLE, Cut, Estimator
-from .network import Network
+from .network import Network, components
 from .plans import Plan
 from .predict import candidate_seconds
 from .rounds import publisher_fractions
 from .search import Found, Searcher, crossover
 from .seeds import FEW, Places, constructions, nearness
-from .shapes import Candidate, Shape, candidate, components, cut_for, shapes, why_nothing_fits
+from .shapes import Candidate, Shape, candidate, cut_for, shapes, why_nothing_fits
 from .workload import Workload
 
 OBJECTIVES = ("step", "dtfm", "cost")

@@ -14,11 +14,11 @@ import numpy
 
 from .errors import PlanError
 from .estimate import Cut, Estimator
-from .network import Network
+from .network import Network, components
 from .plans import Plan
 from .predict import candidate_seconds
 from .seeds import Places
-from .shapes import Candidate, candidate, components, cut_for
+from .shapes import Candidate, candidate, cut_for
 from .workload import Workload
 
 NOISE = 0.12

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy
-
 from .errors import PlanError
 from .estimate import IMPOSSIBLE, Cut, Estimate, Estimator
 from .layers import balance, held_by_stage, shares, stage_memory
-from .network import Network
+from .network import Network, components
 from .seeds import FEW, Places
 from .workload import Workload
 
@@ -149,20 +147,3 @@ def why_nothing_fits(network: Network, workload: Workload) -> str:
         f"no plan with stages = {workload.stages or 'auto'} and pipelines = {workload.pipelines or 'auto'} fits the "
         f"memory of the {_count(len(network), 'device')} that joined"
     )
-
-
-def components(network: Network) -> list[list[int]]:
-    """Device indices in parts that can reach each other both ways, the largest part first."""
-    linked = (network.bandwidth > 0) & (network.bandwidth.T > 0)
-    left = set(range(len(network)))
-    parts: list[list[int]] = []
-    while left:
-        stack = [min(left)]
-        part = set(stack)
-        while stack:
-            near = {int(other) for other in numpy.flatnonzero(linked[stack.pop()])} - part
-            part |= near
-            stack += near
-        left -= part
-        parts.append(sorted(part))
-    return sorted(parts, key=lambda part: (-len(part), part))

@@ -79,6 +79,7 @@ def test_several_clusters_in_one_file(tmp_path):
         ({"devices": 7}, "devices says 7: devices_per_region adds up to 3"),
         ({"devices": [{"region": "west"}, {"region": "west"}]}, "2 devices are listed in 'west'"),
         ({"site_upload_gbps": {"east": 0}}, "site_upload_gbps of 'east'"),
+        ({"bandwidth_gbps": [[10, 0], [1, None]]}, "falls into 2 parts with no link between them both ways"),
     ],
 )
 def test_mistakes_in_a_cluster(change, says):
