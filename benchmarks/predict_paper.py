@@ -3,8 +3,8 @@
     python -m benchmarks.predict_paper FILE [--json]
 
 FILE has the shape of their table in JSON: cases -> "Case N ..." -> "L24 B1024" -> ours_with_scheduler and
-ours_without_scheduler (seconds, one for each seed 2022, 2023, 2024), and the rank maps of the seeds. Rows whose
-placement is not known are left out.
+ours_without_scheduler (seconds, one for each seed 2022, 2023, 2024), and the rank maps of the seeds (those that were
+published where the file has none). Rows whose placement is not known are left out.
 
 What is known of their runs (their repository, DS3Lab/DT-FM): GPipe with recompute, microbatch 1, 8 pipelines of 8
 stages; a pipeline takes its batch in flushes of 64 microbatches; receives and sends of a device take turns on one NCCL
@@ -35,6 +35,7 @@ from farflung.scheduler.rounds import round_seconds, site_seconds
 from farflung.scheduler.simulate import Transport
 
 NETWORKS = Path(__file__).parent / "data" / "dtfm_networks.json"
+RANK_MAPS = NETWORKS.with_name("dtfm_rank_maps.json")
 SHAPED = {3: "case3_multi_datacenter", 4: "case4_regional_us_tc", 5: "case5_worldwide_tc"}
 HOSTS = {1: ([8] * 8, 25.0), 2: ([1, 1, 1, 1, 4] * 8, 10.0)}
 """GPUs of each instance in rank order, and Gbit/s of an instance's card."""
@@ -64,9 +65,10 @@ class Row:
 
 def rows_of(table: dict[str, Any]) -> list[Row]:
     """All rows whose placement is known. PlanError where the file is not of the described shape."""
-    maps = next((value for key, value in table.items() if key.startswith("random_rank_maps")), [])
     found: list[Row] = []
     try:
+        published = json.loads(RANK_MAPS.read_text(encoding="utf-8"))["maps"]
+        maps = next((value for key, value in table.items() if key.startswith("random_rank_maps")), published)
         for title, rows in table["cases"].items():
             case = int(title.split()[1])
             for name, measured in rows.items():
@@ -153,7 +155,7 @@ def ranks(values: list[float]) -> numpy.ndarray:
 
 def rank_correlation(one: list[float], two: list[float]) -> float:
     """Spearman's."""
-    if len(one) < 2:
+    if len(set(one)) < 2 or len(set(two)) < 2:
         return 1.0
     return float(numpy.corrcoef(ranks(one), ranks(two))[0, 1])
 

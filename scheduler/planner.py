@@ -254,7 +254,8 @@ def finish(estimator: Estimator, best: Candidate, why: str = "") -> Plan:
     rows = [tuple(network.names[device] for device in row) * best.cut.chunks for row in best.places]
     count, nodes = best.places.shape
     fractions = [publisher_fractions(network, estimator.sent, best.places[:, position]) for position in range(nodes)]
-    seconds = candidate_seconds(estimator, best)
+    codecs = choose_codecs(estimator, best)
+    seconds = candidate_seconds(Estimator(network, workload, codecs) if codecs else estimator, best)
     if not why:
         chunks = f", {best.cut.chunks} stages a node" if best.cut.chunks > 1 else ""
         why = (
@@ -266,7 +267,7 @@ def finish(estimator: Estimator, best: Candidate, why: str = "") -> Plan:
         stages=best.cut.stages,
         microbatches=best.microbatches,
         spares=why_spare(estimator, best, seconds),
-        codecs=choose_codecs(estimator, best),
+        codecs=codecs,
         publishers=tuple(fractions) * best.cut.chunks if workload.pattern != "all_to_all" else (),
         schedule="interleaved" if best.cut.chunks > 1 else ("1f1b" if workload.schedule != "gpipe" else "gpipe"),
         why=why,

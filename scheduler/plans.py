@@ -34,6 +34,11 @@ class Plan:
     why: str = ""
 
     def __post_init__(self) -> None:
+        # A plan written by hand may have lists; tuples make it comparable with one from the scheduler.
+        object.__setattr__(self, "pipelines", tuple(tuple(row) for row in self.pipelines))
+        object.__setattr__(self, "stages", tuple((int(first), int(last)) for first, last in self.stages))
+        object.__setattr__(self, "microbatches", tuple(self.microbatches))
+        object.__setattr__(self, "publishers", tuple(tuple(row) for row in self.publishers))
         if not self.pipelines or not self.stages:
             raise PlanError("a plan needs at least one pipeline and one stage")
         if len(self.microbatches) != len(self.pipelines):
