@@ -3,6 +3,8 @@
     python -m benchmarks.quality updates              the demo's model under several update codecs, 3 seeds each
     python -m benchmarks.quality activations          fine-tuning under several activation codecs, 3 seeds each
     python -m benchmarks.quality table                the tables again, from the saved results
+    python -m benchmarks.quality wire EVENTS          what a real run put on the wire: EVENTS is what
+                                                      `farflung run examples/shakespeare.toml --nodes 4 --json` printed
 
 Real trainers, rounds and codecs in one process (farflung.node.loopback); bytes are payload and header of every
 message, without gRPC's framing and acknowledgements, which `farflung run --json` counts too. Results are kept in
@@ -236,12 +238,29 @@ def table(kind: str, baseline: str) -> None:
         )
 
 
+def wire(events: Path) -> None:
+    """Update bytes of a real run, everything that was written to gRPC counted, against ring all-reduce in fp16."""
+    steps = [event for line in events.read_text().splitlines() if (event := json.loads(line))["event"] == "step"]
+    # Rounds without a codec are those that cost more than fp16: fp32 and its headers.
+    compressed = [step for step in steps if step["bytes_updates"] < step["bytes_dense_updates"]]
+    for name, part in (("compressed rounds", compressed), ("whole run, dense rounds included", steps)):
+        sent = sum(step["bytes_updates"] for step in part)
+        ring = sum(step["bytes_dense_updates"] for step in part)
+        print(f"{name}: {len(part)} steps, {sent / len(part):,.0f} bytes a step, fp16 / bytes {ring / sent:.1f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["updates", "activations", "table"])
+    parser.add_argument("what", choices=["updates", "activations", "table", "wire"])
+    parser.add_argument("events", nargs="?", type=Path, help="for wire: the file with the run's events")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="settings whose name has this in it")
     arguments = parser.parse_args()
+    if arguments.what == "wire":
+        if arguments.events is None:
+            parser.error("wire needs the file with the run's events")
+        wire(arguments.events)
+        return
     torch.set_num_threads(1)
     if arguments.what == "updates":
         updates(arguments.seeds, arguments.only)
