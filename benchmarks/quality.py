@@ -132,11 +132,11 @@ def prepared(job: Job, folder: Path) -> tuple[Facts, dict[str, bytes]]:
 
 def updates(seeds: int, only: str) -> None:
     """The demo's model as two pipelines of one stage: the rounds see the same tensors as in the demo."""
-    from examples.shakespeare import write_shakespeare
+    from farflung.examples.shakespeare import write_text
 
     plan = Plan(pipelines=(("a",), ("b",)), stages=((0, 3),), microbatches=(2, 2))
     with tempfile.TemporaryDirectory() as folder:
-        text = [str(path) for path in write_shakespeare(Path(folder) / "text")]
+        text = [str(path) for path in write_text(Path(folder))]
         for seed in range(1, seeds + 1):
             for name, values in UPDATES.items():
                 if only in name and not known("updates", name, seed):
@@ -147,12 +147,12 @@ def updates(seeds: int, only: str) -> None:
 
 def activations(seeds: int, only: str) -> None:
     """Two stages fine-tune, for three epochs on one play, a model that was trained on two others."""
-    from examples.shakespeare import write_shakespeare
+    from farflung.examples.shakespeare import write_text
 
     both = Plan(pipelines=(("a", "b"),), stages=((0, 1), (2, 3)), microbatches=(4,))
     gradient = {"mode": "gradient", "codec": "none", "overlap": 0, "dense_rounds": 0}
     with tempfile.TemporaryDirectory() as folder:
-        text = [str(path) for path in write_shakespeare(Path(folder) / "text")]
+        text = [str(path) for path in write_text(Path(folder))]
         base = job_of(1, text[:2], updates=gradient)
         pretrained = Path(folder) / "pretrained"
         facts, artifacts = prepared(base, Path(folder) / "state")
