@@ -11,7 +11,7 @@ import math
 
 import torch
 
-from . import fast, philox, rotation
+from . import fast, gpu, philox, rotation
 from .codec import Codec, bytes_tensor, tensor_bytes
 from .dithered import LARGEST
 from .errors import CodecError
@@ -59,8 +59,20 @@ class Eden(Rotated):
         codes = torch.empty(rotation.coordinates(n, self.block), dtype=torch.uint8, device=x.device)
         factors = torch.empty(rotation.blocks(n, self.block), device=x.device)
         for segment in rotation.layout(n, self.block):
+            if self._on_gpu(segment, x.device):
+                part, numbers = gpu.eden_encode(
+                    x[segment.start : segment.start + segment.length], segment.size, self.whole, key
+                )
+                codes[segment.code : segment.code + segment.length] = part
+                factors[segment.row : segment.row + segment.rows] = numbers
+                continue
+            quick = self._quick(x, segment, key)
+            if quick is not None:
+                codes[segment.code : segment.code + quick[0].numel()] = quick[0].view(-1)
+                factors[segment.row : segment.row + segment.rows] = quick[1]
+                continue
             rows, exponent = rotation.rescale(rotation.rows_of(x, segment))
-            energy = rows.square().sum(1, dtype=torch.float64)
+            energy = rotation.exact_sum(rows.double().square(), 48 if segment.size <= 1 << 14 else 36)
             turned = rotation.forward(rows, segment, key, self.turns)
             spread = (energy * float(segment.size) ** (self.turns - 1)).sqrt().to(torch.float32)
             z = turned / torch.where(spread > 0, spread, torch.ones_like(spread))[:, None]
@@ -81,17 +93,39 @@ class Eden(Rotated):
         out = torch.empty(n, device=device)
         for segment in rotation.layout(n, self.block):
             code = codes[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
+            factor = factors[segment.row : segment.row + segment.rows, None]
+            if self._is_quick(segment, device):
+                words = philox.words(code.numel() // 32, Key(key.seed, key.step), rotation.SIGNS, segment.code // 32)
+                rows = fast.eden_back(code.contiguous(), words, lloyd(self.whole, device), factor.view(-1))
+                rotation.put_rows(out, segment, rows.clamp_(-LARGEST, LARGEST))
+                continue
             levels = self.levels(code, self._mixed(segment, key, device))
             rows = rotation.backward(levels, segment, key, self.turns)
-            factor = factors[segment.row : segment.row + segment.rows, None]
             rotation.put_rows(out, segment, (rows * factor).clamp_(-LARGEST, LARGEST))
         return out
+
+    def _plain(self) -> bool:
+        return type(self) is Eden and not self.biased and not self.share and self.turns == 1
+
+    def _is_quick(self, segment: Segment, device: torch.device) -> bool:
+        fits = 32 <= segment.size <= 1 << 14 and 1 <= self.whole <= 5
+        return fits and self._plain() and device.type == "cpu" and fast.available()
+
+    def _quick(self, x: torch.Tensor, segment: Segment, key: Key) -> tuple[torch.Tensor, torch.Tensor] | None:
+        if not self._is_quick(segment, x.device):
+            return None
+        count = segment.rows * segment.size
+        words = philox.words(count // 32, Key(key.seed, key.step), rotation.SIGNS, segment.code // 32)
+        return fast.eden_rows(rotation.rows_of(x, segment), words, lloyd(self.whole, x.device))
+
+    def _on_gpu(self, segment: Segment, device: torch.device) -> bool:
+        return self._plain() and self.whole in (1, 4) and 4096 <= segment.size <= 8192 and gpu.available(device)
 
     def factor(
         self, turned: torch.Tensor, levels: torch.Tensor, energy: torch.Tensor, segment: Segment
     ) -> torch.Tensor:
         """What the back-rotated levels are multiplied by, per row (fp64): 0 for a row of zeros."""
-        product = (levels * turned).sum(1, dtype=torch.float64)
+        product = rotation.exact_sum(levels.double() * turned.double(), 40 if segment.size <= 1 << 14 else 20)
         if self.biased:
             gain = float(segment.size) ** self.turns
             top, bottom = product, levels.square().sum(1, dtype=torch.float64) * gain

@@ -62,7 +62,7 @@ def unrice(unary: Any, unary_bits: int, rest: Any, low: int, count: int) -> np.n
 
 
 def quantize4(x: torch.Tensor, group: int, up: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """(int16 step codes, packed nearest 4-bit levels) of a flat fp32 vector, as ``Group`` and ``Cocktail`` write them."""
+    """(int16 step codes, packed nearest 4-bit levels) of a flat fp32 vector."""
     count = x.numel()
     whole = count // group
     groups = -(-count // group)
@@ -109,4 +109,23 @@ def nearest_levels(rows: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
     """uint8 index of the nearest level, given the rising edges between levels."""
     out = torch.empty(rows.shape, dtype=torch.uint8)
     _loops().nearest_levels(rows.contiguous().numpy(), edges.numpy(), out.numpy())
+    return out
+
+
+def eden_rows(
+    rows: torch.Tensor, words: torch.Tensor, levels: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """(uint8 codes, fp32 factors) of unbiased EDEN for fp32 ``[rows, 2^k]``; None where the slow way is needed."""
+    codes, factors = torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows))
+    edges = ((levels[1:] + levels[:-1]) / 2).numpy()
+    done = _loops().eden_rows(
+        rows.contiguous().numpy(), words.numpy(), levels.numpy(), edges, codes.numpy(), factors.numpy()
+    )
+    return (codes, factors) if done else None
+
+
+def eden_back(codes: torch.Tensor, words: torch.Tensor, levels: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """What uint8 codes ``[rows, 2^k]`` decode to, fp32."""
+    out = torch.empty(codes.shape)
+    _loops().eden_back(codes.numpy(), words.numpy(), levels.numpy(), factors.numpy(), out.numpy())
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from . import fast, philox, scales
+from . import fast, gpu, philox, scales
 from .codec import Codec, bytes_tensor, tensor_bytes
 from .errors import CodecError
 from .packing import pack, packed_size, unpack
@@ -29,6 +29,9 @@ class Group(Codec):
         self.stochastic = self.spec.word("rounding") == "stochastic"
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        if self._on_gpu(x.device):
+            parts = gpu.group_encode(x, self.group, self.bits, self.stochastic, key.private)
+            return [tensor_bytes(part) for part in parts]
         if self._fast(x.device):
             return [tensor_bytes(part) for part in fast.quantize4(x, self.group, up=False)]
         steps, codes = self.quantize(x, key)
@@ -62,11 +65,25 @@ class Group(Codec):
             codes[start : start + size] = level.view(-1)[:size].to(torch.uint8)
         return steps, codes
 
+    def _on_gpu(self, device: torch.device) -> bool:
+        fits = self.bits in (4, 8) and self.group in (32, 64, 128, 256, 512) and not self.full
+        return fits and gpu.available(device)
+
     def _fast(self, device: torch.device) -> bool:
         plain = self.bits == 4 and not self.stochastic and not self.full and self.group % 2 == 0
         return plain and device.type == "cpu" and fast.available()
 
     def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
+        if self._on_gpu(out.device):
+            step_bytes, packed = (
+                reader.take(2 * -(-header.elements // self.group)),
+                reader.take(packed_size(header.elements, self.bits)),
+            )
+            reader.end()
+            steps = bytes_tensor(step_bytes, torch.int16, out.device)
+            scales.check_codes(steps)
+            gpu.group_decode(bytes_tensor(packed, torch.uint8, out.device), steps, out, self.group, self.bits, weight)
+            return
         if self.bits != 4 or out.device.type != "cpu" or not fast.available():
             super().accumulate(reader, header, out, weight)
             return

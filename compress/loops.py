@@ -38,29 +38,37 @@ def hadamard(rows: Any) -> None:
 
 
 @jit
+def largest_bits(bits: Any, largest: Any) -> Any:
+    """The larger of ``largest`` and all int32 ``bits`` without their sign. (numba widens integers: hence the casts.)"""
+    for i in range(len(bits)):
+        value = np.int32(bits[i] & 0x7FFFFFFF)
+        if value > largest:
+            largest = value
+    return largest
+
+
+@jit
 def scan(bits: Any, runs: Any, run: int, low: int, index: Any, kept: Any) -> Any:
     """One pass over a vector's int32 ``bits``: (largest of the bits without sign, number of candidates).
 
     The offered elements whose bits without sign are at least ``low`` go to ``index`` (place among the offered) and
     ``kept`` (their bits); more than fit in ``index`` less a run: the count is -1."""
     largest, found, at, count = np.int32(0), 0, 0, len(bits)
-    room = len(index) - run
+    room, least = len(index) - run, np.int32(low)
     for r in range(len(runs)):
         start = runs[r] * run
         stop = min(start + run, count)
-        for i in range(at, stop):
-            largest = max(largest, bits[i] & np.int32(0x7FFFFFFF))
+        largest = largest_bits(bits[at:stop], largest)
         place = r * run - start
         for i in range(start, stop):
+            value = bits[i]
             index[found] = place + i
-            kept[found] = bits[i]
-            found += (bits[i] & np.int32(0x7FFFFFFF)) >= low
+            kept[found] = value
+            found += np.int32(value & 0x7FFFFFFF) >= least
         if found > room:
             return largest, -1
         at = stop
-    for i in range(at, count):
-        largest = max(largest, bits[i] & np.int32(0x7FFFFFFF))
-    return largest, found
+    return largest_bits(bits[at:], largest), found
 
 
 @jit
@@ -183,3 +191,67 @@ def nearest_levels(rows: Any, edges: Any, out: Any) -> None:
             edge = edges[e]
             for i in range(len(row)):
                 to[i] += row[i] > edge
+
+
+@jit
+def eden_rows(rows: Any, words: Any, levels: Any, edges: Any, codes: Any, factors: Any) -> bool:
+    """EDEN, unbiased, whole bits: uint8 codes and the factor of each row of ``[rows, 2^k]``, as ``Eden.write`` computes
+    them; words: the Philox words of the signs. False if a row's largest value is denormal or beyond 2^125."""
+    count, size = rows.shape
+    turned, bits = np.empty(size, np.float32), np.empty(1, np.int32)
+    for r in range(count):
+        row = rows[r]
+        field = largest_bits(row.view(np.int32), np.int32(0)) >> 23
+        if field == 0 and not row.any():
+            factors[r] = 0.0
+            codes[r] = len(levels) // 2 - 1
+            continue
+        if field < 2 or field > 250:
+            return False
+        bits[0] = (253 - field) << 23
+        scale = bits.view(np.float32)[0]
+        energy = 0
+        for i in range(size):
+            value = row[i] * scale
+            energy += np.int64(np.float64(value) * np.float64(value) * 281474976710656.0)
+            turned[i] = value
+        for i in range(0, size, 32):
+            word = words[(r * size + i) >> 5]
+            for j in range(32):
+                turned[i + j] *= np.float32(1.0) - np.float32(2.0) * np.float32((word >> j) & 1)
+        hadamard(turned.reshape(1, size))
+        total = np.float64(energy) / 281474976710656.0
+        spread = np.float32(np.sqrt(total))
+        to = codes[r]
+        for i in range(size):
+            to[i] = 0
+        z = turned / spread
+        for e in range(len(edges)):
+            edge = edges[e]
+            for i in range(size):
+                to[i] += z[i] > edge
+        product = 0
+        for i in range(size):
+            product += np.int64(np.float64(levels[to[i]]) * np.float64(turned[i]) * 1099511627776.0)
+        below = np.float64(product) / 1099511627776.0
+        factor = np.float32(total / below) if product > 0 and energy > 0 else np.float32(0.0)
+        bits[0] = (field + 1) << 23
+        factors[r] = factor * bits.view(np.float32)[0]
+    return True
+
+
+@jit
+def eden_back(codes: Any, words: Any, levels: Any, factors: Any, out: Any) -> None:
+    """The decoded fp32 ``[rows, 2^k]`` of EDEN's codes, not yet clamped."""
+    count, size = codes.shape
+    for r in range(count):
+        row = out[r]
+        for i in range(size):
+            row[i] = levels[codes[r, i]]
+        hadamard(row.reshape(1, size))
+        factor = factors[r]
+        for i in range(0, size, 32):
+            word = words[(r * size + i) >> 5]
+            for j in range(32):
+                row[i + j] *= np.float32(1.0) - np.float32(2.0) * np.float32((word >> j) & 1)
+                row[i + j] *= factor

@@ -115,6 +115,9 @@ def signs(count: int, key: Key, stream: int, start: int = 0, device: torch.devic
     """Random signs, fp32 ±1, one bit of Philox each: element i takes bit ``i % 32`` of word ``i // 32``."""
     first, last = start // 32, -(-(start + count) // 32)
     word = words(last - first, key, stream, first, device)
+    if word.device.type == "cpu":
+        flags = np.unpackbits(word.numpy().astype("<u4").view(np.uint8), bitorder="little")
+        return 1.0 - 2.0 * torch.from_numpy(flags[start - first * 32 : start - first * 32 + count]).to(torch.float32)
     bits = (word[:, None] >> torch.arange(32, device=device)) & 1
     chosen = bits.reshape(-1)[start - first * 32 : start - first * 32 + count]
     return 1.0 - 2.0 * chosen.to(torch.float32)

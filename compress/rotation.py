@@ -90,6 +90,12 @@ def _stages(x: torch.Tensor) -> torch.Tensor:
     return current.view(rows, size)
 
 
+def exact_sum(rows: torch.Tensor, bits: int) -> torch.Tensor:
+    """The sum of each row of fp64 ``[rows, size]`` in multiples of 2^-bits: of integers, so no order of adding changes
+    it, and every device gets the same bits."""
+    return (rows * 2.0**bits).to(torch.int64).sum(1).to(torch.float64) * 2.0**-bits
+
+
 def segment_signs(segment: Segment, key: Key, stream: int, device: torch.device) -> torch.Tensor:
     """fp32 ±1 ``[rows, size]``."""
     return philox.signs(segment.rows * segment.size, key, stream, segment.code, device).view(segment.rows, segment.size)

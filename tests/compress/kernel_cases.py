@@ -1,0 +1,151 @@
+"""The Triton kernels against the CPU code, bit for bit. Run with TRITON_INTERPRET=1 on the CPU, or on a GPU."""
+
+import sys
+
+import torch
+
+from farflung.compress import fast, gpu, make, rotation, runs, scales
+from farflung.compress.cocktail import BUCKET
+from farflung.compress.eden import Eden
+from farflung.compress.groups import Group
+from farflung.compress.packing import pack
+from farflung.compress.philox import Key
+from farflung.compress.rotation import Segment
+from farflung.compress.thc import Thc
+
+KEY = Key(0x123456789ABCDEF, 77)
+
+
+def equal(name: str, one: torch.Tensor, other: torch.Tensor) -> None:
+    one, other = one.cpu(), other.cpu()
+    assert one.shape == other.shape and torch.equal(one, other), (
+        f"{name}: {int((one != other).sum())} of {one.numel()} differ"
+    )
+
+
+def group(device: str) -> None:
+    for n in (1, 31, 2048, 5001):
+        x = torch.randn(n) * torch.exp(2 * torch.randn(n))
+        for bits in (4, 8):
+            for size in (32, 128):
+                for rounding in ("nearest", "stochastic"):
+                    codec = make(f"int{bits}:group={size},rounding={rounding}")
+                    assert isinstance(codec, Group)
+                    steps, codes = codec.quantize(x, KEY)
+                    got = gpu.group_encode(x.to(device), size, bits, rounding == "stochastic", KEY)
+                    equal("steps", got[0], steps)
+                    equal("codes", got[1], pack(codes, bits))
+                    level = codes.float() - float(1 << (bits - 1))
+                    value = level * scales.to_scales(steps).repeat_interleave(size)[:n]
+                    out = torch.empty(n, device=device)
+                    gpu.group_decode(got[1], got[0], out, size, bits, None)
+                    equal("decoded", out, value)
+                    out = torch.linspace(-1, 1, n).to(device)
+                    gpu.group_decode(got[1], got[0], out, size, bits, 0.3)
+                    equal("added", out, torch.linspace(-1, 1, n) + value * torch.tensor(0.3))
+                    local = torch.randn(n)
+                    hop = gpu.group_hop(got[1], got[0], local.to(device), size, bits, rounding == "stochastic", KEY)
+                    steps, codes = codec.quantize(value + local, KEY)
+                    equal("hop steps", hop[0], steps)
+                    equal("hop codes", hop[1], pack(codes, bits))
+
+
+def sign(device: str) -> None:
+    for n in (8, 2048, 5000):
+        gradient, error = torch.randn(n), torch.randn(n)
+        kept = error.clone().to(device)
+        bits, scale = gpu.sign_with_feedback(gradient.to(device), kept)
+        total = gradient + error
+        assert abs(float(scale) / float(total.abs().mean()) - 1) < 1e-5
+        equal("sign bits", bits, pack((total >= 0).to(torch.uint8), 1))
+        size = scale.cpu()
+        equal("sign error", kept, total - torch.where(total >= 0, size, -size))
+
+
+def cocktail(device: str) -> None:
+    n = 40_000
+    x, g = torch.randn(n), torch.randn(n)
+    offer = runs.offer(n, 0.1, 64, KEY)
+    where = torch.from_numpy(offer.runs).to(device)
+    got = gpu.gather_delta(x.to(device), g.to(device), where, offer.run, offer.elements)
+    equal("delta", got, torch.from_numpy(offer.gather((x - g).numpy())))
+    index = torch.randperm(offer.elements)[:801].sort().values
+    values = got.cpu()[index]
+    codec = make("int4:rounding=nearest")
+    assert isinstance(codec, Group)
+    steps, codes = codec.quantize(values, KEY)
+    out = torch.linspace(-1, 1, n).to(device)
+    gpu.sparse_add(out, where, offer.run, index.to(device), pack(codes, 4).to(device), steps.to(device), BUCKET, 0.3)
+    expected = torch.linspace(-1, 1, n)
+    decoded = (codes.float() - 8.0) * scales.to_scales(steps).repeat_interleave(BUCKET)[: len(codes)]
+    at = torch.from_numpy(offer.positions(index.numpy()))
+    expected[at] = expected[at] + decoded * torch.tensor(0.3)
+    equal("sparse add", out, expected)
+
+
+def eden(device: str) -> None:
+    for block in (4096, 8192):
+        x = torch.randn(2 * block) * torch.tensor([1e-3, 1e4]).repeat_interleave(block)
+        segment = Segment(0, 2 * block, 2, block, 0, 0)
+        rows = x.view(2, block)
+        equal("rotated", gpu.rotate(x.to(device), block, KEY), rotation.forward(rows, segment, KEY).view(-1))
+        equal(
+            "rotated back", gpu.rotate(x.to(device), block, KEY, True), rotation.backward(rows, segment, KEY).view(-1)
+        )
+        for bits in (1, 4):
+            codec = make(f"eden:bits={bits},block={block}")
+            assert isinstance(codec, Eden)
+            scaled, exponent = rotation.rescale(rows)
+            energy = rotation.exact_sum(scaled.double().square(), 48)
+            turned = rotation.forward(scaled, segment, KEY)
+            code = codec.quantize(turned / energy.sqrt().float()[:, None], None)
+            levels = codec.levels(code, None)
+            factor = torch.ldexp(codec.factor(turned, levels, energy, segment).float(), exponent)
+            packed, factors = gpu.eden_encode_packed(x.to(device), block, bits, KEY)
+            equal("eden codes", packed, pack(code.view(-1), bits))
+            equal("eden factors", factors, factor)
+            value = (rotation.backward(levels, segment, KEY) * factor[:, None]).view(-1)
+            out = torch.empty(2 * block, device=device)
+            gpu.eden_decode(packed, factors, out, block, bits, KEY, None)
+            equal("eden decoded", out, value)
+            out = torch.linspace(-1, 1, 2 * block).to(device)
+            gpu.eden_decode(packed, factors, out, block, bits, KEY, 0.3)
+            equal("eden added", out, torch.linspace(-1, 1, 2 * block) + value * torch.tensor(0.3))
+    x = torch.randn(1 << 16)
+    whole = rotation.forward(x.view(1, -1), Segment(0, 1 << 16, 1, 1 << 16, 0, 0), KEY).view(-1)
+    equal("full rotation", gpu.hadamard_full(x.to(device), KEY), whole)
+
+
+def thc(device: str) -> None:
+    codec = make("thc:block=4096")
+    assert isinstance(codec, Thc)
+    x = torch.randn(8192)
+    lengths = codec.statistic(x)
+    below = torch.searchsorted(codec.table, torch.arange(codec.grid + 1, dtype=torch.int32), right=True) - 1
+    below = below.clamp(max=len(codec.table) - 2)
+    key = Key(KEY.seed, KEY.step, 3)
+    packed = gpu.thc_encode(
+        x.to(device),
+        lengths.to(device),
+        codec.table.to(device),
+        below.to(torch.int32).to(device),
+        codec.reach,
+        4096,
+        key,
+    )
+    equal("thc codes", packed, pack(codec.to_codes(codec.levels(x, lengths, key, 1)), 4))
+
+
+CASES = [group, sign, cocktail, eden, thc]
+
+
+def main(device: str) -> None:
+    fast.available = lambda: False  # type: ignore[assignment]
+    torch.manual_seed(0)
+    for case in CASES:
+        case(device)
+        print(f"{case.__name__}: the same bits", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
