@@ -24,6 +24,8 @@ from .workload import Workload
 
 OBJECTIVES = ("step", "dtfm", "cost")
 SHAPES_SEARCHED = 4
+GENERATIONS, PATIENCE = 40, 7
+"""Children of the best shape at most, and how many in a row may bring nothing."""
 SAME = 0.01
 """Two placements within this part of a step are taken as equally good; the one in the order of names wins."""
 
@@ -123,25 +125,30 @@ def best_candidate(
             if first.value < 1.1 * starts[shape][0].value and (not finished or time.monotonic() < deadline):
                 keep(_settle(estimator, first, shape.chunks))
     small = len(network) <= 4
-    batches = int(numpy.clip(5 * len(network), 24, 240))
+    batches = int(numpy.clip(8 * len(network) if len(network) > 16 else 5 * len(network), 24, 320))
     for rank, shape in enumerate(order[:SHAPES_SEARCHED]):
         for start in starts[shape][: 2 if rank else 4]:
             if time.monotonic() > deadline:
                 break
             found = _anneal(estimator, start, shape.chunks, random, batches, deadline, 0.0 if small else 0.01)
             population.setdefault(shape, []).append(found)
+            if len(network) <= FEW:
+                keep(_settle(estimator, found, shape.chunks))
         best = min(population.get(shape, starts[shape]), key=lambda found: found.value)
-        keep(_settle(estimator, best, shape.chunks))
+        if len(network) > FEW:
+            keep(_settle(estimator, best, shape.chunks))
         keep(_dropped(estimator, best, shape.chunks, deadline))
     if not small and population:
         shape = min(population, key=lambda key: min(found.value for found in population[key]))
-        for generation in range(12 if len(network) > 16 else 3):
-            if time.monotonic() > deadline or shape.devices < 4:
+        quiet = 0
+        for _ in range(GENERATIONS if len(network) > 16 else 3):
+            if time.monotonic() > deadline or shape.devices < 4 or quiet >= PATIENCE:
                 break
-            best = _generation(estimator, population[shape], shape.chunks, random, batches, deadline)
-            keep(_settle(estimator, best, shape.chunks))
-            if generation >= 3 and best.value > 0.999 * min(found.value for found in population[shape]):
-                break
+            before = min(found.value for found in population[shape])
+            child = _generation(estimator, population[shape], shape.chunks, random, batches, deadline)
+            if child is not None:
+                keep(_settle(estimator, child, shape.chunks))
+            quiet = 0 if child is not None and child.value < 0.999 * before else quiet + 1
     if not finished:
         raise PlanError(why_nothing_fits(network, workload))
     limit = min(value for value, _ in finished) * (1 + SAME)
@@ -200,21 +207,21 @@ def _generation(
     random: numpy.random.Generator,
     batches: int,
     deadline: float,
-) -> Found:
-    """One child of two parents, improved; it takes the worse parent's place if it is better. Returns the best."""
+) -> Found | None:
+    """One child of two parents, improved; it takes the worse parent's place if it is better."""
     population.sort(key=lambda found: found.value)
     first, second = random.choice(len(population), 2, replace=len(population) < 2)
     one, two = population[int(first)], population[int(second)]
     cut = cut_for(estimator, one.places, chunks)
-    if cut is not None:
-        _, periods = estimator.rows(one.places, cut)
-        places, spare = crossover(one, two, periods, random)
-        start = Found(places, spare, numpy.inf, "evolution")
-        child = _anneal(estimator, start, chunks, random, batches, deadline, 0.005)
-        worse = max(int(first), int(second))
-        if child.value < population[worse].value:
-            population[worse] = child
-    return min(population, key=lambda found: found.value)
+    if cut is None:
+        return None
+    _, periods = estimator.rows(one.places, cut)
+    places, spare = crossover(one, two, periods, random)
+    child = _anneal(estimator, Found(places, spare, numpy.inf, "evolution"), chunks, random, batches, deadline, 0.005)
+    worse = max(int(first), int(second))
+    if child.value < population[worse].value:
+        population[worse] = child
+    return child
 
 
 def _settle(estimator: Estimator, found: Found, chunks: int) -> Candidate | None:

@@ -184,14 +184,17 @@ def run(
     if whole or most <= depth or (actions <= EVENTS_AT_ONCE and (actions <= 4_000 or schedule == "gpipe")):
         trace = simulated(list(microbatches), record)
         return trace, trace.seconds
-    # The first `depth` rounds of the slowest pipelines reach the steady state; the rest repeats its period.
-    scale = depth / most
-    short = [max(1, round(count * scale)) for count in microbatches]
-    longer = [max(1, round(count * scale * 4 / 3)) for count in microbatches]
+    # The first `depth` microbatches of each pipeline reach its steady state; the rest repeats its period.
+    short = [min(count, depth) for count in microbatches]
+    # Whole turns of the pipeline: 1F1B on slow links repeats itself after as many microbatches as it has stages.
+    longer = [min(count, depth + 2 * rows.shape[1]) for count in microbatches]
     first, second = simulated(short, record), simulated(longer, False)
-    grown = max(longer) - max(short)
-    slope = (second.seconds - first.seconds) / max(grown, 1)
-    return first, second.seconds + slope * (most - max(longer))
+    seconds = 0.0
+    for row, few, more, count in zip(places, short, longer, microbatches, strict=True):
+        end = float(second.done[row].max())
+        slope = (end - float(first.done[row].max())) / (more - few) if more > few else 0.0
+        seconds = max(seconds, end + slope * (count - more))
+    return first, seconds
 
 
 def candidate_seconds(estimator: Estimator, found: Candidate) -> float:

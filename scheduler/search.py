@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy
 
 from .estimate import Cut, Estimator
+from .layers import held_by_stage, stage_memory
 from .network import Matrix
 from .seeds import Places
 
@@ -29,6 +30,15 @@ class Found:
     origin: str
 
 
+def needed_memory(estimator: Estimator, cut: Cut, pipelines: int) -> Matrix:
+    """float64 [nodes]: bytes that a device at each position needs for its stages."""
+    workload = estimator.workload
+    held = held_by_stage(workload, len(cut.stages), max(1, -(-workload.microbatches // pipelines)))
+    each = [stage_memory(workload, a, b, count) for (a, b), count in zip(cut.stages, held, strict=True)]
+    need: Matrix = numpy.array(each).reshape(cut.chunks, cut.nodes).sum(axis=0)
+    return need
+
+
 class Searcher:
     """The search's state for one shape and one cut."""
 
@@ -41,6 +51,8 @@ class Searcher:
         group = max(self.pipelines, 1)
         self.update = 2.0 * cut.update / group
         self.sent = estimator.sent
+        self.memory = estimator.network.memory
+        self.need = needed_memory(estimator, cut, self.pipelines) if numpy.isfinite(self.memory).any() else None
         self.flat = numpy.concatenate([places.reshape(-1), numpy.array(spare, dtype=numpy.int64)])
         self.refresh()
 
@@ -105,7 +117,12 @@ class Searcher:
             both = numpy.flatnonzero((stage_a != stage_b) & ~spare)
             if len(both):
                 self._regroup(rounds, mean, both, row_b, stage_b, second, first)
-        return self.evaluate(fixed, period, rounds, mean)
+        values = self.evaluate(fixed, period, rounds, mean)
+        if self.need is not None:
+            short = self.memory[second] < self.need[stage_a]
+            short |= ~spare & (self.memory[first] < self.need[stage_b])
+            values[short] = numpy.inf
+        return values
 
     def _regroup(
         self,

@@ -110,13 +110,15 @@ def test_the_estimate_is_near_the_simulation(schedule, bandwidth):
     assert float((fixed + 24 * period).max()) == pytest.approx(simulated, rel=0.12)
 
 
-def test_a_long_step_is_extended_by_its_period():
+@pytest.mark.parametrize("share", [(1000, 1000), (1300, 430)])
+def test_a_long_step_is_extended_by_its_period(share):
     layers = tuple(Layer(f"l{i}", 10, 1e9, 100_000) for i in range(4))
-    net = network(8, latency=0.001, bandwidth=1e9)
-    workload = Workload(layers, batch=2000)
+    devices = [Device(f"d{i}", tflops=1.0 if i < 4 else 0.33) for i in range(8)]
+    net = Network(devices, numpy.full((8, 8), 0.001), numpy.full((8, 8), 1e9))
+    workload = Workload(layers, batch=sum(share))
     estimator = Estimator(net, workload)
     places = numpy.arange(8).reshape(2, 4)
     cut = Cut(workload, ((0, 0), (1, 1), (2, 2), (3, 3)))
-    _, quick = run(estimator, places, cut, (1000, 1000), "1f1b")
-    _, whole = run(estimator, places, cut, (1000, 1000), "1f1b", whole=True)
+    _, quick = run(estimator, places, cut, share, "1f1b")
+    _, whole = run(estimator, places, cut, share, "1f1b", whole=True)
     assert quick == pytest.approx(whole, rel=0.01)
