@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy
+
 from .errors import PlanError
 from .estimate import IMPOSSIBLE, Cut, Estimate, Estimator
 from .layers import balance, held_by_stage, shares, stage_memory
@@ -142,6 +144,13 @@ def why_nothing_fits(network: Network, workload: Workload) -> str:
         return (
             f"the network falls into {len(islands)} parts with no link between them (for example "
             f"{network.names[islands[0][0]]} and {network.names[islands[1][0]]}), and no part can train alone"
+        )
+    missing = numpy.argwhere(network.bandwidth == 0)
+    if len(missing):
+        sender, receiver = (network.names[int(device)] for device in missing[0])
+        return (
+            f"no plan with stages = {workload.stages or 'auto'} and pipelines = {workload.pipelines or 'auto'} avoids "
+            f"the links that do not exist, for example {sender} > {receiver}"
         )
     return (
         f"no plan with stages = {workload.stages or 'auto'} and pipelines = {workload.pipelines or 'auto'} fits the "

@@ -149,3 +149,18 @@ def test_the_same_seed_gives_the_same_plan():
     network = Network(devices, random.uniform(0, 0.05, (9, 9)), random.uniform(1e8, 2e9, (9, 9)))
     first = plan(network, workload(), seed=3, time_limit=60)
     assert plan(network, workload(), seed=3, time_limit=60) == first
+
+
+def test_two_that_can_not_reach_each_other_are_planned_apart():
+    network = uniform([Device(name, tflops=10) for name in "abc"])
+    bandwidth = network.bandwidth.copy()
+    bandwidth[0, 1] = bandwidth[1, 0] = 0.0
+    apart = Network(network.devices, network.latency, bandwidth)
+    made = plan(apart, workload())
+    assert not {("a", "b"), ("b", "a")} & set(zip(made.nodes, made.nodes[1:], strict=False)) or len(made.nodes) < 3
+    for stage in range(len(made.stages)):
+        assert not {"a", "b"} <= set(made.group(stage))
+    chain = plan(apart, workload(stages=3, pipelines=1))
+    assert chain.pipelines[0][1] == "c"
+    with pytest.raises(PlanError, match="avoids the links that do not exist, for example a > b"):
+        plan(apart, workload(stages=1, pipelines=3))
