@@ -231,7 +231,7 @@ def stream(
 def full(payload: float, rate: float) -> bool:
     """Whether a second's payload (bit/s) is all that a rate allows. More than that is no sign of a fast link: it had
     waited behind a lost segment."""
-    return 0.98 <= payload / (GOODPUT * rate) <= 1.02
+    return 0.96 <= payload / (GOODPUT * rate) <= 1.02
 
 
 def _send(sock: socket.socket, stop: threading.Event) -> None:
