@@ -98,14 +98,9 @@ def kernels(n: int) -> list[tuple[str, float, Callable[[], object], bool]]:
     )
     codec = make("thc:block=4096")
     assert isinstance(codec, Thc)
-    table = codec.table.cuda()
-    below = (
-        torch.searchsorted(table, torch.arange(codec.grid + 1, dtype=torch.int32, device="cuda"), right=True) - 1
-    ).clamp(max=14)
     lengths = torch.full((n // 4096,), 64.0, device="cuda")
-    below = below.to(torch.int32)
     cases.append(
-        ("thc encode, block 4096", 4.5, lambda: gpu.thc_encode(x, lengths, table, below, codec.reach, 4096, KEY), True)
+        ("thc encode, block 4096", 4.5, lambda: gpu.thc_encode(x, lengths, codec.table, codec.reach, 4096, KEY), True)
     )
     error = torch.zeros(n, device="cuda")
     cases.append(("sign with feedback, 2 passes", 20.125, lambda: gpu.sign_with_feedback(x, error), False))

@@ -10,15 +10,14 @@ import numpy as np
 import torch
 
 from . import fast, masks, runs, scales, selection
-from .codec import Codec, bytes_tensor, flatten, tensor_bytes
+from .codec import Codec, bytes_tensor, tensor_bytes
 from .errors import CodecError
 from .packing import pack, packed_size, unpack
 from .philox import Key
 from .spec import Spec
-from .wire import Buffer, Header, Reader, build
+from .wire import Buffer, Header, Reader
 
 BUCKET = 128
-_LARGE = 1 << 17
 
 
 class Cocktail(Codec):
@@ -34,38 +33,6 @@ class Cocktail(Codec):
 
     def kept(self, offered: int) -> int:
         return min(offered, max(1, int(self.top * offered + 0.5))) if offered else 0
-
-    def encode(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0) -> bytes:
-        if x.device.type == "cpu" and x.numel() > _LARGE and fast.available():
-            flat, dtype = flatten(x, look=False)
-            body = self._write_fast(flat.numpy(), Key(seed, step))
-            if body is not None:
-                return build(self.spec, dtype, tuple(x.shape), body, seed, step)
-        return super().encode(x, seed, step, rank)
-
-    def _write_fast(self, x: np.ndarray, key: Key) -> list[Buffer] | None:
-        """As ``write``, in one pass over the vector that also looks for values that are not finite; None where a
-        sample of the offered runs misled, or where there are such values: then the slow way gives the answer."""
-        offer = runs.offer(len(x), self.random, self.run, key)
-        k = self.kept(offer.elements)
-        if len(offer.runs) < 64 or k == offer.elements:
-            return None
-        some = offer.runs[: -1 : max(1, len(offer.runs) // 512)]
-        sample = np.sort(selection.magnitudes(x[(some[:, None] * offer.run + np.arange(offer.run)).reshape(-1)]))
-        places = selection.bounds(sample, k / offer.elements)
-        if places is None:
-            return None
-        found = fast.scan(x, offer.runs, offer.run, int(sample[places[0]]), k + k // 2 + 4096)
-        if found is None or found[0] >= 0x7F800000:
-            return None
-        _, index, bits = found
-        near = bits & np.int32(0x7FFFFFFF)
-        least = selection.threshold(near, sample[places[1]] if places[1] < len(sample) else None, k)
-        if least is None:
-            return None
-        keep = selection.without_surplus(near, least, k)
-        mask = masks.encode(index[keep], offer.elements, self.mask)
-        return [mask, *self.write_values(torch.from_numpy(bits[keep].view(np.float32)))]
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         offer = runs.offer(x.numel(), self.random, self.run, key)
@@ -83,15 +50,6 @@ class Cocktail(Codec):
         return torch.from_numpy(out).to(device)
 
     def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
-        if self.bits == 4 and not self.log and out.device.type == "cpu" and fast.available():
-            offer, index = self._read_places(reader, header)
-            steps = bytes_tensor(reader.take(2 * -(-len(index) // BUCKET)), torch.int16)
-            levels = reader.take(packed_size(len(index), 4))
-            scales.check_codes(steps)
-            reader.end()
-            units = scales.to_scales(steps).numpy()
-            fast.add_runs(out.numpy(), offer.runs, offer.run, index, levels, units, BUCKET, weight)
-            return
         positions, values = self.read_sparse(reader, header)
         reader.end()
         if weight != 1.0:

@@ -83,10 +83,8 @@ class Codec(abc.ABC):
         return Key(header.seed, header.step)
 
 
-def flatten(x: torch.Tensor, exact: bool = False, look: bool = True) -> tuple[torch.Tensor, str]:
-    """(flat contiguous fp32 vector, name of the dtype); CodecError for a dtype or value that no codec takes.
-
-    look=False does not look at the values: the caller does."""
+def flatten(x: torch.Tensor, exact: bool = False) -> tuple[torch.Tensor, str]:
+    """(flat contiguous fp32 vector, name of the dtype); CodecError for a dtype or value that no codec takes."""
     if not isinstance(x, torch.Tensor) or x.dtype not in _NAMES:
         what = getattr(x, "dtype", type(x).__name__)
         raise CodecError(f"a codec takes float tensors ({', '.join(DTYPES)}), not {what}")
@@ -95,7 +93,7 @@ def flatten(x: torch.Tensor, exact: bool = False, look: bool = True) -> tuple[to
         flat = flat.to(torch.float32)
     flat = flat.contiguous()
     # One pass over the memory: a sum is finite if all terms are, but for an overflow, which the second look settles.
-    if look and flat.numel() and not bool(torch.isfinite(flat.sum())) and not bool(torch.isfinite(flat).all()):
+    if flat.numel() and not bool(torch.isfinite(flat.sum())) and not bool(torch.isfinite(flat).all()):
         beyond = x.dtype == torch.float64 and bool(torch.isfinite(x).all())
         bad = int((~torch.isfinite(flat)).sum())
         what = "beyond the range of fp32" if beyond else "not finite"

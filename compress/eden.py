@@ -72,7 +72,7 @@ class Eden(Rotated):
                 factors[segment.row : segment.row + segment.rows] = quick[1]
                 continue
             rows, exponent = rotation.rescale(rotation.rows_of(x, segment))
-            energy = rotation.exact_sum(rows.double().square(), 48 if segment.size <= 1 << 14 else 36)
+            energy = rotation.energy(rows)
             turned = rotation.forward(rows, segment, key, self.turns)
             spread = (energy * float(segment.size) ** (self.turns - 1)).sqrt().to(torch.float32)
             z = turned / torch.where(spread > 0, spread, torch.ones_like(spread))[:, None]
@@ -108,7 +108,7 @@ class Eden(Rotated):
         return type(self) is Eden and not self.biased and not self.share and self.turns == 1
 
     def _is_quick(self, segment: Segment, device: torch.device) -> bool:
-        fits = 32 <= segment.size <= 1 << 14 and 1 <= self.whole <= 5
+        fits = 32 <= segment.size <= rotation.EXACT and 1 <= self.whole <= 5
         return fits and self._plain() and device.type == "cpu" and fast.available()
 
     def _quick(self, x: torch.Tensor, segment: Segment, key: Key) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -125,7 +125,7 @@ class Eden(Rotated):
         self, turned: torch.Tensor, levels: torch.Tensor, energy: torch.Tensor, segment: Segment
     ) -> torch.Tensor:
         """What the back-rotated levels are multiplied by, per row (fp64): 0 for a row of zeros."""
-        product = rotation.exact_sum(levels.double() * turned.double(), 40 if segment.size <= 1 << 14 else 20)
+        product = rotation.product(levels, turned)
         if self.biased:
             gain = float(segment.size) ** self.turns
             top, bottom = product, levels.square().sum(1, dtype=torch.float64) * gain

@@ -38,27 +38,11 @@ def hadamard(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def scan(x: np.ndarray, runs: np.ndarray, run: int, low: int, room: int) -> tuple[int, np.ndarray, np.ndarray] | None:
-    """(largest bits without sign of the whole vector, places among the offered, their values) of the offered elements
-    whose bits are at least ``low``; None if there are more than ``room``."""
-    index, kept = np.empty(room + run, np.int32), np.empty(room + run, np.int32)
-    largest, found = _loops().scan(x.view(np.int32), runs, run, low, index, kept)
-    return None if found < 0 else (int(largest), index[:found], kept[:found])
-
-
 def rice(positions: np.ndarray, low: int, unary_bits: int) -> tuple[bytes, bytes]:
     """(unary bytes, remainder bytes) of the gaps before the positions; low is 0, 1, 2 or 4."""
     unary, rest = np.zeros(-(-unary_bits // 8) + 1, np.uint8), np.zeros(-(-len(positions) * low // 8), np.uint8)
     _loops().rice(positions, low, unary, rest)
     return unary[: -(-unary_bits // 8)].tobytes(), rest.tobytes()
-
-
-def unrice(unary: Any, unary_bits: int, rest: Any, low: int, count: int) -> np.ndarray | None:
-    """Positions, or None where the bytes are not ``count`` of them."""
-    positions = np.empty(count, np.int64)
-    data = np.frombuffer(rest, np.uint8)
-    found = _loops().unrice(np.frombuffer(unary, np.uint8), unary_bits, data, low, count, positions)
-    return positions if found == count else None
 
 
 def quantize4(x: torch.Tensor, group: int, up: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,20 +63,6 @@ def quantize4(x: torch.Tensor, group: int, up: bool) -> tuple[torch.Tensor, torc
     if count % 2:  # the half of a byte that nobody reads is 0, as in ``pack``
         packed[count // 2] &= 0x0F
     return codes, packed[: -(-count // 2)]
-
-
-def add_runs(
-    out: np.ndarray,
-    runs: np.ndarray,
-    run: int,
-    index: np.ndarray,
-    levels: Any,
-    units: np.ndarray,
-    bucket: int,
-    weight: float,
-) -> None:
-    """Cocktail's 4-bit linear values, decoded and added where they belong."""
-    _loops().add_runs(out, runs, run, index, np.frombuffer(levels, np.uint8), units, bucket, np.float32(weight))
 
 
 def add_groups4(out: np.ndarray, levels: Any, units: np.ndarray, group: int, weight: float) -> None:

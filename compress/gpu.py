@@ -136,13 +136,14 @@ def rotate(x: torch.Tensor, block: int, key: Key, inverse: bool = False) -> torc
 def hadamard_full(x: torch.Tensor, key: Key) -> torch.Tensor:
     """Signs and one transform over all of ``x`` (2^k elements, k >= 12): a pass of 4096, then passes of up to 128."""
     out, stride = rotate(x, 4096, key), 4096
-    while stride < x.numel():
-        rows = min(128, x.numel() // stride)
-        columns = 32
-        _rotation().hadamard_rows[(x.numel() // (rows * columns),)](
-            out, out, stride, ROWS=rows, STAGES=rows.bit_length() - 1, COLUMNS=columns, **_options(8)
+    left = x.numel().bit_length() - 1 - 12
+    while left:
+        passes = -(-left // 7)
+        bits = -(-left // passes)
+        _rotation().hadamard_rows[(x.numel() >> (bits + 5),)](
+            out, out, stride, ROWS=1 << bits, STAGES=bits, COLUMNS=32, **_options(8)
         )
-        stride *= rows
+        stride, left = stride << bits, left - bits
     return out
 
 
@@ -184,12 +185,16 @@ def eden_decode(
 
 
 def thc_encode(
-    x: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, below: torch.Tensor, reach: float, block: int, key: Key
+    x: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, reach: float, block: int, key: Key
 ) -> torch.Tensor:
-    """Packed 4-bit indices into ``table`` of whole blocks; lengths: the agreed norms of the blocks."""
+    """Packed 4-bit indices into ``table`` (of at most 255) of whole blocks; lengths: the agreed norms of the blocks."""
+    grid = int(table[-1])
+    below = torch.searchsorted(table, torch.arange(grid + 1, dtype=table.dtype), right=True) - 1
+    below = below.clamp(max=len(table) - 2)
+    cells = (below | table[below] << 8 | table[below + 1] << 16).to(torch.int32).to(x.device)
     packed = torch.empty(x.numel() // 2, dtype=torch.uint8, device=x.device)
     _rotation().thc_encode[(x.numel() // block,)](
-        x, packed, lengths, table, below, key.seed, key.private.seed, key.step, reach,
-        BLOCK=block, STAGES=block.bit_length() - 1, GRID=int(table[-1]), **_options(8),
+        x, packed, lengths, cells, key.seed, key.private.seed, key.step, reach,
+        BLOCK=block, STAGES=block.bit_length() - 1, GRID=grid, **_options(8),
     )  # fmt: skip
     return packed

@@ -55,12 +55,6 @@ def hadamard_in_program(x, BLOCK: tl.constexpr, STAGES: tl.constexpr):  # type: 
 
 
 @jit
-def exact_sum(x, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum of fp64 ``x`` in multiples of 2^-BITS: of integers, so no order of adding changes it."""
-    return tl.sum((x * (1 << BITS)).to(tl.int64), 0).to(tl.float64) * (1.0 / (1 << BITS))
-
-
-@jit
 def rotate(x, out, seed, step, BLOCK: tl.constexpr, STAGES: tl.constexpr, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Blocks of BLOCK: signs then transform, or transform then signs; not normalised."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
@@ -99,19 +93,24 @@ def eden_encode(
     # 2^-e of the largest: exponents of normal numbers only; a block of denormals is a block of zeros
     field = tl.minimum(tl.maximum(largest.to(tl.int32, bitcast=True) >> 23, 2), 252)
     value = value * ((253 - field) << 23).to(tl.float32, bitcast=True)
-    wide = value.to(tl.float64)
-    energy = exact_sum(wide * wide, 48)
+    fixed = (value * 8388608.0).to(tl.int32).to(tl.int64)
+    energy = tl.sum(fixed * fixed, 0).to(tl.float64) * 1.4210854715202004e-14
     turned = hadamard_in_program(value * signs(start, seed, step, BLOCK), BLOCK, STAGES)
     spread = tl.sqrt(energy).to(tl.float32)
     z = tl.div_rn(turned, tl.full([BLOCK], 1.0, tl.float32) * tl.where(spread > 0.0, spread, 1.0))
-    code = tl.zeros([BLOCK], tl.int32)
-    if BITS == 1:
-        code = (z > 0.0).to(tl.int32)
-    else:
-        for edge in tl.static_range((1 << BITS) - 1):
-            code += (z > tl.load(edges + edge)).to(tl.int32)
-    level = tl.load(levels + code)
-    product = exact_sum(level.to(tl.float64) * turned.to(tl.float64), 40)
+    # Levels are symmetric: count the edges below |z|, where an edge itself belongs to the lower level.
+    up = z > 0.0
+    size = (z.to(tl.int32, bitcast=True) & 0x7FFFFFFF) - up.to(tl.int32)
+    half: tl.constexpr = 1 << (BITS - 1)
+    above = tl.zeros([BLOCK], tl.int32)
+    scaled = tl.zeros([BLOCK], tl.int32) + (tl.load(levels + half) * 1048576.0).to(tl.int32)
+    for edge in tl.static_range(half - 1):
+        over = size >= tl.load(edges + half + edge).to(tl.int32, bitcast=True)
+        above += over.to(tl.int32)
+        scaled = tl.where(over, (tl.load(levels + half + 1 + edge) * 1048576.0).to(tl.int32), scaled)
+    code = tl.where(up, half + above, half - 1 - above)
+    scaled = tl.where(up, scaled, -scaled).to(tl.int64)
+    product = tl.sum(scaled * (turned * 131072.0).to(tl.int32).to(tl.int64), 0).to(tl.float64) * 7.275957614183426e-12
     fine = (product > 0.0) & (energy > 0.0)
     factor = tl.where(fine, energy / tl.where(fine, product, 1.0), 0.0).to(tl.float32)
     tl.store(factors + tl.program_id(0), factor * ((field + 1) << 23).to(tl.float32, bitcast=True))
@@ -145,10 +144,12 @@ def eden_decode(
 
 @jit
 def thc_encode(
-    x, codes, lengths, table, below, seed, private, step, reach,
+    x, codes, lengths, cells, seed, private, step, reach,
     BLOCK: tl.constexpr, STAGES: tl.constexpr, GRID: tl.constexpr,
 ):  # type: ignore[no-untyped-def]  # fmt: skip
-    """THC, 4 bits, whole blocks, against the agreed ``lengths`` of the blocks: packed indices into ``table``."""
+    """THC, 4 bits, whole blocks, against the agreed ``lengths`` of the blocks: packed indices into the table.
+
+    cells: for each unit of the grid, the index below it, its level and the next one, a byte each."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     value = tl.load(x + start + tl.arange(0, BLOCK)).to(tl.float32)
     length = tl.load(lengths + tl.program_id(0))
@@ -157,8 +158,8 @@ def thc_encode(
     clamped = tl.minimum(tl.maximum(turned, -reach), reach)
     y = (tl.div_rn(clamped, tl.full([BLOCK], 1.0, tl.float32) * (2.0 * reach)) + 0.5) * GRID
     cell = tl.minimum(tl.maximum(tl.floor(y), 0.0), GRID * 1.0).to(tl.int32)
-    index = tl.load(below + cell)
-    low, high = tl.load(table + index).to(tl.float32), tl.load(table + index + 1).to(tl.float32)
+    packed = tl.load(cells + cell)
+    index, low, high = packed & 255, (packed >> 8 & 255).to(tl.float32), (packed >> 16 & 255).to(tl.float32)
     u = uniform(start, private, step, 1, BLOCK)
     code = index + (u < tl.div_rn(y - low, high - low)).to(tl.int32)
     tl.store(codes + start // 2 + tl.arange(0, BLOCK // 2), pack4(code, BLOCK))

@@ -48,30 +48,6 @@ def largest_bits(bits: Any, largest: Any) -> Any:
 
 
 @jit
-def scan(bits: Any, runs: Any, run: int, low: int, index: Any, kept: Any) -> Any:
-    """One pass over a vector's int32 ``bits``: (largest of the bits without sign, number of candidates).
-
-    The offered elements whose bits without sign are at least ``low`` go to ``index`` (place among the offered) and
-    ``kept`` (their bits); more than fit in ``index`` less a run: the count is -1."""
-    largest, found, at, count = np.int32(0), 0, 0, len(bits)
-    room, least = len(index) - run, np.int32(low)
-    for r in range(len(runs)):
-        start = runs[r] * run
-        stop = min(start + run, count)
-        largest = largest_bits(bits[at:stop], largest)
-        place = r * run - start
-        for i in range(start, stop):
-            value = bits[i]
-            index[found] = place + i
-            kept[found] = value
-            found += np.int32(value & 0x7FFFFFFF) >= least
-        if found > room:
-            return largest, -1
-        at = stop
-    return largest_bits(bits[at:], largest), found
-
-
-@jit
 def rice(positions: Any, low: int, unary: Any, rest: Any) -> int:
     """Rice codes of the gaps before ``positions``, k = ``low`` of 0, 1, 2, 4: unary bits from the lowest bit of each
     byte, k-bit remainders packed. Both outputs start as zeros. Returns the number of unary bits."""
@@ -86,28 +62,6 @@ def rice(positions: Any, low: int, unary: Any, rest: Any) -> int:
             bit = i * low
             rest[bit >> 3] |= np.uint8((gap & mask) << (bit & 7))
     return at
-
-
-@jit
-def unrice(unary: Any, unary_bits: int, rest: Any, low: int, count: int, positions: Any) -> int:
-    """The inverse of ``rice``: fills int64 ``positions``; returns how many there were, or -1 where more than ``count``
-    or where the last unary bit is not a one."""
-    found, gap, at, mask = 0, 0, -1, (1 << low) - 1
-    for byte in range(len(unary)):
-        word = unary[byte]
-        stop = min(8, unary_bits - 8 * byte)
-        for i in range(stop):
-            if word >> i & 1:
-                if found == count:
-                    return -1
-                bit = found * low
-                at += (gap << low) + (rest[bit >> 3] >> (bit & 7) & mask if low else 0) + 1
-                positions[found] = at
-                found += 1
-                gap = 0
-            else:
-                gap += 1
-    return found if gap == 0 else -1
 
 
 @jit
@@ -141,20 +95,6 @@ def quantize4(rows: Any, units: Any, out: Any) -> None:
             b = min(max(row[2 * i + 1] / unit, np.float32(-7.0)), np.float32(7.0))
             a, b = (a + magic) - magic, (b + magic) - magic
             to[i] = np.uint8(np.int32(a) + 8) | np.uint8((np.int32(b) + 8) << 4)
-
-
-@jit
-def add_runs(out: Any, runs: Any, run: int, index: Any, levels: Any, units: Any, bucket: int, weight: Any) -> None:
-    """out[position] += (level * unit) * weight, each product and sum rounded; 4-bit levels, two to a byte."""
-    shift, mask = 0, run - 1
-    while (1 << shift) < run:
-        shift += 1
-    for j in range(len(index)):
-        place = index[j]
-        code = levels[j >> 1] >> (4 * (j & 1)) & 15
-        value = np.float32(np.int32(code) - 8) * units[j // bucket]
-        position = (runs[place >> shift] << shift) | (place & mask)
-        out[position] += value * weight
 
 
 @jit
@@ -213,14 +153,15 @@ def eden_rows(rows: Any, words: Any, levels: Any, edges: Any, codes: Any, factor
         energy = 0
         for i in range(size):
             value = row[i] * scale
-            energy += np.int64(np.float64(value) * np.float64(value) * 281474976710656.0)
+            fixed = np.int64(np.int32(value * np.float32(8388608.0)))
+            energy += fixed * fixed
             turned[i] = value
         for i in range(0, size, 32):
             word = words[(r * size + i) >> 5]
             for j in range(32):
                 turned[i + j] *= np.float32(1.0) - np.float32(2.0) * np.float32((word >> j) & 1)
         hadamard(turned.reshape(1, size))
-        total = np.float64(energy) / 281474976710656.0
+        total = np.float64(energy) * 2.0**-46
         spread = np.float32(np.sqrt(total))
         to = codes[r]
         for i in range(size):
@@ -232,8 +173,9 @@ def eden_rows(rows: Any, words: Any, levels: Any, edges: Any, codes: Any, factor
                 to[i] += z[i] > edge
         product = 0
         for i in range(size):
-            product += np.int64(np.float64(levels[to[i]]) * np.float64(turned[i]) * 1099511627776.0)
-        below = np.float64(product) / 1099511627776.0
+            fixed = np.int64(np.int32(turned[i] * np.float32(131072.0)))
+            product += np.int64(np.int32(levels[to[i]] * np.float32(1048576.0))) * fixed
+        below = np.float64(product) * 2.0**-37
         factor = np.float32(total / below) if product > 0 and energy > 0 else np.float32(0.0)
         bits[0] = (field + 1) << 23
         factors[r] = factor * bits.view(np.float32)[0]

@@ -54,13 +54,6 @@ def decode(reader: Reader, count: int, size: int) -> np.ndarray:
         raise CodecError(f"the blob's mask is of unknown kind {how}")
     unary_bits = reader.varint(count + (size >> how) + 1)
     unary_bytes = reader.take(-(-unary_bits // 8))
-    if how in (0, 1, 2, 4) and fast.available():
-        found = fast.unrice(unary_bytes, unary_bits, reader.take(packed_size(count, how)), how, count)
-        if found is None or (count and unary_bytes[-1] >> (unary_bits - 1) % 8 > 1):
-            raise CodecError("the blob's mask has another number of positions than its values")
-        if count and found[-1] >= size:
-            raise CodecError("the blob's mask has a position beyond the vector")
-        return found
     unary = np.unpackbits(np.frombuffer(unary_bytes, np.uint8), bitorder="little")
     ones = np.flatnonzero(unary.view(bool))
     if len(ones) != count or (count and ones[-1] != unary_bits - 1):

@@ -14,6 +14,7 @@ import torch
 from . import fast, philox
 from .philox import Key
 
+EXACT = 8192
 SIGNS, RESIDUAL = 0x5349474E, 0x52455349
 
 
@@ -90,10 +91,21 @@ def _stages(x: torch.Tensor) -> torch.Tensor:
     return current.view(rows, size)
 
 
-def exact_sum(rows: torch.Tensor, bits: int) -> torch.Tensor:
-    """The sum of each row of fp64 ``[rows, size]`` in multiples of 2^-bits: of integers, so no order of adding changes
-    it, and every device gets the same bits."""
-    return (rows * 2.0**bits).to(torch.int64).sum(1).to(torch.float64) * 2.0**-bits
+def energy(rows: torch.Tensor) -> torch.Tensor:
+    """fp64 sum of squares of each row, values below 1: of integers where a block fits (all but whole-vector blocks), so
+    that no order of adding changes it and kernels get the same bits."""
+    if rows.shape[1] > EXACT:
+        return rows.double().square().sum(1)
+    fixed = (rows * 8388608.0).to(torch.int32).to(torch.int64)
+    return (fixed * fixed).sum(1).to(torch.float64) * 2.0**-46
+
+
+def product(levels: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
+    """fp64 sum of level * coordinate of each row, in the same way; |coordinates| are below the block's size."""
+    if turned.shape[1] > EXACT:
+        return (levels.double() * turned.double()).sum(1)
+    fixed = (turned * 131072.0).to(torch.int32).to(torch.int64)
+    return ((levels * 1048576.0).to(torch.int32).to(torch.int64) * fixed).sum(1).to(torch.float64) * 2.0**-37
 
 
 def segment_signs(segment: Segment, key: Key, stream: int, device: torch.device) -> torch.Tensor:

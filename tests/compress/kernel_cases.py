@@ -96,7 +96,7 @@ def eden(device: str) -> None:
             codec = make(f"eden:bits={bits},block={block}")
             assert isinstance(codec, Eden)
             scaled, exponent = rotation.rescale(rows)
-            energy = rotation.exact_sum(scaled.double().square(), 48)
+            energy = rotation.energy(scaled)
             turned = rotation.forward(scaled, segment, KEY)
             code = codec.quantize(turned / energy.sqrt().float()[:, None], None)
             levels = codec.levels(code, None)
@@ -121,18 +121,8 @@ def thc(device: str) -> None:
     assert isinstance(codec, Thc)
     x = torch.randn(8192)
     lengths = codec.statistic(x)
-    below = torch.searchsorted(codec.table, torch.arange(codec.grid + 1, dtype=torch.int32), right=True) - 1
-    below = below.clamp(max=len(codec.table) - 2)
     key = Key(KEY.seed, KEY.step, 3)
-    packed = gpu.thc_encode(
-        x.to(device),
-        lengths.to(device),
-        codec.table.to(device),
-        below.to(torch.int32).to(device),
-        codec.reach,
-        4096,
-        key,
-    )
+    packed = gpu.thc_encode(x.to(device), lengths.to(device), codec.table, codec.reach, 4096, key)
     equal("thc codes", packed, pack(codec.to_codes(codec.levels(x, lengths, key, 1)), 4))
 
 

@@ -47,7 +47,7 @@ SIGNATURES = {
     "kernels_rotation.hadamard_rows": ([P, P, N], {"ROWS": 128, "STAGES": 7, "COLUMNS": 32}),
     "kernels_rotation.eden_encode": ([P, B, P, P, P, N, "i32"], {**BLOCK, "BITS": 4}),
     "kernels_rotation.eden_decode": ([B, P, P, P, "fp32", N, "i32"], {**BLOCK, "BITS": 4, "ADD": True}),
-    "kernels_rotation.thc_encode": ([P, B, P, "*i32", "*i32", N, N, "i32", "fp32"], {**BLOCK, "GRID": 30}),
+    "kernels_rotation.thc_encode": ([P, B, P, "*i32", N, N, "i32", "fp32"], {**BLOCK, "GRID": 30}),
 }
 
 
