@@ -164,8 +164,8 @@ def picture(points: list[Point]) -> str:
         body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         body += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="4" fill="{colour}"/>' for a, b in zip(across, row, strict=True)]
     body.append(f'<text x="{left}" y="22" font-size="14">tokens a second against simulated volunteers</text>')
-    body.append(f'<text x="{left + 320}" y="22" font-size="12" fill="#3366cc">undisturbed</text>')
-    body.append(f'<text x="{left + 420}" y="22" font-size="12" fill="#dc7a1e">under churn</text>')
+    body.append(f'<text x="{left + 380}" y="22" font-size="12" fill="#3366cc">undisturbed</text>')
+    body.append(f'<text x="{left + 480}" y="22" font-size="12" fill="#dc7a1e">under churn</text>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">'
     return head + "".join(body) + "</svg>\n"
 

@@ -89,8 +89,12 @@ def _fits(workload: Workload, memory: Sequence[float], held: Sequence[int]):  # 
     return fits
 
 
-def held_by_stage(workload: Workload, stages: int, microbatches: int) -> list[int]:
-    """Microbatches in flight at each stage under the workload's schedule."""
+def held_by_stage(workload: Workload, stages: int, microbatches: int, chunks: int = 1) -> list[int]:
+    """Microbatches in flight at each stage under the workload's schedule, with `chunks` stages a node."""
+    if chunks > 1:
+        nodes = stages // chunks
+        each = [in_flight("interleaved", node, nodes, microbatches, chunks) for node in range(nodes)]
+        return [-(-each[stage % nodes] // chunks) for stage in range(stages)]
     kind = workload.schedule if workload.schedule != "interleaved" else "1f1b"
     return [in_flight(kind, stage, stages, microbatches) for stage in range(stages)]
 

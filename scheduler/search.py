@@ -33,7 +33,7 @@ class Found:
 def needed_memory(estimator: Estimator, cut: Cut, pipelines: int) -> Matrix:
     """float64 [nodes]: bytes that a device at each position needs for its stages."""
     workload = estimator.workload
-    held = held_by_stage(workload, len(cut.stages), max(1, -(-workload.microbatches // pipelines)))
+    held = held_by_stage(workload, len(cut.stages), max(1, -(-workload.microbatches // pipelines)), cut.chunks)
     each = [stage_memory(workload, a, b, count) for (a, b), count in zip(cut.stages, held, strict=True)]
     need: Matrix = numpy.array(each).reshape(cut.chunks, cut.nodes).sum(axis=0)
     return need

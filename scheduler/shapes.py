@@ -103,7 +103,7 @@ def cut_for(estimator: Estimator, places: Places, chunks: int = 1) -> Cut | None
     pipelines, nodes = places.shape
     speeds = [float(1.0 / (1.0 / network.tflops[places[:, position]]).mean()) for position in range(nodes)]
     memory = [float(network.memory[places[:, position]].min()) / chunks for position in range(nodes)]
-    held = held_by_stage(workload, nodes * chunks, max(1, -(-workload.microbatches // pipelines)))
+    held = held_by_stage(workload, nodes * chunks, max(1, -(-workload.microbatches // pipelines)), chunks)
     ranges = balance(workload, speeds * chunks, memory * chunks, held)
     return None if ranges is None else Cut(workload, ranges, chunks)
 
