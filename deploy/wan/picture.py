@@ -9,7 +9,7 @@ from html import escape
 
 from .check import Report, Row
 
-_CELL_W, _CELL_H, _LEFT, _TOP = 132, 62, 118, 92
+_CELL_W, _CELL_H, _TOP = 132, 62, 92
 _FINE, _NEAR, _FAR, _NONE = "#d7efdb", "#fff1c2", "#f7cfc9", "#eeeeee"
 
 
@@ -17,7 +17,8 @@ def svg(report: Report) -> str:
     """The picture of a check."""
     hosts = list(dict.fromkeys([r.source for r in report.rows] + [r.target for r in report.rows]))
     rows = {(r.source, r.target): r for r in report.rows}
-    width, height = _LEFT + _CELL_W * len(hosts) + 16, _TOP + _CELL_H * len(hosts) + 56
+    left = 32 + 7 * max(map(len, hosts), default=0)
+    width, height = left + _CELL_W * len(hosts) + 16, _TOP + _CELL_H * len(hosts) + 56
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         'font-family="system-ui, sans-serif" font-size="11" fill="#222">',
@@ -30,11 +31,11 @@ def svg(report: Report) -> str:
         ),
     ]
     for k, host in enumerate(hosts):
-        parts.append(_text(_LEFT + _CELL_W * k + _CELL_W / 2, _TOP - 10, host, anchor="middle", bold=True))
-        parts.append(_text(_LEFT - 8, _TOP + _CELL_H * k + _CELL_H / 2 + 4, host, anchor="end", bold=True))
+        parts.append(_text(left + _CELL_W * k + _CELL_W / 2, _TOP - 10, host, anchor="middle", bold=True))
+        parts.append(_text(left - 8, _TOP + _CELL_H * k + _CELL_H / 2 + 4, host, anchor="end", bold=True))
     for i, source in enumerate(hosts):
         for j, target in enumerate(hosts):
-            parts += _cell(rows.get((source, target)), _LEFT + _CELL_W * j, _TOP + _CELL_H * i)
+            parts += _cell(rows.get((source, target)), left + _CELL_W * j, _TOP + _CELL_H * i)
     bottom = _TOP + _CELL_H * len(hosts)
     parts.append(_text(16, bottom + 24, ("As set. " if report.ok else "Not as set. ") + report.why, bold=not report.ok))
     for k, (colour, words) in enumerate(
