@@ -5,6 +5,7 @@ rounding give other bits than a CPU. Divisions are ``div_rn``; rounding to neare
 it away. Elements are in tiles of 512 as in ``philox``; a program handles BLOCK of them, a multiple of 512.
 """
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 from typing import Any
@@ -24,7 +25,7 @@ MAGIC = tl.constexpr(12582912.0)
 
 
 @jit
-def uniform(start, seed, step, stream, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def uniform(start, seed, step, stream, BLOCK: tl.constexpr):
     """fp32 ``[BLOCK]``: philox.uniform of the elements from ``start``, a multiple of 512."""
     tiles: tl.constexpr = BLOCK // 512
     counter = start // 512 * 128 + tl.arange(0, tiles * 128)
@@ -40,7 +41,7 @@ def uniform(start, seed, step, stream, BLOCK: tl.constexpr):  # type: ignore[no-
 
 
 @jit
-def step_code(largest, TOP: tl.constexpr, UP: tl.constexpr):  # type: ignore[no-untyped-def]
+def step_code(largest, TOP: tl.constexpr, UP: tl.constexpr):
     """int32 code (16 bits) of the step largest / TOP: see ``scales``."""
     bits = tl.div_rn(largest, tl.full(largest.shape, TOP, tl.float32)).to(tl.int32, bitcast=True)
     rounded = bits + (0x7FFF if UP else 0x4000)
@@ -48,12 +49,12 @@ def step_code(largest, TOP: tl.constexpr, UP: tl.constexpr):  # type: ignore[no-
 
 
 @jit
-def step_value(code):  # type: ignore[no-untyped-def]
+def step_value(code):
     return ((code & 0xFFFF) << 15).to(tl.float32, bitcast=True)
 
 
 @jit
-def levels_of(x, unit, u, TOP: tl.constexpr, STOCHASTIC: tl.constexpr):  # type: ignore[no-untyped-def]
+def levels_of(x, unit, u, TOP: tl.constexpr, STOCHASTIC: tl.constexpr):
     """int32 levels of ``x`` over ``unit`` (same shape), TOP + 1 added; u: uniform, where stochastic."""
     fine = unit > 0.0
     ratio = tl.div_rn(x, tl.where(fine, unit, 1.0))
@@ -67,21 +68,21 @@ def levels_of(x, unit, u, TOP: tl.constexpr, STOCHASTIC: tl.constexpr):  # type:
 
 
 @jit
-def pack4(codes, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def pack4(codes, BLOCK: tl.constexpr):
     """uint8 ``[BLOCK / 2]`` of int32 codes ``[BLOCK]``."""
     low, high = tl.split(tl.reshape(codes, [BLOCK // 2, 2]))
     return (low | (high << 4)).to(tl.uint8)
 
 
 @jit
-def unpack4(packed, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def unpack4(packed, BLOCK: tl.constexpr):
     """int32 ``[BLOCK]`` of uint8 ``[BLOCK / 2]``."""
     wide = packed.to(tl.int32)
     return tl.reshape(tl.join(wide & 15, wide >> 4), [BLOCK])
 
 
 @jit
-def load_levels(codes, first, count, BITS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def load_levels(codes, first, count, BITS: tl.constexpr, BLOCK: tl.constexpr):
     """fp32 levels ``[BLOCK]`` of packed codes from element ``first``."""
     if BITS == 4:
         place = first // 2 + tl.arange(0, BLOCK // 2)
@@ -96,7 +97,7 @@ def load_levels(codes, first, count, BITS: tl.constexpr, BLOCK: tl.constexpr):  
 def store_group(
     x, first, count, codes, steps, seed, step,
     GROUP: tl.constexpr, BITS: tl.constexpr, STOCHASTIC: tl.constexpr, BLOCK: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """Quantise ``[BLOCK]`` values in groups and store their codes and steps."""
     groups: tl.constexpr = BLOCK // GROUP
     top: tl.constexpr = (1 << (BITS - 1)) - 1
@@ -123,7 +124,7 @@ def store_group(
 def group_encode(
     x, codes, steps, count, seed, step,
     GROUP: tl.constexpr, BITS: tl.constexpr, STOCHASTIC: tl.constexpr, BLOCK: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """int4 and int8: one read of ``x``, codes and 16-bit steps out."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
     place = first + tl.arange(0, BLOCK)
@@ -134,7 +135,7 @@ def group_encode(
 @jit
 def group_decode(
     codes, steps, out, count, weight, GROUP: tl.constexpr, BITS: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """out = level * step, or out += (level * step) * weight."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
     place = first + tl.arange(0, BLOCK)
@@ -151,7 +152,7 @@ def group_decode(
 def group_hop(
     codes, steps, local, out_codes, out_steps, count, seed, step,
     GROUP: tl.constexpr, BITS: tl.constexpr, STOCHASTIC: tl.constexpr, BLOCK: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """A hop of a multi-hop exchange in one pass: decode what came, add what is here, encode what goes on."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
     place = first + tl.arange(0, BLOCK)
@@ -164,7 +165,7 @@ def group_hop(
 
 
 @jit
-def sign_accumulate(gradient, error, total, partial, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def sign_accumulate(gradient, error, total, partial, count, BLOCK: tl.constexpr):
     """total = gradient + error, and the sum of |total| of each program."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
@@ -175,7 +176,7 @@ def sign_accumulate(gradient, error, total, partial, count, BLOCK: tl.constexpr)
 
 
 @jit
-def sign_encode(total, error, bits, scale, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def sign_encode(total, error, bits, scale, count, BLOCK: tl.constexpr):
     """Bits (1 where >= 0), and error = total - (+-scale); ``total`` and ``error`` may be the same memory."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
     place = first + tl.arange(0, BLOCK)
@@ -190,7 +191,7 @@ def sign_encode(total, error, bits, scale, count, BLOCK: tl.constexpr):  # type:
 
 
 @jit
-def gather_delta(x, g, runs, out, elements, count, RUN: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def gather_delta(x, g, runs, out, elements, count, RUN: tl.constexpr, BLOCK: tl.constexpr):
     """Cocktail: the offered elements of x - g, in order; only their cache lines are read."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
@@ -205,7 +206,7 @@ def gather_delta(x, g, runs, out, elements, count, RUN: tl.constexpr, BLOCK: tl.
 @jit
 def sparse_add(
     out, runs, index, codes, steps, kept, weight, RUN: tl.constexpr, BUCKET: tl.constexpr, BLOCK: tl.constexpr
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """Cocktail: out[position] += (level * unit) * weight, 4-bit linear values; positions don't repeat."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
     place = first + tl.arange(0, BLOCK)

@@ -4,6 +4,7 @@ A block of up to 8192 coordinates is rotated by one program with one read and on
 traffic than a plain 4-bit quantiser. Larger transforms take one more pass for each 128 rows.
 """
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import triton.language as tl
@@ -14,7 +15,7 @@ SIGNS = tl.constexpr(0x5349474E)
 
 
 @jit
-def signs(start, seed, step, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def signs(start, seed, step, BLOCK: tl.constexpr):
     """fp32 ±1 ``[BLOCK]``: philox.signs from ``start``, a multiple of 16384 or of BLOCK; BLOCK is at least 4096.
 
     Element i takes bit i % 32 of word i // 32, so BLOCK elements take BLOCK / 32 words."""
@@ -37,7 +38,7 @@ def signs(start, seed, step, BLOCK: tl.constexpr):  # type: ignore[no-untyped-de
 
 
 @jit
-def butterfly(x, HALF: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def butterfly(x, HALF: tl.constexpr, BLOCK: tl.constexpr):
     """One stage: (a + b, a - b) of elements HALF apart."""
     pairs = tl.permute(tl.reshape(x, [BLOCK // (2 * HALF), 2, HALF]), [0, 2, 1])
     a, b = tl.split(pairs)
@@ -45,7 +46,7 @@ def butterfly(x, HALF: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-un
 
 
 @jit
-def hadamard_in_program(x, BLOCK: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]
+def hadamard_in_program(x, BLOCK: tl.constexpr, STAGES: tl.constexpr):
     """All stages, STAGES = log2 BLOCK. Each adds neighbours and moves their bit of the index to the top, so the next
     stage's neighbours are the next stride apart, and after the last the order is what it was."""
     for _ in tl.static_range(STAGES):
@@ -55,7 +56,7 @@ def hadamard_in_program(x, BLOCK: tl.constexpr, STAGES: tl.constexpr):  # type: 
 
 
 @jit
-def rotate(x, out, seed, step, BLOCK: tl.constexpr, STAGES: tl.constexpr, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
+def rotate(x, out, seed, step, BLOCK: tl.constexpr, STAGES: tl.constexpr, INVERSE: tl.constexpr):
     """Blocks of BLOCK: signs then transform, or transform then signs; not normalised."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     place = start + tl.arange(0, BLOCK)
@@ -69,7 +70,7 @@ def rotate(x, out, seed, step, BLOCK: tl.constexpr, STAGES: tl.constexpr, INVERS
 
 
 @jit
-def hadamard_rows(x, out, stride, ROWS: tl.constexpr, STAGES: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def hadamard_rows(x, out, stride, ROWS: tl.constexpr, STAGES: tl.constexpr, COLUMNS: tl.constexpr):
     """A pass of a large transform: elements ``stride`` apart, ROWS of them, for COLUMNS neighbours at once."""
     per = stride // COLUMNS
     group, column = tl.program_id(0).to(tl.int64) // per, tl.program_id(0).to(tl.int64) % per
@@ -85,7 +86,7 @@ def hadamard_rows(x, out, stride, ROWS: tl.constexpr, STAGES: tl.constexpr, COLU
 def eden_encode(
     x, codes, factors, edges, levels, seed, step,
     BLOCK: tl.constexpr, STAGES: tl.constexpr, BITS: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """EDEN, unbiased, 1 or 4 bits, whole blocks: one read of ``x``; packed codes and one factor per block."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     value = tl.load(x + start + tl.arange(0, BLOCK)).to(tl.float32)
@@ -126,7 +127,7 @@ def eden_encode(
 def eden_decode(
     codes, factors, levels, out, weight, seed, step,
     BLOCK: tl.constexpr, STAGES: tl.constexpr, BITS: tl.constexpr, ADD: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """out = the decoded block, or out += decoded * weight."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     if BITS == 4:
@@ -146,7 +147,7 @@ def eden_decode(
 def thc_encode(
     x, codes, lengths, cells, seed, private, step, reach,
     BLOCK: tl.constexpr, STAGES: tl.constexpr, GRID: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """THC, 4 bits, whole blocks, against the agreed ``lengths`` of the blocks: packed indices into the table.
 
     cells: for each unit of the grid, the index below it, its level and the next one, a byte each."""

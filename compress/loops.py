@@ -150,7 +150,7 @@ def eden_rows(rows: Any, words: Any, levels: Any, edges: Any, codes: Any, factor
             return False
         bits[0] = (253 - field) << 23
         scale = bits.view(np.float32)[0]
-        energy = 0
+        energy = np.int64(0)
         for i in range(size):
             value = row[i] * scale
             fixed = np.int64(np.int32(value * np.float32(8388608.0)))
@@ -171,7 +171,7 @@ def eden_rows(rows: Any, words: Any, levels: Any, edges: Any, codes: Any, factor
             edge = edges[e]
             for i in range(size):
                 to[i] += z[i] > edge
-        product = 0
+        product = np.int64(0)
         for i in range(size):
             fixed = np.int64(np.int32(turned[i] * np.float32(131072.0)))
             product += np.int64(np.int32(levels[to[i]] * np.float32(1048576.0))) * fixed

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from farflung import compress
 
 FILE = Path(__file__).parent / "data" / "golden.json"
