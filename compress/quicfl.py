@@ -1,6 +1,7 @@
 """``quicfl``: rotate, send the few largest coordinates exactly, round the others at random (QUIC-FL, Basat et al., ICML
 2024). The rotation is shared, so a server adds table look-ups and rotates back once. With shared randomness the levels
-depend on a random value that sender and receiver both know, which halves the error."""
+depend on a random value that sender and receiver both know (another one for each sender: the rank is in the blob),
+which halves the error."""
 
 from __future__ import annotations
 
@@ -49,10 +50,11 @@ class QuicFl(Rotated):
         codes = self._codes(z.clamp(-self.reach, self.reach), key)
         mask = masks.encode(outlier.cpu().numpy(), z.numel())
         body: list[Buffer] = [tensor_bytes(lengths.clamp(max=LARGEST)), tensor_bytes(pack(codes, self.bits))]
-        return [*body, varint(len(outlier)), mask, tensor_bytes(z[outlier])]
+        return [varint(key.rank), *body, varint(len(outlier)), mask, tensor_bytes(z[outlier])]
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
-        n, key = header.elements, self._key(header)
+        n = header.elements
+        key = Key(header.seed, header.step, reader.varint(1 << 32))
         count = rotation.coordinates(n, self.block)
         if packed_size(count, self.bits) > reader.left:
             raise CodecError(f"the blob claims {n} elements, too many for its {reader.left} bytes")
@@ -68,7 +70,7 @@ class QuicFl(Rotated):
         out = torch.empty(n, device=device)
         for segment in rotation.layout(n, self.block):
             rows = z[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
-            rows = rotation.backward(rows, segment, key)
+            rows = rotation.backward(rows, segment, Key(key.seed, key.step))
             factor = lengths[segment.row : segment.row + segment.rows, None] * (1.0 / segment.size)
             rotation.put_rows(out, segment, (rows * factor).clamp(-LARGEST, LARGEST))
         return out
@@ -99,7 +101,7 @@ class QuicFl(Rotated):
 
     def _shared_value(self, count: int, key: Key, device: torch.device) -> torch.Tensor:
         width = quic(self.bits, True, device).shape[0]
-        return philox.words(count, Key(key.seed, key.step), SHARED, 0, device) % width
+        return philox.words(count, key.private, SHARED, 0, device) % width
 
 
 @lru_cache(maxsize=8)

@@ -10,7 +10,7 @@ parties: an owner that shows different lists to different workers is not defende
     send all keys                  ->    shares(keys): one sealed pair of shares for each other worker
     forward them                   ->    accept(sealed shares)
     collect masked levels          <-    masked(levels)
-    send who answered              ->    reveal(answered): shares of the keys of those who did not, of the masks of those
+    send who answered              ->    reveal(answered): shares of keys (who did not) or masks
     Owner.total(...)
 """
 

@@ -107,6 +107,9 @@ def test_level_tables_are_what_the_solvers_find() -> None:
 UNBIASED_64 = [("drive:block=0", 0.010), ("eden:bits=2,block=0", 0.0024), ("eden:bits=4,block=0", 1.8e-4)]
 
 
+UNBIASED_64 += [("quicfl:bits=2,block=0", 0.0045), ("quicfl:block=0", 2.5e-4)]
+
+
 @pytest.mark.parametrize(("spec", "bound"), UNBIASED_64)
 def test_identical_inputs_average_out(spec: str, bound: float) -> None:
     x = vector("student3", 1 << 14)
