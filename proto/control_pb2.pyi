@@ -213,12 +213,14 @@ class EvalDone(_message.Message):
     def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., correct: _Optional[float] = ..., predictions: _Optional[int] = ...) -> None: ...
 
 class Evidence(_message.Message):
-    __slots__ = ("peer", "why")
+    __slots__ = ("peer", "why", "diverged")
     PEER_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
+    DIVERGED_FIELD_NUMBER: _ClassVar[int]
     peer: str
     why: str
-    def __init__(self, peer: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+    diverged: bool
+    def __init__(self, peer: _Optional[str] = ..., why: _Optional[str] = ..., diverged: bool = ...) -> None: ...
 
 class Warning(_message.Message):
     __slots__ = ("message", "node")
