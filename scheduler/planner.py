@@ -15,7 +15,7 @@ from .errors import PlanError
 from .estimate import IMPOSSIBLE, Cut, Estimator
 from .network import Network, components
 from .plans import Plan
-from .predict import candidate_seconds
+from .predict import candidate_seconds, reshared
 from .rounds import publisher_fractions
 from .search import Found, Searcher, crossover
 from .seeds import FEW, Places, constructions, nearness
@@ -153,10 +153,11 @@ def best_candidate(
         raise PlanError(why_nothing_fits(network, workload))
     limit = min(value for value, _ in finished) * (1 + SAME)
     # Among equals: fewer spares, then the order of names, so that equal devices always get the same places.
-    return min(
+    chosen = min(
         (found for value, found in finished if value <= limit),
         key=lambda found: (len(found.spare), found.origin != "in the order given", found.seconds),
     )
+    return reshared(estimator, chosen)
 
 
 def _starts(estimator: Estimator, wanted: list[Shape], deadline: float) -> dict[Shape, list[Found]]:

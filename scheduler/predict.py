@@ -10,6 +10,7 @@ import numpy
 
 from .errors import PlanError
 from .estimate import Cut, Estimator
+from .layers import shares
 from .network import Matrix, Network
 from .plans import Plan
 from .rounds import publisher_fractions, round_seconds, site_seconds
@@ -147,7 +148,23 @@ def run(
     record: bool = False,
     whole: bool = False,
 ) -> tuple[Trace, float]:
-    """(trace, seconds of the pipelines). A long step is simulated for some microbatches and extended by its period.
+    """(trace, seconds of the slowest pipeline); see pipeline_ends."""
+    trace, ends = pipeline_ends(estimator, places, cut, microbatches, schedule, transport, record, whole)
+    return trace, float(ends.max())
+
+
+def pipeline_ends(
+    estimator: Estimator,
+    places: numpy.ndarray,
+    cut: Cut,
+    microbatches: tuple[int, ...],
+    schedule: str,
+    transport: Transport = OVERLAPPED,
+    record: bool = False,
+    whole: bool = False,
+) -> tuple[Trace, Matrix]:
+    """(trace, float64 [d]: when each pipeline ends). A long step is simulated for some microbatches of each pipeline
+    and extended by its period.
 
     whole: simulate every microbatch whatever it takes.
     """
@@ -183,25 +200,51 @@ def run(
     depth = 3 * rows.shape[1]
     if whole or most <= depth or (actions <= EVENTS_AT_ONCE and (actions <= 4_000 or schedule == "gpipe")):
         trace = simulated(list(microbatches), record)
-        return trace, trace.seconds
+        return trace, numpy.array([float(trace.done[row].max()) for row in places])
     # The first `depth` microbatches of each pipeline reach its steady state; the rest repeats its period.
     short = [min(count, depth) for count in microbatches]
     # Whole turns of the pipeline: 1F1B on slow links repeats itself after as many microbatches as it has stages.
     longer = [min(count, depth + 2 * rows.shape[1]) for count in microbatches]
     first, second = simulated(short, record), simulated(longer, False)
-    seconds = 0.0
+    ends: list[float] = []
     for row, few, more, count in zip(places, short, longer, microbatches, strict=True):
         end = float(second.done[row].max())
         slope = (end - float(first.done[row].max())) / (more - few) if more > few else 0.0
-        seconds = max(seconds, end + slope * (count - more))
-    return first, seconds
+        ends.append(end + slope * (count - more))
+    return first, numpy.array(ends)
+
+
+def schedule_of(estimator: Estimator, found: Candidate) -> str:
+    """The schedule that a candidate's nodes execute."""
+    if found.cut.chunks > 1:
+        return "interleaved"
+    return "gpipe" if estimator.workload.schedule == "gpipe" else "1f1b"
+
+
+def reshared(estimator: Estimator, found: Candidate) -> Candidate:
+    """The candidate with shares of the batch by the simulated speed of its pipelines, if a step gets shorter by it."""
+    if len(found.places) < 2:
+        return found
+    best, now = found, candidate_seconds(estimator, found)
+    for _ in range(3):
+        _, ends = pipeline_ends(estimator, best.places, best.cut, best.microbatches, schedule_of(estimator, best))
+        if float(ends.max()) < 1.01 * float(ends.mean()):
+            break
+        fixed, _ = estimator.rows(best.places, best.cut)
+        period = numpy.maximum(ends - fixed, 1e-12) / numpy.array(best.microbatches)
+        share = shares(estimator.workload.microbatches, list(fixed), list(period))
+        trial = replace(best, microbatches=share, estimate=estimator.step(best.places, best.cut, share))
+        seconds = candidate_seconds(estimator, trial)
+        if seconds > now * (1 - 1e-3):
+            break
+        best, now = trial, seconds
+    return best
 
 
 def candidate_seconds(estimator: Estimator, found: Candidate) -> float:
     """A candidate's step by simulation, with publishers by bandwidth."""
     workload = estimator.workload
-    schedule = "interleaved" if found.cut.chunks > 1 else ("gpipe" if workload.schedule == "gpipe" else "1f1b")
-    _, compute = run(estimator, found.places, found.cut, found.microbatches, schedule)
+    _, compute = run(estimator, found.places, found.cut, found.microbatches, schedule_of(estimator, found))
     rounds = site_seconds(estimator.network, found.places, found.cut.update, workload.pattern)
     for position in range(found.places.shape[1]):
         group = found.places[:, position]

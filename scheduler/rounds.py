@@ -96,9 +96,9 @@ def publisher_fractions(network: Network, sent: Matrix, group: numpy.ndarray) ->
         total = float(numpy.clip((middle * bandwidth - 1) / (count - 2), 0, None).sum())
         low, high = (middle, high) if total < 1 else (low, middle)
     fractions = numpy.clip((high * bandwidth - 1) / (count - 2), 0, None)
-    fractions = numpy.round(fractions / fractions.sum(), 3)
-    fractions[int(fractions.argmax())] += round(1.0 - float(fractions.sum()), 3)
-    return tuple(round(float(value), 3) for value in fractions)
+    fractions = numpy.round(fractions / fractions.sum(), 6)
+    fractions[int(fractions.argmax())] += 1.0 - float(fractions.sum())
+    return tuple(round(float(value), 6) for value in fractions)
 
 
 def site_seconds(network: Network, places: numpy.ndarray, bits: Matrix, pattern: str) -> float:

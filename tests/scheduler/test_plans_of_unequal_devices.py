@@ -164,3 +164,11 @@ def test_two_that_can_not_reach_each_other_are_planned_apart():
     assert chain.pipelines[0][1] == "c"
     with pytest.raises(PlanError, match="avoids the links that do not exist, for example a > b"):
         plan(apart, workload(stages=1, pipelines=3))
+
+
+@pytest.mark.parametrize("count", [3, 7, 341])
+def test_equal_devices_publish_equal_parts_whatever_the_group_s_size(count):
+    network = uniform([Device(f"d{i}") for i in range(count)])
+    fractions = publisher_fractions(network, per_bit_sent(network), numpy.arange(count))
+    assert sum(fractions) == pytest.approx(1, abs=1e-9)
+    assert fractions == pytest.approx([1 / count] * count, abs=2e-4)
