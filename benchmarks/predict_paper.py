@@ -32,7 +32,7 @@ from farflung.scheduler.estimate import Cut, Estimator
 from farflung.scheduler.jobs import paper_workload
 from farflung.scheduler.predict import run
 from farflung.scheduler.rounds import round_seconds, site_seconds
-from farflung.scheduler.simulate import Transport
+from farflung.scheduler.transport import Transport
 
 NETWORKS = Path(__file__).parent / "data" / "dtfm_networks.json"
 RANK_MAPS = NETWORKS.with_name("dtfm_rank_maps.json")

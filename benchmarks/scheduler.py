@@ -21,7 +21,7 @@ import networkx
 import numpy
 
 from farflung.scheduler import Network, Workload, plan, predict
-from farflung.scheduler.dtfm import search_dtfm
+from farflung.scheduler.dtfm_search import search_dtfm
 from farflung.scheduler.estimate import Estimator
 from farflung.scheduler.jobs import paper_workload
 from farflung.scheduler.planner import best_candidate

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from html import escape
 
-import numpy
-
 from .network import Network
 from .plans import Plan
 from .predict import Prediction
-from .simulate import Trace
+from .transport import Trace
 
 COLOURS = ("#3366cc", "#dc7a1e", "#2e8b57", "#8e4bb8", "#b8860b", "#c2477f", "#2b9aa8", "#6b6b6b")
 FORWARD, BACKWARD, SEND, WAIT = "#5b8def", "#f2994a", "#8bc79a", "#eeeeee"
@@ -132,9 +130,3 @@ def _timeline(network: Network, plan: Plan, trace: Trace, width: int, top: float
         body.append(f'<rect x="{x}" y="{below + 24}" width="12" height="12" fill="{colour}" stroke="#999"/>')
         body.append(_text(x + 18, below + 34, name, 11))
     return body, below + 48 - top
-
-
-def busiest_links(trace: Trace, network: Network, count: int = 5) -> list[tuple[str, float]]:
-    """("A > B", seconds of carrying bits) of the busiest links of a trace."""
-    pairs = sorted(trace.link_busy.items(), key=lambda item: -item[1])[:count]
-    return [(f"{network.names[a]} > {network.names[b]}", float(numpy.round(busy, 6))) for (a, b), busy in pairs]

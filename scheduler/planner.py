@@ -57,7 +57,7 @@ def plan(
     deadline = time.monotonic() + time_limit
     ordered = network.subset(sorted(network.names, key=natural))
     if objective == "dtfm":
-        from .dtfm import plan_dtfm
+        from .dtfm_search import plan_dtfm
 
         return plan_dtfm(ordered, workload, deadline, seed)
     if current is not None:

@@ -15,7 +15,8 @@ from .network import Matrix, Network
 from .plans import Plan
 from .rounds import publisher_fractions, round_seconds, site_seconds
 from .shapes import Candidate
-from .simulate import OVERLAPPED, Trace, Transport, positions, simulate
+from .simulate import positions, simulate
+from .transport import OVERLAPPED, Trace, Transport
 from .workload import Workload
 
 EVENTS_AT_ONCE = 60_000

@@ -17,105 +17,7 @@ import numpy
 from .errors import PlanError
 from .network import Matrix, Network
 from .schedules import Action, actions
-
-
-@dataclass(frozen=True)
-class Transport:
-    """How messages move.
-
-    pieces: a message is sent in so many pieces, which share links fairly. coupled: receives and sends of a device
-    take turns. send_buffer, receive_buffer: pieces that fit before the network, and after it, before the receiver
-    takes them (coupled only).
-    """
-
-    pieces: int = 1
-    coupled: bool = False
-    send_buffer: int = 2
-    receive_buffer: int = 3
-
-
-OVERLAPPED = Transport()
-
-
-@dataclass(frozen=True)
-class Span:
-    """Something a device did: kind is "F", "B", "send" or "receive" (coupled transport)."""
-
-    device: int
-    kind: str
-    label: str
-    start: float
-    end: float
-    peer: int = -1
-
-
-@dataclass
-class Trace:
-    """What happened: seconds until the last device is done, and what each one did.
-
-    done: float64 [n devices], when each finished its list. busy: float64 [n], seconds of compute. link_busy: seconds
-    that each (sender, receiver) carried bits. spans: in order of their end, if they were asked for.
-    """
-
-    seconds: float
-    done: Matrix
-    busy: Matrix
-    link_busy: dict[tuple[int, int], float]
-    shared_busy: dict[str, float]
-    spans: list[Span] = field(default_factory=list)
-
-
-@dataclass
-class _Link:
-    """One direction between two devices, with the pieces on it."""
-
-    sender: int
-    receiver: int
-    latency: float
-    rates: list[tuple[int, float]]
-    window: int = 1 << 60
-    queued: list[tuple[float, tuple[int, ...], bool]] = field(default_factory=list)
-    next: int = 0
-    sending: bool = False
-    consumed: int = 0
-    left: int = 0
-    busy: float = 0.0
-    arrived: dict[tuple[int, ...], int] = field(default_factory=dict)
-
-
-class Resources:
-    """The servers that a flow passes: its link, uplinks and downlinks of devices, and those of sites."""
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.names: list[str] = []
-        self.free: list[float] = []
-        self.busy: list[float] = []
-        self._known: dict[str, int] = {}
-
-    def _server(self, name: str) -> int:
-        if name not in self._known:
-            self._known[name] = len(self.names)
-            self.names.append(name)
-            self.free.append(0.0)
-            self.busy.append(0.0)
-        return self._known[name]
-
-    def of_link(self, sender: int, receiver: int) -> list[tuple[int, float]]:
-        """(server, seconds a bit) of everything between two devices."""
-        network = self.network
-        source, target = network.devices[sender], network.devices[receiver]
-        found = [(f"link {source.name}>{target.name}", float(network.bandwidth[sender, receiver]))]
-        if source.upload is not None:
-            found.append((f"uplink of {source.name}", source.upload))
-        if target.download is not None:
-            found.append((f"downlink of {target.name}", target.download))
-        if source.region != target.region:
-            if source.region in network.site_upload:
-                found.append((f"uplink of {source.region}", network.site_upload[source.region]))
-            if target.region in network.site_download:
-                found.append((f"downlink of {target.region}", network.site_download[target.region]))
-        return [(self._server(name), 1.0 / rate if rate > 0 else float("inf")) for name, rate in found]
+from .transport import OVERLAPPED, Flow, Resources, Span, Trace, Transport
 
 
 def simulate(
@@ -181,7 +83,7 @@ class _Run:
         self.resources = Resources(network)
         self.nodes: list[_Node] = []
         self.at: dict[tuple[int, int], _Node] = {}
-        self.links: dict[tuple[int, int], _Link] = {}
+        self.links: dict[tuple[int, int], Flow] = {}
         self.events: list[tuple[float, int, str, object]] = []
         self.count = 0
         self.now = 0.0
@@ -267,11 +169,11 @@ class _Run:
                 self.send(node, other, action.kind, stage, target, action.microbatch)
         self.advance(node)
 
-    def link(self, sender: int, receiver: int, bits: float) -> _Link:
+    def link(self, sender: int, receiver: int, bits: float) -> Flow:
         if (sender, receiver) not in self.links:
             rates = self.resources.of_link(sender, receiver)
             latency = float(self.network.latency[sender, receiver])
-            link = _Link(sender, receiver, latency, rates)
+            link = Flow(sender, receiver, latency, rates)
             if self.transport.coupled:
                 slowest = max(per_bit for _, per_bit in rates) * bits / self.transport.pieces
                 flying = round(latency / slowest) if slowest > 0 else 0
@@ -288,7 +190,7 @@ class _Run:
             link.queued.append((bits / pieces, key, piece == pieces - 1))
         self.transmit(link)
 
-    def transmit(self, link: _Link) -> None:
+    def transmit(self, link: Flow) -> None:
         """Puts the next piece on the link, if it is free and the receiver has room."""
         if link.sending or link.next >= len(link.queued) or link.next - link.consumed >= link.window:
             return
@@ -312,7 +214,7 @@ class _Run:
         self.schedule(end + link.latency, "arrived", (link, link.next))
         link.next += 1
 
-    def on_left(self, link: _Link) -> None:
+    def on_left(self, link: Flow) -> None:
         link.sending = False
         link.left += 1
         self.transmit(link)
@@ -325,7 +227,7 @@ class _Run:
             self._by_device = {node.device: node for node in self.nodes}
         return self._by_device[device]
 
-    def on_arrived(self, link: _Link, index: int) -> None:
+    def on_arrived(self, link: Flow, index: int) -> None:
         _, key, last = link.queued[index]
         pipeline, target, microbatch, backward = key
         node = self.at[pipeline, target]

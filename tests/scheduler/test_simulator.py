@@ -6,7 +6,8 @@ import pytest
 from farflung.scheduler import Device, Layer, Network, PlanError, Workload
 from farflung.scheduler.estimate import Cut, Estimator
 from farflung.scheduler.predict import run
-from farflung.scheduler.simulate import OVERLAPPED, Transport, simulate
+from farflung.scheduler.simulate import simulate
+from farflung.scheduler.transport import OVERLAPPED, Transport
 
 
 def network(count, latency=0.0, bandwidth=1e15, **device):
