@@ -21,10 +21,10 @@ import networkx
 import numpy
 
 from farflung.scheduler import Network, Workload, plan, predict
+from farflung.scheduler.candidates import best_candidate
 from farflung.scheduler.dtfm_search import search_dtfm
 from farflung.scheduler.estimate import Estimator
 from farflung.scheduler.jobs import paper_workload
-from farflung.scheduler.planner import best_candidate
 from farflung.scheduler.predict import candidate_seconds
 from farflung.scheduler.seeds import nearness
 from farflung.scheduler.shapes import candidate, cut_for

@@ -6,6 +6,7 @@ from .planner import plan
 from .plans import Plan
 from .predict import Prediction, predict
 from .schedules import SCHEDULES, Action, actions, in_flight
+from .volunteers import Volunteers, plan_volunteers
 from .workload import CodecChoice, Layer, Workload
 
 __all__ = [
@@ -19,9 +20,11 @@ __all__ = [
     "Plan",
     "PlanError",
     "Prediction",
+    "Volunteers",
     "Workload",
     "actions",
     "in_flight",
     "plan",
+    "plan_volunteers",
     "predict",
 ]

@@ -6,8 +6,10 @@ import time
 
 import numpy
 
+from .candidates import best_candidate
 from .errors import PlanError
 from .estimate import Estimator
+from .finish import finish
 from .network import Network
 from .plans import Plan
 from .predict import candidate_seconds
@@ -18,8 +20,6 @@ from .workload import Workload
 def plan_cost(network: Network, workload: Workload, deadline: float, seed: int, speed: float | None = None) -> Plan:
     """The cheapest plan. speed: wanted tokens a second; among plans that reach it the cheapest, and if none does the
     fastest, with a sentence about it. PlanError if a device has no price."""
-    from .planner import best_candidate, finish
-
     free = [device.name for device in network.devices if device.price is None]
     if free:
         raise PlanError(f"the objective cost needs a price_per_hour of every device: {free[0]!r} has none")

@@ -10,6 +10,7 @@ import numpy
 
 from .errors import PlanError
 from .estimate import Cut, Estimator
+from .explain import explain
 from .layers import shares
 from .network import Matrix, Network
 from .plans import Plan
@@ -77,8 +78,6 @@ def predict(
     cost = None
     if all(price is not None for price in prices):
         cost = sum(price or 0.0 for price in prices) / 3600 * seconds / tokens * 1e6
-    from .explain import explain
-
     bottleneck, helps = explain(estimator, places, cut, plan.microbatches, rounds, compute, seconds)
     parts = {
         "compute of the busiest device": float(full.max()),

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import numpy
 
+from .candidates import best_candidate
 from .errors import PlanError
 from .estimate import Cut, Estimator
+from .finish import finish
 from .network import Network, components
 from .plans import Plan
 from .predict import candidate_seconds
@@ -38,8 +40,6 @@ def replan(network: Network, workload: Workload, current: Plan, deadline: float,
 
     stay: seconds for which the present membership is expected to last.
     """
-    from .planner import best_candidate, finish
-
     estimator = Estimator(network, workload)
     kept = as_candidate(estimator, current)
     if kept is not None and set(current.spares) == set(network.names) - set(current.nodes):
@@ -156,8 +156,6 @@ def _best(
 
 
 def _searched(network: Network, workload: Workload, deadline: float, seed: int, now: float) -> Candidate | None:
-    from .planner import best_candidate
-
     if len(network) > 64 and time.monotonic() > deadline:
         return None
     return best_candidate(network, workload, deadline, seed)

@@ -12,11 +12,12 @@ from dataclasses import replace
 
 import numpy
 
+from .candidates import best_candidate
 from .errors import PlanError
 from .estimate import Cut, Estimator
 from .layers import balance, held_by_stage, shares
 from .network import Device, Matrix, Network
-from .planner import best_candidate, natural
+from .planner import natural
 from .plans import Plan
 from .search import Searcher
 from .seeds import constructions

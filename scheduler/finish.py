@@ -1,0 +1,84 @@
+"""From a candidate in indices to a plan in names: publishers, codecs, and a reason for every spare."""
+
+from __future__ import annotations
+
+import numpy
+
+from .choose_codecs import choose_codecs
+from .estimate import IMPOSSIBLE, Cut, Estimator
+from .plans import Plan
+from .predict import candidate_seconds
+from .rounds import publisher_fractions
+from .search import Searcher
+from .seeds import Places
+from .shapes import Candidate, candidate
+
+
+def finish(estimator: Estimator, best: Candidate, why: str = "") -> Plan:
+    """The plan of a candidate: names, publishers, codecs, and the reason of every spare."""
+    network, workload = estimator.network, estimator.workload
+    rows = [tuple(network.names[device] for device in row) * best.cut.chunks for row in best.places]
+    count, nodes = best.places.shape
+    fractions = [publisher_fractions(network, estimator.sent, best.places[:, position]) for position in range(nodes)]
+    codecs = choose_codecs(estimator, best)
+    seconds = candidate_seconds(Estimator(network, workload, codecs) if codecs else estimator, best)
+    if not why:
+        chunks = f", {best.cut.chunks} stages a node" if best.cut.chunks > 1 else ""
+        why = (
+            f"{count} pipeline{'s' * (count != 1)} of {nodes * best.cut.chunks} stage{'s' * (nodes != 1)}{chunks} "
+            f"({best.origin}): a step is expected to take {seconds:.3g} s"
+        )
+    return Plan(
+        pipelines=tuple(rows),
+        stages=best.cut.stages,
+        microbatches=best.microbatches,
+        spares=why_spare(estimator, best, seconds),
+        codecs=codecs,
+        publishers=tuple(fractions) * best.cut.chunks if workload.pattern != "all_to_all" else (),
+        schedule="interleaved" if best.cut.chunks > 1 else ("1f1b" if workload.schedule != "gpipe" else "gpipe"),
+        why=why,
+    )
+
+
+def why_spare(estimator: Estimator, best: Candidate, now: float) -> dict[str, str]:
+    """For every device left out: what a step would take with it in its best place, or that no place is left.
+
+    now: seconds of a step as simulated; estimates of other placements are scaled by it.
+    """
+    network = estimator.network
+    count, nodes = best.places.shape
+    reasons: dict[str, str] = {}
+    if not best.spare:
+        return reasons
+    spare = list(best.spare)
+    searcher = Searcher(estimator, best.cut, best.places, spare)
+    places = numpy.arange(best.places.size)
+    for position, device in enumerate(spare[:512]):
+        name = network.names[device]
+        reach = (network.bandwidth[device] > 0) & (network.bandwidth[:, device] > 0)
+        if not reach[best.places.reshape(-1)].any():
+            reasons[name] = "it can't reach any node that trains"
+            continue
+        values = searcher.values_of_swaps(places, numpy.full(len(places), best.places.size + position))
+        slot = int(values.argmin())
+        swapped = best.places.copy()
+        swapped.flat[slot] = device
+        seconds = _seconds(estimator, swapped, best.cut) * now / best.seconds
+        where = f"stage {slot % nodes} of pipeline {slot // nodes}"
+        if not seconds < IMPOSSIBLE / 10:
+            reasons[name] = "its links to the nodes that train are missing"
+        elif seconds > now * 1.005:
+            reasons[name] = f"even in its best place ({where}) a step would take {seconds:.3g} s, not {now:.3g} s"
+        else:
+            reasons[name] = (
+                f"all {count} x {nodes} places are taken by devices at least as fast "
+                f"({seconds:.3g} s a step with it, {now:.3g} s without)"
+            )
+    for device in spare[512:]:
+        reasons[network.names[device]] = f"all {count} x {nodes} places are taken"
+    return reasons
+
+
+def _seconds(estimator: Estimator, places: Places, cut: Cut) -> float:
+    found = candidate(estimator, places, [], cut, "")
+    return float("inf") if found is None else found.seconds
