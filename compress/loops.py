@@ -16,24 +16,60 @@ def jit(function: Any) -> Any:
 
 
 @jit
+def halves(low: Any, high: Any) -> None:
+    """(a + b, a - b), in place. Two slices, so that the compiler sees no index that could wrap, and vectorises."""
+    for i in range(len(low)):
+        a, b = low[i], high[i]
+        low[i] = a + b
+        high[i] = a - b
+
+
+@jit
+def eighths(part: Any) -> None:
+    """Three stages at once of fp32 ``[8, width]``, in place: the same sums in the same order, fewer loads."""
+    for i in range(part.shape[1]):
+        a, b, c, d = part[0, i] + part[1, i], part[0, i] - part[1, i], part[2, i] + part[3, i], part[2, i] - part[3, i]
+        e, f, h, k = part[4, i] + part[5, i], part[4, i] - part[5, i], part[6, i] + part[7, i], part[6, i] - part[7, i]
+        a, c = a + c, a - c
+        b, d = b + d, b - d
+        e, h = e + h, e - h
+        f, k = f + k, f - k
+        part[0, i], part[4, i] = a + e, a - e
+        part[1, i], part[5, i] = b + f, b - f
+        part[2, i], part[6, i] = c + h, c - h
+        part[3, i], part[7, i] = d + k, d - k
+
+
+@jit
 def hadamard(rows: Any) -> None:
     """In place, each row of fp32 ``[rows, 2^k]``; stages of stride 1, 2, 4, ..."""
     count, size = rows.shape
     for r in range(count):
         row = rows[r]
         half = 1
-        if size >= 4:
-            for i in range(0, size, 4):  # the first two stages at once: the same sums in the same order
-                a, b, c, d = row[i], row[i + 1], row[i + 2], row[i + 3]
-                e, f, g, h = a + b, a - b, c + d, c - d
-                row[i], row[i + 1], row[i + 2], row[i + 3] = e + g, f + h, e - g, f - h
-            half = 4
+        if size >= 8:
+            eights = row.reshape(size // 8, 8)
+            for g in range(size // 8):
+                part = eights[g]
+                a, b, c, d = part[0] + part[1], part[0] - part[1], part[2] + part[3], part[2] - part[3]
+                e, f, h, k = part[4] + part[5], part[4] - part[5], part[6] + part[7], part[6] - part[7]
+                a, c = a + c, a - c
+                b, d = b + d, b - d
+                e, h = e + h, e - h
+                f, k = f + k, f - k
+                part[0], part[4] = a + e, a - e
+                part[1], part[5] = b + f, b - f
+                part[2], part[6] = c + h, c - h
+                part[3], part[7] = d + k, d - k
+            half = 8
+        while half * 8 <= size:
+            blocks = row.reshape(size // (8 * half), 8, half)
+            for g in range(len(blocks)):
+                eighths(blocks[g])
+            half *= 8
         while half < size:
             for start in range(0, size, 2 * half):
-                for i in range(start, start + half):
-                    a, b = row[i], row[i + half]
-                    row[i] = a + b
-                    row[i + half] = a - b
+                halves(row[start : start + half], row[start + half : start + 2 * half])
             half *= 2
 
 

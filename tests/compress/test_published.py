@@ -34,7 +34,7 @@ def close(spec: str, distribution: str, size: int, value: float, spread: float, 
 
 @pytest.mark.parametrize(("spec", "distribution", "size", "value", "spread"), [r for r in ROWS if r[2] == 1 << 10])
 def test_small_vectors(spec: str, distribution: str, size: int, value: float, spread: float) -> None:
-    close(spec, distribution, size, value, spread, 12)
+    close(spec, distribution, size, value, spread, 8)
 
 
 QUICK = [r for r in ROWS if r[2] == 1 << 16 and r[1] == "student3" and not r[0].startswith(("avq", "eden:bits=0.5"))]
