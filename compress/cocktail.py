@@ -38,7 +38,7 @@ class Cocktail(Codec):
         offer = runs.offer(x.numel(), self.random, self.run, key)
         if not offer.elements:
             return []
-        values = offer.gather(x.cpu().numpy())
+        values = offer.gather(x.numpy()) if x.device.type == "cpu" else offer.select(x).cpu().numpy()
         index = selection.largest(values, self.kept(offer.elements))
         mask = masks.encode(index, offer.elements, self.mask)
         return [mask, *self.write_values(torch.from_numpy(values[index]))]

@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
+import torch
 
 from .philox import LANES, TILE, Key, block_numpy
 
@@ -67,6 +68,13 @@ class Offer:
         if self.partial:
             out[head:] = x[whole * self.run :]
         return out
+
+    def select(self, x: torch.Tensor) -> torch.Tensor:
+        """As ``gather``, on the vector's own device: only what is offered leaves it."""
+        whole = self.count // self.run
+        rows = torch.from_numpy(self.runs[:-1] if self.partial else self.runs).to(x.device)
+        out = x[: whole * self.run].view(whole, self.run).index_select(0, rows).view(-1)
+        return torch.cat([out, x[whole * self.run :]]) if self.partial else out
 
     def positions(self, offered: np.ndarray) -> np.ndarray:
         """Indices among the offered elements -> indices in the vector (both int64)."""

@@ -37,6 +37,7 @@ def test_every_element_is_offered_equally_often(count: int, share: float, run: i
         positions = offer.positions(np.arange(offer.elements))
         assert len(np.unique(positions)) == offer.elements and (np.diff(positions) > 0).all()
         assert np.array_equal(offer.gather(np.arange(count)), positions)
+        assert np.array_equal(offer.select(torch.arange(count)).numpy(), positions)
         offered[positions] += 1
     assert (offered == a).all()
 
