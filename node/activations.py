@@ -137,26 +137,29 @@ class Incoming:
 class AqsgdEnds:
     """The AQ-SGD ends of a node, kept across views as long as a link has the same two nodes and the same layers."""
 
-    def __init__(self, spec: str) -> None:
-        self.spec = spec
+    def __init__(self, spec: str, max_bytes: int | None = None) -> None:
+        """``max_bytes``: what one end may keep; the least recently seen samples make room."""
+        self.spec, self.max_bytes = spec, max_bytes
         self._senders: dict[tuple[str, int], Sender] = {}
         self._receivers: dict[tuple[str, int], Receiver] = {}
 
     def sender(self, after: str | None, boundary: int) -> Sender | None:
         """The end towards the stage after, which begins at layer ``boundary``; None where nothing is kept."""
         if after is None or not stateful(self.spec):
+            self._senders = {}
             return None
         key = (after, boundary)
-        self._senders = {key: self._senders.get(key) or Sender(self.spec)}
+        self._senders = {key: self._senders.get(key) or Sender(self.spec, max_bytes=self.max_bytes)}
         self._senders[key].rollback_all()
         return self._senders[key]
 
     def receiver(self, before: str | None, boundary: int) -> Receiver | None:
         """The end towards the stage before; this stage begins at layer ``boundary``."""
         if before is None or not stateful(self.spec):
+            self._receivers = {}
             return None
         key = (before, boundary)
-        self._receivers = {key: self._receivers.get(key) or Receiver(self.spec)}
+        self._receivers = {key: self._receivers.get(key) or Receiver(self.spec, max_bytes=self.max_bytes)}
         self._receivers[key].rollback_all()
         return self._receivers[key]
 

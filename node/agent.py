@@ -95,4 +95,5 @@ def run(
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: the goodbye must not be broken off
     raise Terminated

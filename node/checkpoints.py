@@ -26,7 +26,7 @@ class Fetch(Protocol):
     def __call__(self, name: str, offset: int = 0, length: int | None = None) -> bytes: ...
 
 
-def shard_of(state: StageState, step: int, position: Position) -> tuple[str, bytes, dict[str, Any]]:
+def shard_of(state: StageState, view: int, step: int, position: Position) -> tuple[str, bytes, dict[str, Any]]:
     """(file name, bytes, what the manifest says) of a stage at the end of a step.
 
     A tied parameter that lies on two stages is in the first stage's file.
@@ -40,6 +40,7 @@ def shard_of(state: StageState, step: int, position: Position) -> tuple[str, byt
                 tensors[prefix + name] = values.contiguous()
     rounds = {name: section.round for name, section in state.sections.items()}
     meta = {
+        "view": view,
         "step": step,
         "cursor": position.cursor,
         "redo": list(position.redo),

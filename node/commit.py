@@ -32,15 +32,15 @@ class Commit:
 
     def ready(self, name: str, step: int, square: float) -> bool:
         """``name`` is ready for ``step`` with this part of the squared norm. True: the step is committed now."""
-        if name not in self.members or step <= self.step:
+        if name not in self.members or not self.step < step <= self.step + 2:
             return False
         squares = self._squares.setdefault(step, {})
         squares[name] = square
         if len(squares) < len(self.members):
             return False
         # Summed in member order, so that the norm does not depend on who was fast.
-        total = math.fsum(squares[member] for member in self.members) if _finite(squares) else math.nan
-        self.committed(step, math.sqrt(total) if math.isfinite(total) else math.nan)
+        total = sum(squares[member] for member in self.members)
+        self.committed(step, math.sqrt(total) if 0 <= total < math.inf else math.nan)
         return True
 
     def committed(self, step: int, norm: float) -> None:
@@ -48,7 +48,3 @@ class Commit:
         if step > self.step:
             self.step, self.norm = step, norm
             self._squares = {later: values for later, values in self._squares.items() if later > step}
-
-
-def _finite(squares: dict[str, float]) -> bool:
-    return all(math.isfinite(value) for value in squares.values())

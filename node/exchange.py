@@ -15,6 +15,8 @@ from .. import compress
 from .round_messages import Contribution, Decide, Part, Result, RoundPlan
 from .sections import Section
 
+PUBLISHER = 1 << 20
+"""Rank of a publisher's encoding of a sum: no member's own."""
 SEGMENT = 1 << 22
 """Elements that are encoded at once: bounds the memory of an encoding, not the size of a part."""
 
@@ -69,12 +71,15 @@ class Exchange:
                 return self._keep({part.index: Contribution((), (), 0) for part in self.plan.parts}, vector)
         else:
             vector = self.section.x - self.section.g
-        made = {part.index: self._encode(vector[part.start : part.stop], round, part) for part in self.plan.parts}
+        made = {
+            part.index: self._encode(vector[part.start : part.stop], round, part, self.me) for part in self.plan.parts
+        }
         return self._keep(made, vector)
 
     def _keep(self, own: dict[int, Contribution], vector: Tensor) -> dict[int, Contribution]:
         self._own = own
-        self._sent = vector if self.gradient and self.lossy(self.section.round + 1) else None
+        # A copy: the gradient's own vector is about to take the group's sum.
+        self._sent = vector.clone() if self.gradient and self.lossy(self.section.round + 1) else None
         self._pending = {}
         return own
 
@@ -85,18 +90,19 @@ class Exchange:
     def lossy(self, round: int) -> bool:
         return str(self.codec_of(round).spec) != "none"
 
-    def _encode(self, values: Tensor, round: int, part: Part) -> Contribution:
+    def _encode(self, values: Tensor, round: int, part: Part, rank: int) -> Contribution:
+        """The seed is shared by all members, who offer the same coordinates; the rank makes their errors differ."""
         codec = self.codec_of(round)
         blobs = [
-            codec.encode(values[start : start + SEGMENT], seed=self._seed(codec, part, start), step=round)
+            codec.encode(
+                values[start : start + SEGMENT],
+                seed=(self.seed + 0x9E3779B9 * (part.start + start)) & (2**63 - 1),
+                step=round,
+                rank=rank,
+            )
             for start in range(0, values.numel(), SEGMENT)
         ]
         return contribution_of(blobs)
-
-    def _seed(self, codec: compress.Codec, part: Part, start: int) -> int:
-        """Shared by all members (they offer the same coordinates), unless the codec needs errors that differ."""
-        own = self.me + 1 if codec.traits.seed == "private" else 0
-        return (self.seed + 0x9E3779B9 * (part.start + start) + 0x85EBCA6B * own) & (2**63 - 1)
 
     # ---- deciding --------------------------------------------------------------------------
 
@@ -115,6 +121,8 @@ class Exchange:
                 values = self._decode(sent.payload, sent.sizes, part, self.plan.members[index])
             except Refused as problem:
                 refused.append(problem)
+                if self.gradient:  # a share of a step cannot be sent later: the step is dropped everywhere
+                    total.fill_(torch.nan)
                 continue
             total.add_(values * (self.weights[index] / self.divisor))
             counted.append((index, sent))
@@ -123,13 +131,11 @@ class Exchange:
         if self.plan.pattern == "all_to_all":
             return Result(part.index, who, digests), refused
         if not bool(torch.isfinite(total).all()):
-            return Result(part.index, who, digests), refused  # gradient mode: the step will be dropped everywhere
-        if not self.lossy(round):
-            made = contribution_of([self.dense.encode(total)])
-        else:
-            if part.index in self.errors:
-                total.add_(self.errors[part.index])
-            made = self._encode(total, round, part)
+            return Result(part.index, who, digests), refused  # gradient mode: empty, so that nobody applies it
+        if part.index in self.errors:
+            total.add_(self.errors[part.index])
+        made = self._encode(total, round, part, PUBLISHER)
+        if self.lossy(round):
             kept = self._decode(made.payload, made.sizes, part, self.plan.members[self.me])
             self._pending[part.index] = total - kept
         return Result(part.index, who, digests, made.payload, made.sizes, made.digest), refused
@@ -139,14 +145,15 @@ class Exchange:
         length = part.stop - part.start
         if not sizes and self.gradient:
             return torch.full((length,), torch.nan, device=self.section.g.device)
+        starts = range(0, length, SEGMENT)
+        if len(sizes) != len(starts):
+            raise Refused(member, f"{len(sizes)} pieces where part {part.index} has {len(starts)}")
+        values = torch.empty(length, device=self.section.g.device)
         try:
-            pieces = [compress.decode(blob, limit=SEGMENT).reshape(-1) for blob in pieces_of(payload, sizes)]
+            for start, blob in zip(starts, pieces_of(payload, sizes), strict=True):
+                compress.decode_into(blob, values[start : start + SEGMENT])
         except compress.CodecError as problem:
             raise Refused(member, f"bytes that do not decode: {problem}") from None
-        found = sum(piece.numel() for piece in pieces)
-        if found != length:
-            raise Refused(member, f"{found} values where part {part.index} has {length}")
-        values = torch.cat(pieces).to(self.section.g.device, torch.float32)
         if not bool(torch.isfinite(values).all()):
             raise Refused(member, "values that are not finite")
         return values

@@ -1,4 +1,4 @@
-"""A whole run inside one process: trainers as threads, their wires as queues, and a coordinator of forty lines.
+"""A whole run inside one process: trainers as threads, their wires as queues, and a small coordinator.
 
 The trainers, rounds, codecs and models are the real ones; only processes and gRPC are left out, so that a training
 run of several nodes takes a second, and tests can hold, lose and change messages. Benchmarks of codecs use it too.

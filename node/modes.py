@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 class Mode(Protocol):
     """What a training does with the gradients of a step, and with what is open when the view ends."""
 
+    reached: int
+    """The step whose effect is all in g."""
+
     def finish(self, step: int) -> None:
         """The gradients of the step are complete on this node. Raises ViewEnds while it waits for others."""
 
@@ -43,6 +46,7 @@ class GradientMode:
 
     def __init__(self, training: Training) -> None:
         self.training = training
+        self.reached = training.position.step
         self._results: dict[str, tuple[Result, ...]] = {}
 
     def finish(self, step: int) -> None:
@@ -77,6 +81,7 @@ class GradientMode:
                 training.links[name].finish(self._results[name], training.job.updates.block)
             else:
                 section.round += 1
+        self.reached = step
         training.stepped(step)
 
     def finish_committed(self) -> None:
@@ -105,8 +110,10 @@ class DeltaMode:
 
     def __init__(self, training: Training) -> None:
         self.training = training
+        self.reached = training.position.step
         self._in_flight = False
-        self._apply_at = 0
+        self._begun = self._apply_at = 0
+        self._chased: set[tuple[str, int]] = set()
 
     def finish(self, step: int) -> None:
         """A local step; a round begins every ``every`` steps and is applied ``overlap`` steps later."""
@@ -116,9 +123,9 @@ class DeltaMode:
             self._apply_round()
         self._local_step(step, training.commit.norm)
         last = step == training.last_step
-        if step % updates.every == 0 or last:
+        if step % updates.every == 0 or last or training.is_alone:
             self._begin_round(step + updates.overlap)
-        if self._in_flight and (updates.overlap == 0 or last):
+        if self._in_flight and (updates.overlap == 0 or last or training.is_alone):
             self._apply_round()  # the last round of a run has no next step to hide behind
 
     def _begin_round(self, apply_at: int) -> None:
@@ -127,7 +134,7 @@ class DeltaMode:
             self._apply_round()
         for link in self.training.links.values():
             link.begin()
-        self._in_flight, self._apply_at = True, apply_at
+        self._in_flight, self._begun, self._apply_at = True, self.training.step, apply_at
 
     def _local_step(self, step: int, norm: float) -> None:
         """The pipeline's step was committed: every node of it moves its x."""
@@ -150,7 +157,7 @@ class DeltaMode:
             else:
                 section.g.copy_(section.x)
                 section.round += 1
-        self._in_flight = False
+        self._in_flight, self.reached = False, self._begun
 
     def _apply(self, link: RoundLink) -> None:
         update: Tensor
@@ -170,11 +177,13 @@ class DeltaMode:
             link = self.training.links[name]
             if link.rounds.open is None:
                 link.begin()
+            if (name, link.rounds.applied) not in self._chased:
+                self._chased.add((name, link.rounds.applied))
+                link.is_applied_elsewhere()
+                link.ask()
+            link.tick()
             if link.complete:
                 self._apply(link)
-            elif link.rounds.open is not None:
-                link.rounds.open.asked = -math.inf
-                link.tick()
         return not behind
 
     def settle(self) -> None:

@@ -37,8 +37,8 @@ class AdamW:
             x.sub_(x * decay * (rate * self.weight_decay))
         m.mul_(first).add_(grad * (1 - first))
         v.mul_(second).add_(grad * grad * (1 - second))
-        scale = math.sqrt(1 - second**count)
-        denominator = (v.sqrt() / scale).add_(self.eps)
+        # Not divided by the scalar: CUDA multiplies by its reciprocal there, and rounds differently than a CPU.
+        denominator = v.sqrt().mul_(1 / math.sqrt(1 - second**count)).add_(self.eps)
         x.sub_((m / denominator).mul_(rate / (1 - first**count)))
 
 
@@ -87,5 +87,5 @@ def clip_factor(norm: float, clip: float | None) -> float:
 
 
 def squared_norm(vector: Tensor) -> float:
-    """Sum of squares in float64 (so that every member computes the same clipping factor to the last bit)."""
+    """Sum of squares, in float64 because a stage has many of them."""
     return float(vector.double().square().sum())

@@ -65,8 +65,9 @@ class StageRunner:
         self,
         model: StageModel,
         place: Place,
-        data: Batches,
+        data: Callable[[], Batches],
         take: Take,
+        pump: Callable[[], None],
         send: Send,
         outgoing: Outgoing,
         incoming: Incoming,
@@ -74,7 +75,7 @@ class StageRunner:
         precision: str,
     ) -> None:
         self.model, self.place, self.data = model, place, data
-        self.take, self.send = take, send
+        self.take, self.pump, self.send = take, pump, send
         self.outgoing, self.incoming = outgoing, incoming
         self.device, self.precision = device, precision
 
@@ -91,6 +92,7 @@ class StageRunner:
                 held[action.microbatch] = self._forward(step, action.microbatch, samples, tally, scale)
             else:
                 self._backward(step, action.microbatch, *held.pop(action.microbatch), tally)
+            self.pump()  # rounds of the step before go on while this one computes
         return tally
 
     def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Tally:
@@ -128,7 +130,7 @@ class StageRunner:
 
     def _inputs(self, kind: data_pb2.Kind, step: int, microbatch: int, samples: list[int]) -> tuple[Tensor, Tensor]:
         if self.model.is_first or self.model.is_last:
-            tokens, targets = self.data.batch(samples)
+            tokens, targets = self.data().batch(samples)
             targets = targets.to(self.device)
         else:
             tokens = targets = torch.empty(0)

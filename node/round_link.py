@@ -26,15 +26,22 @@ from .rounds import Rounds
 
 Send = Callable[[str, data_pb2.Header, Sequence[bytes] | memoryview], None]
 Warn = Callable[[str, str], None]
-"""``warn(node, message)``: something of ``node`` was refused."""
+"""``warn(node, message)``: something of ``node`` was refused, or its history is another one."""
 
 
 class RoundLink:
     """Runs the rounds of one section: ``begin``, then ``handle`` what arrives and ``tick``, until ``complete``."""
 
     def __init__(
-        self, exchange: Exchange, rounds: Rounds, send: Send, warn: Warn, clock: Callable[[], float] = time.monotonic
+        self,
+        exchange: Exchange,
+        rounds: Rounds,
+        send: Send,
+        warn: Warn,
+        diverged: Warn,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.diverged = diverged
         self.exchange = exchange
         self.rounds = rounds
         self.send = send
@@ -54,6 +61,14 @@ class RoundLink:
     def tick(self) -> None:
         self._carry(self.rounds.tick(self.clock()))
 
+    def ask(self) -> None:
+        """Ask for what is missing now."""
+        self._carry(self.rounds.ask(self.clock()))
+
+    def is_applied_elsewhere(self) -> None:
+        """Some member has applied the open round."""
+        self._carry(self.rounds.is_applied_elsewhere())
+
     def update(self) -> tuple[Tensor, tuple[Result, ...]]:
         """The complete round's update D [numel] and its results in part order."""
         current = self.rounds.open
@@ -67,7 +82,8 @@ class RoundLink:
         digests = [d for result in results for d in (*result.contributors, *result.digests, result.digest)]
         section = self.exchange.section
         section.chain = section.next_chain(digests, block)
-        section.round = self.rounds.finish(section.chain).round
+        self.rounds.finish(section.chain)
+        section.round = self.rounds.applied
 
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
         """A message of this section from another member."""
@@ -110,7 +126,7 @@ class RoundLink:
                 self.send(effect.to, self._header(data_pb2.RESULT_REQUEST, effect.part), ())
             elif isinstance(effect, AskContribution):
                 header = self._header(data_pb2.CONTRIBUTION_REQUEST, effect.part)
-                header.contributors.append(effect.sender)
+                header.contributors.append(effect.of)
                 self.send(effect.to, header, ())
             elif isinstance(effect, Decide):
                 result, refused = self.exchange.decide(self.rounds.applied + 1, effect)
@@ -118,7 +134,7 @@ class RoundLink:
                     self.warn(problem.member, f"update refused: {problem.why}")
                 waiting += self.rounds.decided(effect.part, result, self.clock())
             elif isinstance(effect, Refuse):
-                self.warn(effect.sender, effect.why)
+                (self.diverged if effect.diverged else self.warn)(effect.sender, effect.why)
             elif not isinstance(effect, Complete):
                 raise TypeError(effect)
 
@@ -136,8 +152,8 @@ class RoundLink:
         sent: Contribution = effect.contribution
         header.sizes.extend(sent.sizes)
         me = self.rounds.me
-        if effect.sender != me:
-            header.contributors.append(self.rounds.plan.members.index(effect.sender))
+        if effect.of != me:
+            header.contributors.append(self.rounds.plan.members.index(effect.of))
         self.send(effect.to, header, sent.payload)
 
     def _send_result(self, effect: SendResult) -> None:

@@ -56,7 +56,7 @@ class SendContribution:
     """h of the round before."""
     part: int
     contribution: Contribution
-    sender: str
+    of: str
     """Whose contribution it is: in all-to-all a peer may pass on another's."""
 
 
@@ -84,7 +84,7 @@ class AskResult:
 class AskContribution:
     to: str
     part: int
-    sender: int
+    of: int
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,8 @@ class Refuse:
 
     sender: str
     why: str
+    diverged: bool = False
+    """The sender's history of the section is another one: one of the two has to be repaired."""
 
 
 Effect = SendContribution | SendResult | SendHeld | AskResult | AskContribution | Decide | Complete | Refuse

@@ -28,10 +28,13 @@ from .round_messages import (
     SendResult,
 )
 
-KEPT_ROUNDS = 4
-"""Applied rounds whose results a node keeps, for members that have not applied them yet."""
+KEPT_ROUNDS = 3
+"""Applied rounds whose results a node keeps, for members that have not applied them yet. A publisher does not go on
+without a member that has missed as many less one: further behind, nobody could help it."""
 ROUNDS_WITHOUT_DEADLINE = 5
-ASK_AGAIN_SECONDS = 2.0
+ASK_AGAIN_SECONDS = 5.0
+"""Seconds before a missing result is asked for, doubled with each time. Links are reliable: this is for what a
+broken connection lost, and must not send bulk twice over a slow link."""
 
 
 @dataclass
@@ -55,7 +58,8 @@ class OpenRound:
     """All-to-all results that list a contribution which has not arrived."""
     deciding: set[int] = field(default_factory=set)
     held: dict[int, set[str]] = field(default_factory=dict)
-    asked: float = 0.0
+    ask_at: float = 0.0
+    asked: int = 0
     complete: bool = False
 
 
@@ -86,7 +90,7 @@ class Rounds:
         """Open the next round with this node's contribution of every part."""
         if self.open is not None:
             raise RuntimeError(f"round {self.open.number} of {self.plan.section} is still open")
-        self.open = OpenRound(self.applied + 1, now, asked=now)
+        self.open = OpenRound(self.applied + 1, now, ask_at=now + ASK_AGAIN_SECONDS)
         effects: list[Effect] = []
         mine = self._index[self.me]
         for part in self.plan.parts:
@@ -111,16 +115,16 @@ class Rounds:
         others = [name for name in self.plan.members if name != self.me]
         return [SendResult(to, self.open.number, self.chain, result) for to in others] + self._progress(now)
 
-    def finish(self, chain: int) -> Applied:
+    def finish(self, chain: int) -> None:
         """The node has applied the open round, and this is h of it now."""
         if self.open is None or not self.open.complete:
             raise RuntimeError(f"the open round of {self.plan.section} is not complete")
         done, self.open = self.open, None
         results = tuple(done.results[part.index] for part in self.plan.parts)
         kept = done.contributions if self.plan.pattern == "all_to_all" else {}
-        self.log = [*self.log, Applied(done.number, self.chain, results, dict(kept))][-KEPT_ROUNDS:]
+        if not self.plan.patient:  # else a round is applied only when every member holds it
+            self.log = [*self.log, Applied(done.number, self.chain, results, dict(kept))][-KEPT_ROUNDS:]
         self.applied, self.chain = done.number, chain
-        return self.log[-1]
 
     # ---- what arrives ----------------------------------------------------------------------
 
@@ -192,17 +196,39 @@ class Rounds:
         if self.open is None:
             return []
         effects = self._progress(now)
-        if now - self.open.asked < ASK_AGAIN_SECONDS:
+        if now < self.open.ask_at or self.open.complete:
             return effects
-        self.open.asked = now
+        return effects + self.ask(now)
+
+    def ask(self, now: float) -> list[Effect]:
+        """Ask one member for everything that is missing: each part's publisher first, then the others in turn."""
+        if self.open is None:
+            return []
+        effects: list[Effect] = []
+        turn = self.open.asked
+        self.open.asked += 1
+        self.open.ask_at = now + ASK_AGAIN_SECONDS * 2**turn
         for part in self.plan.parts:
+            others = [name for name in self.plan.members if name not in (self.me, part.publisher)]
+            sources = [part.publisher, *others] if part.publisher != self.me else others
+            if not sources:
+                continue
+            source = sources[turn % len(sources)]
             late = self.open.unmatched.get(part.index)
             if late is not None:
-                for index in self._missing(late):
-                    effects += [AskContribution(n, part.index, index) for n in self.plan.members if n != self.me]
+                effects += [AskContribution(source, part.index, index) for index in self._missing(late)]
             elif part.index not in self.open.results and part.publisher != self.me:
-                effects += [AskResult(name, part.index) for name in self.plan.members if name != self.me]
+                effects.append(AskResult(source, part.index))
         return effects
+
+    def is_applied_elsewhere(self) -> list[Effect]:
+        """Some member has applied the open round: its results cannot be lost any more, whoever has said so or not."""
+        if self.open is None:
+            return []
+        for part in self.plan.parts:
+            if part.publisher == self.me:
+                self.open.held.setdefault(part.index, set()).add("a member that has applied it")
+        return self._progress(self.open.begun)
 
     def deadline(self) -> float | None:
         """Seconds that a publisher waits after beginning; None while there is too little to go by."""
@@ -217,12 +243,12 @@ class Rounds:
     def _keep_early(self, sender: str, number: int, take: Callable[[float], list[Effect]]) -> list[Effect]:
         """A message of a round that this node has not begun.
 
-        A member may be a round ahead: it has applied the round that is still open here, and begun the next one.
+        A member may be ahead: it has applied the round that is still open here, or some that went on without this node.
         """
-        if number > self.applied + 2:
+        if number > self.applied + 1 + KEPT_ROUNDS:
             why = f"a message of round {number} of {self.plan.section} came while round {self.applied} is the last"
             return [Refuse(sender, why)]
-        if len(self._early) >= 4 * len(self.plan.members) * len(self.plan.parts):
+        if len(self._early) >= 4 * KEPT_ROUNDS * len(self.plan.members) * len(self.plan.parts):
             return [Refuse(sender, f"too many messages for rounds of {self.plan.section} that have not begun")]
         self._early.append(_Early(number, take))
         return []
@@ -232,7 +258,7 @@ class Rounds:
     ) -> list[Effect]:
         current = self._current()
         if chain != self.chain:
-            return [Refuse(sender, self._differs(of, chain))]
+            return [Refuse(sender, self._differs(of, chain), diverged=True)]
         key = (part, self._index[of])
         if key in current.contributions:
             if current.contributions[key].digest != sent.digest:
@@ -246,7 +272,8 @@ class Rounds:
         elif sender != of:
             return [Refuse(sender, f"a contribution of {of} that nobody asked {sender} for")]
         current.contributions[key] = sent
-        if len(current.contributions) == len(self.plan.parts) * len(self.plan.members):
+        mine = [p.index for p in self.plan.parts if p.publisher == self.me]
+        if mine and all((p, i) in current.contributions for p in mine for i in range(len(self.plan.members))):
             self.durations = [*self.durations, now - current.begun][-20:]
         if wanted is not None and not self._missing(wanted):
             del current.unmatched[part]
@@ -257,10 +284,14 @@ class Rounds:
     def _result(self, sender: str, chain: int, result: Result) -> list[Effect]:
         current = self._current()
         if chain != self.chain:
-            return [Refuse(sender, self._differs(sender, chain))]
+            return [Refuse(sender, self._differs(sender, chain), diverged=True)]
         if result.part in current.results or result.part in current.unmatched:
             return []
         publisher = self.plan.parts[result.part].publisher
+        if sender != publisher and not current.asked:
+            return [
+                Refuse(sender, f"a result of part {result.part} that {sender} does not publish and was not asked for")
+            ]
         if publisher == self.me:
             return [Refuse(sender, f"a result of part {result.part}, which this node publishes itself")]
         if self.plan.pattern == "all_to_all":
@@ -289,7 +320,9 @@ class Rounds:
             if part.publisher != self.me or part.index in current.deciding:
                 continue
             here = [(i, current.contributions[part.index, i]) for i in self._sent(part.index)]
-            if len(here) == len(self.plan.members) or overdue:
+            absent = set(self.plan.members) - {self.plan.members[i] for i, _ in here}
+            lost = any(self.misses[name] >= KEPT_ROUNDS - 1 for name in absent)
+            if len(here) == len(self.plan.members) or (overdue and not lost):
                 current.deciding.add(part.index)
                 effects.append(Decide(part.index, tuple(here)))
         alone = len(self.plan.members) == 1

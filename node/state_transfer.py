@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 Send = Callable[[str, data_pb2.Header, Sequence[memoryview], int], None]
-ASKED_AT_ONCE = 8
-"""Tensors in flight from holders; each is one message."""
-ANSWER_SECONDS = 30.0
+BYTES_AT_ONCE = 64 << 20
+"""Asked of holders and not yet here; a tensor is one message, so at least one is asked for."""
+ANSWER_SECONDS = 600.0
+"""Silence of a source that is connected. A broken connection is noticed at once; 463 MB at 50 Mbit/s take 74 s."""
 BULK = 2
 
 
@@ -33,7 +34,7 @@ class StateServer:
 
     def __init__(self, send: Send) -> None:
         self.send = send
-        self._waiting: deque[tuple[str, str]] = deque()
+        self._waiting: deque[tuple[str, str, bool]] = deque()
         self._held: dict[str, dict[str, Tensor]] | None = None
 
     def open(self, states: Sequence[StageState]) -> None:
@@ -42,12 +43,14 @@ class StateServer:
         while self._waiting:
             self.request(*self._waiting.popleft())
 
-    def request(self, sender: str, name: str) -> None:
-        """``sender`` wants a parameter: its reference, then the optimiser's moments."""
+    def request(self, sender: str, name: str, moments: bool) -> None:
+        """``sender`` wants a parameter: its reference, and the optimiser's moments if it says so."""
         if self._held is None:
-            self._waiting.append((sender, name))
+            self._waiting.append((sender, name, moments))
             return
-        pieces = [values.detach().cpu().contiguous().numpy() for values in self._held.get(name, {}).values()]
+        vectors = self._held.get(name, {})
+        wanted = [values for prefix, values in vectors.items() if moments or not prefix]
+        pieces = [values.detach().cpu().contiguous().numpy() for values in wanted]
         header = data_pb2.Header(kind=data_pb2.STATE, text=name, sizes=[piece.nbytes for piece in pieces])
         self.send(sender, header, [piece.data.cast("B") for piece in pieces], BULK)
 
@@ -91,9 +94,11 @@ def _from_holders(trainer: Trainer, new: StageState, held: Sequence[StageState],
             missing.append(name)
     holders = {holder.layer: list(holder.nodes) for holder in view.holders}
     sources = {name: _others(holders, trainer, name) for name in missing}
-    _fetch_from_peers(trainer, wanted, sources)
+    # In delta mode a peer's moments belong to the peer's own path; a joiner's begin anew, and bias correction is
+    # their ramp.
+    asked = {name: wanted[name] if new.gradient else {"": wanted[name][""]} for name in missing}
+    _fetch_from_peers(trainer, asked, sources, new.gradient)
     if not new.gradient:
-        # A peer's moments belong to the peer's own path; a joiner's begin anew, and bias correction is their ramp.
         for section in new.sections.values():
             for moment in section.moments.values():
                 moment.zero_()
@@ -108,13 +113,16 @@ def _others(holders: dict[int, list[str]], trainer: Trainer, name: str) -> list[
     return found[start:] + found[:start]
 
 
-def _fetch_from_peers(trainer: Trainer, wanted: dict[str, dict[str, Tensor]], sources: dict[str, list[str]]) -> None:
-    """Ask a few tensors at a time; a holder that does not answer in time is passed over for the next."""
+def _fetch_from_peers(
+    trainer: Trainer, wanted: dict[str, dict[str, Tensor]], sources: dict[str, list[str]], moments: bool
+) -> None:
+    """Ask some tensors at a time; a holder that is lost, silent or lacks one is passed over for the next."""
     waiting = deque(sources)
-    asked: dict[str, tuple[float, int]] = {}
+    asked: dict[str, str] = {}
+    heard = dict.fromkeys((node for nodes in sources.values() for node in nodes), time.monotonic())
     tries = dict.fromkeys(sources, 0)
     while waiting or asked:
-        while waiting and len(asked) < ASKED_AT_ONCE:
+        while waiting and (not asked or sum(_size(wanted[name]) for name in asked) < BYTES_AT_ONCE):
             name = waiting.popleft()
             if tries[name] == 2 * len(sources[name]):
                 raise FarflungError(
@@ -122,16 +130,24 @@ def _fetch_from_peers(trainer: Trainer, wanted: dict[str, dict[str, Tensor]], so
                 )
             source = sources[name][tries[name] % len(sources[name])]
             tries[name] += 1
-            trainer.send(source, data_pb2.Header(kind=data_pb2.STATE_REQUEST, text=name), b"", BULK)
-            asked[name] = (time.monotonic(), tries[name])
+            header = data_pb2.Header(kind=data_pb2.STATE_REQUEST, text=name, moments=moments)
+            trainer.send(source, header, b"", BULK)
+            asked[name] = source
         trainer.pump(0.2)
-        for name in list(asked):
+        now = time.monotonic()
+        for name, source in list(asked.items()):
             got = trainer.state_of(name)
+            if got is not None:
+                heard[source] = now
             if got is not None and _fill(wanted[name], *got):
                 del asked[name]
-            elif got is not None or time.monotonic() - asked[name][0] > ANSWER_SECONDS:
+            elif got is not None or source in trainer.lost or now - heard[source] > ANSWER_SECONDS:
                 del asked[name]
                 waiting.append(name)
+
+
+def _size(vectors: dict[str, Tensor]) -> int:
+    return sum(values.numel() * 4 for values in vectors.values())
 
 
 def _fill(vectors: dict[str, Tensor], header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> bool:

@@ -18,19 +18,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from .. import compress
 from ..proto import control_pb2, data_pb2
-from ..proto.errors import FarflungError
+from ..proto.errors import FarflungError, RunFailed
 from ..proto.job import Facts, Job
 from ..proto.sampling import Position
 from ..scheduler import Plan
 from .activations import AqsgdEnds
 from .dataset import Dataset
+from .exchange import Refused
 from .models import ModelDefinition
 from .optimizers import make_optimizer
+from .probe import available_memory
 from .stage_state import StageState
 from .state_transfer import StateServer, load_state
 from .training import Training, ViewEnds
-from .wire import CoordinatorBack, CoordinatorLost, OrderEvent, PeerLost, Received, Wire
+from .wire import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
 
 ROUND_KINDS = {
     data_pb2.CONTRIBUTION,
@@ -40,7 +43,7 @@ ROUND_KINDS = {
     data_pb2.CONTRIBUTION_REQUEST,
 }
 MAIL_KINDS = {data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT, data_pb2.EVALUATION}
-CATCH_UP_SECONDS = 20.0
+CATCH_UP_SECONDS = 60.0
 Payload = bytes | memoryview | Sequence[bytes] | Sequence[memoryview]
 
 
@@ -78,10 +81,13 @@ class Trainer:
         self.training: Training | None = None
         self.step = 0
         self.view = 0
+        self._events: deque[Event] = deque()
         self._orders: deque[control_pb2.Order] = deque()
         self._mail: dict[tuple[int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
         self._states: dict[str, tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
-        self.ends = AqsgdEnds(job.activations.forward)
+        self.ends = AqsgdEnds(job.activations.forward, available_memory() // 8)
+        self.lost: set[str] = set()
+        """Members of this view whose connection is broken at present."""
         self._members: set[str] = set()
         self._server = StateServer(self.send)
 
@@ -104,6 +110,11 @@ class Trainer:
                 self._live(self._wait_for_view())
             except ViewEnds as end:
                 self._flush(end.order)
+            except (Refused, compress.CodecError) as problem:
+                raise RunFailed(
+                    f"step {self.step + 1} cannot be computed on this node: {problem}",
+                    "if it happens again, train with codec none and a lower learning rate to see where numbers blow up",
+                ) from problem
 
     def _live(self, view: control_pb2.View) -> None:
         self.wire.doing = f"prepares for view {view.number}"
@@ -111,6 +122,7 @@ class Trainer:
         self.wire.doing = f"waits for the others of view {view.number}"
         self._wait_for(lambda order: order.WhichOneof("kind") == "start" and order.start.view == view.number)
         self.previous = self._kept = None
+        self._server = StateServer(self.send)  # lets go of what only joiners needed
         self._tell(view)
         if self.training is not None:
             self.training.run()
@@ -145,12 +157,17 @@ class Trainer:
 
     def pump(self, timeout: float = 0.0) -> None:
         """Handle everything that has arrived, waiting up to ``timeout`` for the first of it."""
-        for event in self.wire.poll(timeout):
+        if not self._events:
+            self._events.extend(self.wire.poll(timeout))
+        while self._events:
+            event = self._events.popleft()  # first: handling it may end the view, and what comes after must stay
             if isinstance(event, OrderEvent):
                 self._order(event.order)
             elif isinstance(event, Received):
-                self._received(event.sender, event.header, event.payload)
-            elif not isinstance(event, (PeerLost, CoordinatorLost, CoordinatorBack)):
+                self._receive(event.sender, event.header, event.payload)
+            elif isinstance(event, PeerLost):
+                self.lost.add(event.peer)
+            elif not isinstance(event, (CoordinatorLost, CoordinatorBack)):
                 raise TypeError(event)
         if self.training is not None:
             self.training.tick()
@@ -164,13 +181,25 @@ class Trainer:
                 raise ViewEnds(order.flush)
         elif kind in ("view", "start"):
             self._orders.append(order)
+        elif kind == "notice":
+            self.emit({"event": "notice", "time": time.time(), "message": order.notice.message, "node": self.name})
+
+    def _receive(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+        """Handle a message; one that makes no sense is the sender's fault and must not end this node."""
+        try:
+            self._received(sender, header, payload)
+        except (Refused, compress.CodecError, ValueError) as problem:
+            self.warn(sender, f"a {data_pb2.Kind.Name(header.kind)} that makes no sense: {problem}")
 
     def _received(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
         kind = header.kind
         if header.view != self.view:
             return  # of a view that this node has left
         if kind in MAIL_KINDS:
-            self._mail[kind, header.step, header.microbatch] = (header, payload)
+            if self.training is not None and self.training.expects(sender, header):
+                self._mail[kind, header.step, header.microbatch] = (header, payload)
+            else:
+                self.warn(sender, f"an activation of step {header.step} that nobody waits for")
         elif kind in ROUND_KINDS:
             # Rounds of the view before may still be finished while this one is prepared.
             old = self.training is None or header.round <= self.training.base_round
@@ -178,7 +207,7 @@ class Trainer:
             if training is not None and header.section in training.links:
                 training.links[header.section].handle(sender, header, payload)
         elif kind == data_pb2.STATE_REQUEST:
-            self._server.request(sender, header.text)
+            self._server.request(sender, header.text, header.moments)
         elif kind == data_pb2.STATE:
             self._states[header.text] = (header, payload)
         elif self.training is not None:
@@ -231,6 +260,7 @@ class Trainer:
         """Take up the place that the view gives this node, with everything that belongs there."""
         self.view = view.number
         self._members = {member.name for member in view.members}
+        self.lost = set()
         self._server = StateServer(self.send)
         self._mail.clear()
         self._states.clear()
@@ -239,6 +269,7 @@ class Trainer:
         if view.checkpoint >= 0:
             self.state = self._kept = self.previous = None
         self._catch_up(view)
+        self._judge(view)
         self.step = view.step
         held = self._held()
         self._server.open(held)
@@ -277,6 +308,17 @@ class Trainer:
             self.pump(0.1)
         mode.end()
 
+    def _judge(self, view: control_pb2.View) -> None:
+        """Drop the state if most of the group went another way: the majority's is fetched instead."""
+        chains = {state.section: (state.round, state.chain) for state in view.sections if state.chain}
+        for state in self._held():
+            for name, section in state.sections.items():
+                round, chain = chains.get(name, (0, 0))
+                if section.round == round and section.chain != chain != 0:
+                    self.warn(self.name, f"its history of {name} is not that of the group: takes a peer's state")
+                    self.state = self._kept = self.previous = None
+                    return
+
     def _held(self) -> list[StageState]:
         """What this node holds of the model at the present round: its place, and the one before while it moves."""
         return [state for state in (self.state, self._kept) if state is not None]
@@ -301,6 +343,11 @@ class Trainer:
     def warn(self, node: str, message: str) -> None:
         """Tell the run that something of ``node`` was refused or went wrong."""
         self.wire.report(control_pb2.Report(warning=control_pb2.Warning(node=node, message=message)))
+
+    def diverged(self, node: str, why: str) -> None:
+        """Another member of a section holds another history of it: only a view change can tell who is right."""
+        self.warn(node, why)
+        self.wire.report(control_pb2.Report(evidence=control_pb2.Evidence(peer=node, why=why, diverged=True)))
 
     def notes(self, values: dict[str, Any]) -> str:
         return json.dumps(values, separators=(",", ":")) if values else ""

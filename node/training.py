@@ -51,7 +51,10 @@ class Training:
         self.step = position.step
         self.ready_step = position.step
         self.base_round = max((section.round for section in state.sections.values()), default=0)
+        self.view = trainer.view
         self.started = False
+        self.is_alone = len(plan.pipelines) == 1 and (trainer.definition.tied is None or len(plan.stages) == 1)
+        """No section has a second member: g := x costs nothing, so it happens every step."""
         if job.run.steps is not None:
             self.last_step = job.run.steps
         else:
@@ -75,6 +78,7 @@ class Training:
                     Rounds(rounds, trainer.name, section.round, section.chain),
                     self._send_round,
                     trainer.warn,
+                    trainer.diverged,
                 )
         self._tally = Tally()
         self._told: set[str] = set()
@@ -87,8 +91,9 @@ class Training:
         self.runner = StageRunner(
             state.model,
             Place(state.index, len(plan.stages), before, after, plan.schedule),
-            trainer.data,
+            lambda: trainer.data,
             trainer.take,
+            trainer.pump,
             self._send_activation,
             self.outgoing,
             self.incoming,
@@ -221,8 +226,11 @@ class Training:
         group = self.plan.group(self.state.index)
         if group[self.state.index % len(group)] != self.trainer.name:
             return
-        position = self.position.after(step, self.job.train.batch)
-        file, payload, meta = shard_of(self.state, step, position)
+        # What a round in flight, or steps since the last round, have not brought into g is trained again by a restart.
+        batch = self.job.train.batch
+        lost = [p for number in range(self.mode.reached + 1, step + 1) for p in self.position.positions(number, batch)]
+        position = self.position.after(step, batch, lost)
+        file, payload, meta = shard_of(self.state, self.view, step, position)
         self.trainer.wire.store(step, file, payload, len(self.plan.stages), meta)
 
     # ---- messages --------------------------------------------------------------------------
@@ -253,6 +261,12 @@ class Training:
             )
             self._send_activation(sender, answer, again.payload)
 
+    def expects(self, sender: str, header: data_pb2.Header) -> bool:
+        """Whether an activation comes from the neighbour that sends this kind, for a step that is near."""
+        before, after = self.plan.neighbours(self.trainer.name)
+        neighbour = after if header.kind == data_pb2.ACTIVATION_GRADIENT else before
+        return sender == neighbour and self.step <= header.step <= self.step + 2
+
     def tick(self) -> None:
         for link in self.links.values():
             link.tick()
@@ -271,7 +285,7 @@ class Training:
             members = len(link.rounds.plan.members)
             ring += 2 * (members - 1) / members * 2 * self.state.sections[name].layout.numel
         done = control_pb2.StepDone(
-            view=self.trainer.view,
+            view=self.view,
             step=step,
             seconds=time.monotonic() - self._started_at,
             compute_seconds=tally.compute_seconds,

@@ -58,9 +58,13 @@ class Group:
                 exchange,
                 Rounds(plan, name, 0, section.chain),
                 send,
-                lambda *w: self.warnings.append(w),
+                self.warn,
+                self.warn,
                 lambda: self.now,
             )
+
+    def warn(self, node: str, why: str) -> None:
+        self.warnings.append((node, why))
 
     def deliver(self, index: int, keep: bool = False) -> None:
         sender, to, header, data = self.mail[index] if keep else self.mail.pop(index)
@@ -161,7 +165,7 @@ def test_a_lost_result_is_asked_for_again():
         else:
             group.deliver(0)
     assert not group.links["c"].complete
-    group.now = 3.0
+    group.now = 6.0
     group.links["c"].tick()
     while group.mail:
         group.deliver(0)
@@ -186,7 +190,7 @@ def test_a_member_that_is_a_round_behind_is_helped_from_the_log(pattern):
         link = group.links[name]
         assert link.complete
         group.apply(name)
-    group.now = 3.0
+    group.now = 6.0
     group.links["c"].tick()
     while group.mail:
         group.deliver(0)
@@ -284,3 +288,87 @@ def test_the_deadline_follows_the_recent_rounds_and_gradient_mode_has_none():
     patient = Rounds(RoundPlan(*plan.__dict__.values()).__class__(**{**plan.__dict__, "patient": True}), "a", 0, 5)
     patient.durations = [1.0] * 9
     assert patient.deadline() is None
+
+
+def test_publishers_have_a_deadline_after_a_few_rounds():
+    group = Group("publishers", "none", [1.0, 1.0, 1.0])
+    for _ in range(6):
+        for link in group.links.values():
+            link.begin()
+        group.now += 1.0
+        while group.mail:
+            group.deliver(0)
+        for name in group.links:
+            group.apply(name)
+    assert all(link.rounds.deadline() == pytest.approx(1.75) for link in group.links.values())
+
+
+def test_a_member_that_missed_two_rounds_is_waited_for_and_catches_up():
+    group = Group("all_to_all", "none", [1.0, 1.0, 1.0])
+    for link in group.links.values():
+        link.rounds.durations = [1.0] * 5
+    for _ in range(2):  # c does nothing: the others go on at the deadline
+        for name in ("a", "b"):
+            group.links[name].begin()
+        for _ in range(2):
+            for message in [m for m in group.mail if m[1] != "c"]:
+                group.deliver(group.mail.index(message))
+            group.now += 2.0
+            for name in ("a", "b"):
+                group.links[name].tick()
+        while [m for m in group.mail if m[1] != "c"]:
+            group.deliver(group.mail.index(next(m for m in group.mail if m[1] != "c")))
+        for name in ("a", "b"):
+            group.apply(name)
+    for name in ("a", "b"):
+        group.links[name].begin()
+    group.now += 100.0
+    for name in ("a", "b"):
+        group.links[name].tick()
+    assert not group.links["a"].complete  # one more round without c, and nobody could help it any more
+    for number in range(1, 4):
+        group.links["c"].begin()
+        while group.mail:
+            group.deliver(0)
+        assert group.links["c"].complete, number
+        group.apply("c")
+    assert not group.warnings
+    for name in ("a", "b"):
+        group.apply(name)
+    assert torch.equal(group.links["c"].exchange.section.g, group.links["a"].exchange.section.g)
+
+
+def test_missing_results_are_asked_of_one_member_and_less_and_less_often():
+    plan = RoundPlan("stage-0", ("a", "b", "c"), (1.0,) * 3, (Part(0, "a", 0, 8),), "publishers")
+    rounds = Rounds(plan, "b", 0, 5)
+    rounds.begin({0: Contribution(b"x", (1,), 1)}, 0.0)
+    asked = [(now, effect.to) for now in range(60) for effect in rounds.tick(float(now))]
+    assert asked == [(5, "a"), (10, "c"), (20, "a"), (40, "c")]
+
+
+def test_parts_longer_than_a_segment(monkeypatch):
+    monkeypatch.setattr("farflung.node.exchange.SEGMENT", 10)
+    for codec in ("none", "int8", "cocktail:random=0.5,top=0.5,bits=4"):
+        group = Group("publishers", codec, [1.0, 1.0, 1.0])
+        before = group.total()
+        for link in group.links.values():
+            link.begin()
+        while group.mail:
+            group.deliver(0)
+        for name in group.links:
+            group.apply(name)
+        torch.testing.assert_close(group.total(), before, rtol=0, atol=3e-6)
+        assert not group.warnings
+
+
+def test_error_feedback_is_what_the_encoding_lost_whatever_happened_to_the_gradient_since():
+    section = section_of(torch.zeros(NUMEL))
+    plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, NUMEL),), "all_to_all", True)
+    exchange = Exchange(section, plan, "a", "int4", 0, True, 7)
+    gradient = torch.randn(NUMEL, generator=torch.Generator().manual_seed(1))
+    section.grad.copy_(gradient)
+    sent = exchange.contributions(1)[0]
+    section.grad.fill_(100.0)  # the group's sum, clipped
+    exchange.commit_gradient()
+    lost = gradient - exchange._decode(sent.payload, sent.sizes, plan.parts[0], "a")
+    torch.testing.assert_close(exchange.feedback, lost)
