@@ -82,7 +82,7 @@ class Cocktail(Codec):
 
     def write_values(self, values: torch.Tensor) -> list[Buffer]:
         count = values.numel()
-        if self.bits == 4 and not self.log and fast.available() and count:
+        if self.bits == 4 and not self.log and count and fast.worth(count):
             steps, packed = fast.quantize4(values, BUCKET, up=False)
             return [tensor_bytes(steps), tensor_bytes(packed)]
         padded = torch.nn.functional.pad(values, (0, -count % BUCKET)).view(-1, BUCKET)

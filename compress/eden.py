@@ -109,7 +109,7 @@ class Eden(Rotated):
 
     def _is_quick(self, segment: Segment, device: torch.device) -> bool:
         fits = 32 <= segment.size <= rotation.EXACT and 1 <= self.whole <= 5
-        return fits and self._plain() and device.type == "cpu" and fast.available()
+        return fits and self._plain() and device.type == "cpu" and fast.worth(segment.length)
 
     def _quick(self, x: torch.Tensor, segment: Segment, key: Key) -> tuple[torch.Tensor, torch.Tensor] | None:
         if not self._is_quick(segment, x.device):
@@ -184,7 +184,7 @@ def nearest(z: torch.Tensor, bits: int) -> torch.Tensor:
     if bits == 1:
         return (z > 0).to(torch.uint8)
     table = lloyd(bits, z.device)
-    if z.device.type == "cpu" and bits <= 5 and fast.available():
+    if z.device.type == "cpu" and bits <= 5 and fast.worth(z.numel()):
         return fast.nearest_levels(z, (table[1:] + table[:-1]) / 2)
     return torch.bucketize(z, (table[1:] + table[:-1]) / 2).to(torch.uint8)
 

@@ -11,6 +11,14 @@ import torch
 
 from . import scales
 
+LEAST = 1 << 17
+"""Shorter vectors are not worth importing numba and compiling for: a second or more, once for each process."""
+
+
+def worth(count: int) -> bool:
+    """Whether the compiled loops should take a vector of ``count`` elements."""
+    return count >= LEAST and available()
+
 
 @lru_cache(maxsize=1)
 def available() -> bool:

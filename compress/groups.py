@@ -32,7 +32,7 @@ class Group(Codec):
         if self._on_gpu(x.device):
             parts = gpu.group_encode(x, self.group, self.bits, self.stochastic, key.private)
             return [tensor_bytes(part) for part in parts]
-        if self._fast(x.device):
+        if self._fast(x.numel(), x.device):
             return [tensor_bytes(part) for part in fast.quantize4(x, self.group, up=False)]
         steps, codes = self.quantize(x, key)
         return [tensor_bytes(steps), tensor_bytes(pack(codes, self.bits))]
@@ -69,9 +69,9 @@ class Group(Codec):
         fits = self.bits in (4, 8) and self.group in (32, 64, 128, 256, 512) and not self.full
         return fits and gpu.available(device)
 
-    def _fast(self, device: torch.device) -> bool:
+    def _fast(self, count: int, device: torch.device) -> bool:
         plain = self.bits == 4 and not self.stochastic and not self.full and self.group % 2 == 0
-        return plain and device.type == "cpu" and fast.available()
+        return plain and device.type == "cpu" and fast.worth(count)
 
     def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
         if self._on_gpu(out.device):
@@ -84,7 +84,7 @@ class Group(Codec):
             scales.check_codes(steps)
             gpu.group_decode(bytes_tensor(packed, torch.uint8, out.device), steps, out, self.group, self.bits, weight)
             return
-        if self.bits != 4 or out.device.type != "cpu" or not fast.available():
+        if self.bits != 4 or out.device.type != "cpu" or not fast.worth(out.numel()):
             super().accumulate(reader, header, out, weight)
             return
         step_bytes = reader.take((4 if self.full else 2) * -(-header.elements // self.group))
@@ -99,7 +99,7 @@ class Group(Codec):
         step_bytes = reader.take((4 if self.full else 2) * groups)
         packed = reader.take(packed_size(n, self.bits))
         step = read_steps(step_bytes, self.full, device)
-        if self.bits == 4 and device.type == "cpu" and fast.available():
+        if self.bits == 4 and device.type == "cpu" and fast.worth(n):
             out = torch.empty(n)
             fast.unpack4(out.numpy(), packed, step.numpy(), group)
             return out

@@ -105,7 +105,7 @@ def _best(gaps: np.ndarray, size: int) -> tuple[int, int]:
 
 
 def _rice(positions: np.ndarray, gaps: np.ndarray, low: int, unary_bits: int) -> bytes:
-    if low in (0, 1, 2, 4) and fast.available():
+    if low in (0, 1, 2, 4) and fast.worth(len(positions)):
         unary_bytes, rest = fast.rice(positions, low, unary_bits)
         return b"".join([bytes([low]), varint(unary_bits), unary_bytes, rest])
     ends = np.cumsum((gaps >> low) + 1, dtype=gaps.dtype if unary_bits < 1 << 31 else np.int64)

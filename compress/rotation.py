@@ -65,7 +65,7 @@ def hadamard(x: torch.Tensor) -> torch.Tensor:
     """Unnormalised Walsh-Hadamard transform of each row of fp32 ``[rows, 2^k]``: a new tensor. Stages of stride 1, 2, 4
     and so on, each (a + b, a - b): kernels must add in this order."""
     rows, size = x.shape
-    if x.device.type == "cpu" and fast.available() and size <= 1 << 15:
+    if x.device.type == "cpu" and fast.worth(x.numel()) and size <= 1 << 15:
         return fast.hadamard(x)
     out = x.contiguous()
     if x.device.type == "cpu" and rows * size > 1 << 16 and size <= 1 << 15:

@@ -121,3 +121,17 @@ def test_pieces_of_a_vector() -> None:
         for parts in (1, 2, 3, 7):
             pieces = split(torch.arange(size), parts)
             assert len(pieces) == parts and torch.equal(torch.cat(pieces), torch.arange(size))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_sixty_four_workers(name: str) -> None:
+    torch.manual_seed(0)
+    tensors = [torch.randn(600) for _ in range(64)]
+    result = simulate(name, tensors, seed=1, step=2)
+    assert bool(torch.isfinite(result.mean).all()) and min(result.bytes_up) > 0
+    if traits_of(name).unbiased:
+        same = simulate(name, [tensors[0]] * 64, seed=1)
+        one = float((compress.decode(compress.make(name).encode(tensors[0], seed=1)) - tensors[0]).square().sum())
+        floor = 0.09 if name == "global_exp" else 1e-9  # a tree of power-of-two codes compounds its rounding
+        assert float((same.mean - tensors[0]).square().sum()) < 0.2 * one + floor * float(tensors[0].square().sum())
