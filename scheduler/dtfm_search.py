@@ -226,30 +226,23 @@ def search_dtfm(
         walker.anneal(random, length, heat, deadline, told)
         return found[0]
 
-    # The best construction is worth several runs, as each ends in another valley; then the next best ones.
-    start = population[0][1]
-    for heat in (2 * HEAT, HEAT, 2 * HEAT):
-        if time.monotonic() > deadline:
-            break
-        population.append(improved(start, heat, turns))
-    for index in range(1, min(3, len(population) - 3)):
-        if time.monotonic() > deadline:
-            break
-        population[index] = improved(population[index][1], HEAT, turns // 2)
+    # A run of swaps ends in one of several valleys, so the best construction is worth many runs; between them, runs
+    # from the next best ones and from children of the best partitions found.
+    first = [groups for _, groups in population[:3]]
     quiet = 0
     for generation in range(60):
         if time.monotonic() > deadline or quiet >= 12:
             break
-        population.sort(key=lambda pair: pair[0])
-        population = population[:8]
+        population = sorted(population, key=lambda pair: pair[0])[:8]
         before = population[0][0]
-        one, two = random.integers(0, len(population), 2)
-        child = five_points(population[int(one)][1], population[int(two)][1], random)
-        total, groups = improved(child, HEAT if generation % 2 else HEAT / 3, turns // 2)
-        worse = max(int(one), int(two))
-        if total < population[worse][0]:
-            population[worse] = (total, groups)
-        quiet = 0 if total < before * (1 - 1e-9) else quiet + 1
+        if generation < 3 or generation % 2:
+            groups = first[0] if generation < 6 or generation % 4 == 1 else first[(generation // 4) % len(first)]
+            population.append(improved(groups, HEAT if generation == 1 else 2 * HEAT, turns))
+        else:
+            one, two = random.integers(0, len(population), 2)
+            child = five_points(population[int(one)][1], population[int(two)][1], random)
+            population.append(improved(child, HEAT, turns // 2))
+        quiet = 0 if population[-1][0] < before * (1 - 1e-9) else quiet + 1
     return best[0]
 
 
