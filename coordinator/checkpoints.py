@@ -1,10 +1,13 @@
 """Checkpoints on disk: received in pieces, complete or not there at all.
 
-    TO/.receiving/step-00000100/    files as they arrive, one for each stage
+    TO/.receiving/step-00000100/    files as they arrive, one for each stage, all of one view
     TO/step-00000100/               complete: the files and manifest.json; it appears by one rename
 
-``manifest.json`` has ``step``, ``files``, ``digests`` (sha256, hex), what the nodes said of their files (merged), and
-the ``job`` and ``facts``, so that a folder explains itself. Nothing here knows what is inside the files.
+A view change may interrupt a checkpoint, and the next view send the same step again, cut into another number of stages
+or after another round: files of different views never make one checkpoint. The newest view's count, until one is
+complete: that one stays. Whatever is unfinished when a later step is complete, or at a start, is thrown away.
+
+Nothing here knows what is inside the files; ``manifest.py`` says what the manifest tells of them.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,12 +26,11 @@ from typing import Any, BinaryIO
 from ..proto.control_pb2 import Shard
 from ..proto.errors import FarflungError
 from ..proto.sampling import Position
+from .manifest import MANIFEST, damaged, manifest_of, position_in, read_manifest
 
-MANIFEST = "manifest.json"
 MAX_FILES = 4096
 _FILE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,100}$")
 _FOLDER = re.compile(r"^step-(\d{8,})$")
-_READ = 1 << 22
 
 
 class ShardRefused(FarflungError):
@@ -45,9 +48,12 @@ class Complete:
 
 @dataclass
 class _Receiving:
+    """What has arrived of a step in a view; ``meta`` by file."""
+
+    view: int
     files: int
     done: dict[str, str] = field(default_factory=dict)
-    meta: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Receiver:
@@ -59,7 +65,7 @@ class Receiver:
         self._hash = hashlib.sha256()
         self._offset = 0
         self._out: BinaryIO | None = None
-        self._path = checkpoints.receiving(step) / f".{file}.{id(self):x}"
+        self._path = checkpoints.incoming / f"{step}.{file}.{id(self):x}"
 
     def write(self, shard: Shard) -> Complete | None:
         """Take a piece; with the last one the file is checked and kept. Returns the checkpoint that it completed.
@@ -84,8 +90,7 @@ class Receiver:
             self._out.flush()
             os.fsync(self._out.fileno())
             self._out.close()
-            self._path.replace(self._path.with_name(self.file))
-            return self._checkpoints.keep_file(self.step, self.file, self._hash.hexdigest(), shard)
+            return self._checkpoints.keep_file(self._path, self._era, self._hash.hexdigest(), shard)
         except OSError as error:
             raise ShardRefused(f"cannot write {self.file} of step {self.step}: {error.strerror or error}") from None
 
@@ -105,73 +110,118 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int, about: dict[str, Any]) -> None:
         self.folder, self._keep, self._about = folder, keep, about
         self._open: dict[int, _Receiving] = {}
-        self._gone_back_to: list[int] = []
+        self._gone_back_to: list[tuple[int, int]] = []
+        self._damaged: set[int] = set()
+        """Complete, and passed over: the next of the same step takes the place."""
+        self._changing = threading.Lock()
 
     # ---- receiving ---------------------------------------------------------------------------
 
+    @property
+    def incoming(self) -> Path:
+        """Where files are until they are whole."""
+        return self.folder / ".receiving"
+
+    def receiving(self, step: int) -> Path:
+        """Where a step's whole files wait for the others."""
+        return self.incoming / _name(step)
+
+    def clear_receiving(self) -> None:
+        """Throw away what a coordinator that ended had not completed: its nodes do not know what arrived."""
+        with self._changing:
+            self._open.clear()
+            shutil.rmtree(self.incoming, ignore_errors=True)
+
     def receive(self, shard: Shard) -> Receiver | None:
-        """Begin with a file's first shard; None when the step is complete already. ShardRefused for a bad name."""
+        """Begin with a file's first shard; None when this step or a later one is complete.
+
+        ShardRefused for a bad name.
+        """
         if not _FILE.match(shard.file) or shard.file == MANIFEST:
             raise ShardRefused(f"{shard.file!r} is no name for a file of a checkpoint")
-        if self.path(shard.step) is not None:
+        if self._is_past(shard.step):
             return None
         return Receiver(self, shard.step, shard.file)
 
-    def discard_after(self, step: int) -> None:
-        """A view goes on after ``step``: unfinished checkpoints of later steps are of weights that are gone."""
-        self._gone_back_to.append(step)
-        for open_step in [one for one in self._open if one > step]:
-            del self._open[open_step]
-        if (self.folder / ".receiving").exists():
-            for folder in (self.folder / ".receiving").iterdir():
-                found = _FOLDER.match(folder.name)
-                if found and int(found[1]) > step:
-                    shutil.rmtree(folder, ignore_errors=True)
+    def discard_after(self, step: int, view: int) -> None:
+        """A view goes on after ``step``: what earlier views send of later steps is of weights that are gone."""
+        with self._changing:
+            self._gone_back_to.append((step, view))
+            self._forget(lambda one: one > step)
 
     def era(self, step: int) -> int:
         """Changes when what was received of a step is given up."""
-        return sum(reached < step for reached in self._gone_back_to)
+        return sum(reached < step for reached, _ in self._gone_back_to)
 
-    def receiving(self, step: int) -> Path:
-        """Where a step's files arrive."""
-        return self.folder / ".receiving" / f"step-{step:08d}"
+    def keep_file(self, path: Path, era: int, digest: str, shard: Shard) -> Complete | None:
+        """The file at ``path`` is whole: take it to the others of its view. With the last one the checkpoint is.
 
-    def keep_file(self, step: int, file: str, digest: str, shard: Shard) -> Complete | None:
-        """A file is whole. With the last one the checkpoint is."""
+        A file of a view that is over, or of a step that is complete, is left where it is: nobody needs it.
+        """
         if not 1 <= shard.files <= MAX_FILES:
             raise ShardRefused(f"a checkpoint of {shard.files} files is absurd")
-        one = self._open.setdefault(step, _Receiving(shard.files))
-        if one.files != shard.files:
-            raise ShardRefused(f"step {step} has {one.files} files, not {shard.files}")
-        one.done[file] = digest
-        try:
-            _merge(one.meta, json.loads(shard.meta or "{}"))
-        except ValueError:
-            raise ShardRefused(f"what {file} says of itself is not JSON") from None
-        if len(one.done) < one.files:
-            return None
-        return self._complete(step, one)
+        step, meta = shard.step, _meta(shard)
+        view = meta.get("view", 0)  # 0: its sender does not say
+        if not isinstance(view, int):
+            raise ShardRefused(f"{shard.file} is of view {view!r}, which is no number")
+        with self._changing:
+            given_up = any(reached < step and 0 < view < number for reached, number in self._gone_back_to)
+            if given_up or self.era(step) != era:
+                raise ShardRefused(f"step {step} was given up by a view change")
+            one = self._open.get(step)
+            if self._is_past(step) or (one is not None and view < one.view):
+                return None
+            if one is None or view > one.view:
+                self._forget(lambda other: other == step)
+                one = self._open[step] = _Receiving(view, shard.files)
+            if one.files != shard.files:
+                raise ShardRefused(f"step {step} has {one.files} files, not {shard.files}")
+            self.receiving(step).mkdir(exist_ok=True)
+            path.replace(self.receiving(step) / shard.file)
+            one.done[shard.file], one.meta[shard.file] = digest, meta
+            if len(one.done) < one.files:
+                return None
+            complete = self._complete(step, one)
+        self._prune()
+        return complete
 
     def _complete(self, step: int, one: _Receiving) -> Complete:
         folder, target = self.receiving(step), self._target(step)
-        manifest = {**self._about, **one.meta, "step": step, "files": sorted(one.done), "digests": one.done}
+        manifest = {**manifest_of(one.meta), **self._about, "step": step}
+        manifest |= {"files": sorted(one.done), "digests": one.done}
         with (folder / MANIFEST).open("w", encoding="utf-8") as file:
             json.dump(manifest, file, indent=1, sort_keys=True)
             file.flush()
             os.fsync(file.fileno())
-        for left in folder.iterdir():
-            if left.name not in one.done and left.name != MANIFEST:
-                left.unlink()
         _sync(folder)
+        if target.exists():  # a damaged one
+            replaced = self.incoming / f"replaced-{step}"
+            shutil.rmtree(replaced, ignore_errors=True)
+            target.replace(replaced)
         folder.replace(target)
         _sync(self.folder)
-        del self._open[step]
-        self._prune()
-        return Complete(step, target, _position(manifest))
+        self._damaged.discard(step)
+        self._forget(lambda other: other <= step)
+        return Complete(step, target, position_in(manifest))
+
+    def _is_past(self, step: int) -> bool:
+        """Whether this step's checkpoint, or a later one, is complete."""
+        return any(one >= step and one not in self._damaged for one in self.steps())
+
+    def _forget(self, which: Callable[[int], bool]) -> None:
+        """Throw away what has arrived of some steps."""
+        for step in [one for one in self._open if which(one)]:
+            del self._open[step]
+        for folder in self.incoming.iterdir() if self.incoming.is_dir() else ():
+            found = _FOLDER.match(folder.name)
+            if found and which(int(found[1])):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _prune(self) -> None:
-        for step in self.steps()[: -self._keep]:
+        for step in [one for one in self.steps() if one not in self._damaged][: -self._keep]:
             shutil.rmtree(self._target(step), ignore_errors=True)
+        for replaced in self.incoming.glob("replaced-*"):
+            shutil.rmtree(replaced, ignore_errors=True)
 
     # ---- reading -----------------------------------------------------------------------------
 
@@ -190,14 +240,14 @@ class Checkpoints:
     def file(self, step: int, name: str) -> Path | None:
         """A file of a complete checkpoint; None for anything that its manifest does not list."""
         folder = self.path(step)
-        if folder is None or not (name == MANIFEST or name in _manifest(folder).get("files", [])):
+        if folder is None or not (name == MANIFEST or name in read_manifest(folder).get("files", [])):
             return None
         return folder / name
 
     def digest(self, step: int, name: str) -> str | None:
         """The sha256 (hex) that the manifest has for a file."""
         folder = self.path(step)
-        found = _manifest(folder).get("digests", {}).get(name) if folder else None
+        found = read_manifest(folder).get("digests", {}).get(name) if folder else None
         return found if isinstance(found, str) else None
 
     def newest(self) -> tuple[Complete | None, list[str]]:
@@ -207,53 +257,28 @@ class Checkpoints:
             folder = self._target(step)
             wrong = damaged(folder)
             if not wrong:
-                return Complete(step, folder, _position(_manifest(folder))), passed
+                return Complete(step, folder, position_in(read_manifest(folder))), passed
+            self._damaged.add(step)
             passed.append(f"the checkpoint of step {step} is damaged ({wrong}); an older one is taken")
         return None, passed
 
     def _target(self, step: int) -> Path:
-        return self.folder / f"step-{step:08d}"
+        return self.folder / _name(step)
 
 
-def damaged(folder: Path) -> str:
-    """What is wrong with a complete checkpoint's files, empty when nothing is."""
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def _meta(shard: Shard) -> dict[str, Any]:
+    """What a file's sender says of it."""
     try:
-        for name, digest in _manifest(folder)["digests"].items():
-            if file_digest(folder / name) != digest:
-                return f"{name} has another digest"
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        return str(error)
-    return ""
-
-
-def file_digest(path: Path) -> str:
-    """sha256 (hex) of a file."""
-    hasher = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_READ):
-            hasher.update(block)
-    return hasher.hexdigest()
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    return content if isinstance(content, dict) else {}
-
-
-def _position(manifest: dict[str, Any]) -> Position:
-    redo: Iterable[int] = manifest.get("redo", [])
-    return Position(int(manifest["step"]), int(manifest.get("cursor", 0)), tuple(int(one) for one in redo))
-
-
-def _merge(into: dict[str, Any], more: Any) -> None:
-    """Tables are joined key by key, anything else is the last one's."""
-    if not isinstance(more, dict):
-        raise ValueError("no object")
-    for key, value in more.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            into[key] = {**into[key], **value}
-        else:
-            into[key] = value
+        said = json.loads(shard.meta or "{}")
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise ShardRefused(f"what {shard.file} says of itself is not JSON")
+    return said
 
 
 def _sync(folder: Path) -> None:

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from ..proto.errors import JobError, RunFailed
 from ..proto.job import Facts, Job, Profile
 from ..proto.jobfile import check_facts
-from .checkpoints import file_digest
 from .data import TokenFile, model_sizes, token_dtype, tokenise
+from .manifest import file_digest
 from .tokenizer import FILES as TOKENIZER_FILES
 from .tokenizer import Tokenizer, load_tokenizer
 

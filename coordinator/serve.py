@@ -302,6 +302,7 @@ def _checkpoints(job: Job, state: Path, store: Store, facts: Facts) -> tuple[Che
         "facts": facts.model_dump(mode="json"),
     }
     checkpoints = Checkpoints(folder if folder.is_absolute() else state / folder, job.checkpoint.keep, about)
+    checkpoints.clear_receiving()
     newest, passed = checkpoints.newest()
     for row in store.checkpoints():
         if checkpoints.path(row.step) is None or newest is None or row.step > newest.step:

@@ -70,7 +70,7 @@ def test_a_view_change_gives_up_what_is_of_lost_weights(tmp_path):
     receive(checkpoints, shard(6, "stage-0"))
     under_way = checkpoints.receive(shard(6, "stage-1", last=False))
     under_way.write(shard(6, "stage-1", last=False))
-    checkpoints.discard_after(5)
+    checkpoints.discard_after(5, 2)
     with pytest.raises(ShardRefused, match="given up by a view change"):
         under_way.write(shard(6, "stage-1", offset=4))
     under_way.close()
@@ -87,7 +87,7 @@ def test_pieces_in_order(tmp_path):
     with pytest.raises(ShardRefused, match="came where 4 was due"):
         receiver.write(shard(1, "stage-0", offset=8))
     receiver.close()
-    assert not list(checkpoints.receiving(1).iterdir())
+    assert not list(checkpoints.incoming.iterdir())
 
 
 def test_a_disk_that_does_not_take_it(tmp_path):
@@ -95,3 +95,92 @@ def test_a_disk_that_does_not_take_it(tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoints", 3, {})
     with pytest.raises(ShardRefused, match="cannot write stage-0 of step 1: Not a directory"):
         receive(checkpoints, shard(1, "stage-0"))
+
+
+def of_view(view, number, file, files=2, data=b"data", **meta):
+    return shard(number, file, data, files, json.dumps({"view": view, "rounds": {file: view}, **meta}))
+
+
+def test_another_view_begins_the_step_again(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 3, {})
+    receive(checkpoints, of_view(1, 9, "stage-0", 3, b"of view 1"))
+    receive(checkpoints, of_view(1, 9, "stage-2", 3))
+    assert receive(checkpoints, of_view(2, 9, "stage-0", data=b"of view 2")) is None
+    assert receive(checkpoints, of_view(1, 9, "stage-1", 3)) is None, "a late file of the view before is nobody's"
+    done = receive(checkpoints, of_view(2, 9, "stage-1", data=b"of view 2"))
+    manifest = json.loads((done.path / "manifest.json").read_text())
+    assert manifest["files"] == ["stage-0", "stage-1"] and manifest["rounds"] == {"stage-0": 2, "stage-1": 2}
+    assert {path.name for path in done.path.iterdir()} == {"manifest.json", "stage-0", "stage-1"}
+    assert (done.path / "stage-0").read_bytes() == b"of view 2" and checkpoints.newest()[0] == done
+
+
+def test_a_complete_checkpoint_stays_when_another_view_sends_the_step_again(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 3, {})
+    under_way = checkpoints.receive(of_view(2, 9, "stage-0"))
+    for file in ("stage-0", "stage-1"):
+        done = receive(checkpoints, of_view(1, 9, file))
+    assert checkpoints.receive(of_view(2, 9, "stage-1")) is None
+    assert under_way.write(of_view(2, 9, "stage-0", data=b"late")) is None
+    under_way.close()
+    assert (done.path / "stage-0").read_bytes() == b"data" and not list(checkpoints.incoming.iterdir())
+
+
+def test_what_an_earlier_view_sends_of_a_step_that_is_trained_again(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 3, {})
+    checkpoints.discard_after(5, 3)
+    with pytest.raises(ShardRefused, match="step 6 was given up by a view change"):
+        receive(checkpoints, of_view(2, 6, "stage-0"))
+    assert receive(checkpoints, of_view(2, 5, "stage-0")) is None
+    assert receive(checkpoints, of_view(2, 5, "stage-1")).step == 5
+    assert receive(checkpoints, of_view(3, 6, "stage-0")) is None
+    assert receive(checkpoints, of_view(3, 6, "stage-1")).step == 6
+
+
+def test_what_is_unfinished_below_a_complete_step_is_thrown_away(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 3, {})
+    receive(checkpoints, shard(4, "stage-0"))
+    late = checkpoints.receive(shard(4, "stage-1"))
+    receive(checkpoints, shard(8, "stage-0"))
+    complete(checkpoints, 6)
+    assert [path.name for path in checkpoints.incoming.iterdir()] == ["step-00000008"]
+    assert late.write(shard(4, "stage-1")) is None
+    late.close()
+    assert checkpoints.receive(shard(4, "stage-1")) is None and checkpoints.steps() == [6]
+    assert [path.name for path in checkpoints.incoming.iterdir()] == ["step-00000008"]
+    assert receive(checkpoints, shard(8, "stage-1")).step == 8
+
+
+def test_what_was_unfinished_at_a_start_is_thrown_away(tmp_path):
+    receive(Checkpoints(tmp_path, 3, {}), shard(4, "stage-0", b"of a run of yesterday"))
+    checkpoints = Checkpoints(tmp_path, 3, {})
+    checkpoints.clear_receiving()
+    assert not checkpoints.incoming.exists()
+    assert receive(checkpoints, shard(4, "stage-1")) is None
+
+
+def test_a_damaged_checkpoint_is_replaced(tmp_path):
+    first = Checkpoints(tmp_path, 1, {})
+    for step in (3, 6):
+        first = Checkpoints(tmp_path, 2, {})
+        complete(first, step)
+    (tmp_path / "step-00000006" / "stage-1").write_bytes(b"bits flipped")
+    checkpoints = Checkpoints(tmp_path, 2, {})
+    assert checkpoints.newest()[0].step == 3
+    assert complete(checkpoints, 4).step == 4 and checkpoints.steps() == [3, 4, 6]
+    assert complete(checkpoints, 6).step == 6
+    assert checkpoints.newest()[0].step == 6 and checkpoints.steps() == [4, 6]
+    assert not list(checkpoints.incoming.iterdir())
+
+
+def test_optimizer_steps_are_kept_file_by_file(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 3, {"run": "x"})
+    receive(checkpoints, of_view(1, 9, "stage-0", optimizer_steps=9, cursor=72, redo=[], step=9))
+    done = receive(checkpoints, of_view(1, 9, "stage-1", optimizer_steps=4, cursor=72, redo=[], step=9, run="y"))
+    manifest = json.loads((done.path / "manifest.json").read_text())
+    assert manifest["optimizer_steps"] == 9 and manifest["run"] == "x"
+    assert manifest["meta"]["stage-1"] == {"view": 1, "rounds": {"stage-1": 1}, "optimizer_steps": 4, "run": "y"}
+
+
+def test_a_view_that_is_no_number(tmp_path):
+    with pytest.raises(ShardRefused, match="no number"):
+        receive(Checkpoints(tmp_path, 3, {}), of_view("newest", 9, "stage-0"))
