@@ -12,6 +12,8 @@
 * From the announcement of a view to its start its position is pinned: nodes may have taken it over already.
 * A joiner measures its links while the others train; it costs them a view change only if the plan wants it.
 * A spare that goes away changes nothing, unless others still fetch from it.
+* A node that goes away after its last step does, until all have finished: the others may still evaluate with it.
+* Nodes that report different histories of a section make a view change, at most one in 10 s.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ WAITING, FLUSHING, PREPARING, TRAINING, DONE = "waiting", "flushing", "preparing
 _STALL_S = 1.0  # a longer gap between two ticks is the coordinator's own, and nobody's silence
 _BROKEN_AFTER, _BROKEN_WITHIN_S = 3, 60.0
 _DISAGREEMENTS = 2
+_DIVERGED_AGAIN_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,10 @@ class State:
     broken: frozenset[tuple[str, str]] = frozenset()
     complaints: tuple[tuple[float, str, str], ...] = ()
     accused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    diverged: tuple[str, str] | None = None
+    """Two nodes of the view that trains whose histories differ, until a view change judges them."""
+    judged: float | None = None
+    """When the last view change for that reason began."""
     ended: float | None = None
     """When the last node finished, while the last checkpoint is waited for."""
     disagreements: int = 0
@@ -163,7 +170,7 @@ class Membership:
         if isinstance(event, s.Finished):
             return self._finished(state, event, now)
         if isinstance(event, s.Accused):
-            return self._accused(state, event)
+            return self._diverged(state, event, now) if event.diverged else self._accused(state, event)
         return state, []
 
     def _joined(self, state: State, event: s.Joined, now: float) -> Result:
@@ -236,7 +243,8 @@ class Membership:
         effects: list[s.Effect] = [s.Say("left", node.name, why), s.Fence(node.name, node.session, sentence)]
         change = state.change
         if state.phase == TRAINING and state.view and _in_view(state, node.name, state.view, node.session):
-            if node.name in state.view.plan.nodes and node.name not in state.finished:
+            training = set(state.view.plan.nodes)
+            if node.name in training and training - set(state.finished):
                 state, more = self._begin(state, sentence, now)
                 return state, effects + more
             state, more = self._check_finished(state, now)
@@ -265,6 +273,23 @@ class Membership:
         state = replace(state, accused={**state.accused, event.peer: (event.name, event.why)})
         why = f"{event.name} lost its connection to {event.peer}: {event.why}"
         return state, [s.Dial(peer.name, peer.session, peer.address, why)]
+
+    def _diverged(self, state: State, event: s.Accused, now: float) -> Result:
+        """Two nodes cannot count each other's messages any more; the flush shows who is right."""
+        if state.phase != TRAINING or state.view is None or state.diverged or event.peer == event.name:
+            return state, []
+        if not all(_in_view(state, name, state.view) for name in (event.name, event.peer)):
+            return state, []
+        return self._judge(replace(state, diverged=(event.name, event.peer)), now)
+
+    def _judge(self, state: State, now: float) -> Result:
+        """Begin the view change that a difference needs, unless the last one was a moment ago."""
+        assert state.diverged is not None
+        if state.judged is not None and now - state.judged < _DIVERGED_AGAIN_S:
+            return state, []
+        name, peer = state.diverged
+        why = f"{name} and {peer} hold different histories of a section"
+        return self._begin(replace(state, judged=now), why, now)
 
     # ---- time --------------------------------------------------------------------------------
 
@@ -300,6 +325,8 @@ class Membership:
         change = state.change
         if state.phase == WAITING:
             return self._waiting(state, now)
+        if state.phase == TRAINING and state.diverged:
+            return self._judge(state, now)
         if state.phase == TRAINING and state.finished:
             return self._check_finished(state, now)
         if state.phase == TRAINING:
@@ -417,15 +444,14 @@ class Membership:
         number = state.number + 1
         awaited = frozenset(_plannable(state))
         if not awaited:
-            state = replace(state, phase=WAITING, change=None, number=number, finished={})
+            state = replace(state, phase=WAITING, change=None, number=number, finished={}, diverged=None)
             state, effects = self._waiting(state, now)
             return replace(state, why=f"{why}; {state.why}"), effects
         nodes = {name: replace(node, passed_over=False) for name, node in state.nodes.items()}
         change = Change(number, why, now, awaited=awaited)
         sentence = f"view {number} is being made: {why}"
-        state = replace(
-            state, phase=FLUSHING, number=number, nodes=nodes, change=change, finished={}, ended=None, why=sentence
-        )
+        state = replace(state, phase=FLUSHING, number=number, nodes=nodes, change=change, why=sentence)
+        state = replace(state, finished={}, ended=None, diverged=None)
         to = tuple(sorted(name for name in awaited if nodes[name].attending))
         return state, [s.SendFlush(to, number, why)] if to else []
 
@@ -445,7 +471,14 @@ class Membership:
         if change.awaited - set(change.flushed):
             return state, []
         decision = resume(
-            state.rules, state.view, state.pinned, state.eligible, change.flushed, state.reported, state.newest
+            state.rules,
+            state.view,
+            state.pinned,
+            state.eligible,
+            change.flushed,
+            state.reported,
+            state.newest,
+            judge=not state.restored,  # whether the last view of a coordinator that ended has started is not known
         )
         names = tuple(sorted(change.awaited))
         current = state.pinned or state.view
@@ -473,7 +506,9 @@ class Membership:
         ]
         eligible = planned_nodes(plan, announcement)
         if decision.checkpoint < 0:
+            # The outvoted count again when the view starts: until then they may still hold what they had.
             eligible |= state.eligible
+            eligible = frozenset(who for who in eligible if who[0] not in decision.dissent)
         state = replace(
             state,
             phase=PREPARING,

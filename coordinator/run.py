@@ -166,10 +166,11 @@ class Run:
                 self.store.put_eval(row)
                 self.emit(events.evaluation(row))
         elif kind == "evidence":
-            self.feed(s.Accused(name, session, report.evidence.peer, report.evidence.why[:200]))
+            said = report.evidence
+            self.feed(s.Accused(name, session, said.peer, said.why[:200], said.diverged))
         elif kind == "warning":
-            said: Any = report.warning  # grpc-stubs and the builtin share the name Warning
-            self.warn(said.node or name, said.message[:1000])
+            warning: Any = report.warning  # grpc-stubs and the builtin share the name Warning
+            self.warn(warning.node or name, warning.message[:1000])
         elif kind == "goodbye":
             self.feed(s.Left(name, session, report.goodbye.why[:200] or "goodbye"))
         elif kind == "finished":
@@ -312,7 +313,7 @@ class Run:
             self._pending = {}
             self._keep_steps(self._progress.enter(view.number, view.plan, position.step, time.time()))
             self.store.forget_after(position.step)
-            self.checkpoints.discard_after(position.step)
+            self.checkpoints.discard_after(position.step, view.number)
             self.emit(events.view(view, self.job))
         self._send(effect, effect.to)
 

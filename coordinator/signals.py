@@ -51,7 +51,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Section:
-    """Where a section stands: last round applied, and the chain hash after it."""
+    """Where a section stands: last round applied, and the chain hash after it (of a view: 0 for not judged)."""
 
     name: str
     round: int
@@ -114,12 +114,13 @@ class Finished:
 
 @dataclass(frozen=True)
 class Accused:
-    """``name`` reports that its connection to ``peer`` broke."""
+    """``name`` reports that its connection to ``peer`` broke; or, ``diverged``, that their histories differ."""
 
     name: str
     session: str
     peer: str
     why: str
+    diverged: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The membership machine, driven by hand, and by hypothesis with a model of nodes that train, die and lose answers."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -322,6 +322,65 @@ def test_evidence_between_living_nodes():
     assert "planned apart" in script.get(s.Say)[0].why
 
 
+def told(script, name, step, chain):
+    """An answer to the flush with the chain hash of the node's stage."""
+    stage = script.state.view.plan.stage_of(name)
+    return replace(holding(script, name, step), sections=(s.Section(f"stage-{stage}", step, chain),))
+
+
+def test_histories_that_differ_are_judged():
+    script = Script(6).started("abcdef")
+    why = "e and a hold different histories of a section"
+    script(s.Accused("e", "e1", "a", "h differs", diverged=True))
+    assert script.get(s.SendFlush) == [s.SendFlush(tuple("abcdef"), 2, why)] and not script.get(s.Dial)
+    script(*(told(script, name, 5, 8 if name == "a" else 7) for name in "abcdef"))
+    assert "a has another chain of rounds" in script.get(s.Say)[0].why
+    view = script.get(s.SendView)[0].view
+    assert view.holders[0] == ("c", "e") and view.sections[0] == s.Section("stage-0", 5, 7)
+    assert why in view.why and ("a", "a1") not in script.state.eligible
+    script.answer(s.Prepared, "abcdef")
+    assert script.state.phase == TRAINING and ("a", "a1") in script.state.eligible
+
+
+def test_histories_are_judged_at_most_once_in_10_s():
+    script = Script().started()
+    script(s.Accused("a", "a1", "c", "h differs", diverged=True))
+    script(*(told(script, name, 5, 7) for name in "abcd")).answer(s.Prepared, "abcd")
+    script(s.Accused("b", "b1", "d", "h differs", diverged=True), dt=1)
+    assert script.state.phase == TRAINING and not script.effects
+    script(s.Accused("d", "d1", "b", "h differs", diverged=True)).wait(8)
+    assert script.state.phase == TRAINING
+    script.wait(2)
+    assert script.state.phase == FLUSHING and "b and d hold different histories" in script.state.why
+
+
+def test_a_difference_with_a_node_outside_the_view_is_nothing():
+    script = Script().started()
+    script(s.Accused("a", "a1", "x", "h differs", diverged=True), s.Accused("a", "a1", "a", "", diverged=True))
+    assert script.state.phase == TRAINING and not script.effects
+
+
+def test_a_tie_of_histories_goes_back_to_the_checkpoint():
+    script = Script().started()
+    script(s.CheckpointComplete(Position(4, 32)), s.Accused("a", "a1", "c", "h differs", diverged=True))
+    script(*(told(script, name, 5, 8 if name == "a" else 7) for name in "abcd"))
+    view = script.get(s.SendView)[0].view
+    assert view.checkpoint == 4 and "(a against c): from the checkpoint of step 4" in view.why
+
+
+def test_nobody_is_judged_after_a_view_that_did_not_start():
+    script = Script().started()
+    script(s.Left("d", "d1", "gone"))
+    script(*(told(script, name, 5, 7) for name in "abc"))
+    script(s.Left("b", "b1", "gone"))
+    assert script.state.phase == FLUSHING
+    script.join("e").wait(1.5)
+    answers = told(script, "a", 5, 7), told(script, "c", 5, 8)
+    script(*answers)
+    assert not script.get(s.SendView) or all(one.chain == 0 for one in script.get(s.SendView)[0].view.sections)
+    assert not any("chain" in said.why for said in script.get(s.Say))
+
+
 def test_disagreement_is_not_trained():
     script = Script().started()
     script(s.CheckpointComplete(Position(4, 32)))
@@ -338,13 +397,26 @@ def test_disagreement_is_not_trained():
 def test_done():
     script = Script().started()
     print_ = (s.Fingerprint("stage-0", 9, 1),)
-    script(*(s.Finished(name, name + "1", 1, 9, print_) for name in "abc"))
+    script(*(s.Finished(name, name + "1", 1, 9, print_) for name in "abcd"))
     script(s.Left("a", "a1", "done with it"))
     assert script.state.phase == TRAINING and not script.get(s.SendFlush)
-    script(s.Finished("d", "d1", 1, 9, print_))
     assert script.state.why == "all 9 steps are trained; waiting for the last checkpoint"
     script(s.CheckpointComplete(Position(9, 72)))
     assert script.get(s.Finish) == [s.Finish(9, "the run is done: 9 steps")]
+    assert script.state.phase == DONE
+
+
+def test_a_finished_node_that_goes_away_is_replaced_while_others_have_not_finished():
+    script = Script().started()
+    script(*(s.Finished(name, name + "1", 1, 9) for name in "abc"))
+    script(s.Left("a", "a1", "killed"))
+    assert script.get(s.SendFlush) == [s.SendFlush(("b", "c", "d"), 2, "a left: killed")]
+    script(*(holding(script, name, 9) for name in "bcd"))
+    assert script.get(s.SendView)[0].view.position.step == 9
+    script.answer(s.Prepared, "bcd")
+    assert script.state.phase == TRAINING and not script.state.finished
+    script(*(s.Finished(name, name + "1", 2, 9) for name in script.state.view.plan.nodes))
+    script(s.CheckpointComplete(Position(9, 72)))
     assert script.state.phase == DONE
 
 
@@ -441,6 +513,7 @@ class Cluster(RuleBasedStateMachine):
         self.state, effects, _ = self.machine.apply(self.state, event, self.now)
         for effect in effects:
             assert effect.why
+            assert "history" not in effect.why and "chain" not in effect.why, "honest nodes are never outvoted"
             if isinstance(effect, s.SendView):
                 assert effect.view.number >= self.announced
                 for member in effect.view.members if effect.view.number > self.announced else ():
@@ -471,8 +544,12 @@ class Cluster(RuleBasedStateMachine):
         elif isinstance(order, s.SendFlush):
             fake.trains = False
             ready = fake.ready[0] if fake.ready else fake.step
+            chain = hash(tuple(fake.history))
+            sections = tuple(s.Section(f"layer-{layer}", fake.step, chain) for layer in sorted(fake.layers))
             fake.outbox.append(
-                s.Flushed(fake.name, fake.session, order.view, fake.step, ready, float(fake.step), (), fake.layers)
+                s.Flushed(
+                    fake.name, fake.session, order.view, fake.step, ready, float(fake.step), sections, fake.layers
+                )
             )
         elif isinstance(order, s.SendView):
             self.take_view(fake, order.view)
@@ -603,6 +680,12 @@ class Cluster(RuleBasedStateMachine):
         one, other = self.pick(a, self.living()), self.pick(b, self.living())
         if one is not None and one is not other and one.trains:
             self.feed(s.Accused(one.name, one.session, other.name, "reset"))
+
+    @rule(a=st.integers(0, 5), b=st.integers(0, 5))
+    def suspect(self, a, b):
+        one, other = self.pick(a, self.living()), self.pick(b, self.living())
+        if one is not None and one is not other and one.trains:
+            self.feed(s.Accused(one.name, one.session, other.name, "h differs", diverged=True))
 
     def crew(self):
         """Nodes that train one view together, all of them there; None when there is no such view."""

@@ -114,8 +114,90 @@ def test_delta_redo_is_carried_over():
     assert decision.position == Position(12, 160, tuple(range(32, 40)))
 
 
-def test_delta_section_behind_is_no_holder():
-    behind = {"sections": (Section("stage-0", 11, 6),)}
-    decision = decide("delta", answers("a", "b", "c", "d", c=behind))
+def at(*sections, chain=7):
+    return {"sections": tuple(Section(name, round, chain) for name, round in sections)}
+
+
+def test_delta_one_round_behind_catches_up():
+    decision = decide("delta", answers("a", "b", "c", "d", c=at(("stage-0", 11), chain=6)))
+    assert decision.holders == (("a", "c"), ("a", "c"), ("b", "d"), ("b", "d"))
+    assert decision.sections[0] == Section("stage-0", 12, 7) and decision.dissent == ()
+
+
+def test_delta_further_behind_is_no_holder():
+    decision = decide("delta", answers("a", "b", "c", "d", c=at(("stage-0", 10), chain=5)))
     assert decision.holders == (("a",), ("a",), ("b", "d"), ("b", "d"))
-    assert decision.sections[0] == Section("stage-0", 12, 7)
+
+
+def test_delta_tied_embedding_behind_on_the_last_stage():
+    """d died; the first stage has applied the tied round 12, which b has yet to."""
+    first, last = at(("stage-0", 12), ("tied", 12)), at(("stage-1", 12), ("tied", 11))
+    decision = decide("delta", answers("a", "b", "c", a=first, b=last, c=first))
+    assert decision.checkpoint == -1 and decision.holders == (("a", "c"), ("a", "c"), ("b",), ("b",))
+    assert {one.name: one.round for one in decision.sections} == {"stage-0": 12, "stage-1": 12, "tied": 12}
+
+
+def test_delta_tied_embedding_too_far_behind_goes_back():
+    first, last = at(("stage-0", 12), ("tied", 12)), at(("stage-1", 12), ("tied", 10))
+    assert decide("delta", answers("a", "b", "c", a=first, b=last, c=first)).checkpoint == 5
+
+
+def test_delta_nobody_to_catch_up_from_goes_back():
+    """The view that was announced wants round 12 of stage-1, and those who had it are dead."""
+    pinned = Announcement(
+        2, PLAN, BASE.members, Position(12, 192), (Section("stage-0", 12, 7), Section("stage-1", 12, 7))
+    )
+    decision = decide("delta", answers("a", "b", b=at(("stage-1", 11))), pinned)
+    assert decision.why == "nobody holds layers 2, 3 any more: from the checkpoint of step 5"
+    decision = decide("delta", answers("a", "b", "d", b=at(("stage-1", 11))), pinned)
+    assert decision.holders[2] == ("b", "d")
+
+
+def test_delta_rounds_of_an_announced_view_stand():
+    """Sections stand at different rounds; d has taken over the view, which calls all of them 12, and b has not."""
+    sections = (Section("stage-0", 12, 7), Section("stage-1", 11, 7))
+    pinned = Announcement(2, PLAN, BASE.members, Position(12, 192), sections)
+    taken = at(("stage-0", 12), chain=99), at(("stage-1", 12), chain=98)
+    flushed = answers("a", "b", "c", "d", b=at(("stage-1", 11)), c=taken[0], d=taken[1])
+    decision = decide("delta", flushed, pinned)
+    assert decision.holders == (("a", "c"), ("a", "c"), ("b", "d"), ("b", "d")) and decision.dissent == ()
+    assert decision.sections == (Section("stage-0", 12, 0), Section("stage-1", 11, 0)), "nobody was judged"
+
+
+def test_two_against_two_is_a_tie():
+    plan = Plan((("a",), ("b",), ("c",), ("d",)), ((0, 3),), (1, 1, 1, 1))
+    base = Announcement(1, plan, BASE.members, Position(10, 160))
+    made = {
+        name: Flushed(name, f"s-{name}", 2, 12, 12, 1.5, (Section("stage-0", 12, chain),), frozenset(range(4)))
+        for name, chain in zip("abcd", (7, 8, 7, 8), strict=True)
+    }
+    for mode in ("gradient", "delta"):
+        decision = decide(mode, made, base=base)
+        assert decision.checkpoint == 5 and decision.position == NEWEST
+        assert decision.why == (
+            "as many nodes hold one history of stage-0 as another after round 12 (a, c against b, d): "
+            "from the checkpoint of step 5"
+        )
+    assert resume(rules("delta"), base, None, ELIGIBLE, made, {}, NEWEST, judge=False).checkpoint == -1
+
+
+def test_a_tie_below_the_highest_round_trusts_those_who_went_on():
+    flushed = answers("a", "b", "c", a=at(("stage-0", 11), chain=5), c=at(("stage-0", 11), chain=6))
+    flushed["e"] = Flushed("e", "s-e", 2, 12, 12, 1.5, (Section("stage-0", 12, 7),), frozenset({0, 1}))
+    plan = Plan((("a", "b"), ("c", "d"), ("e", "f")), ((0, 1), (2, 3)), (1, 1, 2))
+    base = Announcement(1, plan, BASE.members, Position(10, 160))
+    decision = decide("delta", flushed, eligible=ELIGIBLE | {("e", "s-e")}, base=base)
+    assert decision.dissent == ("a", "c") and decision.holders[0] == ("e",)
+
+
+def test_the_outvoted_do_not_say_where_the_run_stands():
+    """a committed step 13 by itself, and its tied embedding is of a history that most do not have."""
+    flushed = answers(
+        "a", "b", "c", "d", a={"step": 13, "ready_step": 13, "norm": 9.0} | at(("stage-0", 13), ("tied", 12), chain=8)
+    )
+    for name in "bcd":
+        flushed[name] = answers(name, **{name: at((f"stage-{PLAN.stage_of(name)}", 12), ("tied", 12))})[name]
+    decision = decide("gradient", flushed)
+    assert decision.dissent == ("a",) and decision.position.step == 12 and decision.norm == 1.5
+    assert all("a" not in names for names in decision.holders)
+    assert Section("stage-0", 12, 7) in decision.sections
