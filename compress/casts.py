@@ -6,6 +6,7 @@ import torch
 
 from .codec import DTYPES, Codec, bytes_tensor, flatten, tensor_bytes
 from .errors import CodecError
+from .phases import Context, Program, Reduce
 from .philox import Key
 from .wire import Buffer, Header, Reader, build
 
@@ -23,6 +24,14 @@ class Plain(Codec):
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         dtype = DTYPES[header.dtype]
         return finite(bytes_tensor(reader.take(header.elements * dtype.itemsize), dtype, device))
+
+    def rounds(self, x: torch.Tensor, context: Context) -> Program:
+        """One plain reduction: nobody needs to see the others' values."""
+        flat, _ = flatten(x)
+        weighted = flat if context.weight == 1.0 else flat * context.weight
+        total = yield Reduce(weighted, "sum")
+        context.own = weighted
+        return total.view(x.shape)  # type: ignore[no-any-return]
 
 
 class Cast(Codec):

@@ -69,8 +69,9 @@ def test_two_squeezes_and_hops(name: str) -> None:
 
 def test_bytes_are_counted() -> None:
     tensors = [torch.randn(1000) for _ in range(4)]
-    everyone = simulate("none", tensors)
-    blob = len(compress.make("none").encode(tensors[0]))
+    assert simulate("none", tensors).bytes_up == [6000] * 4
+    everyone = simulate("bf16", tensors)
+    blob = len(compress.make("bf16").encode(tensors[0]))
     assert everyone.bytes_up == [3 * blob] * 4 and everyone.bytes_down == [3 * blob] * 4 and everyone.phases == 1
     summed = simulate("global_qsgd:bits=8", tensors)
     assert summed.phases == 2 and summed.bytes_up == [6 + 1500 * 10 // 8] * 4
