@@ -24,8 +24,10 @@ CPU = torch.device("cpu")
 
 def close(spec: str, distribution: str, size: int, value: float, spread: float, trials: int) -> None:
     error, std, _ = nmse(spec, vector(distribution, size), trials)
-    noise = 4 * (spread**2 + (std / error) ** 2 / trials) ** 0.5
-    # hetero was published without a spread, from 10 trials; most of its energy is in a few blocks
+    # Published without a spread, from 10 trials (2 at 2^20): theirs was as noisy as ours, which matters where most of
+    # the energy is in a few blocks.
+    theirs = spread if spread else std / error / (10 if size < 1 << 20 else 2) ** 0.5
+    noise = 4 * (theirs**2 + (std / error) ** 2 / trials) ** 0.5
     allowed = max(0.08 if size < 1 << 16 else 0.045 if distribution == "hetero" else 0.02, noise)
     ratio = error / value - 1
     # the adaptive levels were published from a coarser grid: less error than published is no mistake
@@ -146,5 +148,7 @@ IDENTICAL = [
 @pytest.mark.parametrize(("spec", "four", "sixty_four"), IDENTICAL)
 def test_error_of_the_mean_of_identical_inputs(spec: str, four: float, sixty_four: float) -> None:
     x = vector("student3", 1 << 14)
-    assert mean_error(spec, [x] * 4, trials=4) == pytest.approx(four, rel=0.15)
-    assert mean_error(spec, [x] * 64, trials=2) == pytest.approx(sixty_four, rel=0.15)
+    # un-rotated codecs depend on the one largest value of the vector, which was another draw
+    allowed = 0.3 if spec.startswith("qsgd") else 0.15
+    assert mean_error(spec, [x] * 4, trials=4) == pytest.approx(four, rel=allowed)
+    assert mean_error(spec, [x] * 64, trials=2) == pytest.approx(sixty_four, rel=allowed)
