@@ -30,8 +30,8 @@ def close(spec: str, distribution: str, size: int, value: float, spread: float, 
     noise = 4 * (theirs**2 + (std / error) ** 2 / trials) ** 0.5
     allowed = max(0.08 if size < 1 << 16 else 0.045 if distribution == "hetero" else 0.02, noise)
     ratio = error / value - 1
-    # The adaptive levels were published from a coarser grid; uniform THC of 8 bits at 2^20 from two trials, 11 % over its
-    # own value at 2^16, where the rotation makes the size irrelevant. Less error than published is no mistake.
+    # The adaptive levels were published from a coarser grid; uniform THC of 8 bits at 2^20 from two trials, 11 % over
+    # its own value at 2^16, where the rotation makes the size irrelevant. Less error than published is no mistake.
     lower = 0.08 if spec.startswith(("avq", "thc:bits=8")) else allowed
     assert -lower <= ratio <= allowed, f"{error:.5g}, published {value:.5g}"
 
