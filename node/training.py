@@ -128,8 +128,9 @@ class Training:
         troubles = {"activations": self.outgoing.trouble}
         if not math.isfinite(self._tally.loss_sum):
             troubles["loss"] = f"the loss of step {step} is not finite"
-        if step * self.job.train.batch > 1.5 * self.trainer.facts.samples:  # nobody has seen a sample before that
-            troubles["codec"] = self.outgoing.verdict() or ""
+        verdict = self.outgoing.verdict()  # on the samples since it was last asked
+        if verdict and step * self.job.train.batch > 1.5 * self.trainer.facts.samples:  # before that all are new
+            troubles["codec"] = verdict
         for kind, trouble in troubles.items():
             if trouble and kind not in self._told:
                 self._told.add(kind)

@@ -111,7 +111,7 @@ def table(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Rows for a terminal: a header, then a row for each pipeline with its share and its nodes in stage order."""
     header = ("pipeline", "share", *(f"stage {i} [{a}-{b}]" for i, (a, b) in enumerate(result["stages"])))
     rows = [
-        (str(number), f"{share} microbatches", *row)
+        (str(number), f"{share} microbatch{'es' if share != 1 else ''}", *row)
         for number, (row, share) in enumerate(zip(result["pipelines"], result["microbatches"], strict=True))
     ]
     return [header, *rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import sys
 from collections.abc import Mapping
@@ -19,12 +20,24 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+CLUSTER_KEYS = (
+    "regions",
+    "devices_per_region",
+    "devices",
+    "device_order",
+    "latency_ms",
+    "bandwidth_gbps",
+    "site_upload_gbps",
+    "site_download_gbps",
+    "source",
+    "note",
+)
 DEVICE_KEYS = ("name", "region", "tflops", "memory_gb", "upload_gbps", "download_gbps", "price_per_hour")
 
 
 def load_cluster(path: Path) -> Network:
-    """The network of a cluster file. `FILE#CASE` picks one of several clusters in a file."""
-    name, _, case = path.name.partition("#")
+    """The network of a cluster file. `FILE:CASE` (or `FILE#CASE`) picks one of several clusters in a file."""
+    name, _, case = path.name.replace("#", ":", 1).partition(":")
     file = path.with_name(name)
     if file.suffix.lower() == ".toml":
         try:
@@ -44,12 +57,17 @@ def load_cluster(path: Path) -> Network:
     elif "regions" not in content:
         cases = [key for key, value in content.items() if isinstance(value, Mapping) and "regions" in value]
         if cases:
-            raise PlanError(f"{file} has several clusters: write {file}#{cases[0]} or another of {', '.join(cases)}")
+            raise PlanError(f"{file} has several clusters: write {file}:{cases[0]} or another of {', '.join(cases)}")
     return network_of(content, str(file))
 
 
 def network_of(cluster: Mapping[str, Any], where: str) -> Network:
     """The network of a cluster file's content; `where` is named in errors."""
+    for key in cluster:
+        if key not in CLUSTER_KEYS:
+            near = difflib.get_close_matches(key, CLUSTER_KEYS, 1)
+            meant = f": did you mean {near[0]!r}?" if near else f": keys are {', '.join(CLUSTER_KEYS)}"
+            raise PlanError(f"{where}: unknown key {key!r}{meant}")
     regions = cluster.get("regions")
     if not isinstance(regions, list) or not regions or not all(isinstance(region, str) for region in regions):
         raise PlanError(f"{where}: regions must be a list of names")

@@ -48,8 +48,8 @@ def test_devices_have_names_speeds_limits_and_prices():
 
 def test_several_clusters_in_one_file(tmp_path):
     file = write(tmp_path, {"about": "two", "one": GOOD, "two": GOOD | {"devices_per_region": {"east": 5}}})
-    assert len(Network.load(f"{file}#two")) == 5
-    with pytest.raises(PlanError, match=r"several clusters: write .*#one"):
+    assert len(Network.load(f"{file}#two")) == len(Network.load(f"{file}:two")) == 5
+    with pytest.raises(PlanError, match=r"several clusters: write .*:one"):
         Network.load(file)
     with pytest.raises(PlanError, match="no cluster 'three'"):
         Network.load(f"{file}#three")
