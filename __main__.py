@@ -3,6 +3,7 @@
 Nothing heavy is imported before a command needs it: ``--help``, ``status`` and ``job init`` answer without torch.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -175,6 +176,8 @@ def join(
     from .proto.link import parse_link
 
     address = parse_link(link)
+    # Idle threads must not spin while another process has their core; read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     find(address)  # before the seconds that torch takes: a wrong address is a matter of milliseconds
     from .node.agent import run as run_node
 

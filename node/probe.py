@@ -34,7 +34,7 @@ def measure_device(wish: str = "auto", precision: str = "fp32") -> Device:
         description=describe(device),
         tflops=matmul_rate(device, precision),
         memory_bytes=free_memory(device),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=usable_cores(),
     )
 
 
@@ -84,6 +84,11 @@ def _timed(left: torch.Tensor, right: torch.Tensor, device: torch.device) -> flo
     else:
         product[0, 0].item()  # waits for mps; on the cpu it is there already
     return (time.perf_counter() - begin) / repeats
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_memory(device: torch.device) -> int:

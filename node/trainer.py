@@ -8,6 +8,7 @@ that must be atomic is changed before its commit point, so there is nothing to c
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ from .dataset import Dataset
 from .exchange import Refused
 from .models import ModelDefinition
 from .optimizers import make_optimizer
-from .probe import available_memory
+from .probe import available_memory, usable_cores
 from .stage_state import StageState
 from .state_transfer import StateServer, load_state
 from .training import Training, ViewEnds
@@ -265,6 +266,7 @@ class Trainer:
         self._mail.clear()
         self._states.clear()
         self.wire.enter(view.number, view.members)
+        self._share_cores(view)
         plan = Plan.from_json(view.plan)
         if view.checkpoint >= 0:
             self.state = self._kept = self.previous = None
@@ -307,6 +309,14 @@ class Trainer:
                 return
             self.pump(0.1)
         mode.end()
+
+    def _share_cores(self, view: control_pb2.View) -> None:
+        """Nodes of one machine divide its cores: threads of several that wait for each other are 100 times slower."""
+        if self.device.type != "cpu" or "OMP_NUM_THREADS" in os.environ:
+            return
+        hosts = {member.name: member.address.rpartition(":")[0] for member in view.members}
+        together = sum(host == hosts.get(self.name) for host in hosts.values())
+        torch.set_num_threads(max(1, usable_cores() // max(1, together)))
 
     def _judge(self, view: control_pb2.View) -> None:
         """Drop the state if most of the group went another way: the majority's is fetched instead."""

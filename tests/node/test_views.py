@@ -7,6 +7,7 @@ from plain_loop import plain_losses
 from windows import Windows, facts_of, wait_until
 
 from farflung.node.loopback import Hub
+from farflung.proto import control_pb2
 from farflung.proto.job import Job
 from farflung.proto.sampling import Position, sample_ids
 from farflung.scheduler import Plan
@@ -143,3 +144,19 @@ def count_samples(hub, trained):
 def test_a_sample_stream_with_redo_is_what_the_view_trains():
     position = Position(3, 36, (5, 7))
     assert position.positions(4, 4) == [5, 7, 36, 37]
+
+
+def test_nodes_of_one_machine_divide_its_cores(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("farflung.node.trainer.usable_cores", lambda: 8)
+    asked = []
+    monkeypatch.setattr("farflung.node.trainer.torch.set_num_threads", asked.append)
+    hub, _, _ = start(job_of("gradient"))
+    view = control_pb2.View(number=1)
+    for name, host in [("a", "10.0.0.1"), ("b", "10.0.0.1"), ("c", "10.0.0.1"), ("d", "10.0.0.2")]:
+        view.members.add(name=name, address=f"{host}:7070")
+    asked.clear()
+    for name in "ad":
+        hub.trainers[name]._share_cores(view)
+    assert asked == [2, 8]
+    hub.finish(TWO_BY_TWO.nodes)
