@@ -151,6 +151,7 @@ def _coordinator(link: Link) -> Iterator[Finding]:
     yield Finding("connection", True, f"{link.address} answers in {seconds_text(took)}")
     if link.insecure:
         yield Finding("certificate", True, "none: this run has no TLS (--insecure)")
+        yield _ticket(link, b"")
         return
     yield from _certificate(link, _server_certificate)
 
@@ -181,6 +182,27 @@ def _certificate(link: Link, fetch: Callable[[Link], bytes]) -> Iterator[Finding
         return
     yield Finding("certificate", True, "the one that the link names")
     yield _clock(shown)
+    yield _ticket(link, ssl.DER_cert_to_PEM_cert(shown).encode())
+
+
+def _ticket(link: Link, authority: bytes) -> Finding:
+    """Whether the coordinator takes the ticket; asked with a question that uses nothing up."""
+    import grpc
+
+    from ..proto import rpc
+    from ..proto.control_pb2 import StatusRequest
+
+    with rpc.blocking_coordinator_channel(link.address, authority) as channel:
+        try:
+            request = StatusRequest(run=link.run, ticket=link.ticket)
+            reply = rpc.coordinator_stub(channel).Status(request, timeout=_SECONDS)
+        except grpc.RpcError as error:
+            words = error.details() if isinstance(error, grpc.Call) else str(error)
+            return Finding("ticket", False, f"the coordinator did not say: {words}", "copy the whole link again")
+    if reply.refused:
+        message, _, hint = reply.refused.partition("\n")
+        return Finding("ticket", False, message, hint)
+    return Finding("ticket", True, "the coordinator takes it")
 
 
 def _clock(certificate: bytes) -> Finding:

@@ -30,7 +30,7 @@ validation = 0.05               # the part that is held out
 batch = 32                      # samples a step, over all pipelines: the same whatever joins
 microbatch = 4                  # has to divide the batch
 optimizer = "adamw"             # adamw | sgd
-learning_rate = 1e-3
+learning_rate = {rate}
 warmup_steps = 50
 decay = "cosine"                # cosine | none
 weight_decay = 0.0
@@ -86,16 +86,21 @@ def write(path: Path, pretrained: Path | None = None, force: bool = False) -> st
     if path.exists() and not force:
         raise FarflungError(f"{path} exists already", "give another name, or --force to overwrite it")
     tokenizer = '"bytes"             # or a folder that transformers\' AutoTokenizer loads'
-    model = _FAMILY
+    model, rate = _FAMILY, "1e-3"
     if pretrained is not None:
         if not (pretrained / "config.json").is_file():
             raise FarflungError(f"{pretrained} has no config.json", "name a folder that transformers saved a model to")
-        model = _PRETRAINED.format(folder=_quoted(pretrained))
+        model, rate = (
+            _PRETRAINED.format(folder=_quoted(pretrained)),
+            "5e-5               # small steps: the model knows a lot",
+        )
         if (pretrained / "tokenizer_config.json").is_file():
             tokenizer = f"{_quoted(pretrained)}   # a folder that AutoTokenizer loads"
     stem = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in path.stem)
     try:
-        path.write_text(TEMPLATE.format(name=path, stem=stem, model=model, tokenizer=tokenizer), encoding="utf-8")
+        path.write_text(
+            TEMPLATE.format(name=path, stem=stem, model=model, tokenizer=tokenizer, rate=rate), encoding="utf-8"
+        )
     except OSError as error:
         raise FarflungError(f"can't write {path}: {error.strerror}") from error
     return f"farflung run {path}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -55,6 +56,7 @@ def run(
     signal.signal(signal.SIGTERM, _terminate)
     # Seconds of work that the others would wait for if it came after the join.
     importlib.import_module("transformers.modeling_utils")
+    lock = _one_of_a_name(cache, link.run, name) if name else None
     joined = join(link, measure_device(device), name or "", advertise or "", cache, listen or "")
     emit(
         {
@@ -91,7 +93,24 @@ def run(
         raise
     finally:
         wire.close(why)
+        if lock is not None:
+            lock.close()
     return 0
+
+
+def _one_of_a_name(cache: Path, run: str, name: str) -> TextIO:
+    """Hold the name on this machine: a second process would come back with the same key and end the first's session."""
+    cache.mkdir(parents=True, exist_ok=True)
+    lock = (cache / f"{run}-{name}.lock").open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise FarflungError(
+            f"a node called {name} of this run is running on this machine already",
+            "give this one another name, e.g. --name " + name + "-2",
+        ) from None
+    return lock
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -129,7 +129,8 @@ class Training:
         if not math.isfinite(self._tally.loss_sum):
             troubles["loss"] = f"the loss of step {step} is not finite"
         verdict = self.outgoing.verdict()  # on the samples since it was last asked
-        if verdict and step * self.job.train.batch > 1.5 * self.trainer.facts.samples:  # before that all are new
+        seen = (step - self.position.step) * self.job.train.batch
+        if verdict and seen > 1.5 * self.trainer.facts.samples:  # before that every sample is new to the link
             troubles["codec"] = verdict
         for kind, trouble in troubles.items():
             if trouble and kind not in self._told:
@@ -167,10 +168,25 @@ class Training:
         """The step is finished on this node."""
         self.step = self.trainer.step = step
         self.trainer.wire.report(control_pb2.Report(step=self._done(step)))
-        tally = self._tally
-        loss = {"loss": tally.loss_sum / tally.tokens} if tally.tokens else {}
+        self._tell_step(step)
+
+    def _tell_step(self, step: int) -> None:
+        """Show the person at this node its pipeline's part of the step; only the last stage knows the loss."""
+        tally, facts = self._tally, self.trainer.facts
         seconds = time.monotonic() - self._started_at
-        self.trainer.emit({"event": "step", "time": time.time(), "step": step, "seconds": seconds, **loss})
+        samples = self.plan.microbatches[self.pipeline] * self.job.train.microbatch
+        self.trainer.emit(
+            {
+                "event": "step",
+                "time": time.time(),
+                "step": step,
+                "steps": facts.steps,
+                "samples": samples,
+                "seconds": seconds,
+                "tokens_per_second": samples * facts.context / seconds,
+                **({"loss": tally.loss_sum / tally.tokens} if tally.tokens else {}),
+            }
+        )
 
     def agree(self, step: int, square: float) -> None:
         """The commit point: returns when every member was ready for the step."""
