@@ -90,17 +90,14 @@ def write(path: Path, pretrained: Path | None = None, force: bool = False) -> st
     if pretrained is not None:
         if not (pretrained / "config.json").is_file():
             raise FarflungError(f"{pretrained} has no config.json", "name a folder that transformers saved a model to")
-        model, rate = (
-            _PRETRAINED.format(folder=_quoted(pretrained)),
-            "5e-5               # small steps: the model knows a lot",
-        )
+        model = _PRETRAINED.format(folder=_quoted(pretrained))
+        rate = "5e-5            # small steps: the model knows a lot already"
         if (pretrained / "tokenizer_config.json").is_file():
             tokenizer = f"{_quoted(pretrained)}   # a folder that AutoTokenizer loads"
     stem = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in path.stem)
     try:
-        path.write_text(
-            TEMPLATE.format(name=path, stem=stem, model=model, tokenizer=tokenizer, rate=rate), encoding="utf-8"
-        )
+        text = TEMPLATE.format(name=path, stem=stem, model=model, tokenizer=tokenizer, rate=rate)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise FarflungError(f"can't write {path}: {error.strerror}") from error
     return f"farflung run {path}"
