@@ -65,9 +65,19 @@ class Receiver:
         self._hash = hashlib.sha256()
         self._offset = 0
         self._out: BinaryIO | None = None
+        self._closed = False
+        self._writing = threading.Lock()
+        """A stream may break while a thread still writes its last piece: whoever is second sees what the first did."""
         self._path = checkpoints.incoming / f"{step}.{file}.{id(self):x}"
 
     def write(self, shard: Shard) -> Complete | None:
+        """Take a piece; see ``_write``."""
+        with self._writing:
+            if self._closed:
+                raise ShardRefused(f"the stream of {self.file} of step {self.step} broke")
+            return self._write(shard)
+
+    def _write(self, shard: Shard) -> Complete | None:
         """Take a piece; with the last one the file is checked and kept. Returns the checkpoint that it completed.
 
         ShardRefused: out of order, wrong digest, an older era, or the disk does not take it.
@@ -96,9 +106,11 @@ class Receiver:
 
     def close(self) -> None:
         """Forget an unfinished file."""
-        if self._out is not None:
-            self._out.close()
-            self._path.unlink(missing_ok=True)
+        with self._writing:
+            self._closed = True
+            if self._out is not None:
+                self._out.close()
+                self._path.unlink(missing_ok=True)
 
 
 class Checkpoints:
