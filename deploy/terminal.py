@@ -195,7 +195,7 @@ class RichScreen(_Screen):
 def bytes_line(story: Story) -> str:
     """What compression saved over the whole run."""
     detail = story.savings.detail()
-    return f"{story.savings.text()}, everything on the wire counted" + (f": {detail}" if detail else "")
+    return f"{story.savings.text()} of updates and activations, headers counted" + (f": {detail}" if detail else "")
 
 
 def plan_table(event: Event) -> Table:
