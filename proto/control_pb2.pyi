@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("version", "protocol", "run", "ticket", "name", "address", "certificate_request", "device")
+    __slots__ = ("version", "protocol", "run", "ticket", "name", "address", "certificate_request", "device", "may_dial_out")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class JoinRequest(_message.Message):
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    MAY_DIAL_OUT_FIELD_NUMBER: _ClassVar[int]
     version: str
     protocol: int
     run: str
@@ -23,7 +24,8 @@ class JoinRequest(_message.Message):
     address: str
     certificate_request: bytes
     device: Device
-    def __init__(self, version: _Optional[str] = ..., protocol: _Optional[int] = ..., run: _Optional[str] = ..., ticket: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., device: _Optional[_Union[Device, _Mapping]] = ...) -> None: ...
+    may_dial_out: bool
+    def __init__(self, version: _Optional[str] = ..., protocol: _Optional[int] = ..., run: _Optional[str] = ..., ticket: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., device: _Optional[_Union[Device, _Mapping]] = ..., may_dial_out: bool = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind", "description", "tflops", "memory_bytes", "cores")
@@ -40,7 +42,7 @@ class Device(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., description: _Optional[str] = ..., tflops: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., cores: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("refused", "name", "session", "secret", "certificate", "authority", "job", "facts", "term")
+    __slots__ = ("refused", "name", "session", "secret", "certificate", "authority", "job", "facts", "term", "dials_out")
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +52,7 @@ class JoinReply(_message.Message):
     JOB_FIELD_NUMBER: _ClassVar[int]
     FACTS_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    DIALS_OUT_FIELD_NUMBER: _ClassVar[int]
     refused: str
     name: str
     session: str
@@ -59,7 +62,8 @@ class JoinReply(_message.Message):
     job: str
     facts: str
     term: int
-    def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
+    dials_out: bool
+    def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ..., dials_out: bool = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished")
@@ -301,14 +305,16 @@ class Notice(_message.Message):
     def __init__(self, message: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("name", "session", "address")
+    __slots__ = ("name", "session", "address", "dials_out")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DIALS_OUT_FIELD_NUMBER: _ClassVar[int]
     name: str
     session: str
     address: str
-    def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    dials_out: bool
+    def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., address: _Optional[str] = ..., dials_out: bool = ...) -> None: ...
 
 class View(_message.Message):
     __slots__ = ("number", "plan", "members", "step", "cursor", "redo", "sections", "holders", "checkpoint", "norm", "why")

@@ -86,17 +86,19 @@ class Header(_message.Message):
     def __init__(self, run: _Optional[str] = ..., view: _Optional[int] = ..., session: _Optional[str] = ..., kind: _Optional[_Union[Kind, str]] = ..., step: _Optional[int] = ..., microbatch: _Optional[int] = ..., section: _Optional[str] = ..., round: _Optional[int] = ..., part: _Optional[int] = ..., chain: _Optional[int] = ..., codec: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., samples: _Optional[_Iterable[int]] = ..., contributors: _Optional[_Iterable[int]] = ..., digests: _Optional[_Iterable[int]] = ..., value: _Optional[float] = ..., text: _Optional[str] = ..., sizes: _Optional[_Iterable[int]] = ..., layer: _Optional[int] = ..., moments: bool = ...) -> None: ...
 
 class Greeting(_message.Message):
-    __slots__ = ("protocol", "run", "name", "session", "to", "to_session")
+    __slots__ = ("protocol", "run", "name", "session", "to", "to_session", "you_send")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     TO_SESSION_FIELD_NUMBER: _ClassVar[int]
+    YOU_SEND_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     run: str
     name: str
     session: str
     to: str
     to_session: str
-    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., to: _Optional[str] = ..., to_session: _Optional[str] = ...) -> None: ...
+    you_send: bool
+    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., to: _Optional[str] = ..., to_session: _Optional[str] = ..., you_send: bool = ...) -> None: ...
