@@ -15,12 +15,14 @@ from .links import PeerLink
 from .send_queue import Outgoing
 
 PINGS = 5
-BURST_MESSAGE = 240 << 10
-"""Bytes of one message of the burst: small enough for a 1 Mbit/s link to deliver some in time."""
+BURST_MESSAGE = 64 << 10
+"""Bytes of one message of the burst: small enough for a link of 0.2 Mbit/s to deliver some in time."""
 NEAR = 1e-3
 """Seconds one way below which a quarter of the burst is enough: there is no window to open first."""
-IN_FLIGHT = 32
-"""Messages of the burst that may be unacknowledged: 8 MiB, over the bandwidth-delay product of 1 Gbit/s at 60 ms."""
+FIRST_WINDOW = 2
+IN_FLIGHT = 128
+"""Messages of the burst that may be unacknowledged, at first and at most: 8 MiB, over the bandwidth-delay product of
+1 Gbit/s at 60 ms. Each acknowledgement allows one more, as in TCP, so that a slow link is not filled for seconds."""
 
 
 async def measure(
@@ -29,44 +31,62 @@ async def measure(
     """One link: half the shortest of PINGS round trips, and the rate of a burst of at most `seconds` and `limit` bytes
     (a quarter of them on a near link).
 
-    A link that cannot be reached within `patience` seconds has bandwidth 0 and latency 0.
+    What has arrived `patience` seconds after the burst counts. A link that carried nothing, or cannot be reached within
+    `patience` seconds, has bandwidth 0.
     """
     result = LinkMeasurement(to=link.peer.name)
     setattr(result, "from", me)  # a keyword in Python
+    trips = []
     try:
         await asyncio.wait_for(link.connected.wait(), patience)
-        trips = []
         for _ in range(PINGS):
             begin = time.monotonic()
-            trips.append(await asyncio.wait_for(_probe(link, next_transfer(), b""), patience) - begin)
-        result.latency_s = min(trips) / 2
-        limit = limit // 4 if result.latency_s < NEAR else limit
-        result.bandwidth_bps = await asyncio.wait_for(_burst(link, next_transfer, seconds, limit), seconds + patience)
+            trips.append(await asyncio.wait_for(_probe(link, next_transfer(), _header(), b""), patience) - begin)
     except asyncio.TimeoutError:
-        return result
+        if not trips:
+            return result
+    result.latency_s = min(trips) / 2
+    limit = limit // 4 if result.latency_s < NEAR else limit
+    result.bandwidth_bps = await _burst(link, next_transfer, seconds, limit, patience)
     return result
 
 
-async def _burst(link: PeerLink, next_transfer: Callable[[], int], seconds: float, limit: int) -> float:
-    """Bits per second between the first and the last acknowledgement."""
-    payload = bytes(BURST_MESSAGE)
-    begin = time.monotonic()
-    arrived: list[float] = []
+async def _burst(
+    link: PeerLink, next_transfer: Callable[[], int], seconds: float, limit: int, patience: float
+) -> float:
+    """Bits per second between the first and the last acknowledgement; 0 when there was none."""
+    header, payload = _header(), bytes(BURST_MESSAGE)
+    begin = now = time.monotonic()
+    arrived: list[tuple[float, int]] = []  # messages written together are acknowledged together
     pending: set[asyncio.Future[float]] = set()
-    sent = 0
-    while pending or (sent == 0):
-        while len(pending) < IN_FLIGHT and sent < limit and time.monotonic() - begin < seconds:
-            pending.add(_probe(link, next_transfer(), payload))
+    sent, window = 0, FIRST_WINDOW
+    while True:
+        while len(pending) < window and sent < limit and now - begin < seconds:
+            pending.add(_probe(link, next_transfer(), header, payload))
             sent += BURST_MESSAGE
-        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        arrived.extend(future.result() for future in done)
-    first, last = min(arrived), max(arrived)
-    if len(arrived) == 1 or last == first:
-        return 8.0 * BURST_MESSAGE * len(arrived) / max(last - begin, 1e-9)
-    return 8.0 * BURST_MESSAGE * (len(arrived) - 1) / (last - first)
+        if not pending:
+            break
+        left = begin + seconds + patience - now
+        done, pending = await asyncio.wait(pending, timeout=max(left, 0.0), return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            link.drop(lambda waiting: waiting is header)
+            break
+        arrived.append((max(future.result() for future in done), len(done)))
+        window = min(window + len(done), IN_FLIGHT)
+        now = time.monotonic()
+    if not arrived:
+        return 0.0
+    first, last = arrived[0][0], arrived[-1][0]
+    if last == first:
+        return 8.0 * BURST_MESSAGE * arrived[0][1] / max(last - begin, 1e-9)
+    return 8.0 * BURST_MESSAGE * sum(count for _, count in arrived[1:]) / (last - first)
 
 
-def _probe(link: PeerLink, transfer: int, payload: bytes) -> asyncio.Future[float]:
+def _header() -> Header:
+    return Header(kind=Kind.PROBE)
+
+
+def _probe(link: PeerLink, transfer: int, header: Header, payload: bytes) -> asyncio.Future[float]:
     """Sends a probe; the future has the time at which it was acknowledged."""
     acknowledged: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
@@ -75,5 +95,5 @@ def _probe(link: PeerLink, transfer: int, payload: bytes) -> asyncio.Future[floa
             acknowledged.set_result(time.monotonic())
 
     priority = 2 if payload else 0
-    link.send(Outgoing(transfer, priority, Header(kind=Kind.PROBE), memoryview(payload), release))
+    link.send(Outgoing(transfer, priority, header, memoryview(payload), release))
     return acknowledged

@@ -16,6 +16,8 @@ class Cable:
         self.forwarded = 0
         self.flip_at = None  # one bit is flipped in the byte after so many forwarded bytes
         self.cut_at = None  # the connection ends after so many forwarded bytes
+        self.rate = None  # bytes a second that get through towards the target
+        self.frozen_at = None  # from so many forwarded bytes on it is frozen
         self.frozen = False  # nothing gets through any more, and nobody is told
         self._sockets, self._threads = [], []
         self._run(self._accept)
@@ -65,7 +67,11 @@ class Cable:
                 while self.frozen:
                     time.sleep(0.05)
                 if counted:
+                    if self.rate:
+                        time.sleep(len(data) / self.rate)
                     data = self._spoiled(data)
+                    if self.frozen_at is not None and self.forwarded >= self.frozen_at:
+                        self.frozen_at, self.frozen = None, True
                 sink.sendall(data)
                 if counted and self.cut_at is not None and self.forwarded >= self.cut_at:
                     self.cut_at = None
