@@ -45,6 +45,7 @@ class Node:
     session: str
     address: str
     heard: float
+    dials_out: bool = False
     attending: bool = False
     arrived: bool = False
     """It has said hello."""
@@ -60,7 +61,7 @@ class Node:
     @property
     def member(self) -> s.Member:
         """As its peers need to know it."""
-        return s.Member(self.name, self.session, self.address)
+        return s.Member(self.name, self.session, self.address, self.dials_out)
 
 
 @dataclass(frozen=True)
@@ -182,8 +183,10 @@ class Membership:
             effects = [s.Fence(old.name, old.session, why), *effects]
         elif old is not None:
             return state, []
-        node = Node(event.name, event.session, event.address, heard=now)
+        node = Node(event.name, event.session, event.address, heard=now, dials_out=event.dials_out)
         why = f"{event.name} joined from {event.address}"
+        if event.dials_out:
+            why += ", where nobody can dial it: it dials the others"
         state = replace(_put(state, node), last_join=now, why=why)
         return state, [*effects, s.Say("joined", event.name, why)]
 
@@ -388,6 +391,7 @@ class Membership:
     def _measure(self, state: State, nodes: list[Node], now: float) -> Result:
         """Ask those that were never asked; those asked too long ago count as measured."""
         effects: list[s.Effect] = []
+        asked: dict[str, list[s.Member]] = {}
         ordered = sorted(nodes, key=lambda node: node.name)
         for index, node in enumerate(ordered):
             if node.measured:
@@ -396,14 +400,20 @@ class Membership:
                 # Each pair once, by its first; a joiner measures to everybody who is in already.
                 old = [other.member for other in state.nodes.values() if other.measured and other.name != node.name]
                 peers = (*old, *(other.member for other in ordered[index + 1 :] if not other.measured))
-                done = not peers
-                state = _put(state, replace(node, asked=now, measured=done))
-                if peers:
-                    effects.append(s.SendMeasure(node.name, peers, f"{node.name} measures {len(peers)} links"))
+                asked[node.name] = list(peers)
             elif now - node.asked > state.rules.measure_s:
                 why = f"{node.name} did not measure its links within {state.rules.measure_s:g} s; guesses are used"
                 state = _put(state, replace(node, measured=True))
                 effects.append(s.Say("warning", node.name, why))
+        for name in list(asked):
+            for peer in list(asked[name]):
+                if peer.dials_out:  # it has to open the connection, so it measures the other way
+                    asked.setdefault(peer.name, []).append(state.nodes[name].member)
+        for name, wanted in asked.items():
+            node = state.nodes[name]
+            state = _put(state, replace(node, asked=now, measured=node.measured or not wanted))
+            if wanted:
+                effects.append(s.SendMeasure(name, tuple(wanted), f"{name} measures {len(wanted)} links"))
         return state, effects
 
     def _newcomers(self, state: State, now: float) -> Result:

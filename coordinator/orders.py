@@ -63,4 +63,6 @@ def fingerprints_of(found: Iterable[pb.Fingerprint]) -> tuple[s.Fingerprint, ...
 
 
 def _members(members: Iterable[s.Member]) -> list[pb.Member]:
-    return [pb.Member(name=one.name, session=one.session, address=one.address) for one in members]
+    return [
+        pb.Member(name=one.name, session=one.session, address=one.address, dials_out=one.dials_out) for one in members
+    ]

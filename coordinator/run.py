@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.2
 DIAL_S = 2.0
+RETURN_S = 1.5
+"""How long a node that nobody can dial may take to open its control stream again."""
 _SAME_WARNING_S = 10.0
 _LOADING_S, _ALIVE_S = 2.5, 1.5
 
@@ -109,7 +111,7 @@ class Run:
         """A node passed the join checks: it may attend with its session."""
         self._devices[row.name] = json.loads(row.device or "{}")
         self.store.put_node(row)
-        self.feed(s.Joined(row.name, row.session, row.address))
+        self.feed(s.Joined(row.name, row.session, row.address, bool(row.dials_out)))
         self._sessions[row.name] = row
 
     def knows(self, name: str, session: str, secret: str) -> bool:
@@ -127,7 +129,7 @@ class Run:
         stream.queue.put_nowait(pb.Order(term=self.term))
         row = self._sessions[name]
         if name not in self.state.nodes:  # from before this coordinator's start
-            self.feed(s.Joined(name, session, row.address))
+            self.feed(s.Joined(name, session, row.address, bool(row.dials_out)))
         self.feed(s.Hello(name, session, view))
         return stream
 
@@ -294,7 +296,7 @@ class Run:
         known = self.store.last_view()
         if known is None or known.number < view.number:
             position = view.position
-            members = json.dumps([[one.name, one.session, one.address] for one in view.members])
+            members = json.dumps([[one.name, one.session, one.address, one.dials_out] for one in view.members])
             row = ViewRow(
                 view.number,
                 view.plan.to_json(),
@@ -341,8 +343,21 @@ class Run:
             self.emit(events.event(effect.kind, node=effect.node, why=effect.why))
 
     async def _dial(self, effect: s.Dial) -> None:
-        why = await dial(effect.address, DIAL_S)
+        row = self._sessions.get(effect.name)
+        if row is not None and row.dials_out:
+            why = await self._await_return(effect)
+        else:
+            why = await dial(effect.address, DIAL_S)
         self.feed(s.Dialled(effect.name, effect.session, not why, why))
+
+    async def _await_return(self, effect: s.Dial) -> str:
+        """For a node that nobody can dial: its control stream is open, or is opened again; else why not."""
+        deadline = self._clock() + RETURN_S
+        while (stream := self._streams.get(effect.name)) is None or stream.session != effect.session:
+            if self._clock() > deadline:
+                return f"it only dials out, and did not within {RETURN_S:g} s"
+            await asyncio.sleep(TICK_S)
+        return ""
 
     def _device(self, name: str) -> Device:
         found: dict[str, Any] = self._devices.get(name, {})
@@ -430,7 +445,7 @@ def _restored(rules: Rules, store: Store) -> State:
         state = State(rules, newest=Position(last.step, last.cursor, tuple(json.loads(last.redo or "[]"))))
     if row is None:
         return state
-    members = tuple(s.Member(name, session, address) for name, session, address in json.loads(row.members))
+    members = tuple(s.Member(*member) for member in json.loads(row.members))
     plan = Plan.from_json(row.plan)
     view = s.Announcement(row.number, plan, members, position_of(row), checkpoint=row.checkpoint, why=row.why)
     return State(

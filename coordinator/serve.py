@@ -35,6 +35,7 @@ from .identity import Authority, load_authority, parse_duration
 from .lock import StateLock
 from .membership import Planner
 from .planning import wanted_nodes
+from .relay import Relay
 from .resume import Rules
 from .run import Run
 from .service import CoordinatorService, Identity
@@ -137,6 +138,7 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
         service = CoordinatorService(run, Artifacts(prepared.files, checkpoints[0]), identity)
         server = _server(authority, options.listen, reserved)
         rpc.add_CoordinatorServicer_to_server(service, server)
+        server.add_generic_rpc_handlers((rpc.peer_handler(Relay(identity.run, run.knows).serve),))
         await server.start()
         emit(events.listening(str(make_link(store, state, parse_duration(DEFAULT_TTL)))))
         return await _until_over(run, emit, stop)

@@ -89,14 +89,15 @@ class CoordinatorService(rpc.CoordinatorServicer):
             raise Refused(message, f"choose another name: --name {name}-2")
         self._joining.add(name)
         try:
-            await _check_address(request.address, peer)
+            dials_out = await _dials_out(request, peer)
         finally:
             self._joining.discard(name)
         if not returns:
             check_ticket(store, request.ticket, now, take_use=True)
         session, secret = secrets.token_hex(8), secrets.token_urlsafe(24)
         device = json.dumps(MessageToDict(request.device, preserving_proto_field_name=True))
-        run.admit(NodeRow(name, session, digest(secret), key_hash, request.address, device, now))
+        row = NodeRow(name, session, digest(secret), key_hash, request.address, device, now, dials_out=dials_out)
+        run.admit(row)
         return pb.JoinReply(
             name=name,
             session=session,
@@ -106,6 +107,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             job=run.job.model_dump_json(),
             facts=run.facts.model_dump_json(),
             term=run.term,
+            dials_out=dials_out,
         )
 
     def _free_name(self) -> str:
@@ -236,8 +238,12 @@ class CoordinatorService(rpc.CoordinatorServicer):
             return reply(refused=f"{error.message}\n{error.hint}")
 
 
-async def _check_address(address: str, peer: str) -> None:
-    """Refused unless the coordinator reaches the address that the node tells its peers."""
+async def _dials_out(request: pb.JoinRequest, peer: str) -> bool:
+    """Whether the node has to dial its peers, because the coordinator does not reach its address.
+
+    Refused where the node would not do that, or the address cannot be meant.
+    """
+    address = request.address
     hint = "set --advertise HOST:PORT to an address of this machine that the coordinator reaches"
     try:
         host, _ = split_address(address)
@@ -246,8 +252,9 @@ async def _check_address(address: str, peer: str) -> None:
     if _is_loopback(host) and not _is_loopback(peer_host(peer)):
         raise Refused(f"unreachable at {address}: that is this machine's own loopback", hint)
     why = await dial(address, DIAL_BACK_S)
-    if why:
+    if why and not request.may_dial_out:
         raise Refused(f"unreachable at {address}: {why}", hint)
+    return bool(why)
 
 
 def peer_host(peer: str) -> str:

@@ -21,6 +21,7 @@ class Joined:
     name: str
     session: str
     address: str
+    dials_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,11 +186,12 @@ Input = (
 
 @dataclass(frozen=True)
 class Member:
-    """A node as its peers need to know it."""
+    """A node as its peers need to know it. ``dials_out``: it dials its peers, and nobody can dial it."""
 
     name: str
     session: str
     address: str
+    dials_out: bool = False
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ def status_of(
     totals, last = store.totals(), steps[-1] if steps else None
     sent = totals["bytes_updates"] + totals["bytes_activations"]
     seconds = sum(row.seconds for row in steps)
+    dial_out = {row.name for row in store.nodes() if row.dials_out}
     return {
         "run": store.get("run"),
         "name": job.get("run", {}).get("name"),
@@ -60,7 +61,13 @@ def status_of(
         "view": _view(view) if view else None,
         "nodes": [_node(row, view, (live or {}).get(row.name)) for row in store.nodes()],
         "links": [
-            {"from": source, "to": target, "latency_s": latency, "bandwidth_bps": bandwidth}
+            {
+                "from": source,
+                "to": target,
+                "latency_s": latency,
+                "bandwidth_bps": bandwidth,
+                "way": _way(source, target, dial_out),
+            }
             for source, target, latency, bandwidth in store.links()
         ],
         "checkpoints": [{"step": row.step, "path": row.path} for row in checkpoints],
@@ -101,6 +108,7 @@ def _node(row: NodeRow, view: ViewRow | None, live: Mapping[str, Any] | None) ->
         "pipeline": pipeline,
         "stage": stage,
         "address": row.address,
+        "dials_out": bool(row.dials_out),
         "device": device.get("description") or device.get("kind"),
         "tflops": device.get("tflops"),
         "joined": row.joined,
@@ -108,6 +116,13 @@ def _node(row: NodeRow, view: ViewRow | None, live: Mapping[str, Any] | None) ->
         "why": row.why,
         **(live or {}),
     }
+
+
+def _way(source: str, target: str, dial_out: set[str]) -> str:
+    """Which way a link runs: who opens its connection, or that it goes through the coordinator."""
+    if {source, target} <= dial_out:
+        return "relayed by the coordinator"
+    return f"opened by {target if target in dial_out else source}"
 
 
 def position_of(row: ViewRow) -> Position:

@@ -23,7 +23,7 @@ _TABLES = """
 create table if not exists meta (key text primary key, value text not null);
 create table if not exists nodes (
     name text primary key, session text, secret_hash text, key_hash text, address text, device text,
-    joined real, left_at real, why text);
+    joined real, left_at real, why text, dials_out integer not null default 0);
 create table if not exists tickets (
     number text primary key, secret_hash text, created real, expires real, uses integer, revoked integer);
 create table if not exists views (
@@ -43,7 +43,10 @@ create table if not exists links (
 
 @dataclass(frozen=True)
 class NodeRow:
-    """A node that is or was in the run. ``left_at`` None: still in. ``device`` is JSON of proto Device."""
+    """A node that is or was in the run. ``left_at`` None: still in. ``device`` is JSON of proto Device.
+
+    ``dials_out``: nobody can dial it at ``address``.
+    """
 
     name: str
     session: str
@@ -54,6 +57,7 @@ class NodeRow:
     joined: float
     left_at: float | None = None
     why: str = ""
+    dials_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,7 @@ class Store:
             self._db.execute("pragma journal_mode=wal")
             self._db.execute("pragma synchronous=normal")
             self._db.executescript(_TABLES)
+            self._add_column("nodes", "dials_out integer not null default 0")
         except (sqlite3.Error, OSError) as error:
             raise FarflungError(f"cannot open {self.path}: {error}") from None
         schema = self.get("schema")
@@ -157,6 +162,12 @@ class Store:
             self.put("schema", str(SCHEMA))
         elif schema != str(SCHEMA):
             raise FarflungError(f"{self.path} was written by another version (schema {schema}, this one {SCHEMA})")
+
+    def _add_column(self, table: str, column: str) -> None:
+        """A column that a file from before it does not have; the last of the table and of its row."""
+        known = {found[1] for found in self._db.execute(f"pragma table_info({table})")}
+        if column.split()[0] not in known:
+            self._db.execute(f"alter table {table} add column {column}")
 
     def close(self) -> None:
         """Close the file; calling it twice is fine."""

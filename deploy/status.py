@@ -99,7 +99,8 @@ def node_row(node: Record, now: float) -> tuple[object, ...]:
     else:
         ago = "-" if heard is None else f"{seconds_text(float(heard))} ago"
     rate = f", {node['tflops']:.3g} Tflop/s" if node.get("tflops") else ""
-    return node.get("node"), does, f"{node.get('device') or '-'}{rate}", ago, node.get("address")
+    address = "dials the others" if node.get("dials_out") else node.get("address")
+    return node.get("node"), does, f"{node.get('device') or '-'}{rate}", ago, address
 
 
 def slowest_link(links: Sequence[Record]) -> str:

@@ -63,7 +63,8 @@ def run(
             "event": "joined",
             "time": time.time(),
             "node": joined.name,
-            "why": f"joined run {link.run} as {joined.name} at {joined.address}",
+            "why": f"joined run {link.run} as {joined.name} at {joined.address}"
+            + (", where nobody can dial it: it dials the others" if joined.dials_out else ""),
         }
     )
     wire = Wire.start(joined.config)

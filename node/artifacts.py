@@ -18,7 +18,7 @@ import grpc.aio
 from ..proto import rpc
 from ..proto.control_pb2 import Artifact, ArtifactName, Range, Shard
 from ..proto.errors import FarflungError, RunFailed
-from .links import FIRST_PAUSE, LONGEST_PAUSE
+from .peer_stream import FIRST_PAUSE, LONGEST_PAUSE
 from .traffic import OTHER, Traffic
 
 PATIENCE = 120.0

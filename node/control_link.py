@@ -18,7 +18,7 @@ import grpc.aio
 
 from ..proto import rpc
 from ..proto.control_pb2 import Goodbye, Heartbeat, Hello, Order, Report, Stop
-from .links import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken
+from .peer_stream import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken
 from .traffic import ACTIVATIONS, OTHER, UPDATES, Traffic
 
 SAY_AGAIN = frozenset({"flushed", "prepared", "finished", "evidence", "links"})

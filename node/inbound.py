@@ -1,4 +1,4 @@
-"""The receiving end of the streams that other nodes open to this one.
+"""The receiving end of streams: of those that other nodes open to this one, and of those that it had to open itself.
 
 A stream begins with a greeting that is checked (run, name in the certificate, who is meant). Then frames are put
 together; a message is delivered only when it is complete and its digest is right, once, and is then acknowledged.
@@ -22,6 +22,7 @@ from ..proto.frame import Frame, FrameError, Kind
 from .handover import INLINE_LIMIT
 from .inbox import ArenaFull, Inbox
 from .membership import TAKE, WAIT, Membership
+from .offers import Offers
 from .shorten import Expander
 from .traffic import OTHER, Traffic, category_of
 
@@ -52,6 +53,7 @@ class Inbound:
     ) -> None:
         self.run, self.name, self.session, self.secure = run, name, session, secure
         self.membership, self.inbox, self.traffic = membership, inbox, traffic
+        self.offers = Offers()
         self._last: dict[tuple[str, str], list[int]] = {}  # (name, session) -> last transfer of each priority
         self._current: dict[tuple[str, str], object] = {}  # newest stream of each; an older one is superseded
         self._changed = asyncio.Event()
@@ -70,7 +72,6 @@ class Inbound:
             await self._serve(context)
 
     async def _serve(self, context: rpc.PeerContext) -> None:
-        refusal = ""
         try:
             greeting = self._greeting(await context.read(), context)
         except (FrameError, StreamRefused) as error:
@@ -78,12 +79,20 @@ class Inbound:
             await self._write(context, [(OTHER, Frame(Kind.REFUSE, head=str(error).encode()))])
             return
         await self._write(context, [(OTHER, Frame(Kind.WELCOME))])
-        stream = Stream(self, context, greeting)
-        key = (greeting.name, greeting.session)
+        if greeting.you_send:
+            await self.offers.serve(context, greeting.name, greeting.session)
+        else:
+            await self.receive(context, greeting.name, greeting.session)
+
+    async def receive(self, end: rpc.PeerContext | rpc.PeerCall, sender: str, session: str) -> None:
+        """Takes what a peer sends on a greeted stream, until it ends or does not fit."""
+        refusal = ""
+        stream = Stream(self, end, sender, session)
+        key = (sender, session)
         self._current[key] = stream
         try:
             while self._current.get(key) is stream:
-                message = await context.read()
+                message = await end.read()
                 if message is rpc.END:
                     break  # also what a sender that was killed looks like: incomplete messages are dropped below
                 await stream.take(message)
@@ -95,7 +104,7 @@ class Inbound:
                 del self._current[key]
         if refusal:
             self.traffic.dropped["broken frame"] += 1
-            await self._write(context, [(OTHER, Frame(Kind.REFUSE, head=refusal.encode()))])
+            await self._write(end, [(OTHER, Frame(Kind.REFUSE, head=refusal.encode()))])
 
     def is_new(self, stream: Stream, priority: int, transfer: int) -> bool:
         """Whether this transfer has not been delivered before (transfers of a priority arrive in order)."""
@@ -116,17 +125,17 @@ class Inbound:
             return "probe"
         return self.membership.verdict(stream.sender, stream.session, header.view)
 
-    async def acknowledge(self, context: rpc.PeerContext, done: dict[int, tuple[int, str]]) -> None:
+    async def acknowledge(self, end: rpc.PeerContext | rpc.PeerCall, done: dict[int, tuple[int, str]]) -> None:
         """Writes one ACK for each priority: {priority: (transfer, category)}; clears `done`."""
         if done:
             acks = [(category, Frame(Kind.ACK, transfer, priority)) for priority, (transfer, category) in done.items()]
             done.clear()
-            await self._write(context, acks)
+            await self._write(end, acks)
 
-    async def _write(self, context: rpc.PeerContext, parts: list[tuple[str, Frame]]) -> None:
+    async def _write(self, end: rpc.PeerContext | rpc.PeerCall, parts: list[tuple[str, Frame]]) -> None:
         encoded = [(category, b"".join(frames.encode(frame))) for category, frame in parts]
         self.traffic.wrote((category, len(data)) for category, data in encoded)
-        await context.write(b"".join(data for _, data in encoded))
+        await end.write(b"".join(data for _, data in encoded))
 
     def _greeting(self, message: object, context: rpc.PeerContext) -> Greeting:
         if not isinstance(message, bytes):
@@ -154,10 +163,10 @@ class Inbound:
 class Stream:
     """One peer's stream: its texts, its incomplete messages (at most one in each priority), its acknowledgements."""
 
-    def __init__(self, inbound: Inbound, context: rpc.PeerContext, greeting: Greeting) -> None:
-        self.sender, self.session = greeting.name, greeting.session
-        self._inbound, self._context = inbound, context
-        self._expander = Expander(greeting.run, greeting.session)
+    def __init__(self, inbound: Inbound, end: rpc.PeerContext | rpc.PeerCall, sender: str, session: str) -> None:
+        self.sender, self.session = sender, session
+        self._inbound, self._end_of_stream = inbound, end
+        self._expander = Expander(inbound.run, session)
         self._arriving: list[Arriving | None] = [None] * frames.PRIORITIES
         self._done: dict[int, tuple[int, str]] = {}
 
@@ -174,7 +183,7 @@ class Stream:
                 self._end(frame)
             else:
                 raise StreamRefused(f"sent a frame of kind {frame.kind.name}, which only the receiver sends")
-        await self._inbound.acknowledge(self._context, self._done)
+        await self._inbound.acknowledge(self._end_of_stream, self._done)
 
     def drop_incomplete(self) -> None:
         for priority in range(frames.PRIORITIES):
@@ -183,7 +192,7 @@ class Stream:
     async def _admit(self, header: Header, priority: int, transfer: int) -> str:
         verdict = self._inbound.judge(self, header)
         if verdict == WAIT:  # what has arrived is acknowledged before a pause of unknown length
-            await self._inbound.acknowledge(self._context, self._done)
+            await self._inbound.acknowledge(self._end_of_stream, self._done)
             verdict = await self._inbound.verdict(self, header)
         if verdict == TAKE and not self._inbound.is_new(self, priority, transfer):
             verdict = "twice"

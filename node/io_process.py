@@ -30,8 +30,10 @@ from .handover import From, LoopEnd, To
 from .inbound import Inbound
 from .inbox import ArenaFull, Inbox
 from .link_probe import measure
-from .links import PeerLink, Self
+from .links import PeerLink
 from .membership import Membership
+from .offers import Receiving
+from .peer_stream import Self
 from .send_queue import Outgoing
 from .shared_memory import Arena, LastAction, keep_freed_memory
 from .traffic import Traffic
@@ -59,13 +61,21 @@ class IoProcess:
         self._inbound = Inbound(
             config.run, config.name, config.session, secure, self._membership, self._inbox, self._traffic
         )
-        self._me = Self(config.run, config.name, config.session, config.credentials)
+        metadata = rpc.session_metadata(config.name, config.session, config.secret)
+        self._me = Self(
+            config.run,
+            config.name,
+            config.session,
+            config.credentials,
+            config.dials_out,
+            config.coordinator,
+            metadata,
+        )
         self._links: dict[str, PeerLink] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._transfer = 0
         self._server: grpc.aio.Server | None = None
         self._control: ControlLink | None = None
-        metadata = rpc.session_metadata(config.name, config.session, config.secret)
         self._metadata = metadata
         self._artifacts = Artifacts(config.coordinator, config.credentials, metadata, self._traffic, config.patience)
         self._storing = asyncio.Lock()
@@ -240,10 +250,8 @@ class IoProcess:
 
     async def _measure(self, peers: list[control.Member]) -> control.Links:
         links = control.Links()
-        for peer in peers:
-            if peer.name == self.config.name:
-                continue
-            link = self._link(peer)
+        # All connections first: a peer that can't dial this node measures meanwhile too.
+        for link in [self._link(peer) for peer in peers if peer.name != self.config.name]:
             measured = await measure(
                 link, self.config.name, self._next_transfer, BURST_SECONDS, BURST_BYTES, self.config.probe_patience
             )
@@ -267,9 +275,17 @@ class IoProcess:
             return link
         if link is not None:
             self._spawn(link.close())
-        link = self._links[peer.name] = PeerLink(self._me, peer, self._traffic, self._lost)
+        receiving = None
+        if self._me.dials_out:
+            receiving = Receiving(self._me, peer, self._traffic, self._receive)
+            receiving.task.add_done_callback(self._finished)
+        link = PeerLink(self._me, peer, self._traffic, self._lost, self._inbound.offers, receiving)
         link.task.add_done_callback(self._finished)
+        self._links[peer.name] = link
         return link
+
+    async def _receive(self, stream: rpc.PeerCall, peer: control.Member) -> None:
+        await self._inbound.receive(stream, peer.name, peer.session)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

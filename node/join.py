@@ -36,7 +36,8 @@ class Joined:
     job: Job
     facts: Facts
     term: int
-    address: str  # HOST:PORT where peers reach this node
+    address: str  # HOST:PORT where peers reach this node, unless it dials out
+    dials_out: bool  # nobody can dial this node: it dials its peers
     config: WireConfig = field(repr=False)
 
 
@@ -87,7 +88,8 @@ def join(
 
     name       wished for; empty: the coordinator picks one.
     advertise  HOST or HOST:PORT where peers reach this node; empty: this machine's address on the way to the
-               coordinator. The node listens on that port (any free one without it).
+               coordinator. The node listens on that port (any free one without it). An address that is given is
+               insisted on; without one, a node that the coordinator cannot dial (behind NAT) dials its peers.
     cache      folder that keeps the node's key for the next join.
     listen     HOST:PORT to listen on, where it differs from what is advertised (behind a forwarded port).
 
@@ -106,7 +108,13 @@ def join(
         key = identity.load_key(cache, link.run, name) if name else None
         key = key or identity.make_key()
         request = JoinRequest(
-            version=__version__, protocol=PROTOCOL, run=link.run, ticket=link.ticket, name=name, address=address
+            version=__version__,
+            protocol=PROTOCOL,
+            run=link.run,
+            ticket=link.ticket,
+            name=name,
+            address=address,
+            may_dial_out=not advertise,
         )
         request.device.CopyFrom(device)
         if found.authority:
@@ -122,6 +130,7 @@ def join(
         secret=reply.secret,
         coordinator=link.address,
         listen=join_address(bound_host, bound_port),
+        dials_out=reply.dials_out,
         authority=credentials.authority,
         certificate=credentials.certificate,
         key=credentials.key,
@@ -135,6 +144,7 @@ def join(
         Facts.model_validate_json(reply.facts),
         reply.term,
         address,
+        reply.dials_out,
         config,
     )
 

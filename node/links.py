@@ -1,7 +1,8 @@
 """The sending end: one link to each other member of the view, each with a connection and a queue of its own.
 
 A link keeps its connection open for as long as it lives (a cold connection costs several round trips), and connects
-again with a growing pause when it breaks. What the peer had not acknowledged goes again on the new stream.
+again with a growing pause when it breaks. What the peer had not acknowledged goes again on the new stream. To a peer
+that cannot be dialled it sends on the stream which that peer opens (offers.py).
 """
 
 from __future__ import annotations
@@ -11,50 +12,53 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import grpc.aio
-
-from ..proto import PROTOCOL, rpc
 from ..proto import frame as frames
+from ..proto import rpc
 from ..proto.control_pb2 import Member
-from ..proto.data_pb2 import Greeting, Header
-from ..proto.frame import Frame, FrameError, Kind
+from ..proto.data_pb2 import Header
+from ..proto.frame import FrameError, Kind
+from .offers import Offers, Receiving
+from .peer_stream import (
+    FIRST_PAUSE,
+    GREETING_TIMEOUT,
+    LONGEST_PAUSE,
+    PAUSE_GROWTH,
+    LinkBroken,
+    Self,
+    dialled,
+    raise_status,
+    read_frames,
+)
 from .send_queue import Outgoing, SendQueue
 from .shorten import Shortener
-from .traffic import OTHER, Traffic
+from .traffic import Traffic
 
-FIRST_PAUSE = 0.2
-LONGEST_PAUSE = 3.0
-PAUSE_GROWTH = 1.5
-"""A lost peer is tried again after 0.2, 0.5, 1.0, 1.6, 2.6 ... seconds."""
-GREETING_TIMEOUT = 15.0
-"""Seconds for a connection and the answer to the greeting."""
-
-
-@dataclass(frozen=True)
-class Self:
-    """This node, as it greets its peers."""
-
-    run: str
-    name: str
-    session: str
-    credentials: rpc.Credentials
-
-
-class LinkBroken(Exception):
-    """The stream of a link ended; the text says why."""
+Stream = rpc.PeerCall | rpc.PeerContext
+"""The client's or the server's end: both have read() and write()."""
 
 
 class PeerLink:
-    """Everything that goes from this node to one peer. Lives on the event loop that made it."""
+    """Everything that goes from this node to one peer. Lives on the event loop that made it.
 
-    def __init__(self, me: Self, peer: Member, traffic: Traffic, on_lost: Callable[[PeerLink, str], None]) -> None:
+    ``receiving``: the stream of the other direction, where this node has to open that too; it ends with the link.
+    """
+
+    def __init__(
+        self,
+        me: Self,
+        peer: Member,
+        traffic: Traffic,
+        on_lost: Callable[[PeerLink, str], None],
+        offers: Offers,
+        receiving: Receiving | None = None,
+    ) -> None:
         self.peer = peer
         self.queue = SendQueue()
         self.connected = asyncio.Event()
         self.closed = False
         self._me, self._traffic, self._on_lost = me, traffic, on_lost
+        self._offers, self._receiving = offers, receiving
         self._wake = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._lost = False
@@ -85,6 +89,8 @@ class PeerLink:
         self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
+        if self._receiving is not None:
+            await self._receiving.close()
         self.queue.drop(lambda _: True)
 
     # ---- the connection --------------------------------------------------------------------
@@ -111,53 +117,34 @@ class PeerLink:
 
     async def _talk(self) -> None:
         """One connection from greeting to break. Raises what broke it."""
-        channel = rpc.peer_channel(self.peer.address, self.peer.name, self._me.credentials)
-        call = None
-        try:
-            call = rpc.peer_method(channel)
-            await asyncio.wait_for(self._greet(call), GREETING_TIMEOUT)
-            self._lost = False
-            self.connected.set()
-            await self._both_ways(call)
-        except asyncio.TimeoutError:
-            raise LinkBroken(f"no answer from {self.peer.address} in {GREETING_TIMEOUT:.0f} s") from None
-        finally:
-            if call is not None:
-                call.cancel()
-            await channel.close(None)
+        if self.peer.dials_out and not self._me.dials_out:
+            offer = await self._offers.take(self.peer.name, self.peer.session, GREETING_TIMEOUT)
+            try:
+                await self._both_ways(offer.context, offer.ended)
+            finally:
+                offer.ended.set()
+        else:
+            async with dialled(self._me, self.peer, self._traffic) as call:
+                await self._both_ways(call, asyncio.Event())
 
-    async def _greet(self, call: rpc.PeerCall) -> None:
-        greeting = Greeting(
-            protocol=PROTOCOL,
-            run=self._me.run,
-            name=self._me.name,
-            session=self._me.session,
-            to=self.peer.name,
-            to_session=self.peer.session,
-        )
-        hello = b"".join(frames.encode(Frame(Kind.HELLO, head=greeting.SerializeToString())))
-        self._traffic.wrote([(OTHER, len(hello))])
-        try:
-            await call.write(hello)
-        except rpc.BROKEN:
-            await _raise_status(call)
-        answer = await self._read(call)
-        if not answer or answer[0].kind is not Kind.WELCOME:
-            raise LinkBroken("the answer to the greeting is not one")
-
-    async def _both_ways(self, call: rpc.PeerCall) -> None:
-        tasks = [asyncio.create_task(self._write_all(call)), asyncio.create_task(self._read_all(call))]
+    async def _both_ways(self, stream: Stream, ended: asyncio.Event) -> None:
+        self._lost = False
+        self.connected.set()
+        reader, writer = asyncio.create_task(self._read_all(stream)), asyncio.create_task(self._write_all(stream))
+        tasks = [reader, writer, asyncio.create_task(ended.wait())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             # The reader's end carries the status; a failed write only says "internal error".
-            failed = tasks[1] if tasks[1] in done else tasks[0]
+            failed = next(task for task in tasks if task in done)
+            if failed.cancelled():
+                raise LinkBroken("the stream was cancelled")
             await failed
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _write_all(self, call: rpc.PeerCall) -> None:
+    async def _write_all(self, stream: Stream) -> None:
         """One write at a time, so that an urgent message waits for at most one chunk here."""
         shortener = Shortener()
         while True:
@@ -165,36 +152,16 @@ class PeerLink:
                 message = b"".join(buffer for _, buffers in parts for buffer in buffers)
                 self._traffic.wrote((category, frames.size(buffers)) for category, buffers in parts)
                 try:
-                    await call.write(message)
+                    await stream.write(message)
                 except rpc.BROKEN:
-                    await _raise_status(call)
+                    await raise_status(stream)
             self._wake.clear()
             await self._wake.wait()
 
-    async def _read_all(self, call: rpc.PeerCall) -> None:
+    async def _read_all(self, stream: Stream) -> None:
         while True:
-            for frame in await self._read(call):
+            for frame in await read_frames(stream, self.peer.name):
                 if frame.kind is not Kind.ACK:
                     raise LinkBroken(f"unexpected frame {frame.kind.name}")
                 self.queue.acknowledge(frame.priority, frame.transfer)
             self._acknowledged.set()
-
-    async def _read(self, call: rpc.PeerCall) -> list[Frame]:
-        """The frames of one message. LinkBroken at the end of the stream, or with the peer's refusal."""
-        message = await call.read()
-        if message is rpc.END:
-            await _raise_status(call)
-        answer = frames.decode(message)
-        for frame in answer:
-            if frame.kind is Kind.REFUSE:
-                raise LinkBroken(f"{self.peer.name} refused the stream: {bytes(frame.head).decode('utf-8', 'replace')}")
-        return answer
-
-
-async def _raise_status(call: rpc.PeerCall) -> None:
-    """LinkBroken with the reason that the call's status gives."""
-    code = await call.code()
-    if code is grpc.StatusCode.OK:
-        raise LinkBroken("the peer ended the stream")
-    details = (await call.details() or "").strip().rstrip("]").split(": ")[-1]
-    raise LinkBroken(details[:200] or code.name)

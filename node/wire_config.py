@@ -17,6 +17,7 @@ class WireConfig:
     secret: str = field(default="", repr=False)
     coordinator: str = ""  # HOST:PORT; empty: no control stream (tests)
     listen: str = "0.0.0.0:0"
+    dials_out: bool = False  # nobody can dial this node: it opens the streams of both directions
     authority: bytes = b""  # PEM; empty: insecure
     certificate: bytes = b""
     key: bytes = field(default=b"", repr=False)

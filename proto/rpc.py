@@ -201,10 +201,14 @@ PeerCall = Any  # grpc.aio.StreamStreamCall[bytes, bytes]
 PeerContext = Any  # grpc.aio.ServicerContext[bytes, bytes]
 
 
-def peer_method(channel: grpc.aio.Channel) -> PeerCall:
-    """The client's end of PEER_METHOD: an open stream with write(bytes) and read() -> bytes."""
+def peer_method(channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...] = ()) -> PeerCall:
+    """The client's end of PEER_METHOD: an open stream with write(bytes) and read() -> bytes.
+
+    metadata: `session_metadata`, where the other end is the coordinator.
+    """
     identity: Any = None  # no serialisers: bytes go through as they are
-    return channel.stream_stream(PEER_METHOD, request_serializer=identity, response_deserializer=identity)(None)
+    method = channel.stream_stream(PEER_METHOD, request_serializer=identity, response_deserializer=identity)
+    return method(None, metadata=metadata or None)
 
 
 def peer_handler(serve: Callable[[PeerContext], Awaitable[None]]) -> grpc.GenericRpcHandler[bytes, bytes]:
