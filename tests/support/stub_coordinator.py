@@ -9,6 +9,7 @@ import time
 import grpc
 import grpc.aio
 
+from farflung.coordinator.relay import Relay
 from farflung.node.io_thread import IoThread
 from farflung.proto import rpc
 from farflung.proto.control_pb2 import Artifact, JoinReply, Order, Piece, StoreReply
@@ -27,6 +28,8 @@ class StubCoordinator(rpc.CoordinatorServicer):
         self.refuse_attend = self.refuse_store = ""
         self.join_reply = JoinReply()
         self._streams = []
+        self.knows = lambda *session: session in self.sessions
+        self.relay = Relay("run-1", lambda *session: self.knows(*session))
         self._started, self._stop = threading.Event(), None
         self._port, self.port = port, None
         self._work = IoThread.run(self._serve())
@@ -65,6 +68,7 @@ class StubCoordinator(rpc.CoordinatorServicer):
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         server = grpc.aio.server(options=rpc.server_options())
         rpc.add_CoordinatorServicer_to_server(self, server)
+        server.add_generic_rpc_handlers((rpc.peer_handler(self.relay.serve),))
         credentials = rpc.coordinator_server_credentials(*self.authority) if self.authority else None
         self.port = rpc.bind(server, f"127.0.0.1:{self._port}", credentials)
         await server.start()
