@@ -273,6 +273,27 @@ def test_joiner_measures_while_the_others_train():
     assert script.state.change.awaited == frozenset("abcdef")
 
 
+def test_who_cannot_be_dialled_is_told_to_measure_back():
+    """It has to open the connection; the last of the names, and one that trains already, would not be asked."""
+    script = Script().join("a", "b", "c")
+    script(s.Joined("d", "d1", "d:1", dials_out=True), s.Hello("d", "d1", 0))
+    assert script.get(s.Say) == [
+        s.Say("joined", "d", "d joined from d:1, where nobody can dial it: it dials the others")
+    ]
+    script.wait(1.5)
+    orders = {one.to: [peer.name for peer in one.peers] for one in script.get(s.SendMeasure)}
+    assert orders == {"a": ["b", "c", "d"], "b": ["c", "d"], "c": ["d"], "d": ["a", "b", "c"]}
+    assert script.get(s.SendMeasure)[0].peers[2].dials_out
+    script(*(s.Measured(name, name + "1") for name in "abc"))
+    assert script.state.why == "waiting for d to measure links"
+    script(s.Measured("d", "d1")).answer(s.Flushed, "abcd").answer(s.Prepared, "abcd")
+    assert script.state.phase == TRAINING and script.state.view.members[3].dials_out
+    script.join("e").wait(1.5)
+    orders = {one.to: [peer.name for peer in one.peers] for one in script.get(s.SendMeasure)}
+    assert orders == {"e": ["a", "b", "c", "d"], "d": ["e"]}
+    assert script.state.nodes["d"].measured and not script.state.nodes["e"].measured
+
+
 def test_joiner_that_the_plan_does_not_want_is_told_and_costs_nothing():
     script = Script().started()
     script.join("e").wait(1.5)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import grpc
 import pytest
@@ -197,6 +198,31 @@ async def test_refusals(cluster):
         assert sentence in refused[0] and hint in refused[1], refused
     named = cluster.fake(link, "")
     assert not (await named.join()).refused and named.name == "node-1"
+
+
+async def test_who_cannot_be_dialled_dials_out(cluster, eventually):
+    """Accepted where the node is willing; its peers are told; its end is that of its control stream."""
+    coordinator = cluster.coordinator()
+    link = await coordinator.link
+    others = [await cluster.node(link, name) for name in "abc"]
+    d = cluster.fake(link, "d")
+    reply = await d.join(address="127.0.0.1:1", may_dial_out=True)
+    assert not reply.refused and reply.dials_out
+    d.peers = others[0].peers
+    d.peers["d"] = d
+    await d.attend()
+    await coordinator.event("view")
+    view = next(order.view for order in others[0].orders if order.WhichOneof("kind") == "view")
+    assert [member.name for member in view.members if member.dials_out] == ["d"]
+    status = read_status(coordinator.state)
+    assert [node["node"] for node in status["nodes"] if node["dials_out"]] == ["d"]
+    ways = {(one["from"], one["to"]): one["way"] for one in status["links"]}
+    assert ways["a", "b"] == "opened by a" and ways["a", "d"] == ways["d", "a"] == "opened by d"
+    begin = time.monotonic()
+    await d.close()
+    left = await coordinator.event("left")
+    assert "its stream ended and it does not answer: it only dials out" in left["why"]
+    assert time.monotonic() - begin < 4.0
 
 
 async def test_same_key_comes_back_and_fences(cluster):

@@ -77,6 +77,14 @@ def test_what_a_node_gets(insecure, tmp_path):
     wire.close("done")
 
 
+@pytest.mark.parametrize(("advertise", "may"), [("", True), ("127.0.0.1", False)])
+def test_a_node_dials_out_unless_its_address_was_given(insecure, tmp_path, advertise, may):
+    insecure.join_reply.dials_out = may
+    joined = join(link_to(insecure), DEVICE, advertise=advertise, cache=tmp_path)
+    assert insecure.joins[0].may_dial_out is may
+    assert joined.dials_out is joined.config.dials_out is may
+
+
 def test_with_tls_the_key_stays_here_and_comes_back(secure, authority, tmp_path):
     link = link_to(secure, authority.fingerprint)
 
