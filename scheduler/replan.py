@@ -14,7 +14,7 @@ import numpy
 
 from .candidates import best_candidate
 from .errors import PlanError
-from .estimate import Cut, Estimator
+from .estimate import IMPOSSIBLE, Cut, Estimator
 from .finish import finish
 from .network import Network, components
 from .plans import Plan
@@ -97,6 +97,8 @@ def as_candidate(estimator: Estimator, current: Plan) -> Candidate | None:
     if not set(places.reshape(-1).tolist()) <= set(largest):
         return None
     estimate = estimator.step(places, cut, current.microbatches)
+    if not estimate.seconds < IMPOSSIBLE:  # a link that it needs is gone
+        return None
     spare = tuple(index for name, index in network.index.items() if name not in current.nodes)
     return Candidate(places, spare, cut, current.microbatches, estimate, "the plan in force")
 

@@ -55,8 +55,10 @@ def round_seconds(
     if pattern == "ring":
         onward = numpy.roll(numpy.arange(count), -1)
         rows = numpy.arange(count)
-        slowest = float((1.0 / network.rate[square][rows, onward]).max())
+        slowest = float(path[rows, onward].max())
         return 2.0 * bits * slowest * (count - 1) / count + 2.0 * float(latency[rows, onward].max())
+    if not (network.bandwidth[square] > 0).all():
+        return float("inf")  # in every other pattern each node talks to each
     if pattern == "all_to_all" or (pattern == "auto" and count == 2):
         return _phase(numpy.full((count, count), bits), cost, path, latency)
     part = numpy.full(count, 1.0 / count) if fractions is None else fractions
