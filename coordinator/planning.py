@@ -55,8 +55,8 @@ def workload_of(job: Job, facts: Facts) -> Workload:
 def planner_of(
     workload: Workload, device_of: Callable[[str], Device], links: Callable[[], Links], seed: int = 0
 ) -> Planner:
-    """A planner for membership. Where fewer nodes are left than the job's shape wants, it takes fewer pipelines, and
-    fewer stages only when not even one pipeline can be filled.
+    """A planner for membership. Where fewer nodes are left than the job's shape wants, or some of them can't reach each
+    other, it takes fewer pipelines, and fewer stages only when not even one pipeline can be filled.
     """
 
     def planner(names: tuple[str, ...], current: Plan | None, broken: frozenset[tuple[str, str]]) -> Plan:
@@ -71,7 +71,14 @@ def planner_of(
             {pair: bandwidth for pair, (_, bandwidth) in measured.items()},
         )
         fitted = fit_shape(workload, len(names))
-        return plan(network, fitted, time_limit=_SEARCH_S, seed=seed, current=current)
+        while True:
+            try:
+                return plan(network, fitted, time_limit=_SEARCH_S, seed=seed, current=current)
+            except PlanError:
+                # Nodes that can't reach each other need not keep the others waiting: somebody is a spare instead.
+                if (fitted.pipelines or 1) == 1 or bool((network.bandwidth > 0).all()):
+                    raise
+                fitted = replace(fitted, pipelines=(fitted.pipelines or 1) - 1)
 
     return planner
 

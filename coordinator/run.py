@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.2
 DIAL_S = 2.0
-RETURN_S = 1.5
+RETURN_S = 2.0
 """How long a node that nobody can dial may take to open its control stream again."""
 _SAME_WARNING_S = 10.0
 _LOADING_S, _ALIVE_S = 2.5, 1.5

@@ -74,3 +74,14 @@ def test_planner():
     assert set(apart.nodes) != {"a", "b"}
     with pytest.raises(PlanError, match="no node is left"):
         planner((), None, frozenset())
+
+
+def test_nodes_that_cannot_reach_each_other_are_spared():
+    """Three pipelines of one stage need a group of three: with a pair apart it is two, and a spare with a reason."""
+    links = {(one, other): (0.01, 1e9) for one in "abc" for other in "abc" if one != other}
+    planner = planner_of(workload_of(job(stages=1, pipelines=3), FACTS), Device, lambda: links)
+    assert len(planner(("a", "b", "c"), None, frozenset()).nodes) == 3
+    links["a", "c"] = links["c", "a"] = (0.0, 0.0)
+    for made in (planner(("a", "b", "c"), None, frozenset()), planner(("a", "b", "c"), None, frozenset({("b", "c")}))):
+        assert len(made.pipelines) == 2 and len(made.spares) == 1 and all(made.spares.values())
+        assert set(made.nodes) != {"a", "c"}
