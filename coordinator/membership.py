@@ -34,6 +34,7 @@ WAITING, FLUSHING, PREPARING, TRAINING, DONE = "waiting", "flushing", "preparing
 _STALL_S = 1.0  # a longer gap between two ticks is the coordinator's own, and nobody's silence
 _BROKEN_AFTER, _BROKEN_WITHIN_S = 3, 60.0
 _DISAGREEMENTS = 2
+_PEERS_IN_TIME = 5  # a node measures one link after the other; of so many, slow ones, within `measure_s`
 _DIVERGED_AGAIN_S = 10.0
 
 
@@ -401,8 +402,8 @@ class Membership:
                 old = [other.member for other in state.nodes.values() if other.measured and other.name != node.name]
                 peers = (*old, *(other.member for other in ordered[index + 1 :] if not other.measured))
                 asked[node.name] = list(peers)
-            elif now - node.asked > state.rules.measure_s:
-                why = f"{node.name} did not measure its links within {state.rules.measure_s:g} s; guesses are used"
+            elif now - node.asked > (patience := state.rules.measure_s * max(1.0, len(state.nodes) / _PEERS_IN_TIME)):
+                why = f"{node.name} did not measure its links within {patience:.0f} s; guesses are used"
                 state = _put(state, replace(node, measured=True))
                 effects.append(s.Say("warning", node.name, why))
         for name in list(asked):

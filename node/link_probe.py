@@ -19,17 +19,20 @@ BURST_MESSAGE = 64 << 10
 """Bytes of one message of the burst: small enough for a link of 0.2 Mbit/s to deliver some in time."""
 NEAR = 1e-3
 """Seconds one way below which a quarter of the burst is enough: there is no window to open first."""
+LONGEST = 2.0
+"""Seconds for which a burst goes on where half its bytes have not arrived: a slow link's, or one whose windows are
+still opening."""
 FIRST_WINDOW = 2
 IN_FLIGHT = 128
 """Messages of the burst that may be unacknowledged, at first and at most: 8 MiB, over the bandwidth-delay product of
-1 Gbit/s at 60 ms. Each acknowledgement allows one more, as in TCP, so that a slow link is not filled for seconds."""
+1 Gbit/s at 60 ms. Each acknowledgement allows two more, so that a slow link is not filled for seconds."""
 
 
 async def measure(
     link: PeerLink, me: str, next_transfer: Callable[[], int], seconds: float, limit: int, patience: float
 ) -> LinkMeasurement:
-    """One link: half the shortest of PINGS round trips, and the rate of a burst of at most `seconds` and `limit` bytes
-    (a quarter of them on a near link).
+    """One link: half the shortest of PINGS round trips, and the rate that a burst of `seconds` and at most `limit`
+    bytes (a quarter of them on a near link) reached in its second half.
 
     What has arrived `patience` seconds after the burst counts. A link that carried nothing, or cannot be reached within
     `patience` seconds, has bandwidth 0.
@@ -54,32 +57,35 @@ async def measure(
 async def _burst(
     link: PeerLink, next_transfer: Callable[[], int], seconds: float, limit: int, patience: float
 ) -> float:
-    """Bits per second between the first and the last acknowledgement; 0 when there was none."""
+    """Bits per second in the second half of the time between the first and the last acknowledgement; 0 without any."""
     header, payload = _header(), bytes(BURST_MESSAGE)
     begin = now = time.monotonic()
     arrived: list[tuple[float, int]] = []  # messages written together are acknowledged together
     pending: set[asyncio.Future[float]] = set()
     sent, window = 0, FIRST_WINDOW
     while True:
-        while len(pending) < window and sent < limit and now - begin < seconds:
+        enough = 2 * (sent - BURST_MESSAGE * len(pending)) >= limit
+        until = begin + (seconds if enough else LONGEST)
+        while len(pending) < window and sent < limit and now < until:
             pending.add(_probe(link, next_transfer(), header, payload))
             sent += BURST_MESSAGE
         if not pending:
             break
-        left = begin + seconds + patience - now
+        left = until + patience - now
         done, pending = await asyncio.wait(pending, timeout=max(left, 0.0), return_when=asyncio.FIRST_COMPLETED)
         if not done:
             link.drop(lambda waiting: waiting is header)
             break
         arrived.append((max(future.result() for future in done), len(done)))
-        window = min(window + len(done), IN_FLIGHT)
+        window = min(window + 2 * len(done), IN_FLIGHT)
         now = time.monotonic()
     if not arrived:
         return 0.0
     first, last = arrived[0][0], arrived[-1][0]
     if last == first:
         return 8.0 * BURST_MESSAGE * arrived[0][1] / max(last - begin, 1e-9)
-    return 8.0 * BURST_MESSAGE * sum(count for _, count in arrived[1:]) / (last - first)
+    opened = max(when for when, _ in arrived if when <= (first + last) / 2)
+    return 8.0 * BURST_MESSAGE * sum(count for when, count in arrived if when > opened) / (last - opened)
 
 
 def _header() -> Header:
