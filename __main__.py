@@ -96,7 +96,7 @@ def run(
         with screen(output) as view:
             return run_here(plan, view.show)
     except KeyboardInterrupt:
-        output.note("everyone has left; the same command goes on from the newest checkpoint")
+        output.note("everyone has left; the same command goes on from the newest checkpoint, if there is one yet")
         return INTERRUPTED
 
 
@@ -139,7 +139,7 @@ def start(
             check_codec=_check_codec,
         )
     if status == INTERRUPTED:
-        output.note("interrupted; the same command goes on from the newest checkpoint")
+        output.note("interrupted; the same command goes on from the newest checkpoint, if there is one yet")
     return status
 
 
