@@ -20,10 +20,12 @@ demo: install    ## a coordinator and 4 nodes train on Shakespeare, on this mach
 	$(BIN)/farflung demo
 
 test: install    ## the whole quick suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/node_io
+	$(BIN)/python -m pytest tests/node_io  # apart: gRPC's asyncio takes one event loop a process, and these have their own
 
 slow: install    ## the long tests
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --ignore=tests/node_io
+	$(BIN)/python -m pytest -m slow tests/node_io
 
 lint: install    ## ruff, mypy --strict, generated code up to date
 	$(BIN)/ruff check .
