@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -17,13 +17,8 @@ from torch import Tensor
 
 from ..proto.errors import FarflungError
 from ..proto.sampling import Position
+from .models import Fetch
 from .stage_state import TIED, StageState
-
-
-class Fetch(Protocol):
-    """Reads a range of an artifact: `Wire.fetch`."""
-
-    def __call__(self, name: str, offset: int = 0, length: int | None = None) -> bytes: ...
 
 
 def shard_of(state: StageState, view: int, step: int, position: Position) -> tuple[str, bytes, dict[str, Any]]:
