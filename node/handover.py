@@ -83,7 +83,7 @@ class TrainerEnd:
     def __init__(self, pipe: socket.socket) -> None:
         self._pipe = pipe
         self._unpacker = Unpacker()
-        self._unsent = b""
+        self._writing: tuple[bytes, list[int]] = (b"", [])  # what goes next, and how much of it each send took
         self._poll = select.poll()
         self._poll.register(pipe, select.POLLIN)
 
@@ -92,10 +92,13 @@ class TrainerEnd:
 
         A signal handler may raise in the middle (Ctrl-C): the rest then goes before the next message.
         """
-        self._unsent += pack(message)
+        rest, taken = self._writing
+        self._writing = buffer, taken = rest[sum(taken) :] + pack(message), []
         try:
-            while self._unsent:
-                self._unsent = self._unsent[self._pipe.send(self._unsent) :]
+            while (at := sum(taken)) < len(buffer):
+                # Handlers run between bytecodes, so also between a call of send and the use of its result, which would
+                # be lost, and the same bytes would go twice. Here the result is in the list before a handler can run.
+                taken.extend(map(self._pipe.send, (memoryview(buffer)[at:],)))
         except OSError as error:
             raise gone() from error
 
