@@ -23,6 +23,10 @@ job = new_app("Job files.")
 app.add_typer(coordinator, name="coordinator")
 
 _State = Annotated[Path | None, typer.Option("--state", help="The run's folder.", show_default="runs/NAME")]
+_LinkFile = Annotated[
+    Path | None,
+    typer.Option("--link-file", metavar="FILE", help="Write the link there too, for its owner's eyes only."),
+]
 _Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS anywhere: only for a network that you trust.")]
 _Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda:N|mps", help="What trains.")]
 
@@ -113,6 +117,7 @@ def start(
     min_nodes: Annotated[
         int | None, typer.Option(min=1, help="Begin when so many nodes are in.", show_default="the job's")
     ] = None,
+    link_file: _LinkFile = None,
     insecure: _Insecure = False,
     database: Annotated[str | None, typer.Option(metavar="URL", help="postgresql://... (not yet)")] = None,
     lifeline: Annotated[bool, typer.Option("--lifeline", hidden=True)] = False,
@@ -123,11 +128,18 @@ def start(
     """
     not_yet(database=database)
     from .coordinator.serve import serve
+    from .deploy.linkfile import write_link
     from .deploy.terminal import screen
 
     if lifeline:
         _hold_lifeline()
     with screen(output) as view:
+
+        def emit(event: dict[str, Any]) -> None:
+            if link_file is not None and event["event"] == "listening":
+                write_link(link_file, event["link"])
+            view.show(event)
+
         status = serve(
             job,
             state,
@@ -135,7 +147,7 @@ def start(
             advertise,
             min_nodes=min_nodes,
             insecure=insecure,
-            emit=view.show,
+            emit=emit,
             check_codec=_check_codec,
         )
     if status == INTERRUPTED:
@@ -146,7 +158,13 @@ def start(
 @command(app)
 def join(
     output: Output,
-    link: Annotated[str, typer.Argument(help="farflung://HOST:PORT/#TICKET, as the coordinator prints it.")],
+    link: Annotated[
+        str,
+        typer.Argument(
+            envvar="FARFLUNG_LINK",
+            help="farflung://HOST:PORT/#TICKET, as the coordinator prints it; @FILE: what FILE holds.",
+        ),
+    ],
     *,
     device: _Device = "auto",
     name: Annotated[str | None, typer.Option(help="This node's name.", show_default="the host's name")] = None,
@@ -171,11 +189,12 @@ def join(
     Measures the device and the links, gets a stage of the model and trains. Ctrl-C leaves politely.
     """
     not_yet(island=island, max_upload=max_upload, max_memory=max_memory, max_disk=max_disk, hours=hours)
+    from .deploy.linkfile import link_text
     from .deploy.terminal import screen
     from .node.join import find
     from .proto.link import parse_link
 
-    address = parse_link(link)
+    address = parse_link(link_text(link))
     # Idle threads must not spin while another process has their core; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     find(address)  # before the seconds that torch takes: a wrong address is a matter of milliseconds
@@ -231,7 +250,9 @@ def token(
     output.record({"link": str(link)}) if output.json else output.say(join_line(str(link)))
 
 
-_Target = Annotated[str, typer.Argument(metavar="STATE|LINK", help="The run's folder, or its link.")]
+_Target = Annotated[
+    str, typer.Argument(metavar="STATE|LINK", help="The run's folder, or its link (@FILE: what FILE holds).")
+]
 _Node = Annotated[str | None, typer.Argument(help="The node.")]
 
 
@@ -253,8 +274,10 @@ _later("set", "Change a job value at the next view: KEY=VALUE")
 @command(app)
 def status(output: Output, target: _Target) -> None:
     """Who is in, who does what, why anything waits."""
+    from .deploy.linkfile import link_text
     from .deploy.status import show
 
+    target = link_text(target)
     if target.startswith("farflung:"):
         record = _ask_status(target)
     else:
@@ -399,14 +422,20 @@ def init(
 @command(app)
 def doctor(
     output: Output,
-    link: Annotated[str | None, typer.Argument(help="The link that this machine would join with.")] = None,
+    link: Annotated[
+        str | None,
+        typer.Argument(
+            envvar="FARFLUNG_LINK", help="The link that this machine would join with; @FILE: what FILE holds."
+        ),
+    ] = None,
     *,
     device: _Device = "auto",
 ) -> int:
     """What would stop this machine from joining."""
     from .deploy.doctor import examine, show
+    from .deploy.linkfile import link_text
 
-    return show(output, examine(link, device))
+    return show(output, examine(link and link_text(link), device))
 
 
 def _codecs(output: Output, *, context: typer.Context) -> None:

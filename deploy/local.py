@@ -112,13 +112,17 @@ def _python_path(plan: LocalRun) -> dict[str, str]:
 def _start_nodes(plan: LocalRun, children: Children, link: str, flags: list[str]) -> list[Child]:
     """Start the nodes. Each keeps its key under the state folder, so that a resumed run knows it again."""
     threads = str(threads_for(plan.nodes))
-    environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), **_python_path(plan)}
+    environment = {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
+        "FARFLUNG_LINK": link,  # not among the words, which everyone on the machine can read
+        **_python_path(plan),
+    }
     allowed = [word for module in plan.allow_code for word in ("--allow-code", module)]
     nodes = []
     for number in range(1, plan.nodes + 1):
         name = f"node-{number}"
         home = str(plan.state / "nodes" / name)
-        arguments = ["join", link, "--name", name, "--device", plan.device, "--cache", home, *allowed, *flags]
+        arguments = ["join", "--name", name, "--device", plan.device, "--cache", home, *allowed, *flags]
         nodes.append(children.start(name, arguments, environment))
     return nodes
 

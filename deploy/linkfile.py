@@ -1,0 +1,40 @@
+"""Links in files: a link is a secret, and the words of a command are seen by everyone on the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from ..proto.errors import FarflungError
+
+MARK = "@"
+
+
+def link_text(word: str) -> str:
+    """The link that ``word`` is, or that the file of ``@FILE`` holds. FarflungError when there is no such file."""
+    if not word.startswith(MARK):
+        return word
+    path = Path(word[len(MARK) :]).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        hint = "write the link into it: farflung coordinator start JOB --link-file FILE"
+        raise FarflungError(f"can't read a link from {path}: {why}", hint) from None
+    # People save the whole line that the coordinator printed.
+    return text.removeprefix("farflung join").strip()
+
+
+def write_link(path: Path, link: str) -> None:
+    """Put the link into a file that only its owner can read, whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            partial.unlink()
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(link + "\n")
+        partial.replace(path)
+    except OSError as error:
+        raise FarflungError(f"can't write the link to {path}: {error.strerror}", "name another --link-file") from None
