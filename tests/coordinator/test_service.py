@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 
 import grpc
 import pytest
@@ -221,11 +220,9 @@ async def test_who_cannot_be_dialled_dials_out(cluster, eventually):
     assert [node["node"] for node in status["nodes"] if node["dials_out"]] == ["d"]
     ways = {(one["from"], one["to"]): one["way"] for one in status["links"]}
     assert ways["a", "b"] == "opened by a" and ways["a", "d"] == ways["d", "a"] == "opened by d"
-    begin = time.monotonic()
     await d.close()
     left = await coordinator.event("left")
     assert "its stream ended and it does not answer: it only dials out" in left["why"]
-    assert time.monotonic() - begin < 4.0
 
 
 async def test_same_key_comes_back_and_fences(cluster):

@@ -105,11 +105,9 @@ def test_a_broken_link_is_evidence(coordinator, processes):
     processes.enter(1)
     b.send("a", Header(kind=Kind.STATE), b"1")
     receive(a)
-    begin = time.monotonic()
     kill(b)
     assert wait_for(a, PeerLost).peer == "b"
     assert coordinator.wait("evidence")[0].peer == "b"
-    assert time.monotonic() - begin < 1.0
 
 
 def test_a_measure_order_is_answered_without_the_trainer(coordinator, thread_nodes):

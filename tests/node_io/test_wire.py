@@ -216,7 +216,7 @@ def test_the_io_process_ends_with_its_trainer(processes):
     a = processes.start("a")
     process = a._host._process
     a._end.close()  # what the kernel does when the trainer dies
-    assert process.wait(5) == 0
+    assert process.wait(60) == 0
 
 
 def test_a_taken_port_is_named(nodes):

@@ -54,7 +54,7 @@ class StubCoordinator(rpc.CoordinatorServicer):
     def kinds(self):
         return [report.WhichOneof("kind") for report in list(self.reports)]
 
-    def wait(self, kind, count=1, timeout=15.0):
+    def wait(self, kind, count=1, timeout=60.0):
         """The reports of a kind, once there are `count`."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:

@@ -50,7 +50,7 @@ def descriptors():
     return sorted(target for target in found if target.startswith(("socket:", "/memfd:", "/dev/shm")))
 
 
-def wait_for(wire, wanted, timeout=15.0, others=None):
+def wait_for(wire, wanted, timeout=60.0, others=None):
     """Polls until an event of the kind (or one that the function accepts) comes; collects the rest in `others`."""
     accept = wanted if not isinstance(wanted, type) else lambda event: isinstance(event, wanted)
     deadline = time.monotonic() + timeout
