@@ -22,7 +22,7 @@ Links = Mapping[tuple[str, str], tuple[float, float]]
 def workload_of(job: Job, facts: Facts) -> Workload:
     """One step of the job in the scheduler's numbers, layer costs from the profile."""
     precision_bits = 16.0 if job.train.precision == "bf16" else 32.0
-    reference = 4.0 if job.updates.mode == "delta" else 0.0
+    reference = (4.0 + 4.0 * bool(job.updates.outer_optimizer.momentum)) if job.updates.mode == "delta" else 0.0
     stages, pipelines = job.parallel.stages, job.parallel.pipelines
     layers = tuple(
         Layer(

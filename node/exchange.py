@@ -12,6 +12,7 @@ import xxhash
 from torch import Tensor
 
 from .. import compress
+from ..proto.outer import Outer
 from .round_messages import Contribution, Decide, Part, Result, RoundPlan
 from .sections import Section
 
@@ -33,12 +34,21 @@ class Exchange:
     """What one member computes in the rounds of one section.
 
     In ``delta`` mode a round moves ``x - g``: what was not communicated stays in ``x``, which is CocktailSGD's
-    error feedback (Wang et al., 2023). In ``gradient`` mode it moves gradients; a codec that loses something
-    gets an explicit error feedback there, which only a committed step changes.
+    error feedback (Wang et al., 2023), and ``outer`` makes of it what ``g`` moves by (DiLoCo, Douillard et al., 2023).
+    In ``gradient`` mode it moves gradients; a codec that loses something gets an explicit error feedback there, which
+    only a committed step changes.
     """
 
     def __init__(
-        self, section: Section, plan: RoundPlan, me: str, codec: str, dense_rounds: int, gradient: bool, seed: int
+        self,
+        section: Section,
+        plan: RoundPlan,
+        me: str,
+        codec: str,
+        dense_rounds: int,
+        gradient: bool,
+        seed: int,
+        outer: Outer | None = None,
     ) -> None:
         self.section = section
         self.plan = plan
@@ -47,6 +57,7 @@ class Exchange:
         self.dense = compress.make("none")
         self.dense_rounds = dense_rounds
         self.gradient = gradient
+        self.outer = outer or Outer()
         self.seed = xxhash.xxh3_64_intdigest(f"{seed}/{section.layout.section}".encode()) >> 1
         self.divisor = 1.0 if gradient else math.fsum(plan.weights)
         self.weights = (1.0,) * len(plan.members) if gradient else plan.weights
@@ -177,9 +188,10 @@ class Exchange:
         return update
 
     def apply_delta(self, update: Tensor, results: Sequence[Result]) -> None:
-        """g and x move by the update; what of this node's own was counted leaves x."""
-        self.section.g.add_(update)
-        self.section.x.add_(update)
+        """g and x move by the outer step of the update; what of this node's own was counted leaves x."""
+        moved = outer_step(self.outer, update, self.section.outer)
+        self.section.g.add_(moved)
+        self.section.x.add_(moved)
         for result in results:
             if self.me in result.contributors:
                 part, sent = self.plan.parts[result.part], self._own[result.part]
@@ -207,6 +219,14 @@ class Exchange:
                 self.section.x[part.start : part.stop].add_(error * (self.divisor / self.weights[self.me]))
         self.errors = {}
         self._pending = {}
+
+
+def outer_step(outer: Outer, update: Tensor, momentum: Tensor | None) -> Tensor:
+    """What ``g`` moves by for the mean update D, fp32 [n]; ``momentum`` [n] moves on. The same bits on every device."""
+    if momentum is not None and outer.momentum:
+        momentum.mul_(outer.momentum).add_(update)
+        update = update + momentum * outer.momentum if outer.nesterov else momentum
+    return update if outer.rate == 1.0 else update * outer.rate
 
 
 def contribution_of(blobs: Sequence[bytes]) -> Contribution:

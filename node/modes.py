@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from ..proto.outer import Outer
+from .exchange import outer_step
 from .optimizers import squared_norm
 from .round_link import RoundLink
 from .round_messages import Result
+from .sections import Section
 
 if TYPE_CHECKING:
     from .training import Training
@@ -111,6 +114,7 @@ class DeltaMode:
     def __init__(self, training: Training) -> None:
         self.training = training
         self.reached = training.position.step
+        self.outer = training.job.updates.outer_optimizer
         self._in_flight = False
         self._begun = self._apply_at = 0
         self._chased: set[tuple[str, int]] = set()
@@ -123,9 +127,10 @@ class DeltaMode:
             self._apply_round()
         self._local_step(step, training.commit.norm)
         last = step == training.last_step
-        if step % updates.every == 0 or last or training.is_alone:
+        free = training.is_alone and self.outer.is_average  # g := x costs nothing, so it happens every step
+        if step % updates.every == 0 or last or free:
             self._begin_round(step + updates.overlap)
-        if self._in_flight and (updates.overlap == 0 or last or training.is_alone):
+        if self._in_flight and (updates.overlap == 0 or last or free):
             self._apply_round()  # the last round of a run has no next step to hide behind
 
     def _begin_round(self, apply_at: int) -> None:
@@ -155,8 +160,7 @@ class DeltaMode:
             if name in links:
                 self._apply(links[name])
             else:
-                section.g.copy_(section.x)
-                section.round += 1
+                self._apply_alone(section)
         self._in_flight, self.reached = False, self._begun
 
     def _apply(self, link: RoundLink) -> None:
@@ -164,6 +168,15 @@ class DeltaMode:
         update, results = link.update()
         link.exchange.apply_delta(update, results)
         link.finish(results, self.training.job.updates.block)
+
+    def _apply_alone(self, section: Section) -> None:
+        """A round of a section without a second member."""
+        if self.outer.is_average:
+            section.g.copy_(section.x)
+        else:
+            section.g.add_(outer_step(self.outer, section.x - section.g, section.outer))
+            section.adopt()
+        section.round += 1
 
     def finish_committed(self) -> None:
         training = self.training
@@ -187,7 +200,13 @@ class DeltaMode:
         return not behind
 
     def settle(self) -> None:
-        """The run's last round was broken off: once more, for what is still in x - g."""
+        """The run's last round was broken off: once more, for what is still in x - g.
+
+        As a plain average: where nothing is left of it, an outer momentum must not carry g on.
+        """
+        self.outer = Outer()
+        for link in self.training.links.values():
+            link.exchange.outer = self.outer
         self._begin_round(self.training.step)
         self._apply_round()
 

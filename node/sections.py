@@ -56,17 +56,26 @@ class Section:
         x: the local weights, fp32 [numel]; ``g`` itself in gradient mode.
         grad: the gradient that the model accumulates into, fp32 [numel].
         moments: the optimiser's state by name, each fp32 [numel].
+        outer: the outer optimiser's momentum, fp32 [numel], which is part of the reference; None where it has none.
         round: the last round applied. chain: h(round).
     """
 
-    def __init__(self, layout: Layout, shared: bool, moments: Sequence[str], device: torch.device) -> None:
+    def __init__(
+        self, layout: Layout, shared: bool, moments: Sequence[str], device: torch.device, outer: bool = False
+    ) -> None:
         self.layout = layout
         self.g = torch.zeros(layout.numel, device=device)
         self.x = self.g if shared else torch.zeros_like(self.g)
         self.grad = torch.zeros_like(self.g)
         self.moments = {name: torch.zeros_like(self.g) for name in moments}
+        self.outer = torch.zeros_like(self.g) if outer else None
         self.round = 0
         self.chain = 0
+
+    @property
+    def reference(self) -> tuple[Tensor, ...]:
+        """What a round moves, each fp32 [numel]."""
+        return (self.g,) if self.outer is None else (self.g, self.outer)
 
     def adopt(self) -> None:
         """x := g, as a joiner begins."""
@@ -76,26 +85,27 @@ class Section:
     def fingerprint(self, with_moments: bool) -> int:
         """64 bits of everything that the members of the group must agree on."""
         digest = xxhash.xxh3_64()
-        for vector in (self.g, *(self.moments.values() if with_moments else ())):
+        for vector in (*self.reference, *(self.moments.values() if with_moments else ())):
             digest.update(_bytes(vector))
         return digest.intdigest()
 
     def restart_chain(self, view: int, round: int) -> None:
         """A new view begins a new chain, whose first link is the content that all its members were found to share."""
         self.round = round
-        self.chain = xxhash.xxh3_64_intdigest(_words(view, round, xxhash.xxh3_64_intdigest(_bytes(self.g))))
+        self.chain = xxhash.xxh3_64_intdigest(_words(view, round, self.fingerprint(False)))
 
     def next_chain(self, digests: Sequence[int], block: int) -> int:
         """h(round + 1): the link before, the digests of the results in part order, and a look at the content.
 
-        Each round hashes one of every 64 blocks of ``g``, a different 64th in each, so that a copy that went
+        Each round hashes one of every 64 blocks of the reference, a different 64th in each, so that a copy that went
         its own way without a message being wrong is found too.
         """
         round = self.round + 1
         content = xxhash.xxh3_64()
         for start, stop in self.layout.blocks(block)[round % 64 :: 64]:
             content.update(_words(start))
-            content.update(_bytes(self.g[start:stop]))
+            for vector in self.reference:
+                content.update(_bytes(vector[start:stop]))
         return xxhash.xxh3_64_intdigest(_words(self.chain, *digests, content.intdigest()))
 
 

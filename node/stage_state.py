@@ -16,6 +16,8 @@ from .sections import Layout, Section
 from .stage import StageModel
 
 TIED = "tied"
+REFERENCE = ("", "optimizer.outer.")
+"""Prefixes of the vectors that are the group's reference, in the order of ``Section.reference``."""
 
 
 class StageState:
@@ -38,7 +40,8 @@ class StageState:
         self.sections: dict[str, Section] = {}
         for name, parameters in section_parameters(definition, plan, self.index).items():
             layout = Layout.of(name, {parameter: definition.shapes[parameter] for parameter in parameters})
-            self.sections[name] = Section(layout, self.gradient, optimizer.moments, device)
+            momentum = bool(job.updates.outer_optimizer.momentum)
+            self.sections[name] = Section(layout, self.gradient, optimizer.moments, device, momentum)
         self.decay = {name: _decay_mask(section) for name, section in self.sections.items()}
         self.use_local()
 
@@ -68,7 +71,8 @@ class StageState:
 
     def vectors(self, section: Section) -> dict[str, Tensor]:
         """What travels to a joiner and into a checkpoint: the reference, and with it the optimiser's moments."""
-        return {"": section.g, **{f"optimizer.{name}.": vector for name, vector in section.moments.items()}}
+        reference = dict(zip(REFERENCE, section.reference, strict=False))
+        return {**reference, **{f"optimizer.{name}.": vector for name, vector in section.moments.items()}}
 
     def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
         """(parameter, prefix, view) of every vector of ``vectors``."""

@@ -16,7 +16,7 @@ from ..proto import control_pb2, data_pb2
 from ..proto.errors import FarflungError
 from .checkpoints import Checkpoint, load_checkpoint
 from .pretrained import initial_weights, weights_of
-from .stage_state import StageState
+from .stage_state import REFERENCE, StageState
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -49,7 +49,7 @@ class StateServer:
             self._waiting.append((sender, name, moments))
             return
         vectors = self._held.get(name, {})
-        wanted = [values for prefix, values in vectors.items() if moments or not prefix]
+        wanted = [values for prefix, values in vectors.items() if moments or prefix in REFERENCE]
         pieces = [values.detach().cpu().contiguous().numpy() for values in wanted]
         header = data_pb2.Header(kind=data_pb2.STATE, text=name, sizes=[piece.nbytes for piece in pieces])
         self.send(sender, header, [piece.data.cast("B") for piece in pieces], BULK)
@@ -96,7 +96,10 @@ def _from_holders(trainer: Trainer, new: StageState, held: Sequence[StageState],
     sources = {name: _others(holders, trainer, name) for name in missing}
     # In delta mode a peer's moments belong to the peer's own path; a joiner's begin anew, and bias correction is
     # their ramp.
-    asked = {name: wanted[name] if new.gradient else {"": wanted[name][""]} for name in missing}
+    asked = {
+        name: {prefix: values for prefix, values in wanted[name].items() if new.gradient or prefix in REFERENCE}
+        for name in missing
+    }
     _fetch_from_peers(trainer, asked, sources, new.gradient)
     if not new.gradient:
         for section in new.sections.values():

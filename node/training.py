@@ -54,7 +54,7 @@ class Training:
         self.view = trainer.view
         self.started = False
         self.is_alone = len(plan.pipelines) == 1 and (trainer.definition.tied is None or len(plan.stages) == 1)
-        """No section has a second member: g := x costs nothing, so it happens every step."""
+        """No section has a second member: no round has anybody to wait for."""
         if job.run.steps is not None:
             self.last_step = job.run.steps
         else:
@@ -74,6 +74,7 @@ class Training:
                         job.updates.dense_rounds,
                         self.gradient,
                         job.run.seed,
+                        job.updates.outer_optimizer,
                     ),
                     Rounds(rounds, trainer.name, section.round, section.chain),
                     self._send_round,

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from .outer import WORDS, Outer, parse_outer
+
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "gpt_neox")
 CheckCodec = Callable[[str, str], None]
 """``check(spec, role)``: ValueError when the codec does not exist or does not fit the role, one of
@@ -39,6 +41,16 @@ def _choice(*allowed: str, later: tuple[str, ...] = ()) -> BeforeValidator:
         raise PydanticCustomError("choice", message, context)
 
     return BeforeValidator(check)
+
+
+def _outer(value: Any) -> Any:
+    """Refuses an outer optimiser that means nothing."""
+    if isinstance(value, str):
+        try:
+            parse_outer(value)
+        except ValueError as error:
+            raise PydanticCustomError("choice", "{problem}", {"problem": str(error)}) from None
+    return value
 
 
 def _listed(value: Any) -> Any:
@@ -176,12 +188,14 @@ class Updates(Table):
     ] = Field(default="auto", description="auto, publishers, all_to_all")
     codec: str = Field(default="none", min_length=1, description="a codec, `name` or `name:key=value,key=value`")
     dense_rounds: int = Field(default=0, ge=0, description="a whole number of first rounds with codec none")
-    outer: Annotated[Literal["average"], _choice("average", later=("nesterov*", "sgd*", "momentum*", "adam*"))] = Field(
-        default="average", description='"average"'
-    )
+    outer: Annotated[str, BeforeValidator(_outer)] = Field(default="average", description=WORDS)
     block: int = Field(
         default=65536, ge=256, le=2**26, multiple_of=8, description="elements of a block, a multiple of 8"
     )
+
+    @property
+    def outer_optimizer(self) -> Outer:
+        return parse_outer(self.outer)
 
 
 class Activations(Table):

@@ -343,6 +343,9 @@ def _update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mista
         if updates.overlap:
             sentence = f"updates.overlap = {updates.overlap}: a step of mode gradient waits for its round; allowed: 0"
             yield ("updates", "overlap"), sentence
+        if updates.outer != "average":
+            sentence = f"updates.outer = {updates.outer!r}: mode gradient has the one optimiser of [train]"
+            yield ("updates", "outer"), f'{sentence}; allowed: "average", or mode = "delta"'
     elif updates.overlap > updates.every:
         sentence = f"updates.overlap = {updates.overlap} is more than updates.every = {updates.every}"
         yield ("updates", "overlap"), f"{sentence}: a round would overtake the next"

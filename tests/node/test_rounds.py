@@ -15,13 +15,15 @@ from farflung.node.round_messages import Contribution, Decide, Part, Refuse, Res
 from farflung.node.rounds import Rounds
 from farflung.node.sections import Layout, Section
 from farflung.proto import data_pb2
+from farflung.proto.outer import Outer
 
 NUMEL = 96
+OUTERS = [Outer(), Outer(0.5), Outer(0.7, 0.9, True)]
 CODECS = ["none", "cocktail:random=0.5,top=0.3,bits=4", "int8"]
 
 
 def section_of(values: torch.Tensor) -> Section:
-    section = Section(Layout.of("stage-0", {"w": (NUMEL,)}), False, (), torch.device("cpu"))
+    section = Section(Layout.of("stage-0", {"w": (NUMEL,)}), False, (), torch.device("cpu"), True)
     section.x.copy_(values)
     section.restart_chain(1, 0)
     return section
@@ -30,7 +32,9 @@ def section_of(values: torch.Tensor) -> Section:
 class Group:
     """Members of one section whose messages a test delivers in the order it likes."""
 
-    def __init__(self, pattern: str, codec: str, weights: list[float], patient: bool = False) -> None:
+    def __init__(
+        self, pattern: str, codec: str, weights: list[float], patient: bool = False, outer: Outer | None = None
+    ) -> None:
         names = tuple("abcde"[: len(weights)])
         if pattern == "all_to_all":
             parts = (Part(0, "a", 0, NUMEL),)
@@ -46,7 +50,7 @@ class Group:
         self.links: dict[str, RoundLink] = {}
         for index, name in enumerate(names):
             section = section_of(torch.randn(NUMEL, generator=torch.Generator().manual_seed(index)))
-            exchange = Exchange(section, plan, name, codec, 0, False, 7)
+            exchange = Exchange(section, plan, name, codec, 0, False, 7, outer)
 
             def send(to, header, payload, name=name):
                 copy = data_pb2.Header()
@@ -79,7 +83,10 @@ class Group:
     def apply(self, name: str) -> None:
         link = self.links[name]
         update, results = link.update()
+        before = link.exchange.section.g.double()
         link.exchange.apply_delta(update, results)
+        self.gained = link.exchange.section.g.double() - before - update.double()
+        """outer(D) - D of the round, the same whoever applies it."""
         link.finish(results, 16)
 
     def total(self) -> torch.Tensor:
@@ -98,11 +105,12 @@ class Group:
     st.sampled_from(["publishers", "all_to_all"]),
     st.sampled_from(CODECS),
     st.lists(st.sampled_from([0.2, 0.25, 0.5, 1.0]), min_size=2, max_size=4),
+    st.sampled_from(OUTERS),
     st.integers(0, 2**32),
 )
-def test_any_order_with_duplicates_gives_one_reference_and_keeps_the_sum(pattern, codec, weights, seed):
+def test_any_order_with_duplicates_gives_one_reference_and_keeps_the_sum(pattern, codec, weights, outer, seed):
     chance = random.Random(seed)
-    group = Group(pattern, codec, weights)
+    group = Group(pattern, codec, weights, outer=outer)
     for number in range(1, 4):
         before = group.total()
         for name in chance.sample(sorted(group.links), len(group.links)):
@@ -114,9 +122,11 @@ def test_any_order_with_duplicates_gives_one_reference_and_keeps_the_sum(pattern
             group.apply(name)
         sections = [link.exchange.section for link in group.links.values()]
         assert all(torch.equal(sections[0].g, other.g) for other in sections)
+        assert all(torch.equal(sections[0].outer, other.outer) for other in sections)
         assert len({other.chain for other in sections}) == 1
         assert all(other.round == number for other in sections)
-        torch.testing.assert_close(group.total(), before, rtol=0, atol=3e-6)
+        assert outer.is_average == (float(group.gained.abs().max()) < 1e-5)
+        torch.testing.assert_close(group.total(), before + group.gained, rtol=0, atol=5e-6)
         for section in sections:
             section.x.add_(torch.randn(NUMEL, generator=torch.Generator().manual_seed(number)) * 0.1)
 

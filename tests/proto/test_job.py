@@ -117,7 +117,12 @@ MISTAKES = [
     ([('"adamw"', '"adamv"')], "did you mean 'adamw'?"),
     ([('"1f1b"', '"interleaved"')], "not yet: 'interleaved'"),
     ([('pattern = "auto"', 'pattern = "gossip"')], "updates.pattern: not yet: 'gossip'"),
-    ([('"average"', '"nesterov:lr=0.7,momentum=0.9"')], "updates.outer: not yet"),
+    ([('"average"', '"nestorov:lr=0.7"')], "updates.outer: 'nestorov:lr=0.7' is not one of average"),
+    ([('"average"', '"adam"')], "updates.outer: 'adam' is not one of average"),
+    (
+        [('"average"', '"nesterov"'), ('mode = "delta"', 'mode = "gradient"')],
+        "updates.outer = 'nesterov': mode gradient has the one optimiser of [train]",
+    ),
     ([("overlap = 1", "overlap = 2")], "updates.overlap = 2 is more than updates.every = 1"),
     ([("overlap = 1", "overlap = 2"), ("every = 1\n", "every = 4\n")], "not yet: updates.overlap = 2"),
     ([('mode = "delta"', 'mode = "gradient"')], "updates.overlap = 1: a step of mode gradient"),

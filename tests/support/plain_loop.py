@@ -8,11 +8,11 @@ from torch.nn import functional
 from farflung.node.models import model_of, skeleton_of
 from farflung.node.optimizers import learning_rate
 from farflung.proto.job import Facts, Job
-from farflung.proto.sampling import Position, sample_ids
+from farflung.proto.sampling import Position, assign, sample_ids
 
 
-def plain_losses(job: Job, facts: Facts, data, steps: int, bf16: bool = False) -> list[float]:
-    """Mean loss of each step of a plain loop over the same samples, from the same initial weights."""
+def plain_model(job: Job, facts: Facts):
+    """The whole model on the initial weights of the job's seed."""
     definition = model_of(job, facts)
     model = skeleton_of(definition.config).to_empty(device="cpu")
     model.tie_weights()
@@ -26,27 +26,74 @@ def plain_losses(job: Job, facts: Facts, data, steps: int, bf16: bool = False) -
             if hasattr(module, "original_inv_freq"):
                 module.original_inv_freq = made.inv_freq
     model.train()
-    train = job.train
-    if train.optimizer == "adamw":
-        decayed = [p for p in model.parameters() if p.ndim >= 2]
-        others = [p for p in model.parameters() if p.ndim < 2]
-        groups = [{"params": decayed, "weight_decay": train.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        optimizer = torch.optim.AdamW(groups, betas=tuple(train.betas), eps=train.eps)
-    else:
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=train.momentum)
+    return model
+
+
+def plain_optimizer(model, train) -> torch.optim.Optimizer:
+    """torch's own, as the job says."""
+    if train.optimizer == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=1.0, momentum=train.momentum)
+    decayed = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": train.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, betas=tuple(train.betas), eps=train.eps)
+
+
+def plain_step(model, optimizer, train, rate: float, tokens, targets, bf16: bool = False) -> float:
+    """One step of one model on these samples; their mean loss before it."""
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        logits = model(input_ids=tokens, use_cache=False).logits
+    loss = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+    loss.backward()
+    if train.clip:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), train.clip)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    return float(loss.detach())
+
+
+def plain_losses(job: Job, facts: Facts, data, steps: int, bf16: bool = False) -> list[float]:
+    """Mean loss of each step of a plain loop over the same samples, from the same initial weights."""
+    model, train = plain_model(job, facts), job.train
+    optimizer = plain_optimizer(model, train)
     losses = []
     for step in range(1, steps + 1):
         positions = Position().positions(step, train.batch)
         tokens, targets = data.batch(sample_ids(positions, job.run.seed, facts.samples))
-        optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-            logits = model(input_ids=tokens, use_cache=False).logits
-        loss = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
-        loss.backward()
-        if train.clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), train.clip)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(train, step, facts.steps)
-        optimizer.step()
-        losses.append(float(loss.detach()))
+        losses.append(
+            plain_step(model, optimizer, train, learning_rate(train, step, facts.steps), tokens, targets, bf16)
+        )
+    return losses
+
+
+def plain_local_losses(job: Job, facts: Facts, data, steps: int, microbatches: tuple[int, ...]) -> list[float]:
+    """The same for local steps: a model and an optimiser for each pipeline, and every ``updates.every`` steps torch's
+    SGD moves the common weights by the weighted mean of what the models went away from them."""
+    train, outer = job.train, job.updates.outer_optimizer
+    common = plain_model(job, facts)
+    models = [plain_model(job, facts) for _ in microbatches]
+    optimizers = [plain_optimizer(model, train) for model in models]
+    mover = torch.optim.SGD(common.parameters(), lr=outer.rate, momentum=outer.momentum, nesterov=outer.nesterov)
+    losses = []
+    for step in range(1, steps + 1):
+        samples = sample_ids(Position().positions(step, train.batch), job.run.seed, facts.samples)
+        total = 0.0
+        for model, optimizer, share in zip(
+            models, optimizers, assign(samples, microbatches, train.microbatch), strict=True
+        ):
+            tokens, targets = data.batch([samples[index] for index in share])
+            rate = learning_rate(train, step, facts.steps)
+            total += plain_step(model, optimizer, train, rate, tokens, targets) * len(share)
+        losses.append(total / train.batch)
+        if step % job.updates.every == 0 or step == steps:
+            with torch.no_grad():
+                for moved, *local in zip(common.parameters(), *(m.parameters() for m in models), strict=True):
+                    mean = sum(p * (n / sum(microbatches)) for p, n in zip(local, microbatches, strict=True))
+                    moved.grad = moved - mean
+                mover.step()
+                for model in models:
+                    for parameter, moved in zip(model.parameters(), common.parameters(), strict=True):
+                        parameter.copy_(moved)
     return losses

@@ -1,0 +1,143 @@
+"""Outer optimisers of delta mode: the plain loop with torch's own SGD, one reference everywhere, nothing lost."""
+
+import json
+
+import pytest
+import torch
+from plain_loop import plain_local_losses
+from windows import Windows, facts_of, wait_until
+
+from farflung.node.exchange import outer_step
+from farflung.node.loopback import Hub
+from farflung.proto import control_pb2
+from farflung.proto.job import Job
+from farflung.proto.outer import Outer, parse_outer
+from farflung.scheduler import Plan
+
+STEPS = 16
+TWO_BY_TWO = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 1), (2, 3)), microbatches=(4, 2))
+ONE = Plan(pipelines=(("a", "b"),), stages=((0, 1), (2, 3)), microbatches=(6,))
+WHOLE = Plan(pipelines=(("a",),), stages=((0, 3),), microbatches=(6,))
+NESTEROV = "nesterov:lr=0.7,momentum=0.9"
+
+
+def job_of(outer: str, every: int = 4, overlap: int = 0, checkpoint: int = 0, tie: bool = True, **updates) -> Job:
+    return Job.model_validate(
+        {
+            "run": {"name": "outer", "seed": 3, "steps": STEPS},
+            "model": {"family": "gpt2", "layers": 2, "width": 16, "heads": 2, "context": 8, "tie": tie},
+            "data": {"text": ["none.txt"]},
+            "train": {"batch": 12, "microbatch": 2, "learning_rate": 3e-3, "eval_every": 0},
+            "updates": {"mode": "delta", "block": 256, "outer": outer, "every": every, "overlap": overlap, **updates},
+            "checkpoint": {"every": checkpoint},
+        }
+    )
+
+
+def start(job: Job, plan: Plan, artifacts=None, **view) -> tuple[Hub, Windows]:
+    facts = facts_of(samples=90, validation=10, context=8, vocabulary=17, steps=STEPS)
+    data = Windows(facts)
+    hub = Hub(job, facts, artifacts)
+    for name in plan.nodes:
+        hub.start(name, data)
+    hub.begin(plan, plan.nodes, **(view or {"checkpoint": 0}))
+    return hub, data
+
+
+@pytest.mark.parametrize(
+    ("plan", "outer"),
+    [(TWO_BY_TWO, NESTEROV), (TWO_BY_TWO, "sgd:lr=0.8,momentum=0.5"), (TWO_BY_TWO, "average"), (WHOLE, NESTEROV)],
+)
+def test_equal_to_local_steps_and_torchs_sgd(plan, outer):
+    job = job_of(outer, tie=False)
+    hub, data = start(job, plan)
+    outcome = hub.finish(plan.nodes)
+    wanted = plain_local_losses(job, hub.facts, data, STEPS, plan.microbatches)
+    assert [outcome.losses[step] for step in range(1, STEPS + 1)] == pytest.approx(wanted, abs=1e-4)
+    assert wanted[-1] < wanted[0] - 0.05
+    assert not hub.errors
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
+def test_a_step_is_that_of_torchs_sgd():
+    for outer in (Outer(0.7, 0.9, True), Outer(0.5, 0.9), Outer(0.5), Outer()):
+        weight = torch.nn.Parameter(torch.randn(50))
+        ours, momentum = weight.detach().clone(), torch.zeros(50) if outer.momentum else None
+        mover = torch.optim.SGD([weight], lr=outer.rate, momentum=outer.momentum, nesterov=outer.nesterov)
+        for _ in range(4):
+            update = torch.randn(50)
+            weight.grad = -update
+            mover.step()
+            ours += outer_step(outer, update.clone(), momentum)
+        torch.testing.assert_close(ours, weight.detach(), rtol=0, atol=1e-5)
+
+
+def test_a_joiner_and_a_view_change_keep_the_momentum():
+    job = job_of(NESTEROV, every=2, overlap=1, codec="int8")
+    hub, _ = start(job, ONE)
+    data = Windows(hub.facts)
+    wait_until(lambda: hub.trainers["a"].step >= 4)
+    for name in "cd":
+        hub.start(name, data)
+    hub.change(TWO_BY_TWO, ["a", "b"], ["c", "d"])
+    wait_until(lambda: hub.trainers["a"].step >= 9)
+    hub.kill("d")
+    hub.change(ONE, ["a", "b", "c"])
+    outcome = hub.finish(["a", "b"])
+    assert not hub.errors
+    assert outcome.losses[STEPS] < outcome.losses[1]
+    for trainer in (hub.trainers["a"], hub.trainers["b"]):
+        for section in trainer.state.sections.values():
+            assert bool(section.outer.abs().sum() > 0)
+    # What the joiners took over when they came (the hub refuses a view that begins with different content).
+    assert outcome.views == 3
+
+
+def test_a_checkpoint_has_the_momentum():
+    job = job_of(NESTEROV, every=4, checkpoint=8)
+    hub, _ = start(job, TWO_BY_TWO)
+    whole = hub.finish(TWO_BY_TWO.nodes)
+    shards = {file: content for (step, file), content in hub.shards.items() if step == 8}
+    meta = shards["stage-0.safetensors"][1]
+    artifacts = {f"checkpoint/8/{file}": content for file, (content, _) in shards.items()}
+    artifacts["checkpoint/8/manifest.json"] = json.dumps({**meta, "files": {file: {} for file in shards}}).encode()
+    assert meta["redo"] == []
+    again, _ = start(
+        job,
+        TWO_BY_TWO,
+        artifacts,
+        checkpoint=8,
+        step=8,
+        cursor=meta["cursor"],
+        sections=[control_pb2.SectionState(section=name, round=round) for name, round in meta["rounds"].items()],
+    )
+    rest = again.finish(TWO_BY_TWO.nodes)
+    # The first step has the very weights of the other run; moments of the local optimisers may be a peer's.
+    assert rest.losses[9] == pytest.approx(whole.losses[9], abs=1e-6)
+    for one, other in zip(hub.trainers.values(), again.trainers.values(), strict=True):
+        for name, section in one.state.sections.items():
+            match = torch.nn.functional.cosine_similarity(section.outer, other.state.sections[name].outer, dim=0)
+            assert float(match) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("nestorov:lr=0.7", "did you mean 'nesterov'"),
+        ("adam", "is not one of average"),
+        ("sgd:lr=x", "is no number"),
+        ("sgd:rate=1", "is not lr=NUMBER or momentum=NUMBER"),
+        ("sgd:lr=0", "lr must be above 0"),
+        ("nesterov:momentum=1", "momentum must be above 0 and below 1"),
+        ("average:lr=1", "average has no keys"),
+    ],
+)
+def test_outer_optimisers_that_mean_nothing(text, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        parse_outer(text)
+
+
+def test_outer_optimisers_in_words():
+    assert parse_outer("nesterov") == Outer(1.0, 0.9, True)
+    assert parse_outer("sgd:lr=0.5") == Outer(0.5)
+    assert parse_outer("average").is_average and parse_outer("sgd").is_average
