@@ -8,11 +8,10 @@ training windows in order, then the validation windows: a matrix of rows, so tha
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from ..proto.errors import JobError
 from ..proto.job import Job
 from ..proto.jobfile import pretrained_config
 from ..proto.sampling import permutation
+from .documents import documents, token_arrays
 from .tokenizer import Tokenizer
 
 VALIDATION_KEY = 0x76616C6964
@@ -63,13 +63,32 @@ def model_sizes(job: Job, tokenizer: Tokenizer | None) -> tuple[int, int]:
 
 
 def tokenise(job: Job, tokenizer: Tokenizer, context: int, folder: Path) -> TokenFile:
-    """Read the job's text, tokenise it, write FOLDER/<sha256>. JobError: no text, or too little for one sample."""
+    """Read the job's text, tokenise it, write FOLDER/<sha256>. JobError: no text, or too little for one sample.
+
+    Both passes stream: the tokens wait in a file beside the one that they end in, never in memory.
+    """
     dtype = token_dtype(tokenizer.vocabulary)
-    pieces = [np.asarray(tokens, dtype=dtype) for tokens in tokenizer.encode(_documents(job))]
-    tokens = np.concatenate(pieces) if pieces else np.zeros(0, dtype=dtype)
-    names = ", ".join(job.data.text or job.data.jsonl or [])
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".tokens-") as spool:
+        for piece in _token_arrays(job, tokenizer):
+            spool.write(np.asarray(piece, dtype=dtype).data)
+        spool.flush()
+        size = spool.tell() // np.dtype(dtype).itemsize
+        tokens = np.memmap(spool.name, dtype, mode="r", shape=(size,)) if size else np.zeros(0, dtype)
+        return _cut(job, tokens, dtype, context, folder)
+
+
+def _token_arrays(job: Job, tokenizer: Tokenizer) -> Iterator[npt.NDArray[Any]]:
+    if job.data.tokens is not None:
+        return token_arrays(job.data, tokenizer.vocabulary)
+    return tokenizer.encode(documents(job.data))
+
+
+def _cut(job: Job, tokens: npt.NDArray[Any], dtype: str, context: int, folder: Path) -> TokenFile:
+    kind, patterns = job.data.source()
+    names = ", ".join(patterns)
     if tokens.size == 0:
-        raise JobError(f"the text is empty: {names}", "data.text or data.jsonl must name files with text in them")
+        raise JobError(f"the text is empty: {names}", f"data.{kind} must name files with text in them")
     windows = (tokens.size - 1) // context
     if windows < 1:
         need = f"one sample of model.context = {context} needs {context + 1}"
@@ -81,7 +100,6 @@ def tokenise(job: Job, tokenizer: Tokenizer, context: int, folder: Path) -> Toke
         raise JobError(f"data.validation = {job.data.validation} leaves no training sample of {windows}", "lower it")
     rows = np.lib.stride_tricks.sliding_window_view(tokens, context + 1)[::context][:windows]
     order = np.concatenate([kept, held])
-    folder.mkdir(parents=True, exist_ok=True)
     path, digest = _write(folder, (rows[order[at : at + _ROWS]] for at in range(0, len(order), _ROWS)))
     return TokenFile(path, digest, dtype, context, int(kept.size), int(held.size))
 
@@ -114,39 +132,3 @@ def _write(folder: Path, blocks: Iterator[npt.NDArray[Any]]) -> tuple[Path, str]
     path = folder / hasher.hexdigest()
     unfinished.replace(path)
     return path, hasher.hexdigest()
-
-
-def _documents(job: Job) -> Iterator[str]:
-    """The texts of the job, files in the order of their patterns, then of their names."""
-    data = job.data
-    for pattern in data.text or data.jsonl or []:
-        found = sorted(glob(pattern, recursive=True))
-        if not found:
-            raise JobError(f"data: there is no file {pattern}")
-        for name in found:
-            path = Path(name)
-            if path.is_dir():
-                continue
-            try:
-                text = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise JobError(f"data: cannot read {name}: {error}", "text must be UTF-8") from None
-            if data.text:
-                yield text
-            else:
-                yield from _jsonl(name, text, data.field)
-
-
-def _jsonl(name: str, text: str, field: str) -> Iterator[str]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            item = json.loads(line)
-        except ValueError as error:
-            raise JobError(f"{name}:{number}: not JSON: {error}", "data.jsonl wants one object a line") from None
-        value = item.get(field) if isinstance(item, dict) else None
-        if not isinstance(value, str):
-            keys = ", ".join(item) if isinstance(item, dict) else "no object"
-            raise JobError(f"{name}:{number}: no text under {field!r}; it has: {keys}", "set data.field to one of them")
-        yield value

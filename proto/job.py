@@ -100,17 +100,30 @@ class Model(Table):
 
 
 class Data(Table):
-    """``[data]``: exactly one of ``text``, ``jsonl`` and ``build``."""
+    """``[data]``: exactly one of ``text``, ``jsonl``, ``parquet``, ``webdataset``, ``tokens`` and ``build``."""
 
     text: Files | None = Field(default=None, description='file names or patterns, ["data/*.txt"]')
     jsonl: Files | None = Field(default=None, description='file names or patterns, ["data/*.jsonl"]')
-    field: str = Field(default="text", min_length=1, description="the key of a jsonl line that holds its text")
+    parquet: Files | None = Field(default=None, description='file names or patterns, ["data/*.parquet"]')
+    webdataset: Files | None = Field(default=None, description='shards with *.txt or *.json in them, ["shards/*.tar"]')
+    tokens: Files | None = Field(default=None, description='uint16 tokens of the tokenizer, as nanoGPT has, ["*.bin"]')
+    field: str = Field(default="text", min_length=1, description="the jsonl key or parquet column that holds the text")
     build: Code | None = Field(default=None, description='"package.module:function"')
     tokenizer: str = Field(default="bytes", min_length=1, description='"bytes", or a folder that AutoTokenizer loads')
     validation: float = Field(default=0.05, ge=0, lt=1, description="the part held out, a number from 0 to less than 1")
     where: Annotated[Literal["coordinator"], _choice("coordinator", later=("node",))] = Field(
         default="coordinator", description='"coordinator"'
     )
+
+    def sources(self) -> dict[str, list[str]]:
+        """The keys that name files, and their patterns."""
+        given = {name: getattr(self, name) for name in ("text", "jsonl", "parquet", "webdataset", "tokens")}
+        return {name: patterns for name, patterns in given.items() if patterns is not None}
+
+    def source(self) -> tuple[str, list[str]]:
+        """The one key that names files, and its patterns (not for ``build``)."""
+        ((name, patterns),) = self.sources().items()
+        return name, patterns
 
 
 class Train(Table):

@@ -189,10 +189,9 @@ def _resolved(job: Job, path: Path) -> Job:
     folder = path.resolve().parent
 
     def absolute(text: str) -> str:
-        return str(folder / Path(text).expanduser())
+        return text if "://" in text else str(folder / Path(text).expanduser())
 
-    data = {"text": job.data.text and [absolute(text) for text in job.data.text]}
-    data["jsonl"] = job.data.jsonl and [absolute(text) for text in job.data.jsonl]
+    data = {name: [absolute(pattern) for pattern in patterns] for name, patterns in job.data.sources().items()}
     tokenizer = job.data.tokenizer if job.data.tokenizer == "bytes" else absolute(job.data.tokenizer)
     pretrained = job.model.pretrained and absolute(job.model.pretrained)
     return job.model_copy(
@@ -295,17 +294,18 @@ def block_count(job: Job) -> int | None:
 
 def _data_mistakes(job: Job) -> Iterator[Mistake]:
     data = job.data
-    given = [name for name in ("text", "jsonl", "build") if getattr(data, name) is not None]
+    given = [*data.sources(), *(["build"] if data.build else [])]
     if len(given) != 1:
-        have = f"both {' and '.join(given)}" if given else "none of them"
-        yield ("data",), f"[data] needs exactly one of text, jsonl, build; it has {have}"
+        have = " and ".join(given) or "none of them"
+        allowed = "text, jsonl, parquet, webdataset, tokens, build"
+        yield ("data",), f"[data] needs exactly one of {allowed}; it has {have}"
         return
     if data.build:
         if not job.model.build:
             yield ("data", "build"), "data.build goes with model.build; a language model needs data.text or data.jsonl"
     else:
-        for pattern in getattr(data, given[0]):
-            if not glob(pattern, recursive=True):
+        for pattern in data.source()[1]:
+            if "://" not in pattern and not glob(pattern, recursive=True):
                 yield ("data", given[0]), f"data.{given[0]}: there is no file {pattern}"
         if job.model.build and job.model.context is None:
             yield ("model",), "model.context is missing: text for model.build is cut into samples of that many tokens"

@@ -1,10 +1,13 @@
 """Tokenising once: samples, the fixed validation part, clear errors; and no torch anywhere."""
 
 import hashlib
+import io
 import json
 import subprocess
 import sys
+import tarfile
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -55,6 +58,70 @@ def test_jsonl(tmp_path):
     path.write_text('{"text": "a"}\n{"text": ')
     with pytest.raises(JobError, match=r"x.jsonl:2: not JSON"):
         data.tokenise(job(jsonl=[str(path)]), load_tokenizer("bytes"), 8, tmp_path / "a")
+
+
+def made_of(tmp_path, **keys):
+    """The tokens of a whole job, as text, in the order of its windows."""
+    made = data.tokenise(job(validation=0.0, **keys), load_tokenizer("bytes"), 8, tmp_path / "tokens")
+    return np.frombuffer(made.path.read_bytes(), np.uint8).reshape(-1, 9)[:, :8].tobytes().decode()
+
+
+TEXTS = [f"document number {number}, the end" for number in range(30)]
+JOINED = "".join(text + "\n" for text in TEXTS)
+
+
+def test_parquet(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    path = str(tmp_path / "x.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"body": TEXTS, "n": list(range(30))}), path, row_group_size=7)
+    assert JOINED.startswith(made_of(tmp_path, parquet=[path], field="body"))
+    with pytest.raises(JobError, match="no column 'text'; it has: body, n"):
+        made_of(tmp_path, parquet=[path])
+    with pytest.raises(JobError, match="holds int, not text"):
+        made_of(tmp_path, parquet=[path], field="n")
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(JobError, match=r"x.parquet: not parquet"):
+        made_of(tmp_path, parquet=[path])
+
+
+def test_webdataset(tmp_path):
+    for shard in range(3):
+        with tarfile.open(tmp_path / f"{shard}.tar", "w") as file:
+            for number, text in enumerate(TEXTS[shard * 10 : shard * 10 + 10]):
+                kind, content = ("txt", text) if number % 2 else ("json", json.dumps({"text": text}))
+                for suffix, raw in ((kind, content.encode()), ("jpg", b"\xff\xd8")):
+                    member = tarfile.TarInfo(f"{shard}-{number}.{suffix}")
+                    member.size = len(raw)
+                    file.addfile(member, io.BytesIO(raw))
+    assert JOINED.startswith(made_of(tmp_path, webdataset=[str(tmp_path / "*.tar")]))
+    (tmp_path / "1.tar").write_bytes(b"no tar at all" * 100)
+    with pytest.raises(JobError, match=r"1.tar: not a tar file"):
+        made_of(tmp_path, webdataset=[str(tmp_path / "*.tar")])
+
+
+def test_token_files(tmp_path):
+    path = tmp_path / "train.bin"
+    tokens = np.frombuffer(JOINED.encode(), np.uint8).astype("<u2")
+    path.write_bytes(tokens.tobytes())
+    assert JOINED.startswith(made_of(tmp_path, tokens=[str(path)]))
+    path.write_bytes(tokens.tobytes()[:-1])
+    with pytest.raises(JobError, match="ends in half a token"):
+        made_of(tmp_path, tokens=[str(path)])
+    path.write_bytes(np.append(tokens, np.uint16(256)).astype("<u2").tobytes())
+    with pytest.raises(JobError, match="has the token 256"):
+        made_of(tmp_path, tokens=[str(path)])
+
+
+def test_files_anywhere_fsspec_reaches(tmp_path):
+    with fsspec.open("memory://corpus/a.jsonl", "w") as file:
+        file.write("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    assert JOINED.startswith(made_of(tmp_path, jsonl=["memory://corpus/*.jsonl"]))
+    with pytest.raises(JobError, match="there is no file memory://other"):
+        made_of(tmp_path, jsonl=["memory://other/*.jsonl"])
+    with pytest.raises(JobError, match="nowhere://x"):
+        made_of(tmp_path, jsonl=["nowhere://x"])
 
 
 def test_bad_texts(tmp_path):

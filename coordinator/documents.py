@@ -1,0 +1,145 @@
+"""The documents of a job, one after the other: text, jsonl, parquet, WebDataset shards, and files of tokens.
+
+Every pattern may name any place that fsspec knows (``s3://bucket/*.jsonl``); a plain path is a local file. A file is
+read as a stream, so that memory holds one document, or one file of plain text, and never the corpus.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO
+
+import fsspec
+import numpy as np
+import numpy.typing as npt
+
+from ..proto.errors import JobError
+from ..proto.job import Data
+
+_TOKENS_AT_ONCE = 1 << 22
+
+
+def documents(data: Data) -> Iterator[str]:
+    """The texts of ``[data]``, files in the order of their patterns, then of their names. JobError names the file."""
+    kind, patterns = data.source()
+    read = _READERS[kind]
+    for name in _names(kind, patterns):
+        with _opened(name) as file:
+            yield from read(name, file, data.field)
+
+
+def token_arrays(data: Data, vocabulary: int) -> Iterator[npt.NDArray[np.uint16]]:
+    """The tokens of ``data.tokens``: files of little-endian uint16, as nanoGPT's prepare.py writes them.
+
+    JobError: half a token, or one that the tokenizer does not have.
+    """
+    for name in _names("tokens", data.tokens or []):
+        with _opened(name) as file:
+            while raw := file.read(2 * _TOKENS_AT_ONCE):
+                if len(raw) % 2:
+                    raise JobError(f"data: {name} ends in half a token", "data.tokens wants uint16, two bytes a token")
+                tokens = np.frombuffer(raw, "<u2")
+                if int(tokens.max()) >= vocabulary:
+                    raise JobError(
+                        f"data: {name} has the token {int(tokens.max())}, but data.tokenizer has only {vocabulary}",
+                        "set data.tokenizer to the folder that the tokens were made with",
+                    )
+                yield tokens
+
+
+def _names(kind: str, patterns: Iterable[str]) -> Iterator[str]:
+    """Full names of the files, each pattern's sorted. JobError: a pattern of no file, a place that cannot be asked."""
+    for pattern in patterns:
+        try:
+            system, path = fsspec.url_to_fs(pattern)
+            found = system.glob(path, detail=True)
+        except ImportError as error:
+            raise JobError(f"data.{kind}: {pattern}: {error}", "install the package that it names") from None
+        except (OSError, ValueError) as error:
+            raise JobError(f"data.{kind}: {pattern}: {error}") from None
+        names = sorted(name for name, entry in found.items() if entry["type"] != "directory")
+        if not names:
+            raise JobError(f"data.{kind}: there is no file {pattern}")
+        yield from map(system.unstrip_protocol, names) if "://" in pattern else names
+
+
+@contextlib.contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    try:
+        with fsspec.open(name, "rb") as file:
+            yield file
+    except UnicodeDecodeError as error:
+        raise JobError(f"data: cannot read {name}: {error}", "text must be UTF-8") from None
+    except OSError as error:
+        raise JobError(f"data: cannot read {name}: {error}") from None
+
+
+def _text(_: str, file: BinaryIO, __: str) -> Iterator[str]:
+    yield io.TextIOWrapper(io.BytesIO(file.read()), encoding="utf-8").read()  # any line ending is \n
+
+
+def _jsonl(name: str, file: BinaryIO, field: str) -> Iterator[str]:
+    for number, line in enumerate(file, 1):
+        if line.strip():
+            yield _field(f"{name}:{number}", line, field)
+
+
+def _field(where: str, line: str | bytes, field: str) -> str:
+    try:
+        item = json.loads(line)
+    except ValueError as error:
+        raise JobError(f"{where}: not JSON: {error}", "one JSON object is wanted here") from None
+    value = item.get(field) if isinstance(item, dict) else None
+    if not isinstance(value, str):
+        keys = ", ".join(item) if isinstance(item, dict) else "no object"
+        raise JobError(f"{where}: no text under {field!r}; it has: {keys}", "set data.field to one of them")
+    return value
+
+
+def _parquet(name: str, file: BinaryIO, field: str) -> Iterator[str]:
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise JobError("data.parquet needs the package pyarrow", "pip install 'farflung[parquet]'") from None
+    try:
+        table = ParquetFile(file)
+        columns = table.schema_arrow.names
+        if field not in columns:
+            keys = ", ".join(columns)
+            raise JobError(f"{name}: no column {field!r}; it has: {keys}", "set data.field to one of them")
+        for batch in table.iter_batches(columns=[field], batch_size=1024):
+            for value in batch.column(0).to_pylist():
+                if not isinstance(value, str):
+                    raise JobError(f"{name}: column {field!r} holds {type(value).__name__}, not text", "name another")
+                yield value
+    except ArrowInvalid as error:
+        raise JobError(f"{name}: not parquet: {error}") from None
+
+
+def _webdataset(name: str, file: BinaryIO, field: str) -> Iterator[str]:
+    """The members ``*.txt``, and the texts under ``field`` in the members ``*.json``; others belong to other fields."""
+    try:
+        with tarfile.open(fileobj=file, mode="r|*") as shard:
+            for member in shard:
+                kind = PurePosixPath(member.name).suffix
+                content = shard.extractfile(member) if member.isfile() and kind in (".txt", ".json") else None
+                if content is None:
+                    continue
+                raw = content.read()
+                yield raw.decode() if kind == ".txt" else _field(f"{name}: {member.name}", raw, field)
+    except tarfile.TarError as error:
+        raise JobError(f"{name}: not a tar file: {error}", "data.webdataset wants shards as *.tar") from None
+
+
+_READERS: dict[str, Callable[[str, Any, str], Iterator[str]]] = {
+    "text": _text,
+    "jsonl": _jsonl,
+    "parquet": _parquet,
+    "webdataset": _webdataset,
+}
