@@ -7,10 +7,12 @@ training windows in order, then the validation windows: a matrix of rows, so tha
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,40 +70,52 @@ def tokenise(job: Job, tokenizer: Tokenizer, context: int, folder: Path) -> Toke
     Both passes stream: the tokens wait in a file beside the one that they end in, never in memory.
     """
     dtype = token_dtype(tokenizer.vocabulary)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".tokens-") as spool:
-        for piece in _token_arrays(job, tokenizer):
-            spool.write(np.asarray(piece, dtype=dtype).data)
-        spool.flush()
-        size = spool.tell() // np.dtype(dtype).itemsize
-        tokens = np.memmap(spool.name, dtype, mode="r", shape=(size,)) if size else np.zeros(0, dtype)
-        return _cut(job, tokens, dtype, context, folder)
-
-
-def _token_arrays(job: Job, tokenizer: Tokenizer) -> Iterator[npt.NDArray[Any]]:
-    if job.data.tokens is not None:
-        return token_arrays(job.data, tokenizer.vocabulary)
-    return tokenizer.encode(documents(job.data))
-
-
-def _cut(job: Job, tokens: npt.NDArray[Any], dtype: str, context: int, folder: Path) -> TokenFile:
     kind, patterns = job.data.source()
-    names = ", ".join(patterns)
-    if tokens.size == 0:
-        raise JobError(f"the text is empty: {names}", f"data.{kind} must name files with text in them")
-    windows = (tokens.size - 1) // context
-    if windows < 1:
-        need = f"one sample of model.context = {context} needs {context + 1}"
-        raise JobError(
-            f"the text is too short: {tokens.size} tokens in {names}; {need}", "add text or lower the context"
-        )
-    held, kept = split(windows, job.data.validation)
-    if kept.size == 0:
-        raise JobError(f"data.validation = {job.data.validation} leaves no training sample of {windows}", "lower it")
-    rows = np.lib.stride_tricks.sliding_window_view(tokens, context + 1)[::context][:windows]
-    order = np.concatenate([kept, held])
-    path, digest = _write(folder, (rows[order[at : at + _ROWS]] for at in range(0, len(order), _ROWS)))
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as files:
+
+        def windows(names: Sequence[str]) -> npt.NDArray[Any]:
+            spool = files.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".tokens-"))
+            for piece in _token_arrays(kind, names, job.data.field, tokenizer):
+                spool.write(np.asarray(piece, dtype=dtype).data)
+            spool.flush()
+            return _windows(Path(spool.name), dtype, context, kind, ", ".join(names))
+
+        parts = [windows(patterns)]
+        if job.data.held_out():
+            parts.append(windows(job.data.held_out()))
+            kept, held = np.arange(len(parts[0])), np.arange(len(parts[1]))
+        else:
+            assert isinstance(job.data.validation, float)
+            held, kept = split(len(parts[0]), job.data.validation)
+        if kept.size == 0:
+            count = len(parts[0])
+            raise JobError(f"data.validation = {job.data.validation} leaves no training sample of {count}", "lower it")
+        path, digest = _write(folder, itertools.chain(_rows(parts[0], kept), _rows(parts[-1], held)))
     return TokenFile(path, digest, dtype, context, int(kept.size), int(held.size))
+
+
+def _token_arrays(kind: str, patterns: Sequence[str], field: str, tokenizer: Tokenizer) -> Iterator[npt.NDArray[Any]]:
+    if kind == "tokens":
+        return token_arrays(patterns, tokenizer.vocabulary)
+    return tokenizer.encode(documents(kind, patterns, field))
+
+
+def _windows(spool: Path, dtype: str, context: int, kind: str, names: str) -> npt.NDArray[Any]:
+    """The windows of a file of tokens, a view [windows, context + 1] of the file. JobError: too few tokens for one."""
+    size = spool.stat().st_size // np.dtype(dtype).itemsize
+    if size == 0:
+        raise JobError(f"the text is empty: {names}", f"data.{kind} must name files with text in them")
+    count = (size - 1) // context
+    if count < 1:
+        need = f"one sample of model.context = {context} needs {context + 1}"
+        raise JobError(f"the text is too short: {size} tokens in {names}; {need}", "add text or lower the context")
+    tokens = np.memmap(spool, dtype, mode="r", shape=(size,))
+    return np.lib.stride_tricks.sliding_window_view(tokens, context + 1)[::context][:count]
+
+
+def _rows(windows: npt.NDArray[Any], order: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[Any]]:
+    return (windows[order[at : at + _ROWS]] for at in range(0, len(order), _ROWS))
 
 
 def token_dtype(vocabulary: int) -> str:

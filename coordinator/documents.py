@@ -19,37 +19,52 @@ import numpy as np
 import numpy.typing as npt
 
 from ..proto.errors import JobError
-from ..proto.job import Data
 
 _TOKENS_AT_ONCE = 1 << 22
 
 
-def documents(data: Data) -> Iterator[str]:
-    """The texts of ``[data]``, files in the order of their patterns, then of their names. JobError names the file."""
-    kind, patterns = data.source()
+def documents(kind: str, patterns: Iterable[str], field: str) -> Iterator[str]:
+    """The texts of files of a ``kind`` (a key of ``[data]``), in the order of the patterns, then of the names.
+
+    JobError names the file that can't be read, and what it should have been.
+    """
     read = _READERS[kind]
     for name in _names(kind, patterns):
         with _opened(name) as file:
-            yield from read(name, file, data.field)
+            yield from read(name, file, field)
 
 
-def token_arrays(data: Data, vocabulary: int) -> Iterator[npt.NDArray[np.uint16]]:
-    """The tokens of ``data.tokens``: files of little-endian uint16, as nanoGPT's prepare.py writes them.
+def token_arrays(patterns: Iterable[str], vocabulary: int) -> Iterator[npt.NDArray[Any]]:
+    """The tokens of ``data.tokens``: files of little-endian uint16, as nanoGPT's prepare.py writes them, or *.npy.
 
-    JobError: half a token, or one that the tokenizer does not have.
+    JobError: half a token, one that the tokenizer does not have, or an array of something else.
     """
-    for name in _names("tokens", data.tokens or []):
+    for name in _names("tokens", patterns):
         with _opened(name) as file:
-            while raw := file.read(2 * _TOKENS_AT_ONCE):
-                if len(raw) % 2:
-                    raise JobError(f"data: {name} ends in half a token", "data.tokens wants uint16, two bytes a token")
-                tokens = np.frombuffer(raw, "<u2")
+            dtype = _dtype(name, file) if name.endswith(".npy") else np.dtype("<u2")
+            while raw := file.read(dtype.itemsize * _TOKENS_AT_ONCE):
+                if len(raw) % dtype.itemsize:
+                    raise JobError(f"data: {name} ends in half a token", f"a token has {dtype.itemsize} bytes there")
+                tokens = np.frombuffer(raw, dtype)
                 if int(tokens.max()) >= vocabulary:
                     raise JobError(
                         f"data: {name} has the token {int(tokens.max())}, but data.tokenizer has only {vocabulary}",
                         "set data.tokenizer to the folder that the tokens were made with",
                     )
                 yield tokens
+
+
+def _dtype(name: str, file: BinaryIO) -> np.dtype[Any]:
+    """Reads the header of a .npy file; its values are next. Nothing is ever unpickled: such arrays are refused."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    except ValueError as error:
+        raise JobError(f"data: {name}: {error}") from None
+    if len(shape) != 1 or dtype.kind != "u":
+        raise JobError(f"data: {name} holds {dtype} {shape}", "data.tokens wants one row of uint16 or uint32")
+    return dtype
 
 
 def _names(kind: str, patterns: Iterable[str]) -> Iterator[str]:

@@ -110,7 +110,9 @@ class Data(Table):
     field: str = Field(default="text", min_length=1, description="the jsonl key or parquet column that holds the text")
     build: Code | None = Field(default=None, description='"package.module:function"')
     tokenizer: str = Field(default="bytes", min_length=1, description='"bytes", or a folder that AutoTokenizer loads')
-    validation: float = Field(default=0.05, ge=0, lt=1, description="the part held out, a number from 0 to less than 1")
+    validation: Annotated[float, Field(ge=0, lt=1)] | Files = Field(
+        default=0.05, description="the part held out, a number from 0 to less than 1; or files of the same kind"
+    )
     where: Annotated[Literal["coordinator"], _choice("coordinator", later=("node",))] = Field(
         default="coordinator", description='"coordinator"'
     )
@@ -119,6 +121,10 @@ class Data(Table):
         """The keys that name files, and their patterns."""
         given = {name: getattr(self, name) for name in ("text", "jsonl", "parquet", "webdataset", "tokens")}
         return {name: patterns for name, patterns in given.items() if patterns is not None}
+
+    def held_out(self) -> list[str]:
+        """The patterns of ``validation``; none where it is a part of the training files."""
+        return self.validation if isinstance(self.validation, list) else []
 
     def source(self) -> tuple[str, list[str]]:
         """The one key that names files, and its patterns (not for ``build``)."""

@@ -130,10 +130,13 @@ def _job_error(path: Path, lines: dict[Key, int], mistakes: list[Mistake]) -> Jo
 
 
 def _schema_mistakes(error: ValidationError, raw: dict[str, Any]) -> Iterator[Mistake]:
+    told: set[Key] = set()
     for item in error.errors():
         parts = [str(part) for part in item["loc"] if isinstance(part, str)]
         key = tuple(parts[:2])
-        yield key, _schema_sentence(key, item, raw)
+        if key not in told:  # a value that may be of two kinds is wrong for each of them
+            told.add(key)
+            yield key, _schema_sentence(key, item, raw)
 
 
 def _schema_sentence(key: Key, item: Any, raw: dict[str, Any]) -> str:
@@ -191,7 +194,8 @@ def _resolved(job: Job, path: Path) -> Job:
     def absolute(text: str) -> str:
         return text if "://" in text else str(folder / Path(text).expanduser())
 
-    data = {name: [absolute(pattern) for pattern in patterns] for name, patterns in job.data.sources().items()}
+    patterns = {**job.data.sources(), **({"validation": job.data.held_out()} if job.data.held_out() else {})}
+    data = {name: [absolute(pattern) for pattern in some] for name, some in patterns.items()}
     tokenizer = job.data.tokenizer if job.data.tokenizer == "bytes" else absolute(job.data.tokenizer)
     pretrained = job.model.pretrained and absolute(job.model.pretrained)
     return job.model_copy(
@@ -304,9 +308,10 @@ def _data_mistakes(job: Job) -> Iterator[Mistake]:
         if not job.model.build:
             yield ("data", "build"), "data.build goes with model.build; a language model needs data.text or data.jsonl"
     else:
-        for pattern in data.source()[1]:
-            if "://" not in pattern and not glob(pattern, recursive=True):
-                yield ("data", given[0]), f"data.{given[0]}: there is no file {pattern}"
+        for key, patterns in ((given[0], data.source()[1]), ("validation", data.held_out())):
+            for pattern in patterns:
+                if "://" not in pattern and not glob(pattern, recursive=True):
+                    yield ("data", key), f"data.{key}: there is no file {pattern}"
         if job.model.build and job.model.context is None:
             yield ("model",), "model.context is missing: text for model.build is cut into samples of that many tokens"
     if data.tokenizer != "bytes" and not Path(data.tokenizer).is_dir():

@@ -114,6 +114,32 @@ def test_token_files(tmp_path):
         made_of(tmp_path, tokens=[str(path)])
 
 
+def test_token_arrays(tmp_path):
+    path = tmp_path / "train.npy"
+    np.save(path, np.frombuffer(JOINED.encode(), np.uint8).astype(np.uint32))
+    assert JOINED.startswith(made_of(tmp_path, tokens=[str(path)]))
+    np.save(path, np.zeros(50))
+    with pytest.raises(JobError, match="holds float64"):
+        made_of(tmp_path, tokens=[str(path)])
+    np.save(path, np.array([{}, {}], dtype=object), allow_pickle=True)
+    with pytest.raises(JobError, match="holds object"):
+        made_of(tmp_path, tokens=[str(path)])
+    path.write_bytes(b"no array")
+    with pytest.raises(JobError, match=r"train.npy: the magic string is not correct"):
+        made_of(tmp_path, tokens=[str(path)])
+
+
+def test_validation_files(tmp_path):
+    (tmp_path / "train.txt").write_text(JOINED)
+    (tmp_path / "held.txt").write_text("these are held out" * 3)
+    keys = {"text": [str(tmp_path / "train.txt")], "validation": [str(tmp_path / "held.txt")]}
+    made = data.tokenise(job(**keys), load_tokenizer("bytes"), 8, tmp_path / "tokens")
+    assert (made.samples, made.validation_samples) == ((len(JOINED) - 1) // 8, 54 // 8)
+    rows = np.frombuffer(made.path.read_bytes(), np.uint8).reshape(-1, 9)[:, :8]
+    assert JOINED.startswith(rows[: made.samples].tobytes().decode())
+    assert ("these are held out" * 3).startswith(rows[made.samples :].tobytes().decode())
+
+
 def test_files_anywhere_fsspec_reaches(tmp_path):
     with fsspec.open("memory://corpus/a.jsonl", "w") as file:
         file.write("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
