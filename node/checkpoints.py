@@ -7,11 +7,9 @@ parameter; the optimiser's moments carry the prefix ``optimizer.NAME.``.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -19,6 +17,7 @@ from ..proto.errors import FarflungError
 from ..proto.sampling import Position
 from .models import Fetch
 from .stage_state import TIED, StageState
+from .tensor_file import Slot, Source
 
 
 def shard_of(state: StageState, view: int, step: int, position: Position) -> tuple[str, bytes, dict[str, Any]]:
@@ -50,37 +49,25 @@ class Checkpoint:
     """A complete checkpoint at the coordinator, read tensor by tensor."""
 
     def __init__(self, step: int, fetch: Fetch) -> None:
-        self.step, self.fetch = step, fetch
-        self.manifest: dict[str, Any] = json.loads(fetch(self._artifact("manifest.json")))
-        self._slots: dict[str, tuple[str, str, list[int], int, int]] = {}
+        self.step = step
+        self._source = Source(fetch, f"checkpoint/{step}/", f"checkpoint {step}", "start from an older checkpoint")
+        self.manifest: dict[str, Any] = json.loads(fetch(f"checkpoint/{step}/manifest.json"))
+        self._slots: dict[str, Slot] = {}
         for file in self.manifest["files"]:
             if str(file).endswith(".safetensors"):
-                self._read_header(str(file))
+                self._slots |= self._source.slots(str(file))
 
     def read(self, name: str) -> Tensor:
         """A tensor, fp32 on the CPU."""
         if name not in self._slots:
             raise FarflungError(f"checkpoint {self.step} has no tensor {name}", "start from an older checkpoint")
-        file, dtype, shape, start, stop = self._slots[name]
-        if dtype != "F32":
-            raise FarflungError(f"tensor {name} of checkpoint {self.step} is {dtype}, not F32", "")
-        data = bytearray(self.fetch(self._artifact(file), start, stop - start))
-        return torch.frombuffer(data, dtype=torch.float32).reshape(shape) if data else torch.empty(shape)
+        slot = self._slots[name]
+        if slot.dtype != "F32":
+            raise FarflungError(f"tensor {name} of checkpoint {self.step} is {slot.dtype}, not F32", "")
+        return self._source.read(slot, name)
 
     def has(self, name: str) -> bool:
         return name in self._slots
-
-    def _read_header(self, file: str) -> None:
-        artifact = self._artifact(file)
-        (length,) = struct.unpack("<Q", self.fetch(artifact, 0, 8))
-        header = json.loads(self.fetch(artifact, 8, length))
-        for name, entry in header.items():
-            if name != "__metadata__":
-                start, stop = entry["data_offsets"]
-                self._slots[name] = (file, entry["dtype"], entry["shape"], 8 + length + start, 8 + length + stop)
-
-    def _artifact(self, file: str) -> str:
-        return f"checkpoint/{self.step}/{file}"
 
 
 def load_checkpoint(state: StageState, checkpoint: Checkpoint, names: Iterable[str]) -> None:

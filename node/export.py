@@ -26,7 +26,8 @@ from ..proto.errors import FarflungError
 from ..proto.job import Facts, Job
 from .byte_tokenizer import write_byte_tokenizer
 from .models import LanguageModel, ModelDefinition, model_of
-from .pretrained import CONFIG, DTYPES, INDEX, SINGLE, Weights, weights_of
+from .pretrained import CONFIG, INDEX, SINGLE, Weights, weights_of
+from .tensor_file import DTYPES
 
 OPTIMIZER = "optimizer."
 LARGEST_FILE = 2 * 2**30  # bytes of a weights file, unless the input's files set the sizes

@@ -1,57 +1,40 @@
 """Weights of a model folder (config.json and *.safetensors), read tensor by tensor.
 
 A node reads through `Wire.fetch`, so only the stage's own tensors travel; the coordinator's machine reads the
-folder. A safetensors file is 8 bytes of header length, a JSON header with each tensor's dtype, shape and byte range,
-then the bytes (https://github.com/huggingface/safetensors).
+folder.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..proto.errors import FarflungError
 from ..proto.job import Facts, Job
 from .families import FAMILIES
 from .models import Fetch, LanguageModel, ModelDefinition
+from .tensor_file import DTYPES, Slot, Source
 
 PREFIX = "model/"  # of the artifacts' names
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-LONGEST_HEADER = 100 * 2**20  # the limit of the safetensors library
-DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Where a tensor is: bytes [start, end) of ``file``."""
-
-    file: str
-    dtype: str  # as safetensors writes it: "F32", "F16", "BF16"
-    shape: tuple[int, ...]
-    start: int
-    end: int
 
 
 class Weights:
     """The tensors of a model folder, found by parameter name. Reads headers as they are needed."""
 
     def __init__(self, fetch: Fetch, files: Iterable[str], family: str) -> None:
-        self._fetch = fetch
+        self._source = _model_folder(fetch)
         self._family = FAMILIES[family]
         self._headers: dict[str, dict[str, Slot]] = {}
         names = {name.removeprefix(PREFIX) for name in files}
         if INDEX in names:
-            listed = _json(fetch(PREFIX + INDEX), INDEX).get("weight_map")
+            listed = self._source.json(fetch(PREFIX + INDEX), INDEX).get("weight_map")
             if not isinstance(listed, dict):
                 raise FarflungError(f"{INDEX} of the model folder has no weight_map", hint="save the model again")
             self.file_of: dict[str, str] = {str(name): str(file) for name, file in listed.items()}
@@ -87,37 +70,12 @@ class Weights:
 
     def read(self, stored: str) -> Tensor:
         """A stored tensor in its own dtype, on the CPU."""
-        slot = self.slot(stored)
-        data = bytearray(self._fetch(PREFIX + slot.file, slot.start, slot.end - slot.start))
-        if len(data) != slot.end - slot.start:
-            raise FarflungError(f"{slot.file} of the model folder ends within {stored}", hint="copy the file again")
-        if not data:
-            return torch.empty(slot.shape, dtype=DTYPES[slot.dtype])
-        return torch.frombuffer(data, dtype=DTYPES[slot.dtype]).reshape(slot.shape)
+        return self._source.read(self.slot(stored), stored)
 
     def _header(self, file: str) -> dict[str, Slot]:
         if file not in self._headers:
-            self._headers[file] = self._read_header(file)
+            self._headers[file] = self._source.slots(file)
         return self._headers[file]
-
-    def _read_header(self, file: str) -> dict[str, Slot]:
-        name = PREFIX + file
-        start = self._fetch(name, 0, 8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 2 <= length <= LONGEST_HEADER:
-            raise FarflungError(f"{file} of the model folder is no safetensors file", hint="save the model again")
-        header = _json(self._fetch(name, 8, length), file)
-        slots = {}
-        for tensor, entry in header.items():
-            if tensor == "__metadata__":
-                continue
-            try:
-                dtype, shape = str(entry["dtype"]), tuple(int(size) for size in entry["shape"])
-                begin, end = (int(offset) for offset in entry["data_offsets"])
-            except (KeyError, TypeError, ValueError) as error:
-                raise FarflungError(f"{file} has a damaged header at {tensor}", hint="save the model again") from error
-            slots[tensor] = Slot(file, dtype, shape, 8 + length + begin, 8 + length + end)
-        return slots
 
 
 def problems(definition: LanguageModel, weights: Weights, names: Iterable[str] | None = None) -> list[str]:
@@ -170,13 +128,14 @@ def weights_of(job: Job, facts: Facts | None, fetch: Fetch | None = None) -> Wei
     else:
         folder = Path(job.model.pretrained)
         fetch, files = folder_fetch(folder), [path.name for path in folder.iterdir()]
-    family = str(_json(fetch(PREFIX + CONFIG), CONFIG).get("model_type", ""))
+    family = str(_model_folder(fetch).json(fetch(PREFIX + CONFIG), CONFIG).get("model_type", ""))
     return Weights(fetch, files, family)
 
 
 def read_config(fetch: Fetch | None, folder: str) -> dict[str, Any]:
     """config.json of a pretrained model, from the artifacts or (without ``fetch``) from its folder."""
-    return _json((fetch or folder_fetch(Path(folder)))(PREFIX + CONFIG), CONFIG)
+    fetch = fetch or folder_fetch(Path(folder))
+    return _model_folder(fetch).json(fetch(PREFIX + CONFIG), CONFIG)
 
 
 def folder_fetch(folder: Path) -> Fetch:
@@ -200,11 +159,5 @@ def _head_of(definition: LanguageModel, name: str) -> str | None:
     return definition.head_name if name == definition.tied else None
 
 
-def _json(data: bytes, file: str) -> dict[str, Any]:
-    try:
-        values = json.loads(data)
-    except ValueError as error:
-        raise FarflungError(f"{file} of the model folder is no JSON: {error}", hint="save the model again") from error
-    if not isinstance(values, dict):
-        raise FarflungError(f"{file} of the model folder is no JSON object", hint="save the model again")
-    return values
+def _model_folder(fetch: Fetch) -> Source:
+    return Source(fetch, PREFIX, "the model folder", "save the model again")
