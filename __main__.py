@@ -321,8 +321,8 @@ def runs(
     folder: Annotated[Path, typer.Option("--in", help="The folder that holds the runs' state folders.")] = Path("runs"),
 ) -> None:
     """The runs whose state folders are on this machine."""
+    from .coordinator.database import FILE
     from .coordinator.status import read_status
-    from .coordinator.store import FILE
     from .deploy.status import show_runs
 
     records = [read_status(database.parent) for database in sorted(folder.glob(f"*/{FILE}"))]

@@ -105,7 +105,10 @@ class PostgreSQL:
     shared = True
 
     def __init__(self, url: str, tables: str) -> None:
-        """Connect and make the tables. FarflungError: psycopg is missing, the server is away or refuses."""
+        """Connect and make the tables, if any are given.
+
+        FarflungError: psycopg is missing, the server is away or refuses, there is no run and no tables are given.
+        """
         try:
             import psycopg
         except ImportError:
@@ -119,13 +122,22 @@ class PostgreSQL:
             self._connection = self._connect()
             info = self._connection.info
             self.name = f"the database {info.dbname} at {info.host}:{info.port}"
-            with self._connection.transaction():
-                self._connection.execute("select pg_advisory_xact_lock(7241)")  # two may start at once
-                for statement in _postgres_tables(tables):
-                    self._connection.execute(statement)
+            try:
+                self._prepare(tables)
+            except BaseException:
+                self._connection.close()
+                raise
         except psycopg.Error as error:
             hint = "give --database postgresql://USER@HOST:PORT/DATABASE of a running server"
             raise FarflungError(f"cannot open the database: {_sentence(error)}", hint) from None
+
+    def _prepare(self, tables: str) -> None:
+        with self._connection.transaction():
+            self._connection.execute("select pg_advisory_xact_lock(7241)")  # two may start at once
+            for statement in _postgres_tables(tables) if tables else ():
+                self._connection.execute(statement)
+            if self._connection.execute("select to_regclass('meta')").fetchone() == (None,):
+                raise FarflungError(f"there is no run in {self.name}", "give the --database of its coordinator")
 
     # ---- statements --------------------------------------------------------------------------
 
@@ -202,7 +214,8 @@ class PostgreSQL:
     def _connect(self) -> psycopg.Connection[Any]:
         # A server whose host vanished is noticed within seconds: the coordinator's loop waits here.
         limits = {"connect_timeout": 3, "keepalives_idle": 2, "keepalives_interval": 1, "keepalives_count": 3}
-        return self._psycopg.connect(self._url, autocommit=True, tcp_user_timeout=5000, **limits)
+        address = self._psycopg.conninfo.make_conninfo(self._url, tcp_user_timeout=5000, **limits)
+        return self._psycopg.connect(address, autocommit=True)
 
     def _patiently(self, work: Callable[[psycopg.Connection[Any]], _Result]) -> _Result:
         """``work`` on a connection that is open; statements here may be done twice without harm."""

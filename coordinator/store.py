@@ -1,22 +1,20 @@
-"""What a run remembers: one SQLite file (WAL) in the state folder, readable while the coordinator writes it.
+"""What a run remembers: one SQLite file (WAL) in the state folder, readable while the coordinator writes it, or a
+PostgreSQL database that coordinators on several machines use.
 
 Every method is one short transaction. The coordinator is the only writer of everything but tickets, which
-``farflung coordinator token`` adds from a process of its own.
+``farflung coordinator token`` adds from a process of its own. When the disk under the database is full, what was to be
+written waits in memory, in order (``catch_up``); only a ticket's use does not.
 """
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..proto.errors import FarflungError
+from .database import FILE, Database, NoRoom, PostgreSQL, SQLite, Statement
 
-FILE = "run.sqlite"
 SCHEMA = 1
 
 _TABLES = """
@@ -128,6 +126,8 @@ class CheckpointRow:
     time: float
 
 
+_ADDED = [("nodes", "dials_out integer not null default 0")]
+"""Columns that older files lack; the last of their table and of its row."""
 Row = TypeVar("Row", NodeRow, Ticket, ViewRow, StepRow, EvalRow, CheckpointRow)
 _NAMES: dict[type, str] = {
     NodeRow: "nodes",
@@ -139,68 +139,96 @@ _NAMES: dict[type, str] = {
 }
 
 
+_KEYS: dict[str, tuple[str, ...]] = {
+    "meta": ("key",),
+    "nodes": ("name",),
+    "tickets": ("number",),
+    "views": ("number",),
+    "steps": ("step",),
+}
+_KEYS |= {"evals": ("step",), "checkpoints": ("step",), "links": ("source", "target")}
+_LINK = ("source", "target", "latency_s", "bandwidth_bps", "time")
+
+
 class Store:
     """The database of one run. Not thread safe."""
 
-    def __init__(self, state: Path, create: bool = False) -> None:
-        """Open STATE/run.sqlite; FarflungError when there is none (unless ``create``) or it cannot be read."""
-        self.path = state / FILE
-        if not create and not self.path.exists():
-            raise FarflungError(f"there is no run in {state}", "give the state folder that `coordinator start` printed")
-        try:
-            if create:
-                state.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=10, isolation_level=None, check_same_thread=False)
-            self._db.execute("pragma journal_mode=wal")
-            self._db.execute("pragma synchronous=normal")
-            self._db.executescript(_TABLES)
-            self._add_column("nodes", "dials_out integer not null default 0")
-        except (sqlite3.Error, OSError) as error:
-            raise FarflungError(f"cannot open {self.path}: {error}") from None
-        schema = self.get("schema")
-        if schema is None:
-            self.put("schema", str(SCHEMA))
-        elif schema != str(SCHEMA):
-            raise FarflungError(f"{self.path} was written by another version (schema {schema}, this one {SCHEMA})")
+    def __init__(self, place: Path | str, create: bool = False) -> None:
+        """Open STATE/run.sqlite, or the database of a postgresql:// address.
 
-    def _add_column(self, table: str, column: str) -> None:
-        """A column that a file from before it does not have; the last of the table and of its row."""
-        known = {found[1] for found in self._db.execute(f"pragma table_info({table})")}
-        if column.split()[0] not in known:
-            self._db.execute(f"alter table {table} add column {column}")
+        FarflungError when there is no run (unless ``create``) or it cannot be read.
+        """
+        self.place = place
+        self._late: list[Statement] = []
+        self._database = _open(place, create)
+        try:
+            schema = self.get("schema")
+            if schema is None:
+                self.put("schema", str(SCHEMA))
+            elif schema != str(SCHEMA):
+                raise FarflungError(f"{self.name} was written by another version (schema {schema}, this one {SCHEMA})")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        """Where it is, for people."""
+        return self._database.name
+
+    @property
+    def server(self) -> PostgreSQL | None:
+        """The database server, when the run is in one; it has the lease."""
+        return self._database if isinstance(self._database, PostgreSQL) else None
 
     def close(self) -> None:
-        """Close the file; calling it twice is fine."""
-        self._db.close()
+        """Close it; calling it twice is fine."""
+        self._database.close()
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        self._db.execute("begin immediate")
+    def catch_up(self) -> str:
+        """Write what had to wait. Why it still cannot be written, empty when nothing waits."""
         try:
-            yield self._db
-        except BaseException:
-            self._db.execute("rollback")
-            raise
-        self._db.execute("commit")
+            if self._late:
+                self._database.write(self._late)
+                self._late = []
+        except NoRoom as error:
+            return error.message
+        return ""
+
+    def _write(self, *statements: Statement) -> None:
+        try:
+            self._database.write([*self._late, *statements])
+            self._late = []
+        except NoRoom:
+            self._late += statements
+
+    def _upsert(self, table: str, row: dict[str, Any]) -> None:
+        keys = _KEYS[table]
+        rest = ", ".join(f"{name} = excluded.{name}" for name in row if name not in keys)
+        marks = ", ".join("?" * len(row))
+        conflict = f"on conflict ({', '.join(keys)}) do update set {rest}"
+        sql = f"insert into {table} ({', '.join(row)}) values ({marks}) {conflict}"
+        values = [int(value) if isinstance(value, bool) else value for value in row.values()]
+        self._write((sql, values))
 
     def _put_row(self, row: Any) -> None:
-        marks = ", ".join("?" * len(fields(row)))
-        self._db.execute(f"insert or replace into {_NAMES[type(row)]} values ({marks})", astuple(row))
+        names = (field.name for field in fields(row))
+        self._upsert(_NAMES[type(row)], dict(zip(names, astuple(row), strict=True)))
 
     def _rows(self, kind: type[Row], rest: str = "", *values: Any) -> list[Row]:
         columns = ", ".join(field.name for field in fields(kind))
-        return [kind(*found) for found in self._db.execute(f"select {columns} from {_NAMES[kind]} {rest}", values)]
+        return [kind(*found) for found in self._database.read(f"select {columns} from {_NAMES[kind]} {rest}", values)]
 
     # ---- the run's facts ---------------------------------------------------------------------
 
     def get(self, key: str) -> str | None:
-        """A value by name: schema, run, job, facts, term, address, insecure, phase, why, began, bytes, done."""
-        found = self._db.execute("select value from meta where key = ?", (key,)).fetchone()
-        return found[0] if found else None
+        """A value by name: schema, run, job, facts, term, address, insecure, phase, why, began, bytes, target ..."""
+        found = self._database.read("select value from meta where key = ?", (key,))
+        return str(found[0][0]) if found else None
 
     def put(self, key: str, value: str) -> None:
         """Set a value by name."""
-        self._db.execute("insert or replace into meta values (?, ?)", (key, value))
+        self._upsert("meta", {"key": key, "value": value})
 
     def next_term(self) -> int:
         """One more than the last start's term, stored."""
@@ -224,7 +252,7 @@ class Store:
 
     def node_left(self, name: str, now: float, why: str) -> None:
         """Note that a node is gone."""
-        self._db.execute("update nodes set left_at = ?, why = ? where name = ?", (now, why, name))
+        self._write(("update nodes set left_at = ?, why = ? where name = ?", (now, why, name)))
 
     def add_ticket(self, ticket: Ticket) -> None:
         """Add a ticket."""
@@ -240,17 +268,12 @@ class Store:
 
     def take_ticket_use(self, number: str) -> bool:
         """Take one use; False when none is left. Atomic between processes."""
-        with self._transaction() as db:
-            found = db.execute("select uses from tickets where number = ?", (number,)).fetchone()
-            if not found or found[0] == 0:
-                return False
-            if found[0] is not None:
-                db.execute("update tickets set uses = uses - 1 where number = ?", (number,))
-            return True
+        sql = "update tickets set uses = uses - 1 where number = ? and (uses is null or uses > 0)"
+        return self._database.write([(sql, (number,))]) > 0
 
     def revoke_ticket(self, number: str) -> bool:
         """Make a ticket invalid; False when there is none of that id."""
-        return self._db.execute("update tickets set revoked = 1 where number = ?", (number,)).rowcount > 0
+        return self._database.write([("update tickets set revoked = 1 where number = ?", (number,))]) > 0
 
     # ---- views, steps, evaluations, checkpoints ------------------------------------------------
 
@@ -278,9 +301,7 @@ class Store:
 
     def forget_after(self, step: int) -> None:
         """The run went back: steps and evaluations after ``step`` did not happen."""
-        with self._transaction() as db:
-            db.execute("delete from steps where step > ?", (step,))
-            db.execute("delete from evals where step > ?", (step,))
+        self._write(("delete from steps where step > ?", (step,)), ("delete from evals where step > ?", (step,)))
 
     def totals(self) -> dict[str, int]:
         """Sums over all steps: steps, samples, tokens and the byte counters."""
@@ -294,8 +315,8 @@ class Store:
             "bytes_dense_updates",
         )
         sums = ", ".join(f"coalesce(sum({name}), 0)" for name in names)
-        found = self._db.execute(f"select count(*), {sums} from steps").fetchone()
-        return dict(zip(("steps", *names), found, strict=True))
+        found = self._database.read(f"select count(*), {sums} from steps")[0]
+        return dict(zip(("steps", *names), map(int, found), strict=True))
 
     def put_eval(self, row: EvalRow) -> None:
         """Store an evaluation."""
@@ -315,29 +336,45 @@ class Store:
 
     def forget_checkpoint(self, step: int) -> None:
         """A checkpoint was removed."""
-        self._db.execute("delete from checkpoints where step = ?", (step,))
+        self._write(("delete from checkpoints where step = ?", (step,)))
 
     # ---- warnings and links --------------------------------------------------------------------
 
     def add_warning(self, now: float, node: str, message: str) -> None:
         """Note a warning."""
-        self._db.execute("insert into warnings (time, node, message) values (?, ?, ?)", (now, node, message))
+        self._write(("insert into warnings (time, node, message) values (?, ?, ?)", (now, node, message)))
 
     def warnings(self, last: int = 20) -> list[tuple[float, str, str]]:
         """The newest warnings, (time, node, message), in order."""
-        found = self._db.execute("select time, node, message from warnings order by id desc limit ?", (last,))
-        return list(found)[::-1]
+        found = self._database.read("select time, node, message from warnings order by id desc limit ?", (last,))
+        return [(when, node, message) for when, node, message in found[::-1]]
 
     def put_link(self, source: str, target: str, latency_s: float, bandwidth_bps: float, now: float) -> None:
         """Note a measured link."""
         values = (source, target, latency_s, bandwidth_bps, now)
-        self._db.execute("insert or replace into links values (?, ?, ?, ?, ?)", values)
+        self._upsert("links", dict(zip(_LINK, values, strict=True)))
 
     def links(self) -> list[tuple[str, str, float, float]]:
         """Measured links: from, to, seconds one way, bits per second."""
-        return list(self._db.execute("select source, target, latency_s, bandwidth_bps from links"))
+        found = self._database.read("select source, target, latency_s, bandwidth_bps from links")
+        return [(source, target, latency, rate) for source, target, latency, rate in found]
 
 
-def redo_list(text: str) -> tuple[int, ...]:
-    """The positions to train again, from a row's ``redo``."""
-    return tuple(int(position) for position in json.loads(text or "[]"))
+def is_server(place: Path | str) -> bool:
+    """Whether a place is the address of a database server, not a state folder."""
+    return str(place).startswith(("postgresql://", "postgres://"))
+
+
+def _open(place: Path | str, create: bool) -> Database:
+    if is_server(place):
+        return PostgreSQL(str(place), _TABLES if create else "")
+    state = Path(place)
+    path = state / FILE
+    if not create and not path.exists():
+        raise FarflungError(f"there is no run in {state}", "give the state folder that `coordinator start` printed")
+    try:
+        if create:
+            state.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FarflungError(f"cannot make {state}: {error.strerror}") from None
+    return SQLite(path, _TABLES, _ADDED)

@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from postgres import running_server
 
 from farflung import __version__
 from farflung.coordinator.serve import Options, run_coordinator
@@ -354,3 +355,10 @@ def eventually() -> Callable:
         raise AssertionError("it never came true")
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A real PostgreSQL server for all tests of this run."""
+    with running_server() as server:
+        yield server

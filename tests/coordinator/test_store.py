@@ -1,0 +1,191 @@
+"""The store, the same in SQLite and in a real PostgreSQL server."""
+
+import contextlib
+import sqlite3
+import time
+
+import pytest
+
+from farflung.coordinator.database import LeaseLost
+from farflung.coordinator.store import CheckpointRow, EvalRow, NodeRow, StepRow, Store, Ticket, ViewRow
+from farflung.proto.errors import FarflungError
+
+
+def step(number, **changes):
+    fields = {"step": number, "view": 1, "loss": 2.5, "samples": 8, "tokens": 128, "seconds": 0.25}
+    counters = dict.fromkeys(("updates", "activations", "other", "dense", "dense_updates"), 2**40)
+    fields |= {f"bytes_{name}": value for name, value in counters.items()} | {"notes": "", "time": 1764288000.123456}
+    return StepRow(**{**fields, **changes})
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request, tmp_path):
+    """Where an empty database is."""
+    if request.param == "sqlite":
+        return tmp_path / "state"
+    return request.getfixturevalue("postgres").new_database()
+
+
+@pytest.fixture
+def store(place):
+    with contextlib.closing(Store(place, create=True)) as made:
+        yield made
+
+
+def test_facts_and_what_another_process_sees(store, place):
+    assert store.get("job") is None
+    store.put("job", "{}")
+    store.put("job", '{"a": 1}')
+    with contextlib.closing(Store(place)) as other:
+        assert other.get("job") == '{"a": 1}' and other.get("schema") == "1"
+
+
+def test_nodes(store):
+    device = '{"kind": "cpu"}'
+    store.put_node(NodeRow("b", "s1", "h", "k", "10.0.0.1:1", device, 2.5, dials_out=True))
+    store.put_node(NodeRow("a", "s1", "h", "k", "10.0.0.1:1", device, 2.5))
+    store.node_left("a", 3.5, "stopped, with a NUL\0in the reason")
+    store.put_node(NodeRow("b", "s2", "h", "k", "10.0.0.1:1", device, 1.0, dials_out=True))
+    assert [(row.name, row.session, bool(row.dials_out)) for row in store.nodes()] == [
+        ("b", "s2", True),
+        ("a", "s1", False),
+    ]
+    assert store.node("a").left_at == 3.5 and store.node("a").why.startswith("stopped, with")
+    assert store.node("b").left_at is None and store.node("c") is None
+
+
+def test_tickets(store):
+    store.add_ticket(Ticket("n2", "h", 2.0, None, None, False))
+    store.add_ticket(Ticket("n1", "h", 1.0, 1764288000.5, 2, False))
+    assert [store.take_ticket_use("n1") for _ in range(3)] == [True, True, False]
+    assert all(store.take_ticket_use("n2") for _ in range(3)) and not store.take_ticket_use("n3")
+    assert store.revoke_ticket("n1") and not store.revoke_ticket("n3")
+    first, second = store.tickets()
+    assert first == Ticket("n1", "h", 1.0, 1764288000.5, 0, 1) and second.uses is None and not second.revoked
+
+
+def test_views_and_steps(store):
+    for number in (1, 2, 3):
+        store.put_view(ViewRow(number, "{}", "[]", number, number * 8, "[]", -1, "why", 1.5))
+    assert store.last_view().number == 3 and [row.cursor for row in store.views()] == [8, 16, 24]
+    for number in range(1, 8):
+        store.put_step(step(number))
+    store.put_step(step(7, loss=None, samples=16))
+    assert [row.step for row in store.steps(2)] == [6, 7] and store.steps()[0] == step(1)
+    assert store.totals()["steps"] == 7 and store.totals()["samples"] == 64
+    assert store.totals()["bytes_dense"] == 7 * 2**40
+    store.put_eval(EvalRow(2, 2.5, 10, None, 1.0))
+    store.put_eval(EvalRow(6, 2.0, 10, 0.5, 1.0))
+    store.forget_after(5)
+    assert store.totals()["steps"] == 5 and store.evals() == [EvalRow(2, 2.5, 10, None, 1.0)]
+
+
+def test_checkpoints_warnings_and_links(store):
+    rows = [CheckpointRow(number, f"/x/{number}", number * 8, "[3]", 1.0) for number in (4, 8)]
+    for row in reversed(rows):
+        store.put_checkpoint(row)
+    assert store.checkpoints() == rows
+    store.forget_checkpoint(4)
+    assert store.checkpoints() == rows[1:]
+    for number in range(5):
+        store.add_warning(float(number), "a", f"warning {number}")
+    assert store.warnings(2) == [(3.0, "a", "warning 3"), (4.0, "a", "warning 4")]
+    store.put_link("a", "b", 0.5, 1e9, 1.0)
+    store.put_link("a", "b", 0.25, 1e9, 2.0)
+    assert store.links() == [("a", "b", 0.25, 1e9)]
+
+
+def test_another_schema_is_refused(store, place):
+    store.put("schema", "2")
+    with pytest.raises(FarflungError, match="another version"):
+        Store(place)
+
+
+def test_a_file_of_before(tmp_path):
+    """A database that an earlier version wrote gets the columns that it lacks."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "run.sqlite")) as db:
+        db.execute(
+            "create table nodes (name text primary key, session text, secret_hash text, key_hash text,"
+            " address text, device text, joined real, left_at real, why text)"
+        )
+        db.execute("insert into nodes values ('a', 's', 'h', 'k', 'x:1', '{}', 1.0, null, '')")
+        db.commit()
+    with contextlib.closing(Store(tmp_path, create=True)) as store:
+        assert store.nodes() == [NodeRow("a", "s", "h", "k", "x:1", "{}", 1.0, dials_out=0)]
+
+
+def test_there_is_no_run(tmp_path, postgres):
+    for place in (tmp_path / "none", postgres.new_database()):
+        with pytest.raises(FarflungError, match="there is no run in"):
+            Store(place)
+
+
+# ---- the lease ------------------------------------------------------------------------------
+
+
+def leading(place, who):
+    store = Store(place, create=True)
+    return store, store.server
+
+
+def test_one_leads_and_the_other_stands_by(postgres):
+    place = postgres.new_database()
+    (first, one), (second, two) = leading(place, "one"), leading(place, "two")
+    assert one.take_lease("one") == 1
+    assert two.take_lease("two") == 0
+    assert two.leader() == "one" and two.standbys() == ["two"]
+    one.renew_lease()
+    one.check_lease()
+    first.put("who", "one")
+    one.release_lease()
+    assert two.take_lease("two") == 2
+    second.put("who", "two")
+    assert first.get("who") == "two" and one.leader() == "two"
+    first.close()
+    second.close()
+
+
+def test_a_leader_whose_lease_ended_writes_nothing(postgres, monkeypatch):
+    monkeypatch.setattr("farflung.coordinator.database.LEASE_S", 0.5)
+    place = postgres.new_database()
+    (first, one), (second, two) = leading(place, "one"), leading(place, "two")
+    assert one.take_lease("one") == 1
+    first.put("who", "one")
+    time.sleep(0.6)
+    with pytest.raises(LeaseLost):
+        first.put("who", "nobody else has asked, and still")
+    with pytest.raises(LeaseLost):
+        one.renew_lease()
+    monkeypatch.setattr("farflung.coordinator.database.LEASE_S", 60.0)
+    assert two.take_lease("two") == 2
+    with pytest.raises(LeaseLost):
+        first.put_view(ViewRow(9, "{}", "[]", 1, 8, "[]", -1, "of yesterday", 1.5))
+    with pytest.raises(LeaseLost):
+        one.check_lease()
+    second.put("who", "two")
+    assert second.get("who") == "two" and second.last_view() is None
+    first.close()
+    second.close()
+
+
+def test_a_server_that_restarts(postgres, monkeypatch):
+    """A short absence is waited out; after a long one the coordinator stops leading."""
+    store, server = leading(postgres.new_database(), "one")
+    server.take_lease("one")
+    postgres.stop()
+    try:
+        monkeypatch.setattr("farflung.coordinator.database.PATIENCE_S", 0.3)
+        with pytest.raises(LeaseLost, match="is away"):
+            store.put("a", "1")
+    finally:
+        postgres.start()
+    monkeypatch.setattr("farflung.coordinator.database.PATIENCE_S", 60.0)
+    store.put("a", "2")
+    assert store.get("a") == "2"
+    store.close()
+
+
+def test_a_database_that_is_not_there(tmp_path):
+    with pytest.raises(FarflungError, match="cannot open the database") as caught:
+        Store(f"postgresql://x@/postgres?host={tmp_path}", create=True)
+    assert "postgresql://USER@HOST:PORT/DATABASE" in caught.value.hint
