@@ -66,7 +66,7 @@ async def test_a_killed_node_costs_one_view_change(cluster):
     assert done["samples"] in (60 * 8, 60 * 8 - 4), "the report of the victim's last step may have died with it"
 
 
-async def test_histories_that_differ_change_the_view(cluster):
+async def test_histories_that_differ_change_the_view(cluster, eventually):
     coordinator = cluster.coordinator(cluster.job(("steps = 12", "steps = 6000")))
     link = await coordinator.link
     nodes = {name: await cluster.node(link, name) for name in ("a", "b", "c", "d")}
@@ -74,6 +74,7 @@ async def test_histories_that_differ_change_the_view(cluster):
     await nodes["a"].say(evidence=pb.Evidence(peer="c", why="h is 7 there and 8 here", diverged=True))
     second = await coordinator.event("view", view=2)
     assert second["why"].startswith("a and c hold different histories of a section; training goes on after step")
+    await eventually(lambda: nodes["a"].view.number == 2)
     assert [one.chain for one in nodes["a"].view.sections] == [7] * 4
 
 
