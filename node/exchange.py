@@ -12,6 +12,7 @@ import xxhash
 from torch import Tensor
 
 from .. import compress
+from ..compress.spec import spec_feedback
 from ..proto.outer import Outer
 from .round_messages import Contribution, Decide, Part, Result, RoundPlan
 from .sections import Section
@@ -33,10 +34,11 @@ class Refused(Exception):
 class Exchange:
     """What one member computes in the rounds of one section.
 
-    In ``delta`` mode a round moves ``x - g``: what was not communicated stays in ``x``, which is CocktailSGD's
-    error feedback (Wang et al., 2023), and ``outer`` makes of it what ``g`` moves by (DiLoCo, Douillard et al., 2023).
-    In ``gradient`` mode it moves gradients; a codec that loses something gets an explicit error feedback there, which
-    only a committed step changes.
+    In ``delta`` mode a round moves ``x - g``: what was not communicated stays in ``x``, which is CocktailSGD's error
+    feedback (Wang et al., 2023), or, with ``feedback=true`` in the codec's spec, in a vector of its own, and ``x``
+    begins again at ``g`` (SparseLoCo, Sarfi et al., 2025). ``outer`` makes of the sum what ``g`` moves by (DiLoCo,
+    Douillard et al., 2023). In ``gradient`` mode a round moves gradients; what a codec loses stays in an error feedback
+    that only a committed step changes.
     """
 
     def __init__(
@@ -61,12 +63,14 @@ class Exchange:
         self.seed = xxhash.xxh3_64_intdigest(f"{seed}/{section.layout.section}".encode()) >> 1
         self.divisor = 1.0 if gradient else math.fsum(plan.weights)
         self.weights = (1.0,) * len(plan.members) if gradient else plan.weights
-        self.feedback: Tensor | None = None
+        self.explicit = not gradient and spec_feedback(self.codec.spec)
         self.errors: dict[int, Tensor] = {}
         """Server errors of the parts that this node publishes: what its encodings of sums lost so far."""
         self._pending: dict[int, Tensor] = {}
         self._own: dict[int, Contribution] = {}
         self._sent: Tensor | None = None
+        self._progress: Tensor | None = None
+        """With an explicit error feedback: x - g when the round began."""
 
     # ---- encoding --------------------------------------------------------------------------
 
@@ -76,23 +80,24 @@ class Exchange:
         Raises:
             compress.CodecError: in delta mode, if ``x - g`` is not finite; it must not be sent.
         """
-        if self.gradient:
-            vector = self.section.grad if self.feedback is None else self.section.grad + self.feedback
-            if not bool(torch.isfinite(vector).all()):
-                return self._keep({part.index: Contribution((), (), 0) for part in self.plan.parts}, vector)
-        else:
-            vector = self.section.x - self.section.g
-        made = {
-            part.index: self._encode(vector[part.start : part.stop], round, part, self.me) for part in self.plan.parts
-        }
-        return self._keep(made, vector)
-
-    def _keep(self, own: dict[int, Contribution], vector: Tensor) -> dict[int, Contribution]:
-        self._own = own
-        # A copy: the gradient's own vector is about to take the group's sum.
-        self._sent = vector.clone() if self.gradient and self.lossy(self.section.round + 1) else None
+        section, parts = self.section, self.plan.parts_in(round)
         self._pending = {}
-        return own
+        self._progress = None
+        if self.gradient:
+            vector = section.grad if section.feedback is None else section.grad + section.feedback
+            # A copy: the gradient's own vector is about to take the group's sum.
+            self._sent = (vector.clone() if vector is section.grad else vector) if self.lossy(round) else None
+            if not bool(torch.isfinite(vector).all()):
+                self._own = {part.index: Contribution((), (), 0) for part in parts}
+                return self._own
+        else:
+            vector = section.x - section.g
+            if self.explicit:
+                self._progress = vector
+                vector = vector if section.feedback is None else vector + section.feedback
+                self._sent = vector
+        self._own = {part.index: self._encode(vector[part.start : part.stop], round, part, self.me) for part in parts}
+        return self._own
 
     def codec_of(self, round: int) -> compress.Codec:
         """The dense warm-up rounds go without a codec."""
@@ -173,12 +178,11 @@ class Exchange:
 
     def results(self, found: dict[int, Result], contributions: dict[tuple[int, int], Contribution]) -> Tensor:
         """The round's update D [numel], the same bits on every member. ``found``: the result of every part."""
-        update = torch.empty_like(self.section.g)
-        for part in self.plan.parts:
-            result = found[part.index]
+        update = torch.zeros_like(self.section.g)
+        for result in found.values():
+            part = self.plan.parts[result.part]
             target = update[part.start : part.stop]
             if self.plan.pattern == "all_to_all":
-                target.zero_()
                 for index in result.contributors:
                     sent = contributions[part.index, index]
                     values = self._decode(sent.payload, sent.sizes, part, self.plan.members[index])
@@ -188,35 +192,70 @@ class Exchange:
         return update
 
     def apply_delta(self, update: Tensor, results: Sequence[Result]) -> None:
-        """g and x move by the outer step of the update; what of this node's own was counted leaves x."""
-        moved = outer_step(self.outer, update, self.section.outer)
-        self.section.g.add_(moved)
-        self.section.x.add_(moved)
+        """g and x move by the outer step of the update; what of this node's own was counted leaves x.
+
+        With an explicit error feedback all that was offered leaves x, and what was not counted stays in the feedback.
+        """
+        section = self.section
         for result in results:
-            if self.me in result.contributors:
-                part, sent = self.plan.parts[result.part], self._own[result.part]
-                values = self._decode(sent.payload, sent.sizes, part, self.plan.members[self.me])
-                self.section.x[part.start : part.stop].sub_(values)
+            part = self.plan.parts[result.part]
+            here = slice(part.start, part.stop)
+            self._move(update[here], here)
+            counted = self.me in result.contributors
+            sent = self._own[part.index]
+            own = self._decode(sent.payload, sent.sizes, part, self.plan.members[self.me]) if counted else None
+            if self._progress is None:
+                if own is not None:
+                    section.x[here].sub_(own)
+                continue
+            assert self._sent is not None
+            if section.feedback is None:
+                section.feedback = torch.zeros_like(section.g)
+            section.x[here].sub_(self._progress[here])
+            section.feedback[here] = self._sent[here] if own is None else self._sent[here] - own
         self.errors.update(self._pending)
         self._pending = {}
+
+    def apply_alone(self, round: int) -> None:
+        """A round of a section without a second member: its D is this node's own x - g."""
+        section = self.section
+        if self.outer.is_average:
+            section.g.copy_(section.x)
+            return
+        for part in self.plan.parts_in(round):
+            here = slice(part.start, part.stop)
+            self._move(section.x[here] - section.g[here], here)
+            section.x[here] = section.g[here]
+
+    def _move(self, update: Tensor, here: slice) -> None:
+        """Move g and x by what the outer optimiser makes of an update."""
+        section = self.section
+        moved = outer_step(self.outer, update, None if section.outer is None else section.outer[here])
+        section.g[here].add_(moved)
+        section.x[here].add_(moved)
 
     def commit_gradient(self) -> None:
         """The step was committed: now the error feedback holds what this node's encodings lost."""
         if self._sent is not None:
             lost = self._sent.clone()
-            for part in self.plan.parts:
-                sent = self._own[part.index]
+            for index, sent in self._own.items():
+                part = self.plan.parts[index]
                 lost[part.start : part.stop].sub_(self._decode(sent.payload, sent.sizes, part, "this node"))
-            self.feedback = lost
+            self.section.feedback = lost
         self.errors.update(self._pending)
         self._pending = {}
 
     def fold_errors(self) -> None:
-        """A view ends: a publisher's error goes back into its own x, so that nothing of the sum is lost."""
-        if not self.gradient:
-            for index, error in self.errors.items():
-                part = self.plan.parts[index]
-                self.section.x[part.start : part.stop].add_(error * (self.divisor / self.weights[self.me]))
+        """A view ends: a publisher's error goes back into its own x (in gradient mode into its own error feedback), so
+        that nothing of the sum is lost."""
+        section = self.section
+        if self.gradient and self.errors and section.feedback is None:
+            section.feedback = torch.zeros_like(section.g)
+        into = section.feedback if self.gradient else section.x
+        for index, error in self.errors.items():
+            part = self.plan.parts[index]
+            assert into is not None
+            into[part.start : part.stop].add_(error * (self.divisor / self.weights[self.me]))
         self.errors = {}
         self._pending = {}
 

@@ -6,17 +6,16 @@ Both have a commit point (node/commit.py). Nothing that must be atomic changes b
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
 from ..proto.outer import Outer
-from .exchange import outer_step
 from .optimizers import squared_norm
 from .round_link import RoundLink
 from .round_messages import Result
-from .sections import Section
 
 if TYPE_CHECKING:
     from .training import Training
@@ -25,8 +24,9 @@ if TYPE_CHECKING:
 class Mode(Protocol):
     """What a training does with the gradients of a step, and with what is open when the view ends."""
 
-    reached: int
-    """The step whose effect is all in g."""
+    @property
+    def reached(self) -> int:
+        """The step whose effect is all in g."""
 
     def finish(self, step: int) -> None:
         """The gradients of the step are complete on this node. Raises ViewEnds while it waits for others."""
@@ -49,8 +49,11 @@ class GradientMode:
 
     def __init__(self, training: Training) -> None:
         self.training = training
-        self.reached = training.position.step
         self._results: dict[str, tuple[Result, ...]] = {}
+
+    @property
+    def reached(self) -> int:
+        return self.training.step
 
     def finish(self, step: int) -> None:
         """Average the gradient, agree that everybody has it, take the step."""
@@ -84,7 +87,6 @@ class GradientMode:
                 training.links[name].finish(self._results[name], training.job.updates.block)
             else:
                 section.round += 1
-        self.reached = step
         training.stepped(step)
 
     def finish_committed(self) -> None:
@@ -104,34 +106,55 @@ class GradientMode:
         """A step is whole or did not happen: there is nothing to finish."""
 
     def end(self) -> None:
+        """An open step is void, and publishers keep what their encodings have lost."""
         for link in self.training.links.values():
             link.rounds.open = None
+            link.exchange.fold_errors()
 
 
 class DeltaMode:
-    """Local optimiser steps on x; every ``every`` steps a round of encoded x - g moves g."""
+    """Local optimiser steps on x; rounds of encoded x - g move g.
+
+    With ``fragments`` a round carries one of them, and they follow each other through ``every`` steps (streaming
+    DiLoCo, Douillard et al., 2025).
+    """
 
     def __init__(self, training: Training) -> None:
         self.training = training
-        self.reached = training.position.step
-        self.outer = training.job.updates.outer_optimizer
+        updates = training.job.updates
+        self.fragments = updates.fragments
+        self._interval, self._overlap = updates.every // updates.fragments, updates.overlap
+        self._free = training.is_alone and updates.outer_optimizer.is_average
+        """g := x costs nothing, so it happens every step."""
+        self._begun_at = deque([training.position.step] * self.fragments, self.fragments)
+        """The steps in which the last applied round of each fragment began."""
         self._in_flight = False
         self._begun = self._apply_at = 0
         self._chased: set[tuple[str, int]] = set()
 
+    @property
+    def reached(self) -> int:
+        return self._begun_at[0]
+
     def finish(self, step: int) -> None:
-        """A local step; a round begins every ``every`` steps and is applied ``overlap`` steps later."""
-        training, updates = self.training, self.training.job.updates
+        """A local step; a round begins every ``every / fragments`` steps and is applied ``overlap`` steps later."""
+        training = self.training
         training.agree(step, sum(squared_norm(section.grad) for section in training.state.sections.values()))
         if self._in_flight and step >= self._apply_at:
             self._apply_round()
         self._local_step(step, training.commit.norm)
-        last = step == training.last_step
-        free = training.is_alone and self.outer.is_average  # g := x costs nothing, so it happens every step
-        if step % updates.every == 0 or last or free:
-            self._begin_round(step + updates.overlap)
-        if self._in_flight and (updates.overlap == 0 or last or free):
-            self._apply_round()  # the last round of a run has no next step to hide behind
+        if self._free or step == training.last_step:
+            self._all_rounds()
+        elif step % self._interval == 0:
+            self._begin_round(step + self._overlap)
+            if not self._overlap:
+                self._apply_round()
+
+    def _all_rounds(self) -> None:
+        """A round of every fragment, now: the last of a run have no next step to hide behind."""
+        for _ in range(self.fragments):
+            self._begin_round(self.training.step)
+            self._apply_round()
 
     def _begin_round(self, apply_at: int) -> None:
         """Send x - g on its way; it is applied in step ``apply_at``, before the optimiser."""
@@ -160,23 +183,16 @@ class DeltaMode:
             if name in links:
                 self._apply(links[name])
             else:
-                self._apply_alone(section)
-        self._in_flight, self.reached = False, self._begun
+                training.exchanges[name].apply_alone(section.round + 1)
+                section.round += 1
+        self._in_flight = False
+        self._begun_at.append(self._begun)
 
     def _apply(self, link: RoundLink) -> None:
         update: Tensor
         update, results = link.update()
         link.exchange.apply_delta(update, results)
         link.finish(results, self.training.job.updates.block)
-
-    def _apply_alone(self, section: Section) -> None:
-        """A round of a section without a second member."""
-        if self.outer.is_average:
-            section.g.copy_(section.x)
-        else:
-            section.g.add_(outer_step(self.outer, section.x - section.g, section.outer))
-            section.adopt()
-        section.round += 1
 
     def finish_committed(self) -> None:
         training = self.training
@@ -200,15 +216,13 @@ class DeltaMode:
         return not behind
 
     def settle(self) -> None:
-        """The run's last round was broken off: once more, for what is still in x - g.
+        """The run's last rounds were broken off: once more, for what is still in x - g.
 
         As a plain average: where nothing is left of it, an outer momentum must not carry g on.
         """
-        self.outer = Outer()
-        for link in self.training.links.values():
-            link.exchange.outer = self.outer
-        self._begin_round(self.training.step)
-        self._apply_round()
+        for exchange in self.training.exchanges.values():
+            exchange.outer = Outer()
+        self._all_rounds()
 
     def _behind(self, targets: dict[str, int]) -> Iterable[str]:
         """Sections of which some member has applied a round that this node has not."""

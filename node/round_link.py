@@ -74,7 +74,7 @@ class RoundLink:
         current = self.rounds.open
         if current is None or not current.complete:
             raise RuntimeError("the round is not complete")
-        results = tuple(current.results[part.index] for part in self.rounds.plan.parts)
+        results = tuple(current.results[part.index] for part in self.rounds.parts)
         return self.exchange.results(current.results, current.contributions), results
 
     def finish(self, results: Sequence[Result], block: int) -> None:

@@ -12,6 +12,8 @@ class Part:
     publisher: str
     start: int
     stop: int
+    fragment: int = 0
+    """In which rounds it travels: those of its fragment."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,14 @@ class RoundPlan:
     pattern: str
     patient: bool = False
     """True in gradient mode: the round waits for every member and only a view change ends the wait."""
+    fragments: int = 1
+    """Round n carries fragment (n - 1) mod this, so that all of the vector has gone after so many rounds."""
+
+    def parts_in(self, round: int) -> tuple[Part, ...]:
+        """The parts that travel in a round; none where the section is too short for its fragment."""
+        if self.fragments == 1:
+            return self.parts
+        return tuple(part for part in self.parts if part.fragment == (round - 1) % self.fragments)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from .round_messages import (
     Contribution,
     Decide,
     Effect,
+    Part,
     Refuse,
     Result,
     RoundPlan,
@@ -44,7 +45,7 @@ class Applied:
     round: int
     chain: int
     """h of the round before it."""
-    results: tuple[Result, ...]
+    results: dict[int, Result]
     contributions: dict[tuple[int, int], Contribution]
 
 
@@ -84,6 +85,11 @@ class Rounds:
         self._index = {name: index for index, name in enumerate(plan.members)}
         self._early: list[_Early] = []
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the open round, or of the next."""
+        return self.plan.parts_in(self.applied + 1)
+
     # ---- what the node does ----------------------------------------------------------------
 
     def begin(self, own: dict[int, Contribution], now: float) -> list[Effect]:
@@ -93,7 +99,7 @@ class Rounds:
         self.open = OpenRound(self.applied + 1, now, ask_at=now + ASK_AGAIN_SECONDS)
         effects: list[Effect] = []
         mine = self._index[self.me]
-        for part in self.plan.parts:
+        for part in self.parts:
             self.open.contributions[part.index, mine] = own[part.index]
             receivers = self.plan.members if self.plan.pattern == "all_to_all" else (part.publisher,)
             sent, number, others = own[part.index], self.open.number, [to for to in receivers if to != self.me]
@@ -120,10 +126,9 @@ class Rounds:
         if self.open is None or not self.open.complete:
             raise RuntimeError(f"the open round of {self.plan.section} is not complete")
         done, self.open = self.open, None
-        results = tuple(done.results[part.index] for part in self.plan.parts)
         kept = done.contributions if self.plan.pattern == "all_to_all" else {}
         if not self.plan.patient:  # else a round is applied only when every member holds it
-            self.log = [*self.log, Applied(done.number, self.chain, results, dict(kept))][-KEPT_ROUNDS:]
+            self.log = [*self.log, Applied(done.number, self.chain, done.results, kept)][-KEPT_ROUNDS:]
         self.applied, self.chain = done.number, chain
 
     # ---- what arrives ----------------------------------------------------------------------
@@ -134,8 +139,8 @@ class Rounds:
         """A contribution of member ``of``, handed over by ``sender`` (the same but for answers to a request)."""
         if sender not in self._index or of not in self._index:
             return [Refuse(sender, f"{of} is not a member of {self.plan.section}")]
-        if not 0 <= part < len(self.plan.parts):
-            return [Refuse(sender, f"{self.plan.section} has no part {part}")]
+        if not self._travels(part, number):
+            return [Refuse(sender, f"round {number} of {self.plan.section} has no part {part}")]
         if self.plan.pattern == "publishers" and self.plan.parts[part].publisher != self.me:
             return [Refuse(sender, f"part {part} of {self.plan.section} is not published here")]
         if number <= self.applied:
@@ -150,8 +155,8 @@ class Rounds:
         """A published result, from its publisher or from a member that was asked for it."""
         if sender not in self._index:
             return [Refuse(sender, f"{sender} is not a member of {self.plan.section}")]
-        if not 0 <= result.part < len(self.plan.parts):
-            return [Refuse(sender, f"{self.plan.section} has no part {result.part}")]
+        if not self._travels(result.part, number):
+            return [Refuse(sender, f"round {number} of {self.plan.section} has no part {result.part}")]
         contributors = result.contributors
         if sorted(set(contributors)) != list(contributors) or any(i >= len(self.plan.members) for i in contributors):
             return [Refuse(sender, f"contributors {contributors} of {self.plan.section} are no list of members")]
@@ -177,7 +182,7 @@ class Rounds:
         if self.open is not None and number == self.open.number and part in self.open.results:
             return [SendResult(sender, number, self.chain, self.open.results[part])]
         for applied in self.log:
-            if applied.round == number and part < len(applied.results):
+            if applied.round == number and part in applied.results:
                 return [SendResult(sender, number, applied.chain, applied.results[part])]
         return []
 
@@ -208,7 +213,7 @@ class Rounds:
         turn = self.open.asked
         self.open.asked += 1
         self.open.ask_at = now + ASK_AGAIN_SECONDS * 2**turn
-        for part in self.plan.parts:
+        for part in self.parts:
             others = [name for name in self.plan.members if name not in (self.me, part.publisher)]
             sources = [part.publisher, *others] if part.publisher != self.me else others
             if not sources:
@@ -225,7 +230,7 @@ class Rounds:
         """Some member has applied the open round: its results cannot be lost any more, whoever has said so or not."""
         if self.open is None:
             return []
-        for part in self.plan.parts:
+        for part in self.parts:
             if part.publisher == self.me:
                 self.open.held.setdefault(part.index, set()).add("a member that has applied it")
         return self._progress(self.open.begun)
@@ -272,7 +277,7 @@ class Rounds:
         elif sender != of:
             return [Refuse(sender, f"a contribution of {of} that nobody asked {sender} for")]
         current.contributions[key] = sent
-        mine = [p.index for p in self.plan.parts if p.publisher == self.me]
+        mine = [p.index for p in self.parts if p.publisher == self.me]
         if mine and all((p, i) in current.contributions for p in mine for i in range(len(self.plan.members))):
             self.durations = [*self.durations, now - current.begun][-20:]
         if wanted is not None and not self._missing(wanted):
@@ -305,6 +310,9 @@ class Rounds:
         current.results[result.part] = result
         return [SendHeld(publisher, result.part)]
 
+    def _travels(self, part: int, round: int) -> bool:
+        return any(one.index == part for one in self.plan.parts_in(round))
+
     def _missing(self, result: Result) -> list[int]:
         return [i for i in result.contributors if (result.part, i) not in self._current().contributions]
 
@@ -316,7 +324,7 @@ class Rounds:
         effects: list[Effect] = []
         limit = self.deadline()
         overdue = limit is not None and now - current.begun > limit
-        for part in self.plan.parts:
+        for part in self.parts:
             if part.publisher != self.me or part.index in current.deciding:
                 continue
             here = [(i, current.contributions[part.index, i]) for i in self._sent(part.index)]
@@ -328,7 +336,7 @@ class Rounds:
         alone = len(self.plan.members) == 1
         safe = (
             part.index in current.results and (part.publisher != self.me or alone or bool(current.held.get(part.index)))
-            for part in self.plan.parts
+            for part in self.parts
         )
         if all(safe):
             current.complete = True

@@ -57,6 +57,8 @@ class Section:
         grad: the gradient that the model accumulates into, fp32 [numel].
         moments: the optimiser's state by name, each fp32 [numel].
         outer: the outer optimiser's momentum, fp32 [numel], which is part of the reference; None where it has none.
+        feedback: what this node's own encodings lost and a next one will carry, fp32 [numel], where that is not kept in
+            x; None before the first. Its own, not the group's.
         round: the last round applied. chain: h(round).
     """
 
@@ -68,6 +70,7 @@ class Section:
         self.x = self.g if shared else torch.zeros_like(self.g)
         self.grad = torch.zeros_like(self.g)
         self.moments = {name: torch.zeros_like(self.g) for name in moments}
+        self.feedback: Tensor | None = None
         self.outer = torch.zeros_like(self.g) if outer else None
         self.round = 0
         self.chain = 0

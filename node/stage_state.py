@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -111,7 +112,9 @@ def section_parameters(definition: ModelDefinition, plan: Plan, stage: int) -> d
     return {name: parameters for name, parameters in sections.items() if parameters}
 
 
-def round_plan(plan: Plan, section: str, numel: int, block: int, pattern: str, gradient: bool) -> RoundPlan:
+def round_plan(
+    plan: Plan, section: str, numel: int, block: int, pattern: str, gradient: bool, fragments: int = 1
+) -> RoundPlan:
     """Members, weights, pattern and parts of a section's rounds in a view.
 
     ``auto`` takes all-to-all for two members, where it costs the same bytes as publishers and needs no second
@@ -125,27 +128,28 @@ def round_plan(plan: Plan, section: str, numel: int, block: int, pattern: str, g
         weights = plan.shares
     if pattern == "auto":
         pattern = "all_to_all" if len(members) <= 2 else "publishers"
-    if pattern == "all_to_all":
-        parts: Sequence[Part] = (Part(0, members[0], 0, numel),)
-    else:
-        parts = _parts(plan, section, members, numel, block)
-    return RoundPlan(section, members, weights, tuple(parts), pattern, patient=gradient)
-
-
-def _parts(plan: Plan, section: str, members: Sequence[str], numel: int, block: int) -> list[Part]:
-    """Contiguous runs of blocks, one run for each publisher that has any."""
-    blocks = -(-numel // block)
     parts: list[Part] = []
-    for number in range(blocks):
-        if section == TIED:
-            owner = members[number * len(members) // blocks]
+    blocks = -(-numel // block)
+    for fragment in range(fragments):
+        run = range(fragment * blocks // fragments, (fragment + 1) * blocks // fragments)
+        if pattern == "all_to_all":
+            owners = [members[0]] * len(run)
+        elif section == TIED:
+            owners = [members[number * len(members) // len(run)] for number in range(len(run))]
         else:
-            owner = plan.publisher(int(section.removeprefix("stage-")), number, blocks)
-        start, stop = number * block, min((number + 1) * block, numel)
-        if parts and parts[-1].publisher == owner:
-            parts[-1] = Part(parts[-1].index, owner, parts[-1].start, stop)
-        else:
-            parts.append(Part(len(parts), owner, start, stop))
+            stage = int(section.removeprefix("stage-"))
+            owners = [plan.publisher(stage, number, len(run)) for number in range(len(run))]
+        parts += _parts(len(parts), fragment, run.start * block, owners, block, numel)
+    return RoundPlan(section, members, weights, tuple(parts), pattern, gradient, fragments)
+
+
+def _parts(first: int, fragment: int, start: int, owners: Sequence[str], block: int, numel: int) -> list[Part]:
+    """Contiguous runs of a fragment's blocks, one run for each publisher that has any."""
+    parts: list[Part] = []
+    for owner, run in groupby(owners):
+        stop = min(start + block * len(list(run)), numel)
+        parts.append(Part(first + len(parts), owner, start, stop, fragment))
+        start = stop
     return parts
 
 

@@ -61,21 +61,27 @@ class Training:
             self.last_step = position.last_step((job.run.epochs or 1) * trainer.facts.samples, job.train.batch)
         members = plan.nodes if self.gradient else plan.pipelines[self.pipeline]
         self.commit = Commit(members, trainer.name, position.step)
+        self.exchanges: dict[str, Exchange] = {}
         self.links: dict[str, RoundLink] = {}
+        """The rounds of the sections that have other members."""
+        updates = job.updates
         for name, section in state.sections.items():
-            rounds = round_plan(plan, name, section.layout.numel, job.updates.block, job.updates.pattern, self.gradient)
+            rounds = round_plan(
+                plan, name, section.layout.numel, updates.block, updates.pattern, self.gradient, updates.fragments
+            )
+            self.exchanges[name] = Exchange(
+                section,
+                rounds,
+                trainer.name,
+                updates.codec,
+                updates.dense_rounds,
+                self.gradient,
+                job.run.seed,
+                updates.outer_optimizer,
+            )
             if len(rounds.members) > 1:
                 self.links[name] = RoundLink(
-                    Exchange(
-                        section,
-                        rounds,
-                        trainer.name,
-                        job.updates.codec,
-                        job.updates.dense_rounds,
-                        self.gradient,
-                        job.run.seed,
-                        job.updates.outer_optimizer,
-                    ),
+                    self.exchanges[name],
                     Rounds(rounds, trainer.name, section.round, section.chain),
                     self._send_round,
                     trainer.warn,

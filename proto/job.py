@@ -198,8 +198,11 @@ class Updates(Table):
         default="gradient", description="gradient, delta"
     )
     every: Count = Field(default=1, description="a whole number of steps between rounds (1 in gradient mode)")
+    fragments: Count = Field(
+        default=1, description="a divisor of every: pieces of the weights that go one after another, each every steps"
+    )
     overlap: int = Field(
-        default=0, ge=0, description="0 or 1: steps that a round may be in flight (0 in gradient mode)"
+        default=0, ge=0, description="steps that a round may be in flight, up to every / fragments (0 in gradient mode)"
     )
     pattern: Annotated[
         Literal["auto", "publishers", "all_to_all"],

@@ -351,11 +351,15 @@ def _update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mista
         if updates.outer != "average":
             sentence = f"updates.outer = {updates.outer!r}: mode gradient has the one optimiser of [train]"
             yield ("updates", "outer"), f'{sentence}; allowed: "average", or mode = "delta"'
-    elif updates.overlap > updates.every:
-        sentence = f"updates.overlap = {updates.overlap} is more than updates.every = {updates.every}"
-        yield ("updates", "overlap"), f"{sentence}: a round would overtake the next"
-    elif updates.overlap > 1:
-        yield ("updates", "overlap"), f"not yet: updates.overlap = {updates.overlap}; allowed now: 0, 1"
+        if updates.fragments != 1:
+            sentence = f"updates.fragments = {updates.fragments}: a step of mode gradient needs the whole gradient"
+            yield ("updates", "fragments"), f"{sentence}; allowed: 1"
+    elif updates.every % updates.fragments:
+        sentence = f"updates.fragments = {updates.fragments} does not divide updates.every = {updates.every}"
+        yield ("updates", "fragments"), f"{sentence}: a round begins every (every / fragments) steps"
+    elif updates.overlap * updates.fragments > updates.every:
+        sentence = f"updates.overlap = {updates.overlap} is more than the {updates.every // updates.fragments} step(s)"
+        yield ("updates", "overlap"), f"{sentence} between rounds: a round would overtake the next"
     role = "gradient" if updates.mode == "gradient" else "update"
     roles = {("updates", "codec"): (updates.codec, role)}
     roles["activations", "forward"] = (activations.forward, "activation")

@@ -97,6 +97,7 @@ def workload_of(job: Mapping[str, Any], folder: Path) -> Workload:
     shape = _shape(model, _table(job, "data"), folder)
     optimizer = str(train.get("optimizer", "adamw"))
     mode = str(updates.get("mode", "delta"))
+    fragments = _whole(updates, "fragments", 1)
     reference = 4.0 if mode == "delta" else 0.0
     precision_bits = 16.0 if train.get("precision") == "bf16" else 32.0
     return Workload(
@@ -107,8 +108,8 @@ def workload_of(job: Mapping[str, Any], folder: Path) -> Workload:
         pipelines=_wish(parallel, "pipelines"),
         schedule=str(parallel.get("schedule", "1f1b")),
         mode=mode,
-        update_bits=bits_of(str(updates.get("codec", "none")), 32.0),
-        every=_whole(updates, "every", 1),
+        update_bits=bits_of(str(updates.get("codec", "none")), 32.0) / fragments,
+        every=max(1, _whole(updates, "every", 1) // fragments),
         overlap=_whole(updates, "overlap", 0, least=0),
         pattern=str(updates.get("pattern", "auto")),
         activation_bits=bits_of(str(activations.get("forward", "none")), precision_bits),

@@ -59,6 +59,43 @@ def test_equal_to_local_steps_and_torchs_sgd(plan, outer):
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
 
 
+@pytest.mark.parametrize("outer", [NESTEROV, "average"])
+def test_fragments_are_rounds_of_parts_of_the_vector(outer):
+    plan = Plan(pipelines=(("a",), ("b",), ("c",)), stages=((0, 3),), microbatches=(3, 2, 1))
+    job = job_of(outer, every=6, tie=False, fragments=3)
+    hub, data = start(job, plan)
+    outcome = hub.finish(plan.nodes)
+    parts = hub.trainers["a"].training.links["stage-0"].rounds.plan.parts
+    pieces = [
+        (min(p.start for p in parts if p.fragment == turn), max(p.stop for p in parts if p.fragment == turn))
+        for turn in range(3)
+    ]
+    assert pieces[0][1] == pieces[1][0] and pieces[2][1] == hub.trainers["a"].state.sections["stage-0"].layout.numel
+    wanted = plain_local_losses(job, hub.facts, data, STEPS, plan.microbatches, pieces)
+    assert [outcome.losses[step] for step in range(1, STEPS + 1)] == pytest.approx(wanted, abs=1e-4)
+    assert not hub.errors and all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
+def test_fragments_over_deaths_and_joins_with_rounds_in_flight():
+    job = job_of(NESTEROV, every=6, overlap=2, fragments=3, codec="int8", checkpoint=7)
+    hub, data = start(job, TWO_BY_TWO)
+    wait_until(lambda: hub.trainers["a"].step >= 3)
+    hub.kill("d")
+    hub.change(ONE, ["a", "b", "c"])
+    wait_until(lambda: hub.trainers["a"].step >= 9)
+    hub.start("e", data)
+    plan = Plan(pipelines=(("a", "b"), ("c", "e")), stages=((0, 1), (2, 3)), microbatches=(3, 3))
+    hub.change(plan, ["a", "b", "c"], ["e"])
+    outcome = hub.finish(plan.nodes)
+    assert not hub.errors and not outcome.warnings
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    assert outcome.losses[STEPS] < outcome.losses[1]
+    for trainer in hub.trainers.values():
+        if trainer.name in plan.nodes:  # nothing of a run's last step is left in x alone
+            for section in trainer.state.sections.values():
+                assert float((section.x - section.g).abs().max()) < 0.02
+
+
 def test_a_step_is_that_of_torchs_sgd():
     for outer in (Outer(0.7, 0.9, True), Outer(0.5, 0.9), Outer(0.5), Outer()):
         weight = torch.nn.Parameter(torch.randn(50))

@@ -19,7 +19,8 @@ from farflung.proto.outer import Outer
 
 NUMEL = 96
 OUTERS = [Outer(), Outer(0.5), Outer(0.7, 0.9, True)]
-CODECS = ["none", "cocktail:random=0.5,top=0.3,bits=4", "int8"]
+EXPLICIT = "chunked_topk:k=512,bits=2,feedback=true"
+CODECS = ["none", "cocktail:random=0.5,top=0.3,bits=4", "int8", EXPLICIT]
 
 
 def section_of(values: torch.Tensor) -> Section:
@@ -33,17 +34,17 @@ class Group:
     """Members of one section whose messages a test delivers in the order it likes."""
 
     def __init__(
-        self, pattern: str, codec: str, weights: list[float], patient: bool = False, outer: Outer | None = None
+        self, pattern: str, codec: str, weights: list[float], outer: Outer | None = None, fragments: int = 1
     ) -> None:
         names = tuple("abcde"[: len(weights)])
-        if pattern == "all_to_all":
-            parts = (Part(0, "a", 0, NUMEL),)
-        else:
-            edges = [NUMEL * i // len(names) for i in range(len(names) + 1)]
-            parts = tuple(
-                Part(i, n, *edge) for i, (n, edge) in enumerate(zip(names, itertools.pairwise(edges), strict=True))
-            )
-        plan = RoundPlan("stage-0", names, tuple(weights), parts, pattern, patient)
+        publishers = names[:1] if pattern == "all_to_all" else names
+        count = len(publishers) * fragments
+        edges = [NUMEL * i // count for i in range(count + 1)]
+        parts = tuple(
+            Part(i, publishers[i % len(publishers)], *edge, i // len(publishers))
+            for i, edge in enumerate(itertools.pairwise(edges))
+        )
+        plan = RoundPlan("stage-0", names, tuple(weights), parts, pattern, False, fragments)
         self.now = 0.0
         self.mail: list[tuple[str, str, data_pb2.Header, bytes]] = []
         self.warnings: list[tuple[str, str]] = []
@@ -90,11 +91,13 @@ class Group:
         link.finish(results, 16)
 
     def total(self) -> torch.Tensor:
-        """S = sum p x / P + server errors, in float64."""
+        """S = sum p (x + error feedback) / P + server errors, in float64."""
         plan = next(iter(self.links.values())).rounds.plan
         total = torch.zeros(NUMEL, dtype=torch.float64)
         for weight, link in zip(plan.weights, self.links.values(), strict=True):
-            total += link.exchange.section.x.double() * weight / math.fsum(plan.weights)
+            section = link.exchange.section
+            own = section.x if section.feedback is None else section.x.double() + section.feedback
+            total += own.double() * weight / math.fsum(plan.weights)
             for part, error in link.exchange.errors.items():
                 total[plan.parts[part].start : plan.parts[part].stop] += error.double()
         return total
@@ -106,11 +109,14 @@ class Group:
     st.sampled_from(CODECS),
     st.lists(st.sampled_from([0.2, 0.25, 0.5, 1.0]), min_size=2, max_size=4),
     st.sampled_from(OUTERS),
+    st.sampled_from([1, 1, 2, 3]),
     st.integers(0, 2**32),
 )
-def test_any_order_with_duplicates_gives_one_reference_and_keeps_the_sum(pattern, codec, weights, outer, seed):
+def test_any_order_with_duplicates_gives_one_reference_and_keeps_the_sum(
+    pattern, codec, weights, outer, fragments, seed
+):
     chance = random.Random(seed)
-    group = Group(pattern, codec, weights, outer=outer)
+    group = Group(pattern, codec, weights, outer, fragments)
     for number in range(1, 4):
         before = group.total()
         for name in chance.sample(sorted(group.links), len(group.links)):
@@ -265,6 +271,28 @@ def test_what_is_not_finite_is_refused_and_its_sender_named():
     assert bool(torch.isfinite(group.links["a"].exchange.section.g).all())
 
 
+def test_with_an_explicit_error_feedback_x_begins_again_at_g():
+    group = Group("publishers", EXPLICIT, [1.0, 2.0])
+    for link in group.links.values():
+        link.begin()
+    while group.mail:
+        group.deliver(0)
+    for name in group.links:
+        group.apply(name)
+    for link in group.links.values():
+        section = link.exchange.section
+        torch.testing.assert_close(section.x, section.g, rtol=0, atol=1e-6)
+        assert float(section.feedback.abs().max()) > 0.1
+
+
+def test_a_message_of_another_fragment_is_refused():
+    parts = (Part(0, "a", 0, 8, 0), Part(1, "a", 8, 16, 1))
+    rounds = Rounds(RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), parts, "publishers", False, 2), "a", 0, 5)
+    effects = rounds.contribution("b", "b", 1, 1, 5, Contribution(b"", (0,), 1), 0.0)
+    assert isinstance(effects[0], Refuse) and "round 1 of stage-0 has no part 1" in effects[0].why
+    assert rounds.contribution("b", "b", 2, 1, 5, Contribution(b"", (0,), 1), 0.0) == []
+
+
 @pytest.mark.parametrize(
     ("sender", "number", "part", "wrong"),
     [("z", 1, 0, "not a member"), ("b", 9, 0, "while round 0 is the last"), ("b", 1, 7, "no part 7")],
@@ -381,4 +409,4 @@ def test_error_feedback_is_what_the_encoding_lost_whatever_happened_to_the_gradi
     section.grad.fill_(100.0)  # the group's sum, clipped
     exchange.commit_gradient()
     lost = gradient - exchange._decode(sent.payload, sent.sizes, plan.parts[0], "a")
-    torch.testing.assert_close(exchange.feedback, lost)
+    torch.testing.assert_close(exchange.section.feedback, lost)

@@ -123,8 +123,16 @@ MISTAKES = [
         [('"average"', '"nesterov"'), ('mode = "delta"', 'mode = "gradient"')],
         "updates.outer = 'nesterov': mode gradient has the one optimiser of [train]",
     ),
-    ([("overlap = 1", "overlap = 2")], "updates.overlap = 2 is more than updates.every = 1"),
-    ([("overlap = 1", "overlap = 2"), ("every = 1\n", "every = 4\n")], "not yet: updates.overlap = 2"),
+    ([("overlap = 1", "overlap = 2")], "updates.overlap = 2 is more than the 1 step(s) between rounds"),
+    (
+        [("overlap = 1", "overlap = 3\nfragments = 2"), ("every = 1\n", "every = 4\n")],
+        "updates.overlap = 3 is more than the 2 step(s) between rounds",
+    ),
+    ([("every = 1\n", "every = 4\nfragments = 3\n")], "updates.fragments = 3 does not divide updates.every = 4"),
+    (
+        [('mode = "delta"', 'mode = "gradient"\nfragments = 2'), ("overlap = 1", "overlap = 0")],
+        "updates.fragments = 2: a step of mode gradient",
+    ),
     ([('mode = "delta"', 'mode = "gradient"')], "updates.overlap = 1: a step of mode gradient"),
     ([('mode = "delta"', 'mode = "delta"\nagreed = false')], "updates.agreed: not yet"),
     ([('to = "checkpoints"', 'to = "s3://bucket/x"')], "not yet: checkpoint.to = 's3://bucket/x'"),

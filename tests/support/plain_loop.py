@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch.nn import functional
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from farflung.node.models import model_of, skeleton_of
 from farflung.node.optimizers import learning_rate
@@ -68,15 +69,25 @@ def plain_losses(job: Job, facts: Facts, data, steps: int, bf16: bool = False) -
     return losses
 
 
-def plain_local_losses(job: Job, facts: Facts, data, steps: int, microbatches: tuple[int, ...]) -> list[float]:
+def plain_local_losses(
+    job: Job, facts: Facts, data, steps: int, microbatches: tuple[int, ...], pieces=((0, None),)
+) -> list[float]:
     """The same for local steps: a model and an optimiser for each pipeline, and every ``updates.every`` steps torch's
-    SGD moves the common weights by the weighted mean of what the models went away from them."""
+    SGD moves the common weights by the weighted mean of what the models went away from them.
+
+    ``pieces``: ranges of the flat vector of all parameters that take turns, as the fragments of a round do.
+    """
     train, outer = job.train, job.updates.outer_optimizer
-    common = plain_model(job, facts)
+    definition = model_of(job, facts)
+    names = definition.parameter_names(0, len(definition.layers) - 1)
     models = [plain_model(job, facts) for _ in microbatches]
     optimizers = [plain_optimizer(model, train) for model in models]
-    mover = torch.optim.SGD(common.parameters(), lr=outer.rate, momentum=outer.momentum, nesterov=outer.nesterov)
+    weights = [[dict(model.named_parameters())[name] for name in names] for model in models]
+    common = parameters_to_vector(weights[0]).detach()
+    parts = [torch.nn.Parameter(common[start:stop].clone()) for start, stop in pieces]
+    movers = [torch.optim.SGD([p], lr=outer.rate, momentum=outer.momentum, nesterov=outer.nesterov) for p in parts]
     losses = []
+    turn = 0
     for step in range(1, steps + 1):
         samples = sample_ids(Position().positions(step, train.batch), job.run.seed, facts.samples)
         total = 0.0
@@ -87,13 +98,16 @@ def plain_local_losses(job: Job, facts: Facts, data, steps: int, microbatches: t
             rate = learning_rate(train, step, facts.steps)
             total += plain_step(model, optimizer, train, rate, tokens, targets) * len(share)
         losses.append(total / train.batch)
-        if step % job.updates.every == 0 or step == steps:
+        turns = len(pieces) if step == steps else step % (job.updates.every // len(pieces)) == 0
+        for _ in range(turns):
+            (start, stop), part = pieces[turn % len(pieces)], parts[turn % len(pieces)]
             with torch.no_grad():
-                for moved, *local in zip(common.parameters(), *(m.parameters() for m in models), strict=True):
-                    mean = sum(p * (n / sum(microbatches)) for p, n in zip(local, microbatches, strict=True))
-                    moved.grad = moved - mean
-                mover.step()
-                for model in models:
-                    for parameter, moved in zip(model.parameters(), common.parameters(), strict=True):
-                        parameter.copy_(moved)
+                flat = [parameters_to_vector(own) for own in weights]
+                mean = sum(one * (n / sum(microbatches)) for one, n in zip(flat, microbatches, strict=True))
+                part.grad = part - mean[start:stop]
+                movers[turn % len(pieces)].step()
+                for own, one in zip(weights, flat, strict=True):
+                    one[start:stop] = part
+                    vector_to_parameters(one, own)
+            turn += 1
     return losses
