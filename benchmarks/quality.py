@@ -2,6 +2,8 @@
 
     python -m benchmarks.quality updates              the demo's model under several update codecs, 3 seeds each
     python -m benchmarks.quality activations          fine-tuning under several activation codecs, 3 seeds each
+    python -m benchmarks.quality examples             the jobs of examples/ that train on Shakespeare
+    python -m benchmarks.quality picture              docs/quality.svg, the curves of the job files
     python -m benchmarks.quality table                the tables again, from the saved results
     python -m benchmarks.quality wire EVENTS          what a real run put on the wire: EVENTS is what
                                                       `farflung run examples/shakespeare.toml --nodes 4 --json` printed
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import statistics
 import tempfile
@@ -195,6 +198,63 @@ def pretrain(job: Job, facts: Facts, artifacts: dict[str, bytes], folder: Path) 
     model.save_pretrained(folder)
 
 
+def examples(only: str) -> None:
+    """Each job file as it is, with as many nodes as it asks for; and one optimiser that sees whole batches."""
+    from farflung.examples.shakespeare import write_text
+
+    with tempfile.TemporaryDirectory() as folder:
+        text = [str(path) for path in write_text(Path(folder))]
+        for path in [None, *sorted(JOB.parent.glob("*.toml"))]:
+            name = path.stem if path else "one optimiser"
+            content = tomllib.loads((path or JOB).read_text())
+            if content["data"].get("text") != ["shakespeare/*.txt"] or only not in name or known("examples", name, 1):
+                continue
+            content["data"]["text"] = text
+            content["checkpoint"] = {"every": 0}
+            if path is None:
+                content |= {"updates": {}, "activations": {}, "parallel": {"stages": 1, "pipelines": 1}}
+            job = Job.model_validate(content)
+            facts, artifacts = prepared(job, Path(folder) / "state")
+            keep("examples", name, 1, train(job, facts, artifacts, shape_of(job)))
+
+
+def shape_of(job: Job) -> Plan:
+    """The plan that the job's own numbers of stages and pipelines say, equal parts each."""
+    stages, pipelines, layers = int(job.parallel.stages), int(job.parallel.pipelines), (job.model.layers or 0) + 2
+    edges = [layers * stage // stages for stage in range(stages + 1)]
+    return Plan(
+        pipelines=tuple(tuple(f"n{row}{stage}" for stage in range(stages)) for row in range(pipelines)),
+        stages=tuple((first, last - 1) for first, last in itertools.pairwise(edges)),
+        microbatches=(job.train.microbatches // pipelines,) * pipelines,
+        schedule=job.parallel.schedule,
+    )
+
+
+def picture(out: Path) -> None:
+    """Validation loss against steps and against bytes sent, of every job file."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, (steps, sent) = pyplot.subplots(1, 2, figsize=(11, 4.5), sharey=True)
+    for name, runs in load().get("examples", {}).items():
+        run = runs["1"]
+        at = [int(step) for step in run["evals"]]
+        losses = list(run["evals"].values())
+        steps.plot(at, losses, label=name, linewidth=1.2)
+        total = run["update_bytes"] + run["activation_bytes"]
+        if total:
+            sent.plot([total], losses[-1:], "o", label=name)
+        else:
+            sent.axhline(losses[-1], linewidth=0.8, linestyle=":", label=name)
+    steps.set(xlabel="step", ylabel="validation loss, nats per byte", ylim=(1.7, 3.2))
+    sent.set(xlabel="bytes sent in the whole run", xscale="log")
+    sent.legend(fontsize=8, loc="upper right")
+    figure.tight_layout()
+    figure.savefig(out, metadata={"Date": None})
+
+
 def known(kind: str, name: str, seed: int) -> bool:
     return str(seed) in load().get(kind, {}).get(name, {})
 
@@ -251,7 +311,7 @@ def wire(events: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["updates", "activations", "table", "wire"])
+    parser.add_argument("what", choices=["updates", "activations", "examples", "picture", "table", "wire"])
     parser.add_argument("events", nargs="?", type=Path, help="for wire: the file with the run's events")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="settings whose name has this in it")
@@ -261,7 +321,12 @@ def main() -> None:
             parser.error("wire needs the file with the run's events")
         wire(arguments.events)
         return
+    if arguments.what == "picture":
+        picture(HERE.parent / "docs" / "quality.svg")
+        return
     torch.set_num_threads(1)
+    if arguments.what == "examples":
+        examples(arguments.only)
     if arguments.what == "updates":
         updates(arguments.seeds, arguments.only)
     elif arguments.what == "activations":

