@@ -4,4 +4,25 @@ The rooms: ``compress`` (codecs), ``scheduler`` (who trains what with whom), ``c
 ``node`` (the worker), ``proto`` (what goes over the wire), ``deploy`` (places to run it).
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .deploy.library import Trained, train
+    from .deploy.trainer import Arguments, Trainer
+
 __version__ = "0.1.0"
+__all__ = ["Arguments", "Trained", "Trainer", "train"]
+
+_HOMES = {
+    "train": "deploy.library",
+    "Trained": "deploy.library",
+    "Trainer": "deploy.trainer",
+    "Arguments": "deploy.trainer",
+}
+
+
+def __getattr__(name: str) -> Any:  # so that `import farflung` stays free of torch, and of everything else
+    if name in _HOMES:
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -149,7 +150,10 @@ def _deserted(nodes: list[Child], last: Ended) -> FarflungError:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM ends a local run the way Ctrl-C does."""
+    """SIGTERM ends a local run the way Ctrl-C does; in a notebook's own thread nobody's signals are touched."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,0 +1,118 @@
+"""farflung from Python: a job given as a mapping, and the Trainer for a model and a dataset in memory."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+import farflung
+from farflung.deploy.library import job_text
+from farflung.proto.errors import FarflungError, JobError
+
+TEXT = "to be or not to be that is the question " * 200
+WORDS = sorted(set(TEXT.split()))
+
+
+def test_a_job_from_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text(TEXT)
+    events: list[dict[str, Any]] = []
+    job = {
+        "run": {"name": "small", "steps": 3},
+        "model": {"family": "gpt2", "layers": 1, "width": 16, "heads": 2, "context": 16},
+        "data": {"text": ["text.txt"]},
+        "train": {"batch": 4, "microbatch": 2},
+    }
+    trained = farflung.train(job, nodes=1, on_event=events.append)
+    assert (trained.steps, trained.samples) == (3, 12)
+    assert trained.eval_loss is not None and 0 < trained.eval_loss < 8
+    assert trained.checkpoint.is_dir() and trained.state == Path("runs/small")
+    assert {"joined", "view", "step", "done"} <= {event["event"] for event in events}
+    model = transformers.AutoModelForCausalLM.from_pretrained(trained.export("model"))
+    assert model.config.n_embd == 16
+
+
+def test_wrong_jobs_are_errors_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(JobError, match=r"unknown key run\.stepz"):
+        farflung.train({"run": {"stepz": 3}})
+    with pytest.raises(JobError, match="is no table"):
+        farflung.train({"run": 3})  # type: ignore[dict-item]
+    with pytest.raises(JobError, match="there is no job file"):
+        farflung.train("nowhere.toml")
+
+
+def test_paths_of_a_mapping_start_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = job_text(
+        {
+            "data": {"text": ["a.txt", "s3://b/c"], "tokenizer": "bytes", "validation": 0.5},
+            "model": {"pretrained": "m", "family": None},
+        }
+    )
+    assert text == (
+        f'[data]\ntext = ["{tmp_path}/a.txt", "s3://b/c"]\ntokenizer = "bytes"\nvalidation = 0.5\n'
+        f'[model]\npretrained = "{tmp_path}/m"\n'
+    )
+
+
+@pytest.fixture
+def tokenizer() -> Any:
+    rust = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token=WORDS[0]))
+    rust.pre_tokenizer = pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=rust)
+
+
+def small_model() -> Any:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=len(WORDS), n_embd=16, n_layer=1, n_head=2, n_positions=32, bos_token_id=None, eos_token_id=None
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def test_trainer(tmp_path: Path, tokenizer: Any) -> None:
+    model = small_model()
+    rows = [{"input_ids": tokenizer(TEXT)["input_ids"]}] * 2
+    arguments = farflung.Arguments(
+        output_dir=tmp_path / "run", max_steps=30, per_device_train_batch_size=4, learning_rate=0.02, max_length=16
+    )
+    trainer = farflung.Trainer(
+        model, arguments, rows, rows[:1], tokenizer, nodes=1, on_event=lambda event: None, job={"train": {"clip": 0.5}}
+    )
+    with pytest.raises(FarflungError, match="no evaluation yet"):
+        trainer.evaluate()
+    trainer.train()
+    ids = torch.tensor([rows[0]["input_ids"][:33]])
+    with torch.no_grad():
+        logits = model(ids[:, :32]).logits
+    loss = float(torch.nn.functional.cross_entropy(logits[0], ids[0, 1:]))
+    assert loss < 0.6 * torch.tensor(float(len(WORDS))).log()  # the words follow each other in one way, nearly
+    assert abs(trainer.evaluate()["eval_loss"] - loss) < 0.5
+    trainer.save_model(tmp_path / "saved")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert all(torch.equal(one, other) for one, other in zip(again.parameters(), model.parameters(), strict=True))
+
+
+def test_trainer_refuses_what_it_would_not_do(tmp_path: Path, tokenizer: Any) -> None:
+    arguments = farflung.Arguments(output_dir=tmp_path / "run")
+    rows: list[Any] = [{"input_ids": [1, 2], "labels": [-100, 2]}]
+    with pytest.raises(JobError, match="labels that are not its input_ids"):
+        farflung.Trainer(small_model(), arguments, rows, processing_class=tokenizer).train()
+    with pytest.raises(JobError, match="has no tokens"):
+        farflung.Trainer(small_model(), arguments, [], processing_class=tokenizer).train()
+    with pytest.raises(FarflungError, match="no tokenizer"):
+        farflung.Trainer(small_model(), arguments, rows)
+    arguments.lr_scheduler_type = "polynomial"
+    with pytest.raises(JobError, match="polynomial"):
+        farflung.Trainer(small_model(), arguments, [[1, 2]], processing_class=tokenizer).train()
+
+
+def test_importing_farflung_imports_nothing_heavy() -> None:
+    code = "import sys, farflung; assert not {'torch', 'grpc', 'pydantic'} & set(sys.modules); farflung.train"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
