@@ -165,8 +165,8 @@ def test_a_child_whose_parent_dies_interrupts_itself() -> None:
         import time
         from farflung.deploy.children import hold_lifeline
         hold_lifeline()
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)
             time.sleep(30)
         except KeyboardInterrupt:
             print("goodbye", flush=True)
