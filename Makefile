@@ -3,7 +3,7 @@ VENV   ?= .venv
 EXTRAS ?= dev
 BIN    := $(VENV)/bin
 
-.PHONY: help install demo test lint format proto slow
+.PHONY: help install demo test wan lint format proto slow
 help:            ## show these targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -23,6 +23,9 @@ demo: install    ## a coordinator and 4 nodes train on Shakespeare, on this mach
 test: install    ## the whole quick suite
 	$(BIN)/python -m pytest --ignore=tests/node_io
 	$(BIN)/python -m pytest tests/node_io  # apart: gRPC's asyncio takes one event loop a process, and these have their own
+
+wan: install     ## train over emulated WANs (needs root, iproute2 and /dev/net/tun; skipped without)
+	$(BIN)/python -m pytest -m wan tests/wan
 
 slow: install    ## the long tests
 	$(BIN)/python -m pytest -m slow --ignore=tests/node_io

@@ -63,11 +63,12 @@ def rtt(
                 with contextlib.suppress(OSError):  # an echo that cannot be sent is an echo without an answer
                     sockets[i].sendto(body, (lab.topology.address(j), 0))
                 done += 1
-            if now > end or (done == len(todo) and sum(map(len, found.values())) == len(todo)):
-                return found
             wait = min(end, todo[done][0] if done < len(todo) else end) - now
             for sock in select.select(list(sockets.values()), (), (), max(0.0, wait))[0]:
                 _echoes(sock, next(i for i, s in sockets.items() if s is sock), sent, found)
+            # asked after the look: answers that came while this process had no processor are answers
+            if now > end or (done == len(todo) and sum(map(len, found.values())) == len(todo)):
+                return found
 
 
 def _echoes(sock: socket.socket, i: int, sent: dict[tuple[int, int, int], int], found: dict[Pair, list[float]]) -> None:
