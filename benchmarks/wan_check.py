@@ -38,7 +38,7 @@ def taken(made: Lab, measure: Callable[[], Any]) -> tuple[Any, lateness.Lateness
         before = made.stat()
         value = measure()
         late = lab.late_between(before, made.stat())
-        usable, why = lateness.verdict(late, made.topology.smallest_delay_ms()) if late else (True, "in the kernel")
+        usable, why = lateness.verdict(late, made.now.smallest_delay_ms()) if late else (True, "in the kernel")
         if usable:
             break
     return value, late, usable, why
@@ -52,20 +52,19 @@ def goodput(tell: Callable[..., None]) -> None:
                 changed = made.change(
                     Change(0, "set", "*->*", {"delay_ms": rtt / 2, "rate": rate * 1e6, "queue_ms": options.queue})
                 )
-                assert changed or made.links[0, 1].delay_ms == rtt / 2
-                live = dataclasses.replace(made, topology=dataclasses.replace(made.topology, links=made.links))
-                times, late, usable, why = taken(live, lambda live=live: probe.rtt(live, [(0, 1)], count=30)[0, 1])
+                assert changed or made.now.links[0, 1].delay_ms == rtt / 2
+                times, late, usable, why = taken(made, lambda: probe.rtt(made, [(0, 1)], count=30)[0, 1])
                 middle = sorted(times)[len(times) // 2]
                 tell("rtt", f"RTT {rtt:g} ms", rtt, middle, abs(middle - rtt) <= max(2, 0.05 * rtt), usable, why)
                 for name in options.congestion.split(","):
                     warm = 1 + 20 * rtt / 1e3
 
-                    def measure(live: Lab = live, name: str = name, warm: float = warm) -> tuple[float, float]:
-                        stream = probe.stream(live, (0, 1), options.seconds, warm, name, count=1)
+                    def measure(name: str = name, warm: float = warm) -> tuple[float, float]:
+                        stream = probe.stream(made, (0, 1), options.seconds, warm, name, count=1)
                         seconds = sorted(stream.seconds(warm, warm + options.seconds))
                         return stream.rate(warm, warm + options.seconds) / 1e6, seconds[len(seconds) // 2] / 1e6
 
-                    (mean, middle), late, usable, why = taken(live, measure)
+                    (mean, middle), late, usable, why = taken(made, measure)
                     wanted = rate * GOODPUT
                     # BBR sends next to nothing for 200 ms and a round trip in every 10 s: it looks for the shortest
                     pause = (0.2 + rtt / 1e3) / 10 if name == "bbr" else 0.0

@@ -39,15 +39,22 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("topology")
     sub.add_argument("host")
     sub.add_argument("command", nargs=argparse.REMAINDER)
-    sub = verb("set", "change live links")
+    sub = verb("set", "change live links, or a host")
     sub.add_argument("topology")
-    sub.add_argument("link", help="'a->b' or 'a<->b', in quotes; a and b are hosts, regions or *")
-    sub.add_argument("changes", nargs="+", help="rate=20mbit delay=50ms jitter=2ms loss=1%% queue=100ms")
-    sub = verb("cut", "cut the links between two")
+    sub.add_argument(
+        "target", help="'a->b' or 'a<->b', in quotes; or a host with all its links. a and b are hosts, regions or *"
+    )
+    sub.add_argument(
+        "changes",
+        nargs="+",
+        metavar="KEY=VALUE",
+        help="rate=20mbit delay=50ms jitter=2ms loss=1%% queue=100ms; of a host also uplink=20mbit downlink=100mbit",
+    )
+    sub = verb("cut", "cut the links between two, or a host off everybody")
     sub.add_argument("topology")
     sub.add_argument("a")
     sub.add_argument("b", nargs="?")
-    sub = verb("restore", "put links back to what the file says")
+    sub = verb("restore", "put back what the file says: between two, of a host, or everything")
     sub.add_argument("topology")
     sub.add_argument("a", nargs="?")
     sub.add_argument("b", nargs="?")

@@ -75,7 +75,7 @@ def up(topology: Topology, backend: str | None = None) -> Lab:
                 f"ip netns del {taken[0]}, or give this WAN --name",
             )
         folder.mkdir(parents=True, exist_ok=True)
-        lab = Lab(name, backend, topology, dict(topology.links), spaces, {}, [])
+        lab = Lab(name, backend, topology, topology, spaces, {}, [])
         lab.save()
         try:
             _make(lab)

@@ -55,16 +55,16 @@ class Report:
         return dataclasses.asdict(self)
 
 
-def expectation(topology: Topology, links: dict[Pair, Link], pair: Pair) -> Row:
-    """What a pair should show, with the links as they are now."""
-    now = dataclasses.replace(topology, links=links)
+def expectation(now: Topology, pair: Pair) -> Row:
+    """What a pair of a WAN that is `now` should show."""
     i, j = pair
+    links = now.links
     narrow = now.narrowest(pair)
     cut = links[pair].cut or links[pair[::-1]].cut
-    dialled = not topology.hosts[j].nat and not cut
+    dialled = not now.hosts[j].nat and not cut
     return Row(
-        topology.hosts[i].name,
-        topology.hosts[j].name,
+        now.hosts[i].name,
+        now.hosts[j].name,
         now.rtt_ms(pair),
         None if narrow is None else narrow * GOODPUT,
         1.0 if links[pair].cut else links[pair].loss,
@@ -112,11 +112,9 @@ def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
     """Measure a lab. `quick`: only round trips, in seconds; else the goodput of every pair too, and packets that
     count its losses."""
     probe.require_up(lab)
-    topology, links = lab.topology, lab.links
-    now = dataclasses.replace(topology, links=links)
-    live = dataclasses.replace(lab, topology=now)
-    pairs = [(i, j) for i in range(len(topology.hosts)) for j in range(len(topology.hosts)) if i != j]
-    rows = {pair: expectation(topology, links, pair) for pair in pairs}
+    now, links = lab.now, lab.now.links
+    pairs = sorted(links)
+    rows = {pair: expectation(now, pair) for pair in pairs}
     before = lab.stat()
     jitter = {pair: links[pair].jitter_ms + links[pair[::-1]].jitter_ms for pair in pairs}
 
@@ -125,7 +123,7 @@ def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
 
     say(f"round trips of {len(pairs)} pairs")
     silent = [p for p in pairs if not rows[p].dialled]
-    for pair, times in probe.rtt(live, pairs, count=30 if any(jitter.values()) else 20).items():
+    for pair, times in probe.rtt(lab, pairs, count=30 if any(jitter.values()) else 20).items():
         if times:
             update(pair, rtt=_middle(times, jitter[pair] > 0))
     notes = [
@@ -134,12 +132,12 @@ def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
         if rows[p].rtt is not None
     ]
     if not quick:
-        able = [p for p in pairs if _reachable(topology, links, p)]
+        able = [p for p in pairs if _reachable(now, p)]
         counts = {p: LOSSY if links[p].loss else LOSSLESS for p in able}
         for number, group in enumerate(groups := _rounds(able)):
             say(f"loss {number + 1}/{len(groups)}: " + ", ".join(f"{rows[p].source}->{rows[p].target}" for p in group))
             with ThreadPoolExecutor(len(group)) as pool:
-                for pair, got in zip(group, pool.map(lambda p: probe.loss(live, p, counts[p]), group), strict=True):
+                for pair, got in zip(group, pool.map(lambda p: probe.loss(lab, p, counts[p]), group), strict=True):
                     update(pair, loss=1 - got / counts[pair], packets=counts[pair])
         groups = batches(now, able)
         for number, group in enumerate(groups):
@@ -148,14 +146,14 @@ def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
                 + ", ".join(f"{rows[p].source}->{rows[p].target}" for p in group)
             )
             with ThreadPoolExecutor(len(group)) as pool:
-                for pair, carried in zip(group, pool.map(lambda p: _goodput(live, p), group), strict=True):
+                for pair, carried in zip(group, pool.map(lambda p: _goodput(lab, p), group), strict=True):
                     update(pair, goodput=carried)
         for pair in [p for p in able if _short(rows[p]) and not _lossy(links, p)]:
             say(f"goodput again: {rows[pair].source}->{rows[pair].target}")
-            update(pair, goodput=max(_goodput(live, pair, patience=2), rows[pair].goodput or 0.0))
+            update(pair, goodput=max(_goodput(lab, pair, patience=2), rows[pair].goodput or 0.0))
     late = late_between(before, lab.stat())
-    if load(lab.name).links != links:
-        notes.append("links were changed while they were measured")
+    if load(lab.name).now != now:
+        notes.append("it was changed while it was measured")
     for pair in pairs:
         update(pair, misses=judge(rows[pair], jitter[pair], _lossy(links, pair)))
     return conclude(lab, [rows[p] for p in pairs], late, notes)
@@ -164,9 +162,7 @@ def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
 def conclude(lab: Lab, rows: Sequence[Row], late: lateness.Lateness | None, notes: Sequence[str]) -> Report:
     """The report with its one sentence."""
     missed = [r for r in rows if r.misses]
-    kept_up, how = (
-        lateness.verdict(late, lab.topology.smallest_delay_ms()) if late else (True, "the kernel does the timing")
-    )
+    kept_up, how = lateness.verdict(late, lab.now.smallest_delay_ms()) if late else (True, "the kernel does the timing")
     if not kept_up:
         why = how
     elif missed:
@@ -194,24 +190,24 @@ def _short(row: Row) -> bool:
 
 def _goodput(lab: Lab, pair: Pair, patience: float = 1.0) -> float:
     """Payload bit/s of a pair; 0 where no connection came about."""
-    round_trip = lab.topology.rtt_ms(pair) / 1e3
+    round_trip = lab.now.rtt_ms(pair) / 1e3
     warm_up = patience * (0.3 + 8 * round_trip)
-    lossy = _lossy(lab.topology.links, pair)
+    lossy = _lossy(lab.now.links, pair)
     # behind a lost segment the receiver gets a second's bytes at once: then only a mean over several seconds is fair
     stream = probe.stream(lab, pair, seconds=patience * (5 + 10 * round_trip), warm_up=warm_up, early=not lossy)
     if stream.error:
         return 0.0
     last = stream.times[-1]
-    narrow = lab.topology.narrowest(pair)
+    narrow = lab.now.narrowest(pair)
     second = stream.rate(last - 1, last)
     # it ended early because this second was full; otherwise the mean over all that came after the warm-up
     ended_early = not lossy and narrow and probe.full(second, narrow)
     return second if ended_early else stream.rate(warm_up, last)
 
 
-def _reachable(topology: Topology, links: dict[Pair, Link], pair: Pair) -> bool:
+def _reachable(now: Topology, pair: Pair) -> bool:
     i, j = pair
-    return not (topology.hosts[i].nat and topology.hosts[j].nat) and not links[pair].cut and not links[pair[::-1]].cut
+    return not (now.hosts[i].nat and now.hosts[j].nat) and not now.links[pair].cut and not now.links[pair[::-1]].cut
 
 
 def _middle(times: list[float], noisy: bool) -> float:

@@ -24,7 +24,7 @@ from . import arguments, build, enter, files, kernel, lab, picture
 from . import check as checking
 from .errors import WanError
 from .lab import Lab
-from .topology import Change, Topology, link_values
+from .topology import Change, Topology, change_values
 
 Say = Callable[[str], None]
 
@@ -131,8 +131,9 @@ def become(topology: str, host: str, command: Sequence[str]) -> NoReturn:
         raise WanError(f"{command[0]}: {error.strerror}", "is it executable?", 126) from None
 
 
-def set_link(topology: str, link: str, changes: Mapping[str, Any] | Sequence[str]) -> list[str]:
-    """Change live links: `set_link("lan", "a->b", ["rate=20mbit"])`. Returns the pairs that are different now."""
+def change(topology: str, target: str, changes: Mapping[str, Any] | Sequence[str]) -> list[str]:
+    """Change live links, `change("lan", "a->b", ["rate=20mbit"])`, or a host and all its links, `change("lan", "a",
+    ["uplink=5mbit", "loss=1%"])`. Returns the names of the hosts and links that are different now."""
     if not isinstance(changes, Mapping):
         bad = [c for c in changes if "=" not in c]
         if bad:
@@ -142,25 +143,21 @@ def set_link(topology: str, link: str, changes: Mapping[str, Any] | Sequence[str
         changes = dict(c.split("=", 1) for c in changes)
     if not changes:
         raise WanError("nothing to set", "write key=value, like rate=20mbit delay=50ms loss=1%")
-    return _change(topology, Change(0.0, "set", link, link_values(changes, link)))
+    return _change(topology, Change(0.0, "set", target, change_values(changes, target, target)))
 
 
 def cut(topology: str, a: str, b: str | None = None) -> list[str]:
-    """Cut the links between a and b in both directions, or what a link text (`a->b`) names."""
+    """Cut the links between a and b in both directions, what a link text (`a->b`) names, or a host off everybody."""
     return _change(topology, Change(0.0, "cut", a if b is None else f"{a}<->{b}"))
 
 
 def restore(topology: str, a: str | None = None, b: str | None = None) -> list[str]:
-    """Put links back to what the topology file says; without ends, all of them."""
-    if a is None:
-        return _change(topology, Change(0.0, "restore", "*->*"))
-    return _change(topology, Change(0.0, "restore", a if b is None else f"{a}<->{b}"))
+    """Put back what the topology file says: links between a and b, a host and all its links, or everything."""
+    return _change(topology, Change(0.0, "restore", a or "*" if b is None else f"{a}<->{b}"))
 
 
 def _change(topology: str, change: Change) -> list[str]:
-    made = find(topology)
-    hosts = made.topology.hosts
-    return [f"{hosts[i].name}->{hosts[j].name}" for i, j in made.change(change)]
+    return find(topology).change(change)
 
 
 def run(topology: str | Topology, job: str, show: Callable[[Mapping[str, Any]], None], **options: Any) -> int:
@@ -242,12 +239,13 @@ def _obey(options: argparse.Namespace, out: Printer) -> int:
         become(options.topology, options.host, command)
     elif verb in ("set", "cut", "restore"):
         if verb == "set":
-            changed = set_link(options.topology, options.link, options.changes)
+            changed = change(options.topology, options.target, options.changes)
         elif verb == "cut":
             changed = cut(options.topology, options.a, options.b)
         else:
             changed = restore(options.topology, options.a, options.b)
-        out(verb, [f"{len(changed)} links changed" + (": " + ", ".join(changed[:6]) if changed else "")], links=changed)
+        more = f" and {len(changed) - 6} more" if len(changed) > 6 else ""
+        out(verb, ["changed: " + ", ".join(changed[:6]) + more if changed else "it was so already"], changed=changed)
     elif verb == "run":
         return _run(options)
     elif verb == "down":
@@ -290,5 +288,5 @@ def _told(event: Mapping[str, Any]) -> str:
     if event["what"] == "up":
         return f"WAN {event['name']} ({event['backend']}), {len(event['hosts'])} hosts: {event['check']}"
     if event["what"] == "change":
-        return f"WAN after {event['at']:.0f} s: {event['change']} ({event['links']} links)"
+        return f"WAN after {event['at']:.0f} s: {event['change']} ({event['changed']} changed)"
     return f"WAN: {event['why']}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import units
 from .errors import WanError
-from .topology import Change, Host, Link, Pair, Topology, link_values
+from .topology import Change, Host, Link, Pair, Topology, change_values, link_values
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -233,8 +233,8 @@ def _change(topology: Topology, table: dict[str, Any], where: str) -> Change:
             f"{where}: at {at}: one of set, cut, restore is needed, and times above 0", 'write cut = "a<->b"'
         )
     text = str(table.pop(actions[0]))
-    topology.pairs(text)
-    values = link_values(table, where)
+    topology.meant(text)
+    values = change_values(table, text, where)
     if (actions[0] == "set") != bool(values):
         raise WanError(
             f"{where}: at {at}: {actions[0]} {text} with {sorted(values)}",

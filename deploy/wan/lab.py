@@ -1,6 +1,6 @@
-"""A WAN that is up: its namespaces, its backend, its links as they are now, its state folder.
+"""A WAN that is up: its namespaces, its backend, what was asked for and what it is now, its state folder.
 
-/run/farflung-wan/NAME/   state.json   what was asked, which namespaces, which processes, the links as they are now
+/run/farflung-wan/NAME/   state.json   what was asked, which namespaces, which processes, what it is now
                           hosts        /etc/hosts of every host
                           relay.sock   relay.log   relay.ready   stat.json        (backend relay)
 """
@@ -14,7 +14,7 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from . import files, netem, system
 from .errors import WanError
 from .kernel import NETNS
 from .lateness import Lateness, between
-from .topology import Change, Link, Pair, Topology, apply
+from .topology import Change, Pair, Topology, apply, differences
 
 
 def state_root() -> Path:
@@ -41,12 +41,12 @@ def lock(path: Path) -> Iterator[None]:
 
 @dataclasses.dataclass
 class Lab:
-    """One WAN that is up."""
+    """One WAN that is up. `topology` is what was asked for, `now` what live changes have made of it."""
 
     name: str
     backend: str
     topology: Topology
-    links: dict[Pair, Link]
+    now: Topology
     namespaces: list[str]
     process: dict[str, tuple[int, str]]  # "relay" and "player": process id and start time
     notes: list[str]
@@ -65,7 +65,7 @@ class Lab:
             "name": self.name,
             "backend": self.backend,
             "topology": files.to_json(self.topology),
-            "links": [[i, j, dataclasses.asdict(link)] for (i, j), link in self.links.items()],
+            "now": files.to_json(self.now),
             "namespaces": self.namespaces,
             "process": self.process,
             "notes": self.notes,
@@ -74,27 +74,30 @@ class Lab:
         fresh.write_text(json.dumps(data))
         fresh.replace(self.folder / "state.json")
 
-    def change(self, change: Change) -> dict[Pair, Link]:
-        """Set, cut or restore live links; returns those that are different now."""
+    def change(self, change: Change) -> list[str]:
+        """Set, cut or restore live; returns the names of the hosts and the links that are different now."""
         with lock(self.folder / ".lock"):
-            self.links = load(self.name).links  # somebody else may have changed them since
-            changed = apply(self.topology, self.links, change)
-            if changed:
-                self._set(changed)
-        return changed
+            before = load(self.name).now  # somebody else may have changed it since
+            self.now = apply(self.topology, before, change)
+            hosts, pairs = differences(before, self.now)
+            if hosts or pairs:
+                self._set(hosts, pairs)
+                self.save()
+        names = [host.name for host in self.topology.hosts]
+        return [names[i] for i in hosts] + [f"{names[i]}->{names[j]}" for i, j in pairs]
 
-    def _set(self, links: Mapping[Pair, Link]) -> None:
+    def _set(self, hosts: Sequence[int], pairs: Sequence[Pair]) -> None:
+        """Make the backend do what `now` says of these."""
         if self.backend == "relay":
-            changes = [[i, j, dataclasses.asdict(link)] for (i, j), link in links.items()]
+            rates = [[i, self.now.hosts[i].uplink, self.now.hosts[i].downlink] for i in hosts]
+            self.ask({"do": "set", "hosts": rates, "links": []})
+            changes = [[i, j, dataclasses.asdict(self.now.links[i, j])] for i, j in pairs]
             for first in range(0, len(changes), 500):  # a datagram has a largest size
-                self.ask({"do": "set", "links": changes[first : first + 500]})
-        else:
-            for i in sorted({i for i, _ in links}):
-                system.tc(
-                    [netem.change(self.topology, a, b, v) for (a, b), v in links.items() if a == i], self.namespace(i)
-                )
-        self.links.update(links)
-        self.save()
+                self.ask({"do": "set", "hosts": [], "links": changes[first : first + 500]})
+            return
+        for i in range(len(self.now.hosts)):
+            system.tc(netem.changed_egress(self.now, i, hosts, pairs), self.namespace(i))
+        system.tc([netem.downlink(self.now, i, f"port{i}") for i in hosts], self.namespaces[-1])
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """One request to the relay."""
@@ -154,6 +157,12 @@ def load(name: str) -> Lab:
     except OSError:
         up = ", ".join(names()) or "none"
         raise WanError(f"the WAN {name} is not up", f"farflung wan up {name} (up now: {up})") from None
-    links = {(i, j): Link(**link) for i, j, link in data["links"]}
     process = {role: (int(pid), str(when)) for role, (pid, when) in data["process"].items()}
-    return Lab(**{**data, "topology": files.from_json(data["topology"]), "links": links, "process": process})
+    return Lab(
+        **{
+            **data,
+            "topology": files.from_json(data["topology"]),
+            "now": files.from_json(data["now"]),
+            "process": process,
+        }
+    )

@@ -29,11 +29,15 @@ class Pipe:
         self.per_byte = 0.0 if rate is None else 8.0 / rate
         self.queue = max(queue_ms / 1e3, 2 * FRAME * self.per_byte)
 
+    def busy(self, now: float) -> bool:
+        """Whether what arrives now may have to wait."""
+        return self.per_byte > 0 or self.free > now
+
     def admit(self, now: float, segment: int, count: int) -> tuple[int, float]:
         """Of `count` segments of `segment` bytes, how many fit the queue, and when the last of those has left."""
-        if not self.per_byte:
-            return count, now
         start = self.free if self.free > now else now
+        if not self.per_byte:
+            return count, start  # behind what a rate that is no more has put off
         each = segment * self.per_byte
         if start - now + each * count > self.queue:
             count = min(count, max(0, int((self.queue - (start - now)) / each + 1e-9)))
@@ -104,12 +108,17 @@ class Model:
     def __init__(self, topology: Topology) -> None:
         n = len(topology.hosts)
         links = topology.links
-        wait = [max([v.queue_ms for (a, b), v in links.items() if i in (a, b)], default=100.0) for i in range(n)]
-        self.up = [Pipe(h.uplink, wait[i]) for i, h in enumerate(topology.hosts)]
-        self.down = [Pipe(h.downlink, wait[i]) for i, h in enumerate(topology.hosts)]
+        self.wait = [max([v.queue_ms for (a, b), v in links.items() if i in (a, b)], default=100.0) for i in range(n)]
+        self.up = [Pipe(h.uplink, self.wait[i]) for i, h in enumerate(topology.hosts)]
+        self.down = [Pipe(h.downlink, self.wait[i]) for i, h in enumerate(topology.hosts)]
         self.down_drops = [0] * n
         seed = topology.seed
         self.lines = [[Line(links.get((i, j), Link()), f"{seed}/{i}/{j}") for j in range(n)] for i in range(n)]
+
+    def set_host(self, i: int, uplink: float | None, downlink: float | None) -> None:
+        """Change what host i shares among all that it sends and gets (bit/s, None: infinite)."""
+        self.up[i].set(uplink, self.wait[i])
+        self.down[i].set(downlink, self.wait[i])
 
     def enter(self, i: int, j: int, now: float, segment: int, count: int) -> tuple[int, Sequence[int], float]:
         """A packet of `count` segments from host i to host j: (segments that get through the queues, those of them

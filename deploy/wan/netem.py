@@ -8,8 +8,9 @@ offload is off (`gso_max_segs 1`): netem would take 64 KB for one packet.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
-from .topology import FRAME, Link, Topology
+from .topology import FRAME, Link, Pair, Topology
 
 DEVICE = "wan0"
 _UNLIMITED = 40e9
@@ -39,41 +40,54 @@ def netem(link: Link, narrowest: float | None = None) -> str:
 
 def egress(topology: Topology, i: int) -> list[str]:
     """`tc -b` lines for host i's device."""
-    uplink = topology.hosts[i].uplink or _UNLIMITED
-    others = [j for j in range(len(topology.hosts)) if j != i]
-    share = max(8000.0, uplink / max(1, len(others)))
-    classful = f"dev {DEVICE} parent 1:"
-    lines = [
-        f"qdisc add dev {DEVICE} root handle 1: htb default 2",
-        f"class add dev {DEVICE} parent 1: classid 1:1 {_class(uplink, uplink)}",
-        f"class add dev {DEVICE} parent 1: classid 1:2 {_class(10e9, 10e9)}",
-    ]
-    for j in others:
-        own, delay = _class_id(j), netem(topology.links[i, j], topology.narrowest((i, j)))
-        lines += [
-            f"class add {classful}1 classid 1:{own} {_class(share, uplink)}",
-            f"qdisc add {classful}{own} handle {_handle(j)}: {delay}",
-            f"filter add {classful} protocol ip prio 1 u32 match ip dst {topology.address(j)}/32 flowid 1:{own}",
-        ]
+    lines = [f"qdisc add dev {DEVICE} root handle 1: htb default 2", *_classes("add", topology, i)]
+    for j in _others(topology, i):
+        match = f"protocol ip prio 1 u32 match ip dst {topology.address(j)}/32"
+        lines += [_delay("add", topology, i, j), f"filter add dev {DEVICE} parent 1: {match} flowid 1:{_class_id(j)}"]
     return lines
 
 
-def change(topology: Topology, i: int, j: int, link: Link) -> str:
-    """The `tc -b` line that changes the live link from host i to host j."""
-    narrow = [r for r in (link.rate, topology.hosts[i].uplink, topology.hosts[j].downlink) if r]
-    delay = netem(link, min(narrow) if narrow else None)
-    return f"qdisc change dev {DEVICE} parent 1:{_class_id(j)} handle {_handle(j)}: {delay}"
+def changed_egress(topology: Topology, i: int, hosts: Collection[int], pairs: Collection[Pair]) -> list[str]:
+    """`tc -b` lines that make host i's live device what the topology says after these hosts and pairs have changed.
+
+    A netem's limit covers what is in flight at the narrowest rate of its way, so an uplink or a downlink changes it."""
+    lines = _classes("change", topology, i) if i in hosts else []
+    touched = [j for j in _others(topology, i) if i in hosts or j in hosts or (i, j) in pairs]
+    return lines + [_delay("change", topology, i, j) for j in touched]
 
 
 def ingress(topology: Topology, i: int, port: str) -> list[str]:
-    """`tc -b` lines for the bridge port towards host i: its downlink."""
-    downlink = topology.hosts[i].downlink
-    if downlink is None:
-        return []
+    """`tc -b` lines for the bridge port towards host i: its downlink, where it has one."""
+    return [] if topology.hosts[i].downlink is None else [downlink(topology, i, port)]
+
+
+def downlink(topology: Topology, i: int, port: str) -> str:
+    """The `tc -b` line that makes or changes the downlink of host i at its bridge port."""
+    rate = topology.hosts[i].downlink or _UNLIMITED
     wait = max((link.queue_ms for (_, j), link in topology.links.items() if j == i), default=100.0)
-    return [
-        f"qdisc add dev {port} root tbf rate {_rate(downlink)} burst {_burst(downlink)} latency {_time(max(wait, 1.0))}"
-    ]
+    return f"qdisc replace dev {port} root tbf rate {_rate(rate)} burst {_burst(rate)} latency {_time(max(wait, 1.0))}"
+
+
+def _others(topology: Topology, i: int) -> list[int]:
+    return [j for j in range(len(topology.hosts)) if j != i]
+
+
+def _classes(verb: str, topology: Topology, i: int) -> list[str]:
+    """The HTB classes: the uplink, what nothing matches, and a share of the uplink for each destination."""
+    uplink = topology.hosts[i].uplink or _UNLIMITED
+    others = _others(topology, i)
+    share = _class(max(8000.0, uplink / max(1, len(others))), uplink)
+    start = f"class {verb} dev {DEVICE} parent 1:"
+    shared = [f"{start} classid 1:1 {_class(uplink, uplink)}", f"{start} classid 1:2 {_class(10e9, 10e9)}"]
+    return [*shared, *(f"{start}1 classid 1:{_class_id(j)} {share}" for j in others)]
+
+
+def _delay(verb: str, topology: Topology, i: int, j: int) -> str:
+    """The netem from host i to host j."""
+    return (
+        f"qdisc {verb} dev {DEVICE} parent 1:{_class_id(j)} handle {_handle(j)}: "
+        f"{netem(topology.links[i, j], topology.narrowest((i, j)))}"
+    )
 
 
 NFT_NAT = f"""add table ip wan

@@ -50,7 +50,7 @@ def rtt(
         spread = interval / max(1, len(pairs))
         # pairs take turns, so that no burst of echoes waits for itself
         todo = [(start + k * interval + p * spread, k, pair) for k in range(count) for p, pair in enumerate(pairs)]
-        slowest = max((lab.topology.rtt_ms(pair) for pair in pairs), default=0.0) / 1e3
+        slowest = max((lab.now.rtt_ms(pair) for pair in pairs), default=0.0) / 1e3
         end = start + count * interval + slowest + patience
         done = 0
         while True:
@@ -61,7 +61,7 @@ def rtt(
                 body = body[:2] + packets.checksum(body).to_bytes(2, "big") + body[4:]
                 sent[i, j, k] = time.clock_gettime_ns(time.CLOCK_REALTIME)
                 with contextlib.suppress(OSError):  # an echo that cannot be sent is an echo without an answer
-                    sockets[i].sendto(body, (lab.topology.address(j), 0))
+                    sockets[i].sendto(body, (lab.now.address(j), 0))
                 done += 1
             wait = min(end, todo[done][0] if done < len(todo) else end) - now
             for sock in select.select(list(sockets.values()), (), (), max(0.0, wait))[0]:
@@ -91,17 +91,17 @@ def loss(lab: Lab, pair: Pair, count: int = 10_000, rate_share: float = 0.3) -> 
     """How many of `count` small UDP packets from i to j arrive. Paced far below the link's rate, so none is lost to a
     queue. A receiver behind NAT opens its own door first."""
     i, j = pair
-    narrow = lab.topology.narrowest(pair)
+    narrow = lab.now.narrowest(pair)
     pace = min(5000.0, rate_share * (narrow or 1e9) / 8 / 120)
     with _socket(lab, i, socket.SOCK_DGRAM) as sender, _socket(lab, j, socket.SOCK_DGRAM) as receiver:
-        sender.bind((lab.topology.address(i), 0))
-        receiver.bind((lab.topology.address(j), 0))
+        sender.bind((lab.now.address(i), 0))
+        receiver.bind((lab.now.address(j), 0))
         with contextlib.suppress(PermissionError):
             receiver.setsockopt(socket.SOL_SOCKET, 33, 16 << 20)  # SO_RCVBUFFORCE
         receiver.setblocking(False)
         for _ in range(5):
             receiver.sendto(b"open", sender.getsockname())
-        time.sleep(lab.topology.rtt_ms(pair) / 1e3 + 0.05)
+        time.sleep(lab.now.rtt_ms(pair) / 1e3 + 0.05)
         seen: set[bytes] = set()
         start = time.monotonic()
         sent = 0
@@ -113,7 +113,7 @@ def loss(lab: Lab, pair: Pair, count: int = 10_000, rate_share: float = 0.3) -> 
             sent = max(sent, due)
             _drain(receiver, seen)
             time.sleep(0.002)
-        until = time.monotonic() + lab.topology.rtt_ms(pair) / 1e3 + 0.5
+        until = time.monotonic() + lab.now.rtt_ms(pair) / 1e3 + 0.5
         while time.monotonic() < until and len(seen) < count:
             select.select([receiver], (), (), 0.05)
             _drain(receiver, seen)
@@ -155,11 +155,11 @@ class Stream:
 
 def connections(lab: Lab, pair: Pair) -> int:
     """How many connections it takes that the sockets' buffers are not narrower than the link."""
-    narrow = lab.topology.narrowest(pair)
+    narrow = lab.now.narrowest(pair)
     if narrow is None:
         return 2
-    memory = (lab.topology.tcp_memory or 4 << 20) / 2
-    return max(1, min(8, -(-int(narrow / 8 * (lab.topology.rtt_ms(pair) / 1e3 + 0.02)) // int(memory))))
+    memory = (lab.now.tcp_memory or 4 << 20) / 2
+    return max(1, min(8, -(-int(narrow / 8 * (lab.now.rtt_ms(pair) / 1e3 + 0.02)) // int(memory))))
 
 
 def stream(
@@ -176,8 +176,8 @@ def stream(
     i, j = pair
     count = count or connections(lab, pair)
     result = Stream(pair, count, congestion or "")
-    narrow = lab.topology.narrowest(pair)
-    dial_from, listen_at = (j, i) if lab.topology.hosts[j].nat else (i, j)
+    narrow = lab.now.narrowest(pair)
+    dial_from, listen_at = (j, i) if lab.now.hosts[j].nat else (i, j)
     totals = [0] * count
     stop = threading.Event()
     senders: list[socket.socket] = []
@@ -187,7 +187,7 @@ def stream(
         listener = stack.enter_context(_socket(lab, listen_at, socket.SOCK_STREAM))
         if congestion:
             listener.setsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, congestion.encode())
-        listener.bind((lab.topology.address(listen_at), 0))
+        listener.bind((lab.now.address(listen_at), 0))
         listener.listen(count)
         listener.settimeout(10)
         for _ in range(count):
@@ -264,7 +264,7 @@ def answers(lab: Lab, i: int, j: int, patience: float) -> bool:
     with _socket(lab, i, socket.SOCK_STREAM) as sock:
         sock.settimeout(patience)
         try:
-            sock.connect((lab.topology.address(j), 9))
+            sock.connect((lab.now.address(j), 9))
         except ConnectionRefusedError:
             return True
         except OSError:

@@ -3,7 +3,8 @@
     python -m farflung.deploy.wan.relay STATE_FOLDER
 
 TCP stays the kernels', end to end. Started by lab.py, spoken to over a datagram socket in the state folder
-(one JSON request, one JSON answer): {"do": "stat"}, {"do": "set", "links": [[i, j, link], ...]}.
+(one JSON request, one JSON answer): {"do": "stat"}, {"do": "set", "hosts": [[i, uplink, downlink], ...],
+"links": [[i, j, link], ...]}.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class Relay:
             if nat is not None and not nat.incoming(packet):
                 self.closed += 1
                 return
-            if self.model.down[j].per_byte:
+            if self.model.down[j].busy(due):
                 segment, count = shape(packet)
                 kept, when = self.model.leave(j, due, segment, count)
                 if kept < count:
@@ -147,9 +148,11 @@ class Relay:
 
     def _obey(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] == "set":
+            for i, uplink, downlink in request["hosts"]:
+                self.model.set_host(i, uplink, downlink)
             for i, j, values in request["links"]:
                 self.model.lines[i][j].set(Link(**values))
-            return {"set": len(request["links"])}
+            return {"set": len(request["hosts"]) + len(request["links"])}
         return self.stat()
 
     def stat(self) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def _play(made: Lab, stop: threading.Event, show: Show) -> None:
     """The topology's timed changes, from now on."""
 
     def say(at: float, change: Change, count: int) -> None:
-        show(_event(what="change", at=round(at, 3), change=script.words(change), links=count))
+        show(_event(what="change", at=round(at, 3), change=script.words(change), changed=count))
 
     threading.Thread(target=script.play, args=(made, stop, say), name="wan-script", daemon=True).start()
 

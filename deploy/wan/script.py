@@ -12,14 +12,16 @@ import time
 from collections.abc import Callable
 
 from . import lab as labs
+from . import units
 from .lab import Lab
-from .topology import Change, timeline
+from .topology import RATES, Change, timeline
 
 FOREVER = 7 * 86400.0
 
 
 def play(lab: Lab, stop: threading.Event, say: Callable[[float, Change, int], None], until: float = FOREVER) -> None:
-    """Make each change at its time, counted from now. `say` gets (seconds, change, links that changed)."""
+    """Make each change at its time, counted from now. `say` gets (seconds, change, how many hosts and links
+    changed)."""
     start = time.monotonic()
     for at, change in timeline(lab.topology.script, until):
         if stop.wait(max(0.0, at - (time.monotonic() - start))):
@@ -29,12 +31,12 @@ def play(lab: Lab, stop: threading.Event, say: Callable[[float, Change, int], No
 
 def words(change: Change) -> str:
     """A change as a person would type it."""
-    values = " ".join(f"{k}={v}" for k, v in change.values.items())
-    return f"{change.action} {change.links} {values}".rstrip()
+    values = " ".join(f"{k}={units.rate_word(v) if k in RATES else f'{v:g}'}" for k, v in change.values.items())
+    return f"{change.action} {change.target} {values}".rstrip()
 
 
 def _log(at: float, change: Change, count: int) -> None:
-    sys.stderr.write(json.dumps({"at": round(at, 3), "change": words(change), "links": count}) + "\n")
+    sys.stderr.write(json.dumps({"at": round(at, 3), "change": words(change), "changed": count}) + "\n")
     sys.stderr.flush()
 
 

@@ -56,11 +56,11 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """At `at` seconds (and every `every` seconds after): set, cut or restore the links that `links` names."""
+    """At `at` seconds (and every `every` seconds after): set, cut or restore what `target` means (`Topology.meant`)."""
 
     at: float
     action: str
-    links: str
+    target: str
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
     every: float | None = None
 
@@ -113,6 +113,14 @@ class Topology:
             )
         return sorted(found)
 
+    def meant(self, text: str) -> tuple[list[int], list[Pair]]:
+        """What the target of a change means, as (hosts, pairs). `a->b` and `a<->b` are links; a word alone (a host, a
+        region or `*`) is those hosts and every link from or to them."""
+        if ">" in text or text.endswith("-"):  # a-: what a shell left of an a->b without quotes
+            return [], self.pairs(text)
+        hosts = self.select(text)
+        return hosts, sorted(pair for pair in self.links if pair[0] in hosts or pair[1] in hosts)
+
     def address(self, i: int) -> str:
         """The IPv4 address of host i."""
         return f"10.77.{(i + 1) >> 8}.{(i + 1) & 255}"
@@ -140,7 +148,7 @@ class Topology:
         hosts = tuple(dataclasses.replace(h, uplink=times(h.uplink), downlink=times(h.downlink)) for h in self.hosts)
         links = {p: dataclasses.replace(link, rate=times(link.rate)) for p, link in self.links.items()}
         script = tuple(
-            dataclasses.replace(c, values={k: times(v) if k == "rate" else v for k, v in c.values.items()})
+            dataclasses.replace(c, values={k: times(v) if k in RATES else v for k, v in c.values.items()})
             for c in self.script
         )
         return dataclasses.replace(self, hosts=hosts, links=links, script=script)
@@ -164,9 +172,10 @@ class Topology:
 
 def _fits(topology: Topology, change: Change) -> bool:
     try:
-        return bool(topology.pairs(change.links))
+        topology.meant(change.target)
     except WanError:
         return False
+    return True
 
 
 def dns_name(host: str) -> str:
@@ -175,6 +184,21 @@ def dns_name(host: str) -> str:
 
 
 LINK_KEYS = ("delay_ms", "rtt_ms", "delay", "jitter_ms", "jitter", "rate", "loss", "queue_ms", "queue")
+
+
+HOST_KEYS = ("uplink", "downlink")
+RATES = ("rate", *HOST_KEYS)
+
+
+def change_values(values: Mapping[str, Any], target: str, where: str) -> dict[str, Any]:
+    """The fields of Host and Link that a change sets; uplink and downlink only where its target is hosts."""
+    hosts = {key: units.rate(value, f"{where}: {key}") for key, value in values.items() if key in HOST_KEYS}
+    if hosts and ">" in target:
+        raise WanError(
+            f"{where}: {min(hosts)} belongs to a host and not to the link {target}",
+            "name the host alone, like: farflung wan set TOPOLOGY HOST uplink=20mbit; a link has rate",
+        )
+    return {**hosts, **link_values({k: v for k, v in values.items() if k not in HOST_KEYS}, where)}
 
 
 def link_values(values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -195,23 +219,34 @@ def link_values(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         elif key == "loss":
             found["loss"] = units.share(value, label)
         else:
-            raise WanError(f"{where}: unknown key {key!r}", "a link has " + ", ".join(LINK_KEYS))
+            raise WanError(
+                f"{where}: unknown key {key!r}", "a link has " + ", ".join(LINK_KEYS) + "; a host also uplink, downlink"
+            )
     return found
 
 
-def apply(topology: Topology, links: Mapping[Pair, Link], change: Change) -> dict[Pair, Link]:
-    """The links that a change leaves different from `links`. `restore` goes back to what the topology file says."""
-    changed: dict[Pair, Link] = {}
-    for pair in topology.pairs(change.links):
-        if change.action == "cut":
-            new = dataclasses.replace(links[pair], cut=True)
-        elif change.action == "restore":
-            new = topology.links[pair]
+def apply(asked: Topology, now: Topology, change: Change) -> Topology:
+    """What a change makes of the WAN that is `now`. `restore` goes back to what was `asked` for."""
+    hosts, links = list(now.hosts), dict(now.links)
+    chosen, pairs = asked.meant(change.target)
+    for_hosts = {key: value for key, value in change.values.items() if key in HOST_KEYS}
+    for_links = {key: value for key, value in change.values.items() if key not in HOST_KEYS}
+    for i in chosen:
+        hosts[i] = asked.hosts[i] if change.action == "restore" else dataclasses.replace(hosts[i], **for_hosts)
+    for pair in pairs:
+        if change.action == "restore":
+            links[pair] = asked.links[pair]
+        elif change.action == "cut":
+            links[pair] = dataclasses.replace(links[pair], cut=True)
         else:
-            new = dataclasses.replace(links[pair], **change.values)
-        if new != links[pair]:
-            changed[pair] = new
-    return changed
+            links[pair] = dataclasses.replace(links[pair], **for_links)
+    return dataclasses.replace(now, hosts=tuple(hosts), links=links)
+
+
+def differences(before: Topology, after: Topology) -> tuple[list[int], list[Pair]]:
+    """The hosts and the pairs that are not the same in two states of one WAN."""
+    hosts = [i for i, host in enumerate(after.hosts) if host != before.hosts[i]]
+    return hosts, [pair for pair, link in after.links.items() if link != before.links[pair]]
 
 
 def timeline(script: tuple[Change, ...], until: float) -> Iterator[tuple[float, Change]]:

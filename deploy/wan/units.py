@@ -54,6 +54,11 @@ def size(text: object, what: str = "size") -> int:
     return int(value * _SIZES[unit])
 
 
+def rate_word(bits: float | None) -> str:
+    """A rate as `rate` reads it: "20mbit", "unlimited"."""
+    return "unlimited" if bits is None else f"{bits / 1e6:g}mbit"
+
+
 def show_rate(bits: float | None) -> str:
     """ "95.6 Mbit/s", "1.12 Gbit/s", "unlimited"."""
     if bits is None:

@@ -108,6 +108,19 @@ def test_senders_share_a_downlink() -> None:
     assert math.isclose(shared.leave(2, 0.0, 1500, 10)[1], 0.024)
 
 
+def test_a_hosts_rates_change_live_and_nothing_overtakes() -> None:
+    live = model(regions={"a": {"uplink": "10mbit"}, "b": {}, "c": {}}, defaults={})
+    waiting = live.enter(0, 1, 0.0, 1500, 10)[2]
+    assert math.isclose(waiting, 0.012)
+    live.set_host(0, None, 1e6)
+    assert live.enter(0, 1, 0.001, 1500, 10)[2] >= waiting
+    assert live.enter(0, 1, 1.0, 1500, 10)[2] == 1.0
+    assert live.down[0].busy(1.0) and math.isclose(live.leave(0, 1.0, 1500, 5)[1], 1.06)
+    live.set_host(0, None, None)
+    assert live.down[0].busy(1.01) and live.leave(0, 1.01, 1500, 5)[1] >= 1.06
+    assert not live.down[0].busy(2.0)
+
+
 def test_a_cut_link_carries_nothing_and_a_full_queue_is_counted() -> None:
     line = model(defaults={"rate": "10mbit", "queue_ms": 10})
     line.lines[0][1].set(Link(cut=True))

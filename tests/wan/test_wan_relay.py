@@ -67,7 +67,7 @@ def test_round_trips_goodput_and_loss_are_as_set(wan: Wan) -> None:
 
 def test_live_changes_cut_restore(wan: Wan) -> None:
     made = wan(PAIR)
-    assert cli.set_link(made.name, "a->b", ["delay=60ms", "rate=5mbit"]) == ["a/0->b/0"]
+    assert cli.change(made.name, "a->b", ["delay=60ms", "rate=5mbit"]) == ["a/0->b/0"]
     assert abs(reliable(made, lambda: rtt(made)) - 80) <= 4
     assert cli.cut(made.name, "a", "b") == ["a/0->b/0", "b/0->a/0"]
     assert rtt(made) is None
@@ -76,7 +76,30 @@ def test_live_changes_cut_restore(wan: Wan) -> None:
     assert cli.restore(made.name) == ["a/0->b/0", "b/0->a/0"]
     assert abs(reliable(made, lambda: rtt(made)) - 40) <= 2
     with pytest.raises(WanError, match="unknown key"):
-        cli.set_link(made.name, "a->b", ["speed=5"])
+        cli.change(made.name, "a->b", ["speed=5"])
+
+
+def test_a_hosts_uplink_downlink_and_delay_change_live(wan: Wan) -> None:
+    """An echo has 66 bytes on the wire: at 40 kbit/s its answer takes 13.2 ms longer."""
+    made = wan({**PAIR, "regions": {"a": {}, "b": {"uplink": "40mbit"}}})
+
+    def shortest() -> float:
+        return reliable(made, lambda: min(probe.rtt(made, [(0, 1)], count=4, interval=0.2)[0, 1]))
+
+    assert abs(shortest() - 40) <= 2
+    assert cli.change(made.name, "b", ["uplink=40kbit"]) == ["b/0"]
+    assert abs(shortest() - 53.2) <= 2
+    assert cli.change(made.name, "b", ["downlink=20kbit"]) == ["b/0"]
+    assert abs(shortest() - 79.6) <= 2
+    assert cli.change(made.name, "b", ["delay=30ms", "uplink=unlimited"]) == ["b/0", "a/0->b/0", "b/0->a/0"]
+    assert abs(shortest() - 86.4) <= 2
+    assert cli.cut(made.name, "b") == ["a/0->b/0", "b/0->a/0"]
+    assert rtt(made) is None
+    assert cli.restore(made.name, "b") == ["b/0", "a/0->b/0", "b/0->a/0"]
+    assert lab.load(made.name).now == made.topology
+    assert abs(shortest() - 40) <= 2
+    with pytest.raises(WanError, match="uplink belongs to a host"):
+        cli.change(made.name, "a->b", ["uplink=5mbit"])
 
 
 def test_a_host_behind_nat_cannot_be_dialled_and_can_dial(wan: Wan, tmp_path: Path) -> None:
@@ -198,13 +221,17 @@ def test_the_machine_keeps_its_own_settings(wan: Wan) -> None:
 
 
 def test_a_script_is_played_in_time(wan: Wan) -> None:
-    moments = [{"at": 0.2, "set": "a<->b", "delay_ms": 50}, {"at": 0.6, "cut": "a->b"}, {"at": 1.0, "restore": "a<->b"}]
+    moments = [
+        {"at": 0.2, "set": "a", "delay_ms": 50, "uplink": "5mbit"},
+        {"at": 0.6, "cut": "a->b"},
+        {"at": 1.0, "restore": "a"},
+    ]
     made = wan({**PAIR, "script": moments})
     seen: list[tuple[float, str, int]] = []
     script.play(made, threading.Event(), lambda at, change, count: seen.append((at, script.words(change), count)))
-    assert [(w, n) for _, w, n in seen] == [("set a<->b delay_ms=50.0", 2), ("cut a->b", 1), ("restore a<->b", 2)]
+    assert [(w, n) for _, w, n in seen] == [("set a uplink=5mbit delay_ms=50", 3), ("cut a->b", 1), ("restore a", 3)]
     assert all(abs(at - due) < 0.3 for (at, _, _), due in zip(seen, (0.2, 0.6, 1.0), strict=True))
-    assert lab.load(made.name).links == made.topology.links
+    assert lab.load(made.name).now == made.topology
 
 
 def test_the_command_from_up_to_down(tmp_path: Path, wan: Wan) -> None:
@@ -223,13 +250,13 @@ def test_the_command_from_up_to_down(tmp_path: Path, wan: Wan) -> None:
         status, up = command("up", str(wan_file), "--backend", "relay", "--play")
         assert status == 0 and up["backend"] == "relay" and [h["host"] for h in up["hosts"]] == ["a/0", "b/0"]
         until = time.monotonic() + 10
-        while lab.load(name).links[0, 1].loss != 0.01 and time.monotonic() < until:
+        while lab.load(name).now.links[0, 1].loss != 0.01 and time.monotonic() < until:
             time.sleep(0.1)
-        assert lab.load(name).links[0, 1].loss == 0.01, "the player has played"
+        assert lab.load(name).now.links[0, 1].loss == 0.01, "the player has played"
         status, report = command("check", str(wan_file), "--quick", "--picture", str(tmp_path / "p.svg"))
         assert report["event"] == "check" and len(report["rows"]) == 2 and report["late"]["packets"] > 0
         assert status == (0 if report["ok"] else 4)
-        assert command("set", name, "a->b", "rate=5mbit")[1]["links"] == ["a/0->b/0"]
+        assert command("set", name, "a->b", "rate=5mbit")[1]["changed"] == ["a/0->b/0"]
         assert command("up", str(wan_file))[0] == 2
     finally:
         status, gone = command("down", name)

@@ -59,7 +59,7 @@ def test_batches_measure_every_pair_once_and_never_a_host_twice(hosts: int, rate
 
 def lab() -> Lab:
     topology = files.parse({"regions": {"a": {}, "b": {}}, "defaults": {"delay_ms": 25}}, "two", "two")
-    return Lab("two", "relay", topology, dict(topology.links), [], {}, [])
+    return Lab("two", "relay", topology, topology, [], {}, [])
 
 
 def test_a_check_through_a_late_emulator_is_rejected() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from farflung.deploy.wan import files, units
 from farflung.deploy.wan.errors import WanError
-from farflung.deploy.wan.topology import GOODPUT, Change, apply, dns_name, link_values, timeline
+from farflung.deploy.wan.topology import GOODPUT, Change, apply, change_values, differences, dns_name, timeline
 
 TWO = {
     "regions": {"a": {"hosts": 2, "local": {"delay_ms": 1}}, "b": {}},
@@ -51,7 +51,7 @@ def test_bad_day_has_loss_jitter_and_a_flapping_link() -> None:
     topology = files.load("bad-day")
     link = topology.links[topology.index("east/1"), topology.index("west/1")]
     assert link.loss > 0 and link.jitter_ms > 0
-    flaps = [c for _, c in timeline(topology.script, 60) if c.links == "east/1<->west/1"]
+    flaps = [c for _, c in timeline(topology.script, 60) if c.target == "east/1<->west/1"]
     assert [c.action for c in flaps] == ["cut", "restore"] * 3
 
 
@@ -132,6 +132,8 @@ def test_a_cluster_without_all_numbers_is_refused() -> None:
         ({"script": [{"at": 1, "cut": "a<->b", "restore": "a<->b"}]}, "one of set, cut, restore"),
         ({"script": [{"at": 1, "set": "a<->b"}]}, "set needs values"),
         ({"script": [{"cut": "a<->b"}]}, "KeyError"),
+        ({"script": [{"at": 1, "set": "a<->b", "uplink": "5mbit"}]}, "uplink belongs to a host"),
+        ({"script": [{"at": 1, "set": "c", "uplink": "5mbit"}]}, "no host c"),
         ({"regions": {"a": {"hosts": 300}}}, "a WAN in a box has 1 to"),
         ({"regions": {"a": {"nats": True}, "b": {}}}, "unknown key 'nats'"),
         ({"regions": 3}, "TypeError"),
@@ -158,30 +160,53 @@ def test_a_wrong_name_gets_the_nearest_right_one(tmp_path: Path) -> None:
 
 
 def test_scaling_multiplies_rates_only() -> None:
-    data = {**TWO, "script": [{"at": 1, "set": "a->b", "rate": "5mbit", "delay_ms": 7}]}
+    data = {
+        **TWO,
+        "script": [{"at": 1, "set": "a->b", "rate": "5mbit", "delay_ms": 7}, {"at": 2, "set": "b", "uplink": "2mbit"}],
+    }
     topology = parse(data).scaled(0.1)
     assert topology.links[0, 2].rate == 1e6 and topology.links[0, 2].delay_ms == 30
-    assert topology.script[0].values == {"rate": 5e5, "delay_ms": 7}
+    assert [c.values for c in topology.script] == [{"rate": 5e5, "delay_ms": 7}, {"uplink": 2e5}]
 
 
 def test_fewer_hosts_of_each_region() -> None:
     topology = files.load("bad-day").only(1)
     assert [h.name for h in topology.hosts] == ["east/0", "west/0"]
     assert set(topology.links) == {(0, 1), (1, 0)}
-    assert all("/1" not in c.links for c in topology.script) and len(topology.script) == 2
+    assert all("/1" not in c.target for c in topology.script) and len(topology.script) == 2
 
 
 def test_changes_and_restoring_what_the_file_says() -> None:
-    topology = parse(TWO)
-    links = dict(topology.links)
-    links.update(apply(topology, links, Change(0, "set", "a->b", link_values({"rate": "1mbit"}, ""))))
-    assert links[0, 2].rate == 1e6 and links[2, 0].rate == 10e6
-    changed = apply(topology, links, Change(0, "cut", "a/0<->b"))
-    assert set(changed) == {(0, 2), (2, 0)} and all(v.cut for v in changed.values())
-    links.update(changed)
-    links.update(apply(topology, links, Change(0, "restore", "*->*")))
-    assert links == topology.links
-    assert apply(topology, links, Change(0, "restore", "*->*")) == {}
+    asked = parse(TWO)
+    slow = apply(asked, asked, Change(0, "set", "a->b", change_values({"rate": "1mbit"}, "a->b", "")))
+    assert slow.links[0, 2].rate == 1e6 and slow.links[2, 0].rate == 10e6
+    gone = apply(asked, slow, Change(0, "cut", "a/0<->b"))
+    assert differences(slow, gone) == ([], [(0, 2), (2, 0)])
+    assert gone.links[0, 2].cut and gone.links[0, 2].rate == 1e6 and gone.links[2, 0].cut
+    assert apply(asked, gone, Change(0, "restore", "*")) == asked
+    assert differences(asked, apply(asked, asked, Change(0, "restore", "*->*"))) == ([], [])
+
+
+def test_a_host_is_changed_with_all_its_links() -> None:
+    asked = parse(TWO)
+    values = change_values({"uplink": "5mbit", "downlink": "unlimited", "loss": "1%"}, "b", "")
+    now = apply(asked, asked, Change(0, "set", "b", values))
+    assert (now.hosts[2].uplink, now.hosts[2].downlink, now.narrowest((2, 0))) == (5e6, None, 5e6)
+    assert {p for p, link in now.links.items() if link.loss == 0.01} == {(0, 2), (1, 2), (2, 0), (2, 1)}
+    assert differences(asked, now) == ([2], [(0, 2), (1, 2), (2, 0), (2, 1)])
+    region = apply(asked, now, Change(0, "set", "a", change_values({"uplink": "2mbit"}, "a", "")))
+    assert [h.uplink for h in region.hosts] == [2e6, 2e6, 5e6] and region.links == now.links
+    off = apply(asked, region, Change(0, "cut", "a/1"))
+    assert [p for p, link in off.links.items() if link.cut] == [(0, 1), (1, 0), (1, 2), (2, 1)]
+    back = apply(asked, off, Change(0, "restore", "b"))
+    assert back.hosts[2] == asked.hosts[2] and [h.uplink for h in back.hosts] == [2e6, 2e6, None]
+    assert back.links[2, 0] == asked.links[2, 0] and back.links[0, 1].cut
+    for target in ("a->b", "a/0<->b"):
+        with pytest.raises(WanError, match="uplink belongs to a host") as caught:
+            change_values({"uplink": "5mbit"}, target, "x")
+        assert "name the host alone" in caught.value.hint
+    with pytest.raises(WanError, match="names no link"):
+        asked.meant("a-")
 
 
 def test_a_timeline_repeats_in_order() -> None:

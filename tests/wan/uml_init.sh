@@ -1,5 +1,5 @@
 #!/bin/sh
-# The guest's init: FARFLUNG_OUT, FARFLUNG_PYTHON and FARFLUNG_GUEST come from the kernel's command line.
+# The guest's init: FARFLUNG_OUT, FARFLUNG_PYTHON, FARFLUNG_GUEST and PYTHONPATH come from the kernel's command line.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
