@@ -226,7 +226,7 @@ def _remove(lab: Lab) -> dict[str, Any]:
     mine = [pid for pid, when in lab.process.values() if when and system.started(pid) == when]
     system.end(people)
     system.end(mine)
-    for pid in mine:
+    for pid, _ in lab.process.values():  # also one that was killed before
         child = _children.pop(pid, None)
         if child is not None:
             child.wait()
