@@ -1,0 +1,266 @@
+"""Step time over slow links: farflung beside torch DDP (with its own hooks) and hivemind, on the same emulated WAN.
+
+    python -m benchmarks.wan steps --nodes 2 --rates 20,100,500,1000 [--hivemind-python venv/bin/python]
+    python -m benchmarks.wan draw                       # docs/wan-steps.svg from the results
+
+Every system trains the same GPT-2 on the same text, one host of the WAN and one thread a node; a figure is the median
+time between steps after the first few, systems and repetitions interleaved. `alone` is the same step with no exchange:
+the limit. hivemind comes from PyPI into an environment of its own (`pip install torch hivemind transformers`). Needs
+root, as `farflung wan` does. Results go to benchmarks/results/wan_steps.json, with the emulator's own lateness.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from farflung.deploy.wan import build, files, lab, lateness, netem
+from farflung.deploy.wan.lab import Lab
+from farflung.deploy.wan.run import run as run_on_wan
+from farflung.deploy.wan.topology import Change
+from farflung.examples.shakespeare import write_text
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "wan_steps.json"
+PICTURE = ROOT / "docs" / "wan-steps.svg"
+COCKTAIL = "cocktail:random=0.1,top=0.2,bits=4"
+OURS = {
+    "farflung": ("delta", 1, COCKTAIL),
+    "farflung-none": ("delta", 1, "none"),
+    "farflung-exact": ("gradient", 0, "none"),
+}
+THEIRS = ("alone", "ddp", "ddp-fp16", "ddp-powersgd", "hivemind")
+LEFT_OUT = 4
+"""Steps at the beginning that are no part of the median: connections, warm-up, PowerSGD's first uncompressed ones."""
+
+JOB = """\
+[run]
+name = "wan"
+steps = {steps}
+[model]
+family = "gpt2"
+layers = {layers}
+width = {width}
+heads = {heads}
+context = 128
+[data]
+text = ["{text}/*.txt"]
+[train]
+batch = {batch}
+microbatch = {microbatch}
+learning_rate = 3e-4
+eval_every = 0
+[parallel]
+stages = 1
+pipelines = {nodes}
+min_nodes = {nodes}
+[updates]
+mode = "{mode}"
+overlap = {overlap}
+codec = "{codec}"
+dense_rounds = 0
+[checkpoint]
+every = 0
+"""
+
+
+def measure(made: Lab, system: str, options: Any, folder: Path) -> list[float]:
+    """Seconds of each step after the first few."""
+    if system in OURS:
+        times = ours(made, system, options, folder)
+    else:
+        times = theirs(made, system, options, folder)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    return gaps[LEFT_OUT:]
+
+
+def ours(made: Lab, system: str, options: Any, folder: Path) -> list[float]:
+    mode, overlap, codec = OURS[system]
+    job = folder / "job.toml"
+    job.write_text(
+        JOB.format(
+            steps=options.steps,
+            layers=options.layers,
+            width=options.width,
+            heads=options.width // 64,
+            text=options.text,
+            batch=options.batch * options.nodes,
+            microbatch=options.batch,
+            nodes=options.nodes,
+            mode=mode,
+            overlap=overlap,
+            codec=codec,
+        )
+    )
+    times = []
+
+    def show(event: Any) -> None:
+        if event["event"] == "step":
+            times.append(event["time"])
+        elif event["event"] == "warning":
+            print(f"    {event['message']}", file=sys.stderr)
+
+    run_on_wan(made.name, str(job), show, state=str(folder / "state"))
+    return times
+
+
+def theirs(made: Lab, system: str, options: Any, folder: Path) -> list[float]:
+    python = options.hivemind_python if system == "hivemind" else sys.executable
+    meet = str(folder / "meet") if system == "hivemind" else f"{made.topology.address(0)}:29500"
+    with contextlib.ExitStack() as stack:
+        workers = []
+        for rank in range(options.nodes):
+            words = [python, str(ROOT / "benchmarks" / "wan_worker.py"), system, "--rank", rank]
+            words += ["--world", options.nodes, "--meet", meet, "--batch", options.batch, "--steps", options.steps]
+            words += ["--layers", options.layers, "--width", options.width, "--text", options.text / "hamlet.txt"]
+            workers.append(stack.enter_context(inside(made, rank, [str(word) for word in words])))
+        assert workers[0].stdout is not None
+        times = [json.loads(line)["at"] for line in itertools.islice(workers[0].stdout, options.steps)]
+    if len(times) < options.steps:
+        raise RuntimeError(f"{system} took {len(times)} of {options.steps} steps")
+    return times
+
+
+@contextlib.contextmanager
+def inside(made: Lab, rank: int, words: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process in a host of the WAN, and all that it started: ended at the end."""
+    host = made.topology.hosts[rank].name
+    command = [sys.executable, "-m", "farflung", "wan", "exec", made.name, host, "--", *words]
+    more = {
+        "FARFLUNG_BENCH_ADDRESS": made.topology.address(rank),
+        "GLOO_SOCKET_IFNAME": netem.DEVICE,
+        "OMP_NUM_THREADS": "1",
+    }
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **more}, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def steps(options: Any) -> None:
+    table = {"name": f"steps{os.getpid()}", "regions": {"bench": {"hosts": options.nodes}}, "tcp_memory": "64MiB"}
+    table["defaults"] = {"delay_ms": options.rtt / 2, "rate": "100mbit"}
+    made = build.up(files.parse(table, table["name"], "wan"), None)
+    rows: dict[tuple[float, str], list[float]] = {}
+    late_rows = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="farflung-wan-") as scratch:
+            write_text(Path(scratch))
+            options.text = Path(scratch) / "shakespeare"
+            for repeat in range(options.repeats):
+                for rate in options.rates:
+                    made.change(Change(0, "set", "*->*", {"rate": rate * 1e6, "queue_ms": max(100.0, options.rtt)}))
+                    for system in options.systems:
+                        if (system == "alone" and rate != options.rates[0]) or (
+                            system == "hivemind" and not options.hivemind_python
+                        ):
+                            continue
+                        folder = Path(scratch) / f"{system}-{rate:g}-{repeat}"
+                        folder.mkdir()
+                        before = made.stat()
+                        gaps = measure(made, system, options, folder)
+                        late = lab.late_between(before, made.stat())
+                        usable, why = lateness.verdict(late, options.rtt / 2) if late else (True, "in the kernel")
+                        late_rows.append({"system": system, "rate": rate, "usable": usable, "why": why})
+                        rows.setdefault((rate, system), []).extend(gaps)
+                        print(
+                            f"{rate:7g} Mbit/s  {system:15} {statistics.median(gaps):7.3f} s a step  ({why})",
+                            flush=True,
+                        )
+                        shutil.rmtree(folder)
+    finally:
+        build.down(made.name)
+    save(options, rows, late_rows)
+
+
+def save(options: Any, rows: dict[tuple[float, str], list[float]], late_rows: list[Any]) -> None:
+    alone = statistics.median(rows[options.rates[0], "alone"]) if (options.rates[0], "alone") in rows else None
+    entry = {
+        "nodes": options.nodes,
+        "rtt_ms": options.rtt,
+        "layers": options.layers,
+        "width": options.width,
+        "sequences_a_node": options.batch,
+        "load_before": options.load,
+        "alone_s": alone,
+        "emulator": late_rows,
+        "steps_s": [
+            {
+                "rate_mbit": rate,
+                "system": system,
+                "median_s": statistics.median(gaps),
+                "gaps_s": [round(g, 3) for g in gaps],
+            }
+            for (rate, system), gaps in sorted(rows.items())
+        ],
+    }
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    known[f"{options.nodes} nodes"] = entry
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    print(f"\n{RESULTS}")
+    for row in entry["steps_s"]:
+        share = f"{row['median_s'] / alone:6.2f} x alone" if alone else ""
+        print(f"{row['rate_mbit']:7g} Mbit/s  {row['system']:15} {row['median_s']:7.3f} s  {share}")
+
+
+def draw(options: Any) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    known = json.loads(RESULTS.read_text())
+    figure, axes = pyplot.subplots(1, len(known), figsize=(6 * len(known), 4), squeeze=False)
+    for axis, (title, entry) in zip(axes[0], known.items(), strict=True):
+        for system in sorted({row["system"] for row in entry["steps_s"]} - {"alone"}):
+            points = [(row["rate_mbit"], row["median_s"]) for row in entry["steps_s"] if row["system"] == system]
+            axis.plot(*zip(*points, strict=True), marker="o", label=system)
+        if entry["alone_s"]:
+            axis.axhline(entry["alone_s"], color="black", linestyle=":", label="no exchange")
+        axis.set(xscale="log", yscale="log", xlabel="Mbit/s a link", ylabel="seconds a step", title=title)
+        axis.legend()
+    figure.tight_layout()
+    figure.savefig(PICTURE, metadata={"Date": None})
+    print(PICTURE)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["steps", "draw"])
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--rates", type=lambda text: [float(one) for one in text.split(",")], default=[100.0])
+    parser.add_argument("--rtt", type=float, default=50.0)
+    parser.add_argument("--systems", type=lambda text: text.split(","), default=[*THEIRS, *OURS])
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=14)
+    parser.add_argument("--batch", type=int, default=4, help="sequences of 128 tokens a node and step")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--hivemind-python", help="python of an environment with hivemind")
+    options = parser.parse_args()
+    if "hivemind" in options.systems and not options.hivemind_python:
+        options.systems.remove("hivemind")
+        print("hivemind is left out: give --hivemind-python", file=sys.stderr)
+    options.load = os.getloadavg()[0]
+    {"steps": steps, "draw": draw}[options.what](options)
+
+
+if __name__ == "__main__":
+    main()
