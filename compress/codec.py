@@ -33,6 +33,8 @@ class Codec(abc.ABC):
     fp32 vectors; a codec that touches few elements also writes ``accumulate``.
     """
 
+    reductions = 0
+    """How many sums ``rounds`` asks for, where it asks for nothing else; 0 where blobs are gathered."""
     keyed = False
     """Whether the decoder needs the seed and the step (a rotation, a random mask): then they are in the blob."""
 

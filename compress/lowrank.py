@@ -56,6 +56,8 @@ class PowerSgd(Codec):
     """rank; iterations of the power step for one encode (1: cold). In an exchange the workers multiply the mean's
     factors (two reductions), and ``context.memory`` keeps Q for a warm start; losing it only costs error."""
 
+    reductions = 2
+
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self.rank, self.iterations = spec.number("rank"), spec.number("iterations")

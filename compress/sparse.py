@@ -70,6 +70,7 @@ class RandomK(Positions):
     added encoded. scale=true multiplies by 1/ratio: unbiased for one step, and far from contracting."""
 
     keyed = True
+    reductions = 1
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)

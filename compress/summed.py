@@ -26,6 +26,7 @@ class Summed(Codec):
     """levels(x, statistic) are integers in 0..2^bits - 1; restore(sum of the levels, statistic, workers) their sum."""
 
     bits: int
+    reductions = 2
     statistic_op = "max"
 
     @abc.abstractmethod
@@ -39,6 +40,10 @@ class Summed(Codec):
     @abc.abstractmethod
     def restore(self, total: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int, count: int) -> torch.Tensor:
         """The fp32 sum ``[count]`` of what the workers encoded."""
+
+    def own(self, levels: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int, count: int) -> torch.Tensor:
+        """One worker's part ``[count]`` of the sum of ``workers``."""
+        return self.restore(levels, statistic, key, 1, count)
 
     @property
     @abc.abstractmethod
@@ -87,7 +92,7 @@ class Summed(Codec):
         statistic = yield Reduce(self.statistic(flat), self.statistic_op)  # type: ignore[arg-type]
         levels = self.levels(flat, statistic, key, context.size)
         total = yield Reduce(levels, "sum", self.sum_bits(context.size))
-        context.own = self.restore(levels, statistic, key, 1, flat.numel())
+        context.own = self.own(levels, statistic, key, context.size, flat.numel())
         return self.restore(total, statistic, key, context.size, flat.numel()).view(x.shape)
 
 
@@ -215,6 +220,10 @@ class IntSgd(Summed):
         y = x.to(torch.float64) * alpha
         u = philox.uniform(x.numel(), key.private, 0, 0, x.device)
         return ((y + u).floor().clamp(-127, 127) + 127).to(torch.int32)
+
+    def own(self, levels: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int, count: int) -> torch.Tensor:
+        alpha = self._alpha(statistic, workers, count)
+        return ((levels - 127).to(torch.float64) / alpha).to(torch.float32)
 
     def restore(self, total: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int, count: int) -> torch.Tensor:
         alpha = self._alpha(statistic, workers, count)

@@ -86,9 +86,9 @@ class Exchange:
         if self.gradient:
             vector = section.grad if section.feedback is None else section.grad + section.feedback
             # A copy: the gradient's own vector is about to take the group's sum.
-            self._sent = (vector.clone() if vector is section.grad else vector) if self.lossy(round) else None
+            self._sent = (vector.clone() if vector is section.grad else vector) if self._keeps(round) else None
             if not bool(torch.isfinite(vector).all()):
-                self._own = {part.index: Contribution((), (), 0) for part in parts}
+                self._own = {part.index: Contribution((), (), 0) for part in parts if part.phase == 0}
                 return self._own
         else:
             vector = section.x - section.g
@@ -96,8 +96,15 @@ class Exchange:
                 self._progress = vector
                 vector = vector if section.feedback is None else vector + section.feedback
                 self._sent = vector
-        self._own = {part.index: self._encode(vector[part.start : part.stop], round, part, self.me) for part in parts}
+        self._own = {part.index: self._offer(vector, round, part) for part in parts if part.phase == 0}
         return self._own
+
+    def _offer(self, vector: Tensor, round: int, part: Part) -> Contribution:
+        return self._encode(vector[part.start : part.stop], round, part, self.me)
+
+    def advance(self, result: Result) -> Contribution:
+        """Rounds in phases: this node's contribution to the phase after the one that ``result`` answers."""
+        raise RuntimeError(f"part {result.part} of {self.plan.section} has no next phase")
 
     def codec_of(self, round: int) -> compress.Codec:
         """The dense warm-up rounds go without a codec."""
@@ -105,6 +112,11 @@ class Exchange:
 
     def lossy(self, round: int) -> bool:
         return str(self.codec_of(round).spec) != "none"
+
+    def _keeps(self, round: int) -> bool:
+        """Whether errors are carried on. An unbiased codec whose error is larger than its input goes without: it could
+        not make up for its own errors, they would grow."""
+        return self.lossy(round) and self.codec.traits.contracts
 
     def _encode(self, values: Tensor, round: int, part: Part, rank: int) -> Contribution:
         """The seed is shared by all members, who offer the same coordinates; the rank makes their errors differ."""
@@ -151,7 +163,7 @@ class Exchange:
         if part.index in self.errors:
             total.add_(self.errors[part.index])
         made = self._encode(total, round, part, PUBLISHER)
-        if self.lossy(round):
+        if self._keeps(round):
             kept = self._decode(made.payload, made.sizes, part, self.plan.members[self.me])
             self._pending[part.index] = total - kept
         return Result(part.index, who, digests, made.payload, made.sizes, made.digest), refused
@@ -176,7 +188,9 @@ class Exchange:
 
     # ---- applying --------------------------------------------------------------------------
 
-    def results(self, found: dict[int, Result], contributions: dict[tuple[int, int], Contribution]) -> Tensor:
+    def results(
+        self, round: int, found: dict[int, Result], contributions: dict[tuple[int, int], Contribution]
+    ) -> Tensor:
         """The round's update D [numel], the same bits on every member. ``found``: the result of every part."""
         update = torch.zeros_like(self.section.g)
         for result in found.values():
@@ -197,13 +211,10 @@ class Exchange:
         With an explicit error feedback all that was offered leaves x, and what was not counted stays in the feedback.
         """
         section = self.section
-        for result in results:
-            part = self.plan.parts[result.part]
+        for part, counted in self._outcomes(results):
             here = slice(part.start, part.stop)
             self._move(update[here], here)
-            counted = self.me in result.contributors
-            sent = self._own[part.index]
-            own = self._decode(sent.payload, sent.sizes, part, self.plan.members[self.me]) if counted else None
+            own = self._own_values(part) if counted else None
             if self._progress is None:
                 if own is not None:
                     section.x[here].sub_(own)
@@ -213,6 +224,20 @@ class Exchange:
                 section.feedback = torch.zeros_like(section.g)
             section.x[here].sub_(self._progress[here])
             section.feedback[here] = self._sent[here] if own is None else self._sent[here] - own
+        self._applied()
+
+    def _outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
+        """Each part that moved, and whether this node was counted in it."""
+        for result in results:
+            yield self.plan.parts[result.part], self.me in result.contributors
+
+    def _own_values(self, part: Part) -> Tensor:
+        """What the group took for this node's values of a part."""
+        sent = self._own[part.index]
+        return self._decode(sent.payload, sent.sizes, part, self.plan.members[self.me])
+
+    def _applied(self) -> None:
+        """The round counts: what its encodings lost is kept."""
         self.errors.update(self._pending)
         self._pending = {}
 
@@ -238,12 +263,11 @@ class Exchange:
         """The step was committed: now the error feedback holds what this node's encodings lost."""
         if self._sent is not None:
             lost = self._sent.clone()
-            for index, sent in self._own.items():
+            for index in self._own:
                 part = self.plan.parts[index]
-                lost[part.start : part.stop].sub_(self._decode(sent.payload, sent.sizes, part, "this node"))
+                lost[part.start : part.stop].sub_(self._own_values(part))
             self.section.feedback = lost
-        self.errors.update(self._pending)
-        self._pending = {}
+        self._applied()
 
     def fold_errors(self) -> None:
         """A view ends: a publisher's error goes back into its own x (in gradient mode into its own error feedback), so

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..proto import data_pb2
 from .exchange import Exchange, received
 from .round_messages import (
+    Advance,
     AskContribution,
     AskResult,
     Complete,
@@ -75,7 +76,7 @@ class RoundLink:
         if current is None or not current.complete:
             raise RuntimeError("the round is not complete")
         results = tuple(current.results[part.index] for part in self.rounds.parts)
-        return self.exchange.results(current.results, current.contributions), results
+        return self.exchange.results(current.number, current.results, current.contributions), results
 
     def finish(self, results: Sequence[Result], block: int) -> None:
         """The update has been applied to ``g``: close the round and move the chain on."""
@@ -133,6 +134,9 @@ class RoundLink:
                 for problem in refused:
                     self.warn(problem.member, f"update refused: {problem.why}")
                 waiting += self.rounds.decided(effect.part, result, self.clock())
+            elif isinstance(effect, Advance):
+                own = self.exchange.advance(effect.result)
+                waiting += self.rounds.advance(effect.result, own, self.clock())
             elif isinstance(effect, Refuse):
                 (self.diverged if effect.diverged else self.warn)(effect.sender, effect.why)
             elif not isinstance(effect, Complete):

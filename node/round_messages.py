@@ -14,6 +14,8 @@ class Part:
     stop: int
     fragment: int = 0
     """In which rounds it travels: those of its fragment."""
+    phase: int = 0
+    """Rounds in phases: the part with the index before is the same range, one phase earlier."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,17 @@ class RoundPlan:
     """True in gradient mode: the round waits for every member and only a view change ends the wait."""
     fragments: int = 1
     """Round n carries fragment (n - 1) mod this, so that all of the vector has gone after so many rounds."""
+    phases: int = 1
+    dense_rounds: int = 0
+    """The first rounds go without a codec, and so in one phase."""
 
     def parts_in(self, round: int) -> tuple[Part, ...]:
         """The parts that travel in a round; none where the section is too short for its fragment."""
-        if self.fragments == 1:
+        if self.fragments == self.phases == 1:
             return self.parts
-        return tuple(part for part in self.parts if part.fragment == (round - 1) % self.fragments)
+        phases = 1 if round <= self.dense_rounds else self.phases
+        fragment = (round - 1) % self.fragments
+        return tuple(part for part in self.parts if part.fragment == fragment and part.phase < phases)
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,13 @@ class Decide:
 
 
 @dataclass(frozen=True)
+class Advance:
+    """The result of a phase is here and this node was counted: offer the next phase, then call ``advance``."""
+
+    result: Result
+
+
+@dataclass(frozen=True)
 class Complete:
     """Every result is here and none can be lost: the round may be applied."""
 
@@ -122,4 +136,4 @@ class Refuse:
     """The sender's history of the section is another one: one of the two has to be repaired."""
 
 
-Effect = SendContribution | SendResult | SendHeld | AskResult | AskContribution | Decide | Complete | Refuse
+Effect = SendContribution | SendResult | SendHeld | AskResult | AskContribution | Decide | Advance | Complete | Refuse

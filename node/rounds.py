@@ -4,16 +4,18 @@ One object for each section (the parameters that one group shares) and view. It 
 staged, what is asked again and when the round may be applied; it never touches a tensor or a socket. Payloads
 pass through it unread. ``docs/rounds.md`` tells the protocol as a story.
 
-Two patterns. ``publishers``: every part of the vector has a publisher; members send it their contribution, it
+Three patterns. ``publishers``: every part of the vector has a publisher; members send it their contribution, it
 publishes the encoded sum. ``all_to_all``: everybody sends everything to everybody, and the publisher publishes
-only who is counted, with the digests of what they sent.
+only who is counted, with the digests of what they sent. ``phases``: like ``publishers``, several times in one round;
+a phase is a part of its own, and those who were counted in the first have to be in all.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
 from .round_messages import (
+    Advance,
     AskContribution,
     AskResult,
     Complete,
@@ -98,12 +100,9 @@ class Rounds:
             raise RuntimeError(f"round {self.open.number} of {self.plan.section} is still open")
         self.open = OpenRound(self.applied + 1, now, ask_at=now + ASK_AGAIN_SECONDS)
         effects: list[Effect] = []
-        mine = self._index[self.me]
         for part in self.parts:
-            self.open.contributions[part.index, mine] = own[part.index]
-            receivers = self.plan.members if self.plan.pattern == "all_to_all" else (part.publisher,)
-            sent, number, others = own[part.index], self.open.number, [to for to in receivers if to != self.me]
-            effects += [SendContribution(to, number, self.chain, part.index, sent, self.me) for to in others]
+            if part.phase == 0:
+                effects += self._offer(part, own[part.index])
         early = [message for message in self._early if message.number == self.open.number]
         self._early = [message for message in self._early if message.number > self.open.number]
         for message in early:
@@ -119,7 +118,12 @@ class Rounds:
             self.misses[name] = 0 if index in counted else self.misses[name] + 1
         self.open.results[part] = result
         others = [name for name in self.plan.members if name != self.me]
-        return [SendResult(to, self.open.number, self.chain, result) for to in others] + self._progress(now)
+        effects: list[Effect] = [SendResult(to, self.open.number, self.chain, result) for to in others]
+        return effects + self._next_phase(result) + self._progress(now)
+
+    def advance(self, result: Result, own: Contribution, now: float) -> list[Effect]:
+        """The contribution that ``Advance`` asked for."""
+        return self._offer(self.plan.parts[result.part + 1], own) + self._progress(now)
 
     def finish(self, chain: int) -> None:
         """The node has applied the open round, and this is h of it now."""
@@ -141,7 +145,7 @@ class Rounds:
             return [Refuse(sender, f"{of} is not a member of {self.plan.section}")]
         if not self._travels(part, number):
             return [Refuse(sender, f"round {number} of {self.plan.section} has no part {part}")]
-        if self.plan.pattern == "publishers" and self.plan.parts[part].publisher != self.me:
+        if self.plan.pattern != "all_to_all" and self.plan.parts[part].publisher != self.me:
             return [Refuse(sender, f"part {part} of {self.plan.section} is not published here")]
         if number <= self.applied:
             return []  # late: its sender was not counted and keeps what it sent
@@ -277,8 +281,8 @@ class Rounds:
         elif sender != of:
             return [Refuse(sender, f"a contribution of {of} that nobody asked {sender} for")]
         current.contributions[key] = sent
-        mine = [p.index for p in self.parts if p.publisher == self.me]
-        if mine and all((p, i) in current.contributions for p in mine for i in range(len(self.plan.members))):
+        mine = [p.index for p in self.parts if p.publisher == self.me and p.phase == 0]
+        if part in mine and all((p, i) in current.contributions for p in mine for i in range(len(self.plan.members))):
             self.durations = [*self.durations, now - current.begun][-20:]
         if wanted is not None and not self._missing(wanted):
             del current.unmatched[part]
@@ -308,7 +312,23 @@ class Rounds:
                 current.unmatched[result.part] = result
                 return [AskContribution(publisher, result.part, index) for index in self._missing(result)]
         current.results[result.part] = result
-        return [SendHeld(publisher, result.part)]
+        return [SendHeld(publisher, result.part), *self._next_phase(result)]
+
+    def _offer(self, part: Part, own: Contribution) -> list[Effect]:
+        """This node's contribution of a part, to itself and to those who need it."""
+        current = self._current()
+        current.contributions[part.index, self._index[self.me]] = own
+        receivers = self.plan.members if self.plan.pattern == "all_to_all" else (part.publisher,)
+        return [
+            SendContribution(to, current.number, self.chain, part.index, own, self.me)
+            for to in receivers
+            if to != self.me
+        ]
+
+    def _next_phase(self, result: Result) -> list[Effect]:
+        """The part after this one is its next phase, if it has one."""
+        follows = any(part.index == result.part + 1 and part.phase for part in self.parts)
+        return [Advance(result)] if follows and self._index[self.me] in result.contributors else []
 
     def _travels(self, part: int, round: int) -> bool:
         return any(one.index == part for one in self.plan.parts_in(round))
@@ -327,10 +347,15 @@ class Rounds:
         for part in self.parts:
             if part.publisher != self.me or part.index in current.deciding:
                 continue
-            here = [(i, current.contributions[part.index, i]) for i in self._sent(part.index)]
-            absent = set(self.plan.members) - {self.plan.members[i] for i, _ in here}
-            lost = any(self.misses[name] >= KEPT_ROUNDS - 1 for name in absent)
-            if len(here) == len(self.plan.members) or (overdue and not lost):
+            if part.phase:
+                before = current.results.get(part.index - 1)
+                wanted = () if before is None else before.contributors
+            else:
+                wanted = tuple(range(len(self.plan.members)))
+            here = [(i, current.contributions[part.index, i]) for i in wanted if i in self._sent(part.index)]
+            absent = {self.plan.members[i] for i in wanted} - {self.plan.members[i] for i, _ in here}
+            lost = part.phase > 0 or any(self.misses[name] >= KEPT_ROUNDS - 1 for name in absent)
+            if wanted and (not absent or (overdue and not lost)):
                 current.deciding.add(part.index)
                 effects.append(Decide(part.index, tuple(here)))
         alone = len(self.plan.members) == 1
@@ -343,8 +368,8 @@ class Rounds:
             effects.append(Complete(current.number))
         return effects
 
-    def _sent(self, part: int) -> Iterable[int]:
-        return (i for i in range(len(self.plan.members)) if (part, i) in self._current().contributions)
+    def _sent(self, part: int) -> set[int]:
+        return {i for of, i in self._current().contributions if of == part}
 
     def _current(self) -> OpenRound:
         if self.open is None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 import torch
 from torch import Tensor
 
-from ..proto.job import Job
+from ..proto.job import Job, Updates
 from ..scheduler import Plan
 from .models import ModelDefinition
 from .optimizers import Optimizer
@@ -112,45 +113,57 @@ def section_parameters(definition: ModelDefinition, plan: Plan, stage: int) -> d
     return {name: parameters for name, parameters in sections.items() if parameters}
 
 
-def round_plan(
-    plan: Plan, section: str, numel: int, block: int, pattern: str, gradient: bool, fragments: int = 1
-) -> RoundPlan:
+def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0) -> RoundPlan:
     """Members, weights, pattern and parts of a section's rounds in a view.
 
     ``auto`` takes all-to-all for two members, where it costs the same bytes as publishers and needs no second
-    encoding, and publishers above, where all-to-all costs (members / 2) times their bytes.
+    encoding, and publishers above, where all-to-all costs (members / 2) times their bytes. ``phases``: of a codec whose
+    encodings are summed; it takes that pattern whatever the job says, and its parts are made of whole parameters.
     """
+    section = layout.section
     if section == TIED:
         members = (*plan.group(0), *plan.group(len(plan.stages) - 1))
         weights = plan.shares * 2
     else:
         members = plan.group(int(section.removeprefix("stage-")))
         weights = plan.shares
+    if phases:
+        pattern, units = "phases", list(pairwise(layout.offsets))
+    else:
+        units = layout.blocks(updates.block)
+        pattern = updates.pattern
     if pattern == "auto":
         pattern = "all_to_all" if len(members) <= 2 else "publishers"
-    parts: list[Part] = []
-    blocks = -(-numel // block)
-    for fragment in range(fragments):
-        run = range(fragment * blocks // fragments, (fragment + 1) * blocks // fragments)
+
+    def owner(middle: int, numel: int) -> str:
         if pattern == "all_to_all":
-            owners = [members[0]] * len(run)
-        elif section == TIED:
-            owners = [members[number * len(members) // len(run)] for number in range(len(run))]
-        else:
-            stage = int(section.removeprefix("stage-"))
-            owners = [plan.publisher(stage, number, len(run)) for number in range(len(run))]
-        parts += _parts(len(parts), fragment, run.start * block, owners, block, numel)
-    return RoundPlan(section, members, weights, tuple(parts), pattern, gradient, fragments)
+            return members[0]
+        if section == TIED:
+            return members[middle * len(members) // numel]
+        return plan.publisher(int(section.removeprefix("stage-")), middle, numel)
 
-
-def _parts(first: int, fragment: int, start: int, owners: Sequence[str], block: int, numel: int) -> list[Part]:
-    """Contiguous runs of a fragment's blocks, one run for each publisher that has any."""
     parts: list[Part] = []
-    for owner, run in groupby(owners):
-        stop = min(start + block * len(list(run)), numel)
-        parts.append(Part(first + len(parts), owner, start, stop, fragment))
-        start = stop
-    return parts
+    for fragment in range(updates.fragments):
+        # A unit belongs to the fragment, and inside it to the publisher, in whose range its middle lies.
+        edges = [layout.numel * turn // updates.fragments for turn in (fragment, fragment + 1)]
+        run = [unit for unit in units if edges[0] <= sum(unit) // 2 < edges[1]]
+        begin, length = (run[0][0], run[-1][1] - run[0][0]) if run else (0, 0)
+        owners = [owner(sum(unit) // 2 - begin, length) for unit in run]
+        for publisher, group in groupby(zip(owners, run, strict=True), itemgetter(0)):
+            mine = [unit for _, unit in group]
+            for phase in range(max(1, phases)):
+                parts.append(Part(len(parts), publisher, mine[0][0], mine[-1][1], fragment, phase))
+    return RoundPlan(
+        section,
+        members,
+        weights,
+        tuple(parts),
+        pattern,
+        updates.mode == "gradient",
+        updates.fragments,
+        max(1, phases),
+        updates.dense_rounds,
+    )
 
 
 def _decay_mask(section: Section) -> Tensor:

@@ -19,6 +19,7 @@ from .commit import Commit
 from .exchange import Exchange
 from .modes import DeltaMode, GradientMode, Mode
 from .optimizers import clip_factor, learning_rate
+from .phased import PhasedExchange, phases_of
 from .pipeline import Place, StageRunner, Tally
 from .round_link import RoundLink
 from .rounds import Rounds
@@ -64,12 +65,10 @@ class Training:
         self.exchanges: dict[str, Exchange] = {}
         self.links: dict[str, RoundLink] = {}
         """The rounds of the sections that have other members."""
-        updates = job.updates
+        updates, phases = job.updates, phases_of(job.updates.codec)
         for name, section in state.sections.items():
-            rounds = round_plan(
-                plan, name, section.layout.numel, updates.block, updates.pattern, self.gradient, updates.fragments
-            )
-            self.exchanges[name] = Exchange(
+            rounds = round_plan(plan, section.layout, updates, phases)
+            self.exchanges[name] = (PhasedExchange if phases else Exchange)(
                 section,
                 rounds,
                 trainer.name,

@@ -67,6 +67,8 @@ def poison(hub, name, step):
     [
         ("gradient", {"codec": "none"}),
         ("gradient", {"codec": "int8", "pattern": "publishers"}),
+        ("gradient", {"codec": "powersgd:rank=2,feedback=true"}),
+        ("gradient", {"codec": "global_qsgd:bits=8", "dense_rounds": 2}),
         ("delta", {"codec": "cocktail:random=0.5,top=0.5,bits=4", "overlap": 1}),
     ],
 )

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.node.exchange import Exchange
+from farflung.node.phased import PhasedExchange, phases_of
 from farflung.node.round_link import RoundLink
 from farflung.node.round_messages import Contribution, Decide, Part, Refuse, Result, RoundPlan
 from farflung.node.rounds import Rounds
@@ -19,12 +20,14 @@ from farflung.proto.outer import Outer
 
 NUMEL = 96
 OUTERS = [Outer(), Outer(0.5), Outer(0.7, 0.9, True)]
+SUMMED = ["powersgd:rank=2", "global_qsgd:bits=8", "thc:bits=6", "intsgd", "randomk:ratio=0.5,run=1"]
+SHAPES = {"a": (8, 6), "b": (6, 6), "c": (12,)}
 EXPLICIT = "chunked_topk:k=512,bits=2,feedback=true"
 CODECS = ["none", "cocktail:random=0.5,top=0.3,bits=4", "int8", EXPLICIT]
 
 
 def section_of(values: torch.Tensor) -> Section:
-    section = Section(Layout.of("stage-0", {"w": (NUMEL,)}), False, (), torch.device("cpu"), True)
+    section = Section(Layout.of("stage-0", SHAPES), False, (), torch.device("cpu"), True)
     section.x.copy_(values)
     section.restart_chain(1, 0)
     return section
@@ -34,7 +37,13 @@ class Group:
     """Members of one section whose messages a test delivers in the order it likes."""
 
     def __init__(
-        self, pattern: str, codec: str, weights: list[float], outer: Outer | None = None, fragments: int = 1
+        self,
+        pattern: str,
+        codec: str,
+        weights: list[float],
+        outer: Outer | None = None,
+        fragments: int = 1,
+        dense: int = 0,
     ) -> None:
         names = tuple("abcde"[: len(weights)])
         publishers = names[:1] if pattern == "all_to_all" else names
@@ -44,14 +53,23 @@ class Group:
             Part(i, publishers[i % len(publishers)], *edge, i // len(publishers))
             for i, edge in enumerate(itertools.pairwise(edges))
         )
-        plan = RoundPlan("stage-0", names, tuple(weights), parts, pattern, False, fragments)
+        phases = phases_of(codec) if pattern == "phases" else 1
+        if pattern == "phases":  # parts are whole parameters
+            edges = [0, 48, 84, 96]
+            parts = tuple(
+                Part(i * phases + k, names[i % len(names)], *edge, i % fragments, k)
+                for i, edge in enumerate(itertools.pairwise(edges))
+                for k in range(phases)
+            )
+        plan = RoundPlan("stage-0", names, tuple(weights), parts, pattern, False, fragments, phases, dense)
         self.now = 0.0
         self.mail: list[tuple[str, str, data_pb2.Header, bytes]] = []
         self.warnings: list[tuple[str, str]] = []
         self.links: dict[str, RoundLink] = {}
         for index, name in enumerate(names):
             section = section_of(torch.randn(NUMEL, generator=torch.Generator().manual_seed(index)))
-            exchange = Exchange(section, plan, name, codec, 0, False, 7, outer)
+            kind = PhasedExchange if pattern == "phases" else Exchange
+            exchange = kind(section, plan, name, codec, dense, False, 7, outer)
 
             def send(to, header, payload, name=name):
                 copy = data_pb2.Header()
@@ -103,20 +121,21 @@ class Group:
         return total
 
 
-@settings(max_examples=40, deadline=None)
+WAYS = [(pattern, codec) for pattern in ("publishers", "all_to_all") for codec in CODECS]
+WAYS += [("phases", codec) for codec in SUMMED]
+
+
+@settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from(["publishers", "all_to_all"]),
-    st.sampled_from(CODECS),
+    st.sampled_from(WAYS),
     st.lists(st.sampled_from([0.2, 0.25, 0.5, 1.0]), min_size=2, max_size=4),
     st.sampled_from(OUTERS),
     st.sampled_from([1, 1, 2, 3]),
     st.integers(0, 2**32),
 )
-def test_any_order_with_duplicates_gives_one_reference_and_keeps_the_sum(
-    pattern, codec, weights, outer, fragments, seed
-):
+def test_any_order_with_duplicates_gives_one_reference_and_keeps_the_sum(way, weights, outer, fragments, seed):
     chance = random.Random(seed)
-    group = Group(pattern, codec, weights, outer, fragments)
+    group = Group(*way, weights, outer, fragments, dense=seed % 2)
     for number in range(1, 4):
         before = group.total()
         for name in chance.sample(sorted(group.links), len(group.links)):
@@ -138,10 +157,10 @@ def test_any_order_with_duplicates_gives_one_reference_and_keeps_the_sum(
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from(["publishers", "all_to_all"]), st.sampled_from(CODECS), st.integers(0, 3), st.integers(0, 2**32))
-def test_a_member_that_is_late_is_left_out_and_sends_its_part_later(pattern, codec, late, seed):
+@given(st.sampled_from(WAYS), st.integers(0, 3), st.integers(0, 2**32))
+def test_a_member_that_is_late_is_left_out_and_sends_its_part_later(way, late, seed):
     chance = random.Random(seed)
-    group = Group(pattern, codec, [1.0, 1.0, 2.0, 0.5])
+    group = Group(*way, [1.0, 1.0, 2.0, 0.5])
     late_name = "abcd"[late]
     for link in group.links.values():
         link.rounds.durations = [1.0] * 5  # enough rounds to have a deadline

@@ -100,6 +100,7 @@ def start_also(hub, name, data):
         {"codec": "none", "overlap": 0},
         {"codec": "cocktail:random=0.5,top=0.5,bits=4", "overlap": 1},
         {"codec": "cocktail", "overlap": 1, "pattern": "publishers", "dense_rounds": 3},
+        {"codec": "powersgd:rank=2", "overlap": 1, "dense_rounds": 2},
     ],
 )
 def test_delta_mode_counts_every_sample_once_over_deaths_and_joins(updates):

@@ -1,0 +1,255 @@
+"""Rounds of codecs whose encodings are summed (PowerSGD, Global-QSGD, THC, IntSGD, random-k): several sums, one after
+the other, each at the part's publisher.
+
+Every member runs the codec's own program (``compress.phases``) on every parameter of a part. Whatever the programs want
+reduced is a *phase*: members send it, the publisher reduces it in member order and publishes the answer. Who takes part
+is fixed in the first phase. From the answers alone every member, those that were not counted too, gets the same sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import compress
+from ..compress.codec import bytes_tensor, tensor_bytes
+from ..compress.packing import pack, packed_size, unpack
+from ..compress.phases import Context, Program, Reduce
+from .exchange import Exchange, Refused, contribution_of, pieces_of
+from .round_messages import Contribution, Decide, Part, Result
+
+
+@dataclass
+class Running:
+    """One parameter's program in one round. ``total``: the weighted sum over the contributors, once it has ended."""
+
+    start: int
+    stop: int
+    program: Program
+    context: Context
+    request: Reduce | None = field(init=False)
+    total: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.request = _reduction(next(self.program))
+
+    def take(self, answer: Tensor | None, contributors: int) -> None:
+        """Go on with the answer to ``request``; a program that has ended stays as it is."""
+        if self.request is None:
+            return
+        self.context.size = contributors
+        try:
+            self.request = _reduction(self.program.send(answer))
+        except StopIteration as end:
+            self.request, self.total = None, end.value.reshape(-1)
+
+
+class PhasedExchange(Exchange):
+    """The arithmetic of a section's rounds in phases. Dense rounds are those of publishers."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._programs: dict[int, list[Running]] = {}
+        """By the index of a part's first phase."""
+        self._taken: dict[int, int] = {}
+        self._memory: dict[int, dict[str, Tensor]] = {}
+        """What programs keep of the last applied round (a warm start), by first element: the same on every member."""
+
+    # ---- offering --------------------------------------------------------------------------
+
+    def _offer(self, vector: Tensor, round: int, part: Part) -> Contribution:
+        if not self.lossy(round):
+            return super()._offer(vector, round, part)
+        self._programs[part.index] = list(self._start(vector, round, part))
+        self._taken[part.index] = 0
+        return self._requests(part.index)
+
+    def _start(self, vector: Tensor, round: int, part: Part) -> Iterator[Running]:
+        layout, me = self.section.layout, self.me
+        for start, stop, shape in zip(layout.offsets, layout.offsets[1:], layout.shapes, strict=False):
+            if part.start <= start < part.stop:
+                memory = dict(self._memory.get(start, {}))
+                seed = (self.seed + 0x9E3779B9 * start) & (2**63 - 1)
+                context = Context(seed, start, round, me, len(self.plan.members), self.weights[me], memory)
+                yield Running(start, stop, self.codec.rounds(vector[start:stop].view(shape), context), context)
+
+    def _requests(self, first: int) -> Contribution:
+        wanted = (run.request for run in self._programs[first])
+        return contribution_of([b"" if request is None else to_bytes(request.tensor) for request in wanted])
+
+    def advance(self, result: Result) -> Contribution:
+        """This node's contribution to the phase after the one that ``result`` answers."""
+        first = result.part - self.plan.parts[result.part].phase
+        if not result.sizes:
+            return Contribution((), (), 0)  # void: so are the phases to come
+        self._take(result, first)
+        return self._requests(first)
+
+    def _take(self, result: Result, first: int) -> None:
+        phase = result.part - first
+        if self._taken[first] != phase:
+            return
+        runs, part = self._programs[first], self.plan.parts[result.part]
+        answers = self._read(result.payload, result.sizes, runs, part.publisher)
+        for run, answer in zip(runs, answers, strict=True):
+            run.take(answer, len(result.contributors))
+        self._taken[first] = phase + 1
+
+    # ---- deciding --------------------------------------------------------------------------
+
+    def decide(self, round: int, decide: Decide) -> tuple[Result, list[Refused]]:
+        """Reduce what was sent for one phase. Without a payload the part is void: nobody applies it.
+
+        A part becomes void where a member's numbers are missing that can't come later: a gradient that is not finite,
+        or bytes that make no sense in a later phase than the first.
+        """
+        if not self.lossy(round):
+            return super().decide(round, decide)
+        part = self.plan.parts[decide.part]
+        runs = self._programs.get(part.index - part.phase, [])
+        requests = [run.request for run in runs]
+        refused: list[Refused] = []
+        counted: list[tuple[int, Contribution]] = []
+        sums: list[Tensor | None] = [None] * len(requests)
+        void = not runs or any(not sent.sizes for _, sent in decide.contributions)
+        for index, sent in decide.contributions:
+            try:
+                values = [] if void else self._read(sent.payload, sent.sizes, runs, self.plan.members[index])
+            except Refused as problem:
+                refused.append(problem)
+                void = void or self.gradient or part.phase > 0
+                if not void:
+                    continue
+            counted.append((index, sent))
+            for place, (request, value) in enumerate(zip(requests, [] if void else values, strict=False)):
+                if request is not None and value is not None:
+                    sums[place] = _reduced(request, sums[place], value)
+        who = tuple(index for index, _ in counted)
+        digests = tuple(sent.digest for _, sent in counted)
+        if void:
+            return Result(part.index, who, digests), refused
+        made = contribution_of([b"" if total is None else to_bytes(total) for total in sums])
+        return Result(part.index, who, digests, made.payload, made.sizes, made.digest), refused
+
+    def _read(
+        self, payload: Sequence[bytes] | memoryview, sizes: Sequence[int], runs: Sequence[Running], member: str
+    ) -> list[Tensor | None]:
+        """What a member sent for each program's present request."""
+        if len(sizes) != len(runs):
+            raise Refused(member, f"{len(sizes)} pieces where {len(runs)} parameters are exchanged")
+        try:
+            blobs = list(pieces_of(payload, sizes))
+            return [_read(blob, run.request) for blob, run in zip(blobs, runs, strict=True)]
+        except compress.CodecError as problem:
+            raise Refused(member, f"bytes that are no answer to what was asked: {problem}") from None
+
+    # ---- applying --------------------------------------------------------------------------
+
+    def results(
+        self, round: int, found: dict[int, Result], contributions: dict[tuple[int, int], Contribution]
+    ) -> Tensor:
+        if not self.lossy(round):
+            return super().results(round, found, contributions)
+        update = torch.zeros_like(self.section.g)
+        for part in self.plan.parts_in(round):
+            if part.phase:
+                continue
+            phases = [found[part.index + phase] for phase in range(self.plan.phases)]
+            if self._void(phases):
+                update[part.start : part.stop] = torch.nan if self.gradient else 0.0
+                continue
+            if self.me not in phases[0].contributors:  # from the answers alone
+                self._programs[part.index] = list(self._start(torch.zeros_like(update), round, part))
+                self._taken[part.index] = 0
+            for result in phases:
+                self._take(result, part.index)
+            for run in self._programs[part.index]:
+                assert run.total is not None, "every request of a program is a phase"
+                update[run.start : run.stop] = run.total * (1.0 / self.divisor)
+        return update
+
+    def _outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
+        phases: dict[int, list[Result]] = {}
+        for result in results:
+            phases.setdefault(result.part - self.plan.parts[result.part].phase, []).append(result)
+        for first, found in phases.items():
+            void = first in self._programs and self._void(found)
+            yield self.plan.parts[first], self.me in found[0].contributors and not void
+
+    def _void(self, phases: Sequence[Result]) -> bool:
+        return any(not result.sizes for result in phases)
+
+    def _own_values(self, part: Part) -> Tensor:
+        if part.index not in self._programs:
+            return super()._own_values(part)
+        pieces = []
+        for run in self._programs[part.index]:
+            assert run.context.own is not None
+            pieces.append(run.context.own.reshape(-1) * (1.0 / self.weights[self.me]))
+        return torch.cat(pieces)
+
+    def _applied(self) -> None:
+        super()._applied()
+        for runs in self._programs.values():
+            for run in runs:
+                if run.total is not None and run.context.memory:
+                    self._memory[run.start] = run.context.memory
+        self._programs = {}
+
+
+def phases_of(spec: str) -> int:
+    """How many phases the rounds of a codec have; 0 for one whose encodings are decoded and added instead."""
+    return compress.make(spec).reductions
+
+
+def _reduction(request: object) -> Reduce:
+    if not isinstance(request, Reduce):
+        raise compress.CodecError(f"a round can't answer a {type(request).__name__}")
+    return request
+
+
+def to_bytes(tensor: Tensor) -> bytes:
+    """A tensor to be reduced, or its reduction: fp32 as it is; whole numbers from 0 in as few bits as they need."""
+    if tensor.is_floating_point():
+        return bytes(tensor_bytes(tensor.to(torch.float32)))
+    flat = tensor.reshape(-1)
+    bits = max(1, int(flat.max()).bit_length()) if flat.numel() else 1
+    low = bytes(tensor_bytes(pack((flat & 255).to(torch.uint8), min(bits, 8))))
+    high = bytes(tensor_bytes(pack((flat >> 8).to(torch.uint8), bits - 8))) if bits > 8 else b""
+    return bytes([bits]) + low + high
+
+
+def _read(blob: bytes | memoryview, request: Reduce | None) -> Tensor | None:
+    """The tensor of ``to_bytes``, shaped as the request's."""
+    if request is None:
+        if len(blob):
+            raise compress.CodecError(f"{len(blob)} bytes where nothing was asked")
+        return None
+    like = request.tensor
+    count = like.numel()
+    if like.is_floating_point():
+        if len(blob) != 4 * count:
+            raise compress.CodecError(f"{len(blob)} bytes for {count} numbers")
+        values = bytes_tensor(blob, torch.float32, like.device)
+        if not bool(torch.isfinite(values).all()):
+            raise compress.CodecError("values that are not finite")
+        return values.view(like.shape)
+    bits = blob[0] if len(blob) else 0
+    low = packed_size(count, min(bits, 8))
+    if not 1 <= bits <= 16 or len(blob) != 1 + low + (packed_size(count, bits - 8) if bits > 8 else 0):
+        raise compress.CodecError(f"{len(blob)} bytes for {count} whole numbers")
+    codes = unpack(bytes_tensor(blob[1 : 1 + low], torch.uint8, like.device), count, min(bits, 8)).to(torch.int32)
+    if bits > 8:
+        high = unpack(bytes_tensor(blob[1 + low :], torch.uint8, like.device), count, bits - 8)
+        codes = codes | high.to(torch.int32) << 8
+    return codes.view(like.shape)
+
+
+def _reduced(request: Reduce, total: Tensor | None, value: Tensor) -> Tensor:
+    if total is None:
+        return value
+    return total + value if request.op == "sum" else torch.maximum(total, value)
