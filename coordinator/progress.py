@@ -23,44 +23,66 @@ class Progress:
     """The sums of the present view.
 
     A step is finished when every node of the plan has reported it; what is missing when the view ends is taken as it
-    is. An evaluation needs the last node of every pipeline.
+    is. An evaluation needs the last node of every pipeline. What is said again (a node that lost its stream repeats
+    what may not have arrived) counts once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, whole: int = 0) -> None:
+        """``whole``: samples of a step that is finished for all or for nobody (``gradient`` mode), whoever still
+        reports it; 0 where every pipeline finishes steps by itself."""
+        self._whole = whole
+        self._finished = self._evaluated = 0
         self._view = 0
         self._nodes: frozenset[str] = frozenset()
         self._last: frozenset[str] = frozenset()
         self._steps: dict[int, _Open] = {}
         self._evals: dict[int, _Open] = {}
 
+    def restore(self, view: int, plan: Plan, finished: int, evaluated: int) -> None:
+        """Another coordinator had this view, and knew of steps and evaluations up to these; its nodes report on."""
+        self.enter(view, plan, finished, 0.0)
+        self._evaluated = evaluated
+
     def enter(self, view: int, plan: Plan, step: int, now: float) -> list[StepRow]:
         """A new view goes on after ``step``: open steps up to it are closed as they are, later ones are void."""
-        rest = [self._sum(number, now) for number in sorted(self._steps) if number <= step]
+        open_steps = set(self._steps)
+        if self._whole and self._view:
+            open_steps |= set(range(self._finished + 1, step + 1))
+        rest = [self._sum(number, now) for number in sorted(open_steps) if number <= step]
+        self._finished, self._evaluated = step, min(self._evaluated, step)
         self._view, self._steps, self._evals = view, {}, {}
         self._nodes = frozenset(plan.nodes)
         self._last = frozenset(pipeline[-1] for pipeline in plan.pipelines)
         return rest
 
+    def is_new(self, name: str, report: StepDone) -> bool:
+        """Whether this is a report of the present view that has not been heard before."""
+        if report.view != self._view or name not in self._nodes or report.step <= self._finished:
+            return False
+        return report.step not in self._steps or name not in self._steps[report.step].reports
+
     def step(self, name: str, report: StepDone, now: float) -> list[StepRow]:
         """A node's step; the rows of the steps that are finished with it, in order."""
-        if report.view != self._view or name not in self._nodes:
+        if not self.is_new(name, report):
             return []
         self._steps.setdefault(report.step, _Open()).reports[name] = report
         if self._nodes - set(self._steps[report.step].reports):
             return []
         row = self._sum(report.step, now)
         del self._steps[report.step]
+        self._finished = report.step
         return [row]
 
     def evaluation(self, name: str, report: EvalDone, now: float) -> EvalRow | None:
         """A last stage's evaluation; the row when all pipelines have reported."""
-        if report.view != self._view or name not in self._last:
+        if report.view != self._view or name not in self._last or report.step <= self._evaluated:
             return None
         reports = self._evals.setdefault(report.step, _Open()).reports
         reports[name] = report
         if self._last - set(reports):
             return None
         del self._evals[report.step]
+        self._evaluated = report.step
         tokens = sum(one.tokens for one in reports.values())
         predictions = sum(one.predictions for one in reports.values())
         accuracy = sum(one.correct for one in reports.values()) / predictions if predictions else None
@@ -68,16 +90,17 @@ class Progress:
         return EvalRow(report.step, loss, tokens, accuracy, now)
 
     def _sum(self, step: int, now: float) -> StepRow:
-        reports: Iterable[StepDone] = self._steps[step].reports.values()
+        found: dict[str, StepDone] = self._steps[step].reports if step in self._steps else {}
+        reports: Iterable[StepDone] = found.values()
         tokens = sum(one.tokens for one in reports)
-        notes = {name: json.loads(one.notes) for name, one in self._steps[step].reports.items() if _is_json(one.notes)}
+        notes = {name: json.loads(one.notes) for name, one in found.items() if _is_json(one.notes)}
         return StepRow(
             step,
             self._view,
             sum(one.loss_sum for one in reports) / tokens if tokens else None,
-            sum(one.samples for one in reports),
+            self._whole or sum(one.samples for one in reports),
             tokens,
-            max(one.seconds for one in reports),
+            max((one.seconds for one in reports), default=0.0),
             sum(one.bytes_updates for one in reports),
             sum(one.bytes_activations for one in reports),
             sum(one.bytes_other for one in reports),

@@ -92,7 +92,12 @@ class Run:
         self.result: events.Event | None = None
         self.failure: RunFailed | None = None
         self.live: dict[str, Live] = {}
-        self._progress = Progress()
+        self._progress = Progress(job.train.batch if job.updates.mode == "gradient" else 0)
+        if self.state.view is not None:
+            known, evaluated = store.steps(1), store.evals()
+            view = self.state.view
+            finished = max(view.position.step, known[-1].step if known else 0)
+            self._progress.restore(view.number, view.plan, finished, evaluated[-1].step if evaluated else 0)
         self._pending: dict[str, pb.StepDone] = {}
         """Reports of a step of which a flushed node did not know whether it is committed."""
         self._streams: dict[str, Attendance] = {}
@@ -198,7 +203,8 @@ class Run:
         self.feed(s.Measured(name, session))
 
     def _step(self, name: str, session: str, report: pb.StepDone) -> None:
-        self._bytes += report.bytes_updates + report.bytes_activations + report.bytes_other
+        if self._progress.is_new(name, report):
+            self._bytes += report.bytes_updates + report.bytes_activations + report.bytes_other
         self.feed(s.StepFinished(name, session, report.view, report.step))
         self._keep_steps(self._progress.step(name, report, time.time()))
 

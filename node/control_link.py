@@ -21,8 +21,8 @@ from ..proto.control_pb2 import Goodbye, Heartbeat, Hello, Order, Report, Stop
 from .peer_stream import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken
 from .traffic import ACTIVATIONS, OTHER, UPDATES, Traffic
 
-SAY_AGAIN = frozenset({"flushed", "prepared", "finished", "evidence", "links"})
-"""Reports that the coordinator waits for; they carry their view, so hearing one twice does no harm."""
+SAY_AGAIN = frozenset({"flushed", "prepared", "finished", "evidence", "links", "step", "eval"})
+"""Reports that the coordinator waits for or adds up; they carry their view, so hearing one twice does no harm."""
 SAY_AGAIN_SECONDS = 15.0
 """A report written so shortly before the stream broke may not have arrived."""
 BUFFERED_REPORTS = 10_000

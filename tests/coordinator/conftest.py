@@ -185,8 +185,11 @@ class FakeNode:
                         await self.call.done_writing()
 
     async def say(self, **report):
+        await asyncio.shield(self._write(pb.Report(**report)))  # a write that is broken off would end the stream
+
+    async def _write(self, report):
         async with self.writing:
-            await self.call.write(pb.Report(**report))
+            await self.call.write(report)
 
     async def _obey(self, order):
         kind = order.WhichOneof("kind")

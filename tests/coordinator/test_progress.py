@@ -46,3 +46,33 @@ def test_evaluations_need_every_pipeline():
     assert (row.step, row.loss, row.tokens, row.accuracy) == (5, 2.0, 15, 0.5)
     progress.evaluation("b", EvalDone(view=1, step=6), 1.0)
     assert progress.evaluation("d", EvalDone(view=1, step=6, loss_sum=1.0, tokens=1), 1.0).accuracy is None
+
+
+def test_what_is_said_again_counts_once():
+    progress = Progress()
+    progress.enter(1, PLAN, 0, 0.0)
+    for name in "abca":
+        progress.step(name, report(1, samples=1), 1.0)
+    (row,) = progress.step("d", report(1, samples=1), 1.0)
+    assert row.samples == 4
+    assert [progress.step(name, report(1, samples=1), 1.0) for name in "abcd"] == [[]] * 4
+    done = EvalDone(view=1, step=1, loss_sum=1.0, tokens=1)
+    assert [progress.evaluation(name, done, 1.0) is None for name in "bdbd"] == [True, False, True, True]
+
+
+def test_another_coordinator_goes_on_adding_up():
+    progress = Progress(whole=8)
+    progress.restore(3, PLAN, 10, 8)
+    for step in (10, 11):  # 10 was known, and is said again
+        rows = [progress.step(name, report(step, view=3), 1.0) for name in "abcd"]
+    assert [row.step for row in rows[-1]] == [11]
+
+
+def test_a_step_that_is_whole_counts_whole_whoever_reports_it():
+    progress = Progress(whole=8)
+    progress.enter(1, PLAN, 0, 0.0)
+    progress.step("b", report(1, samples=4, loss_sum=2.0, tokens=4), 1.0)
+    first, second = progress.enter(2, PLAN, 2, 3.0)  # nobody lived to report step 2
+    assert (first.samples, first.loss, second.step, second.samples, second.loss) == (8, 0.5, 2, 8, None)
+    assert progress.enter(3, PLAN, 1, 4.0) == []  # back to a checkpoint
+    assert [row.step for row in progress.enter(4, PLAN, 2, 5.0)] == [2]
