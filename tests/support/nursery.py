@@ -1,0 +1,86 @@
+"""Starts farflung's commands quickly: a process that has the libraries loaded forks for each of them.
+
+Orders come as lines of JSON on stdin: {"words", "stdout", "stderr", "environment", "cwd"}; answers go to stdout:
+{"pid"} of what was started, {"ended": pid, "status"} of what has ended (negative: the signal). The commands hold the
+pipe in FARM_LIFELINE as their stdin, so that they end when the test does, however it ends.
+"""
+
+import json
+import os
+import selectors
+import signal
+import sys
+
+import transformers.modeling_utils  # noqa: F401 what a node spends its first seconds with
+
+import farflung.node.agent
+from farflung.__main__ import main
+
+
+def start(order, lifeline):
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.dup2(lifeline, 0)
+        for number, key in ((1, "stdout"), (2, "stderr")):
+            os.dup2(os.open(order[key], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+        os.environ.update(order["environment"])
+        sys.path[:0] = [word for word in order["environment"].get("PYTHONPATH", "").split(os.pathsep) if word]
+        os.chdir(order["cwd"])
+        main([*order["words"], "--json", "--lifeline"])
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        code = 70
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+
+def run():
+    lifeline = int(os.environ.pop("FARM_LIFELINE"))
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    selector = selectors.DefaultSelector()
+    selector.register(0, selectors.EVENT_READ)
+    selector.register(woken, selectors.EVENT_READ)
+    say(ready=True)
+    buffer = b""
+    while True:
+        for key, _ in selector.select():
+            data = os.read(key.fd, 1 << 16)
+            if key.fd == 0:
+                if not data:
+                    return
+                buffer += data
+                *lines, buffer = buffer.split(b"\n")
+                for line in lines:
+                    say(pid=start(json.loads(line), lifeline))
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if not pid:
+                break
+            say(ended=pid, status=os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    assert farflung.node.agent
+    run()
