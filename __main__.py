@@ -119,6 +119,11 @@ def start(
     ] = None,
     link_file: _LinkFile = None,
     insecure: _Insecure = False,
+    page: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where the web page is.", show_default="127.0.0.1:7071, or a free port"),
+    ] = None,
+    no_page: Annotated[bool, typer.Option("--no-page", help="No web page and no metrics.")] = False,
     database: Annotated[str | None, typer.Option(metavar="URL", help="postgresql://... (not yet)")] = None,
     lifeline: Annotated[bool, typer.Option("--lifeline", hidden=True)] = False,
 ) -> int:
@@ -149,6 +154,7 @@ def start(
             insecure=insecure,
             emit=emit,
             check_codec=_check_codec,
+            page=None if no_page else page or "",
         )
     if status == INTERRUPTED:
         output.note("interrupted; the same command goes on from the newest checkpoint, if there is one yet")

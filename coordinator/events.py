@@ -22,9 +22,20 @@ def event(kind: str, **keys: Any) -> Event:
     return {"event": kind, "time": time.time(), **keys}
 
 
-def listening(link: str) -> Event:
-    """The coordinator takes nodes; there is no web page yet."""
-    return event("listening", link=link, page=None)
+def tee(*takers: Emit) -> Emit:
+    """One that gives each event to all of them."""
+
+    def give(one: Event) -> None:
+        for taker in takers:
+            taker(one)
+
+    return give
+
+
+def listening(link: str, page: str | None = None, viewer: str | None = None) -> Event:
+    """The coordinator takes nodes. ``page`` is the web page's address for the operator, ``viewer`` for everybody else;
+    each has its token behind the #. None where there is no page."""
+    return event("listening", link=link, page=page, viewer=viewer)
 
 
 def view(announced: Announcement, job: Job) -> Event:

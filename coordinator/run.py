@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ..proto import control_pb2 as pb
@@ -28,12 +29,14 @@ from . import events
 from . import signals as s
 from .checkpoints import Checkpoints, Complete
 from .identity import digest
+from .history import History
 from .membership import DONE, TRAINING, WAITING, Membership, Planner, State
+from .observed import Observed
 from .orders import Send, fingerprints_of, flushed_of, order_of
 from .planning import planner_of, workload_of
 from .progress import Progress
 from .resume import Rules, planned_nodes
-from .status import position_of
+from .status import position_of, status_of
 from .store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
 
 log = logging.getLogger(__name__)
@@ -92,6 +95,8 @@ class Run:
         self.result: events.Event | None = None
         self.failure: RunFailed | None = None
         self.live: dict[str, Live] = {}
+        self.observed = Observed()
+        self.history = History(store.steps(), store.evals())
         self._progress = Progress(job.train.batch if job.updates.mode == "gradient" else 0)
         if self.state.view is not None:
             known, evaluated = store.steps(1), store.evals()
@@ -171,6 +176,7 @@ class Run:
             row = self._progress.evaluation(name, report.eval, time.time())
             if row is not None:
                 self.store.put_eval(row)
+                self.history.evaluation(row)
                 self.emit(events.evaluation(row))
         elif kind == "evidence":
             said = report.evidence
@@ -205,12 +211,14 @@ class Run:
     def _step(self, name: str, session: str, report: pb.StepDone) -> None:
         if self._progress.is_new(name, report):
             self._bytes += report.bytes_updates + report.bytes_activations + report.bytes_other
+            self.observed.step(name, report, self._clock())
         self.feed(s.StepFinished(name, session, report.view, report.step))
         self._keep_steps(self._progress.step(name, report, time.time()))
 
     def _keep_steps(self, rows: list[StepRow]) -> None:
         for row in rows:
             self.store.put_step(row)
+            self.history.step(row, self.observed.parts_of_step(row.step))
             self.store.put("bytes", str(self._bytes))
             self.emit(events.step(row, self.facts.steps))
 
@@ -321,6 +329,7 @@ class Run:
             self._pending = {}
             self._keep_steps(self._progress.enter(view.number, view.plan, position.step, time.time()))
             self.store.forget_after(position.step)
+            self.history.back_to(position.step)
             self.checkpoints.discard_after(position.step, view.number)
             self.emit(events.view(view, self.job))
         self._send(effect, effect.to)
@@ -394,15 +403,21 @@ class Run:
     def live_status(self) -> dict[str, dict[str, Any]]:
         """For ``status``: what only this process knows of each node."""
         now, silent = self._clock(), Live()
+        observed = self.observed.nodes(now)
         return {
             name: {
                 "attending": name in self._streams,
                 "heard_s": round(now - node.heard, 1),
                 "doing": self.live.get(name, silent).doing,
                 "trainer_age": round(self.live.get(name, silent).trainer_age, 1),
+                **observed.get(name, {}),
             }
             for name, node in self.state.nodes.items()
         }
+
+    def status(self, state: Path) -> dict[str, Any]:
+        """The run's status, with what only this process knows."""
+        return status_of(self.store, state, True, self.live_status, self.observed.links(self._clock()))
 
     @property
     def is_over(self) -> bool:

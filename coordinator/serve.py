@@ -34,6 +34,7 @@ from .facts import PROFILE_COMMAND, Prepared, in_thread, prepare, restore
 from .identity import Authority, load_authority, parse_duration
 from .lock import StateLock
 from .membership import Planner
+from .metrics import Counts
 from .planning import wanted_nodes
 from .relay import Relay
 from .resume import Rules
@@ -41,6 +42,8 @@ from .run import Run
 from .service import CoordinatorService, Identity
 from .store import CheckpointRow, Store
 from .tickets import DEFAULT_TTL, IDENTITY, make_link
+from .web.run_page import RunPage, is_loopback
+from .web.server import bind as bind_page
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,8 @@ class Options:
     check_codec: CheckCodec | None = None
     profile_command: Sequence[str] = PROFILE_COMMAND
     planner: Planner | None = None
+    page: str | None = None
+    """Where the web page listens, HOST:PORT; empty: the usual place; None: no page."""
     timing: dict[str, float] = field(default_factory=dict)
     """Times of Rules, where they differ."""
 
@@ -84,6 +89,7 @@ def serve(
     check_codec: CheckCodec | None = None,
     profile_command: Sequence[str] | None = None,
     planner: Planner | None = None,
+    page: str | None = "",
 ) -> int:
     """Start or resume a run and serve it until it is done: exit status 0, or 130 after SIGINT or SIGTERM.
 
@@ -100,6 +106,7 @@ def serve(
         check_codec,
         tuple(profile_command or PROFILE_COMMAND),
         planner,
+        page,
     )
     return _run_loop(_with_signals(options, emit))
 
@@ -122,7 +129,13 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
     reserved = _reserve(options.listen)
     server: grpc.aio.Server | None = None
     run: Run | None = None
+    page: RunPage | None = None
+    page_socket: socket.socket | None = None
+    counts = Counts()
+    emit = events.tee(emit, counts.add)
     try:
+        if options.page is not None:
+            page_socket = bind_page(options.page or None)
         _remember(store, job, options, reserved.getsockname()[1])
         if options.insecure:
             emit(events.event("warning", message="no TLS (--insecure): whoever can reach the ports can join", node=""))
@@ -140,7 +153,10 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
         rpc.add_CoordinatorServicer_to_server(service, server)
         server.add_generic_rpc_handlers((rpc.peer_handler(Relay(identity.run, run.knows).serve),))
         await server.start()
-        emit(events.listening(str(make_link(store, state, parse_duration(DEFAULT_TTL)))))
+        if page_socket is not None:
+            page = _page(options, run, store, state, page_socket, counts, emit)
+        link = str(make_link(store, state, parse_duration(DEFAULT_TTL)))
+        emit(events.listening(link, page.url, page.viewer_url) if page else events.listening(link))
         return await _until_over(run, emit, stop)
     except _Interrupted:
         store.put("phase", "interrupted")
@@ -155,8 +171,43 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
         raise
     finally:
         reserved.close()
+        if page is not None:
+            await page.stop()
+        elif page_socket is not None:
+            page_socket.close()
         if server is not None:
             await server.stop(_GRACE_S)
+
+
+def _page(
+    options: Options,
+    run: Run,
+    store: Store,
+    state: Path,
+    bound: socket.socket,
+    counts: Counts,
+    emit: events.Emit,
+) -> RunPage:
+    """The run's web page, being served. Beyond this machine it goes over TLS, with the run's own certificate."""
+    certificate = None
+    if not is_loopback(bound):
+        if options.insecure:
+            emit(events.event("warning", message="the page and its tokens go without TLS (--insecure)", node=""))
+        else:
+            certificate = (state / IDENTITY / "ca.pem", state / IDENTITY / "ca.key")
+    host = split_address(store.get("address") or "127.0.0.1:0")[0]
+    page = RunPage(
+        run,
+        store.get("run") or "",
+        state,
+        bound,
+        certificate,
+        host,
+        counts,
+        lambda seconds: str(make_link(store, state, seconds)),
+    )
+    page.start()
+    return page
 
 
 async def _until_over(run: Run, emit: events.Emit, stop: asyncio.Event) -> int:

@@ -26,7 +26,6 @@ from .artifacts import Artifacts, NoArtifact
 from .checkpoints import Receiver, ShardRefused
 from .identity import NAME, Authority, check_ticket, digest
 from .run import Attendance, Run, dial
-from .status import status_of
 from .store import NodeRow
 
 log = logging.getLogger(__name__)
@@ -225,8 +224,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         return reply
 
     def _status(self) -> pb.StatusReply:
-        status = status_of(self._run.store, self._identity.state, True, self._run.live_status)
-        return pb.StatusReply(status=json.dumps(status))
+        return pb.StatusReply(status=json.dumps(self._run.status(self._identity.state)))
 
     def _with_ticket(self, request: Any, reply: Callable[..., Any], answer: Callable[[], Any]) -> Any:
         try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from ..proto.sampling import Position
+from .advice import advice, bottleneck, regions
 from .lock import is_locked
 from .store import NodeRow, Store, ViewRow
 
@@ -23,11 +24,16 @@ def read_status(state: Path) -> dict[str, Any]:
 
 
 def status_of(
-    store: Store, state: Path, running: bool, live: Mapping[str, Mapping[str, Any]] | None = None
+    store: Store,
+    state: Path,
+    running: bool,
+    live: Mapping[str, Mapping[str, Any]] | None = None,
+    used: Mapping[tuple[str, str], float] | None = None,
 ) -> dict[str, Any]:
     """Who is in, who does what, why anything waits.
 
-    ``live``: what only the running coordinator knows of a node (``attending``, ``heard_s``, ``doing``).
+    ``live``: what only the running coordinator knows of a node (``attending``, ``heard_s``, ``doing``, ``step_s``,
+    ``parts``); ``used``: bits per second on each link now.
     ``phase``: preparing_start, waiting, flushing, preparing, training, done, failed, interrupted; a run whose
     coordinator ended in another way keeps its last phase and has ``running`` false.
     """
@@ -38,7 +44,8 @@ def status_of(
     sent = totals["bytes_updates"] + totals["bytes_activations"]
     seconds = sum(row.seconds for row in steps)
     dial_out = {row.name for row in store.nodes() if row.dials_out}
-    return {
+    nodes = [_node(row, view, (live or {}).get(row.name)) for row in store.nodes()]
+    record = {
         "run": store.get("run"),
         "name": job.get("run", {}).get("name"),
         "state": str(state),
@@ -51,6 +58,7 @@ def status_of(
         "steps": facts.get("steps"),
         "loss": last.loss if last else None,
         "eval": {"step": evals[-1].step, "loss": evals[-1].loss, "accuracy": evals[-1].accuracy} if evals else None,
+        "step_s": seconds / len(steps) if steps else None,
         "tokens_per_second": sum(row.tokens for row in steps) / seconds if seconds else None,
         "samples": totals["samples"],
         "bytes_updates": totals["bytes_updates"],
@@ -59,21 +67,27 @@ def status_of(
         "bytes_dense": totals["bytes_dense"],
         "times_fewer_bytes": totals["bytes_dense"] / sent if sent else None,
         "view": _view(view) if view else None,
-        "nodes": [_node(row, view, (live or {}).get(row.name)) for row in store.nodes()],
-        "links": [
-            {
-                "from": source,
-                "to": target,
-                "latency_s": latency,
-                "bandwidth_bps": bandwidth,
-                "way": _way(source, target, dial_out),
-            }
-            for source, target, latency, bandwidth in store.links()
-        ],
+        "nodes": nodes,
+        "links": _links(store.links(), used or {}, dial_out),
         "checkpoints": [{"step": row.step, "path": row.path} for row in checkpoints],
         "warnings": [{"time": when, "node": node, "message": text} for when, node, text in store.warnings(_RECENT)],
         "time": time.time(),
     }
+    _judge(record, nodes)
+    return record
+
+
+def _judge(record: dict[str, Any], nodes: list[dict[str, Any]]) -> None:
+    """What follows from the rest: who is near whom, what holds the run up, what each node could do better."""
+    present = {node["node"]: str(node["address"]).rpartition(":")[0] for node in nodes if node["in"]}
+    for number, names in enumerate(regions(present, record["links"], present)):
+        for node in nodes:
+            if node["in"] and node["node"] in names:
+                node["region"] = number
+    record["bottleneck"] = bottleneck(record)
+    for node in nodes:
+        if node["in"]:
+            node["advice"] = advice(record, node["node"])
 
 
 def _view(row: ViewRow) -> dict[str, Any]:
@@ -92,12 +106,13 @@ def _view(row: ViewRow) -> dict[str, Any]:
 
 def _node(row: NodeRow, view: ViewRow | None, live: Mapping[str, Any] | None) -> dict[str, Any]:
     device = json.loads(row.device or "{}")
-    role, stage, pipeline = "", None, None
+    role, stage, pipeline, share = "", None, None, None
     if view is not None and row.left_at is None:
         plan = json.loads(view.plan)
         for number, names in enumerate(plan.get("pipelines", [])):
             if row.name in names:
                 role, stage, pipeline = "trains", names.index(row.name), number
+                share = plan["microbatches"][number] / sum(plan["microbatches"])
         if not role:
             spare = plan.get("spares", {}).get(row.name)
             role = f"spare: {spare}" if spare else "waits for the next view"
@@ -107,6 +122,7 @@ def _node(row: NodeRow, view: ViewRow | None, live: Mapping[str, Any] | None) ->
         "role": role or ("left" if row.left_at else "waits for the first view"),
         "pipeline": pipeline,
         "stage": stage,
+        "share": share,
         "address": row.address,
         "dials_out": bool(row.dials_out),
         "device": device.get("description") or device.get("kind"),
@@ -116,6 +132,24 @@ def _node(row: NodeRow, view: ViewRow | None, live: Mapping[str, Any] | None) ->
         "why": row.why,
         **(live or {}),
     }
+
+
+def _links(
+    measured: Sequence[tuple[str, str, float, float]], used: Mapping[tuple[str, str], float], dial_out: set[str]
+) -> list[dict[str, Any]]:
+    """Every link that was measured or is used. One that was measured in the other direction only takes that number."""
+    known = {(source, target): (latency, bandwidth) for source, target, latency, bandwidth in measured}
+    return [
+        {
+            "from": source,
+            "to": target,
+            "latency_s": (at := known.get((source, target)) or known.get((target, source)) or (None, None))[0],
+            "bandwidth_bps": at[1],
+            "used_bps": used.get((source, target)),
+            "way": _way(source, target, dial_out),
+        }
+        for source, target in dict.fromkeys((*known, *used))
+    ]
 
 
 def _way(source: str, target: str, dial_out: set[str]) -> str:

@@ -121,6 +121,7 @@ def _came_or_went(event: Event) -> str:
 
 def _listening(event: Event) -> str:
     page = f"\npage: {event['page']}" if event.get("page") else ""
+    page += f"\nto look only: {event['viewer']}" if event.get("viewer") else ""
     return f"listening. To join from another terminal or machine:\n\n  {join_line(str(event.get('link')))}\n{page}"
 
 

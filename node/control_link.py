@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from ..proto import rpc
-from ..proto.control_pb2 import Goodbye, Heartbeat, Hello, Order, Report, Stop
+from ..proto.control_pb2 import Goodbye, Heartbeat, Hello, Order, Report, Sent, Stop
 from .peer_stream import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken
 from .traffic import ACTIVATIONS, OTHER, UPDATES, Traffic
 
@@ -74,6 +74,7 @@ class ControlLink:
             report.step.bytes_updates += sent[UPDATES]
             report.step.bytes_activations += sent[ACTIVATIONS]
             report.step.bytes_other += sent[OTHER]
+            report.step.sent.extend(Sent(peer=peer, bytes=count) for peer, count in self._traffic.to_since_last().items())
         if len(self._reports) >= BUFFERED_REPORTS:
             self._reports.popleft()
             self._traffic.dropped["report while the coordinator was away"] += 1

@@ -223,6 +223,7 @@ class Stream:
         else:
             self._throw_away(verdict)
         self._arriving[frame.priority] = arriving
+        self._inbound.traffic.arriving(1)
 
     def _chunk(self, frame: Frame) -> None:
         arriving = self._continued(frame)
@@ -241,6 +242,7 @@ class Stream:
         if frame.digest != arriving.digest.intdigest():
             raise StreamRefused(f"message of {arriving.total} bytes has a wrong digest")
         self._arriving[frame.priority] = None
+        self._inbound.traffic.arriving(-1)
         if arriving.start is not None:
             arriving.view = None
             self._deliver(frame, arriving.header, arriving.start, arriving.total)
@@ -275,6 +277,7 @@ class Stream:
         arriving = self._arriving[priority]
         self._arriving[priority] = None
         if arriving is not None:
+            self._inbound.traffic.arriving(-1)
             self._inbound.traffic.dropped["incomplete"] += 1
             if arriving.start is not None:
                 arriving.view = None

@@ -54,7 +54,7 @@ class IoProcess:
         self._end = end
         self._send_arena = send_arena
         self._last_action = LastAction(send_arena.view(0, LastAction.SIZE))
-        self._traffic = Traffic()
+        self._traffic = Traffic(self._last_action.tell_arriving)
         self._membership = Membership(config.name)
         self._inbox = Inbox(receive_arena, config.receive_limit, self._received)
         secure = config.credentials.secure

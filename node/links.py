@@ -150,7 +150,8 @@ class PeerLink:
         while True:
             while parts := self.queue.next_write(shortener):
                 message = b"".join(buffer for _, buffers in parts for buffer in buffers)
-                self._traffic.wrote((category, frames.size(buffers)) for category, buffers in parts)
+                sizes = [(category, frames.size(buffers)) for category, buffers in parts]
+                self._traffic.wrote(sizes, self.peer.name)
                 try:
                     await stream.write(message)
                 except rpc.BROKEN:

@@ -32,6 +32,9 @@ Tamper = Callable[[str, str, data_pb2.Header, npt.NDArray[np.uint8]], npt.NDArra
 class LoopbackWire:
     """A node's end of the hub: the calls of node.wire.Wire."""
 
+    under_way = False
+    """A message is there as soon as it is sent."""
+
     def __init__(self, hub: Hub, name: str) -> None:
         self.hub, self.name = hub, name
         self.doing = ""

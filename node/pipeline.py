@@ -6,7 +6,6 @@ microbatch, whatever order things arrive in.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from ..scheduler import actions
 from .activations import Incoming, Outgoing
 from .round_messages import Contribution
 from .stage import StageModel
+from .step_clock import StepClock
 
 Take = Callable[[int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]]
 """``take(kind, step, microbatch)`` waits for that message and returns it."""
@@ -53,7 +53,6 @@ class Tally:
     tokens: int = 0
     samples: int = 0
     correct: int = 0
-    compute_seconds: float = 0.0
     activation_elements: int = 0
     """Elements sent to neighbours, both ways."""
 
@@ -73,11 +72,12 @@ class StageRunner:
         incoming: Incoming,
         device: torch.device,
         precision: str,
+        clock: StepClock,
     ) -> None:
         self.model, self.place, self.data = model, place, data
         self.take, self.pump, self.send = take, pump, send
         self.outgoing, self.incoming = outgoing, incoming
-        self.device, self.precision = device, precision
+        self.device, self.precision, self.clock = device, precision, clock
 
     def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally:
         """Forward and backward of every microbatch (lists of sample ids); gradients of ``scale`` times the loss sum
@@ -102,7 +102,7 @@ class StageRunner:
         with torch.no_grad():
             for number, samples in enumerate(microbatches):
                 inputs, targets = self._inputs(data_pb2.EVALUATION, step, number, samples)
-                output = self._compute(inputs, tally)
+                output = self._compute(inputs)
                 if self.model.is_last:
                     self._score(output, targets, tally)
                 else:
@@ -120,10 +120,11 @@ class StageRunner:
         inputs, targets = self._inputs(data_pb2.ACTIVATION, step, microbatch, samples)
         if not self.model.is_first:
             inputs.requires_grad_(True)
-        output = self._compute(inputs, tally)
+        output = self._compute(inputs)
         if self.model.is_last:
             return inputs, self._score(output, targets, tally) * scale
-        encoded = self.outgoing.forward(step, microbatch, samples, output.detach())
+        with self.clock.coding():
+            encoded = self.outgoing.forward(step, microbatch, samples, output.detach())
         tally.activation_elements += output.numel()
         self._send(self.place.after, data_pb2.ACTIVATION, step, microbatch, encoded, output)
         return inputs, output
@@ -139,23 +140,26 @@ class StageRunner:
         header, payload = self.take(kind, step, microbatch)
         if kind == data_pb2.EVALUATION:
             return self.incoming.plain(header, payload).to(self.device), targets
-        hidden = self.incoming.forward(header, payload)
+        hidden = self._hidden(header, payload)
         while hidden is None:  # entries that this end lacks: it has asked for them whole
             header, payload = self.take(kind, step, microbatch)
-            hidden = self.incoming.forward(header, payload)
+            hidden = self._hidden(header, payload)
         return hidden.to(self.device), targets
 
-    def _compute(self, inputs: Tensor, tally: Tally) -> Tensor:
-        started = time.perf_counter()
-        with self._autocast():
+    def _hidden(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor | None:
+        with self.clock.coding():
+            return self.incoming.forward(header, payload)
+
+    def _compute(self, inputs: Tensor) -> Tensor:
+        with self.clock.computing(), self._autocast():
             output: Tensor = self.model(inputs)
-        tally.compute_seconds += time.perf_counter() - started
         return output
 
     def _score(self, output: Tensor, targets: Tensor, tally: Tally) -> Tensor:
-        with self._autocast():
-            loss = self.model.loss_sum(output, targets)
-        tally.loss_sum += float(loss.detach())
+        with self.clock.computing():
+            with self._autocast():
+                loss = self.model.loss_sum(output, targets)
+            tally.loss_sum += float(loss.detach())
         tally.tokens += self.model.target_count(targets)
         tally.samples += len(targets)
         tally.correct += self.model.correct(output.detach(), targets)
@@ -167,16 +171,17 @@ class StageRunner:
         gradient = None
         if not self.model.is_last:
             header, payload = self.take(data_pb2.ACTIVATION_GRADIENT, step, microbatch)
-            gradient = self.incoming.backward(header, payload).to(self.device, output.dtype)
+            with self.clock.coding():
+                gradient = self.incoming.backward(header, payload).to(self.device, output.dtype)
             self.outgoing.commit(step, microbatch)  # the receiver has used what was sent
-        started = time.perf_counter()
-        torch.autograd.backward([output], None if gradient is None else [gradient])
-        tally.compute_seconds += time.perf_counter() - started
+        with self.clock.computing():
+            torch.autograd.backward([output], None if gradient is None else [gradient])
         if self.model.is_first:
             return
         if inputs.grad is None:
             raise RuntimeError(f"stage {self.place.stage} made no gradient of its input")
-        encoded = self.outgoing.backward(step, microbatch, inputs.grad)
+        with self.clock.coding():
+            encoded = self.outgoing.backward(step, microbatch, inputs.grad)
         tally.activation_elements += inputs.numel()
         self._send(self.place.before, data_pb2.ACTIVATION_GRADIENT, step, microbatch, encoded, inputs)
         self.incoming.commit(step, microbatch)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import numpy.typing as npt
@@ -41,13 +42,16 @@ class RoundLink:
         warn: Warn,
         diverged: Warn,
         clock: Callable[[], float] = time.monotonic,
+        coding: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
+        """``coding()``: a context whose time is the codec's."""
         self.diverged = diverged
         self.exchange = exchange
         self.rounds = rounds
         self.send = send
         self.warn = warn
         self.clock = clock
+        self.coding = coding
 
     @property
     def complete(self) -> bool:
@@ -56,7 +60,8 @@ class RoundLink:
 
     def begin(self) -> None:
         """Encode this node's contribution and send it on its way."""
-        own = self.exchange.contributions(self.rounds.applied + 1)
+        with self.coding():
+            own = self.exchange.contributions(self.rounds.applied + 1)
         self._carry(self.rounds.begin(own, self.clock()))
 
     def tick(self) -> None:
@@ -76,7 +81,8 @@ class RoundLink:
         if current is None or not current.complete:
             raise RuntimeError("the round is not complete")
         results = tuple(current.results[part.index] for part in self.rounds.parts)
-        return self.exchange.results(current.number, current.results, current.contributions), results
+        with self.coding():
+            return self.exchange.results(current.number, current.results, current.contributions), results
 
     def finish(self, results: Sequence[Result], block: int) -> None:
         """The update has been applied to ``g``: close the round and move the chain on."""
@@ -130,7 +136,8 @@ class RoundLink:
                 header.contributors.append(effect.of)
                 self.send(effect.to, header, ())
             elif isinstance(effect, Decide):
-                result, refused = self.exchange.decide(self.rounds.applied + 1, effect)
+                with self.coding():
+                    result, refused = self.exchange.decide(self.rounds.applied + 1, effect)
                 for problem in refused:
                     self.warn(problem.member, f"update refused: {problem.why}")
                 waiting += self.rounds.decided(effect.part, result, self.clock())

@@ -21,6 +21,7 @@ MOST_KEPT = 512 << 20
 """Bytes of touched but free memory that an arena holds on to, at most (and at most 1/16 of its size)."""
 
 _ACTION = struct.Struct("<d248p")
+_COUNT = struct.Struct("<I")
 
 
 def machine_memory() -> int:
@@ -103,7 +104,10 @@ class Arena:
 
 
 class LastAction:
-    """When the trainer last did something and what, in a page that the I/O process reads."""
+    """When the trainer last did something and what, in a page that the I/O process reads.
+
+    In the same page the I/O process says how many messages are arriving at the moment.
+    """
 
     SIZE = PAGE
 
@@ -118,3 +122,12 @@ class LastAction:
         """(seconds since the last action, its words)."""
         when, doing = _ACTION.unpack_from(self._view, 0)
         return max(0.0, time.monotonic() - when), doing.decode("utf-8", "replace")
+
+    def tell_arriving(self, count: int) -> None:
+        """The I/O process: so many messages have arrived in part."""
+        _COUNT.pack_into(self._view, _ACTION.size, count)
+
+    @property
+    def arriving(self) -> int:
+        """Messages of which only a part has arrived."""
+        return int(_COUNT.unpack_from(self._view, _ACTION.size)[0])

@@ -7,7 +7,7 @@ Counted is everything that is handed to gRPC: payloads, headers, frames, acknowl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ..proto.data_pb2 import Kind
 
@@ -40,20 +40,37 @@ def category_of(kind: int) -> str:
 class Traffic:
     """Counters of one node's I/O process."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell_arriving: Callable[[int], None] = lambda count: None) -> None:
+        """``tell_arriving(count)``: so many messages have arrived in part."""
         self.sent: Counter[str] = Counter(dict.fromkeys(CATEGORIES, 0))
+        self.sent_to: Counter[str] = Counter()  # peer -> bytes on this node's link to it
         self.dropped: Counter[str] = Counter()  # why -> messages
+        self._tell_arriving, self._arriving = tell_arriving, 0
         self._reported: Counter[str] = Counter()
+        self._reported_to: Counter[str] = Counter()
 
-    def wrote(self, parts: Iterable[tuple[str, int]]) -> None:
+    def wrote(self, parts: Iterable[tuple[str, int]], to: str = "") -> None:
         """One gRPC message of (category, bytes) parts was written; its prefix counts with the first."""
         prefix = GRPC_PREFIX
         for category, length in parts:
             self.sent[category] += length + prefix
+            if to:
+                self.sent_to[to] += length + prefix
             prefix = 0
+
+    def arriving(self, change: int) -> None:
+        """One message more (1) or less (-1) has arrived in part."""
+        self._arriving += change
+        self._tell_arriving(self._arriving)
 
     def since_last(self) -> dict[str, int]:
         """Bytes of each category since the last call: what a step's report carries."""
         new = {category: self.sent[category] - self._reported[category] for category in CATEGORIES}
         self._reported = Counter(self.sent)
         return new
+
+    def to_since_last(self) -> dict[str, int]:
+        """Bytes to each peer since the last call."""
+        new = self.sent_to - self._reported_to
+        self._reported_to = Counter(self.sent_to)
+        return dict(new)

@@ -33,6 +33,7 @@ from .optimizers import make_optimizer
 from .probe import available_memory, usable_cores
 from .stage_state import StageState
 from .state_transfer import StateServer, load_state
+from .step_clock import StepClock
 from .training import Training, ViewEnds
 from .wire import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
 
@@ -91,6 +92,7 @@ class Trainer:
         """Members of this view whose connection is broken at present."""
         self._members: set[str] = set()
         self._server = StateServer(self.send)
+        self.clock = StepClock()
 
     @cached_property
     def data(self) -> Dataset:
@@ -159,7 +161,10 @@ class Trainer:
     def pump(self, timeout: float = 0.0) -> None:
         """Handle everything that has arrived, waiting up to ``timeout`` for the first of it."""
         if not self._events:
+            under_way, asked = self.wire.under_way, time.perf_counter()
             self._events.extend(self.wire.poll(timeout))
+            if timeout:
+                self.clock.idle(time.perf_counter() - asked, under_way or self.wire.under_way)
         while self._events:
             event = self._events.popleft()  # first: handling it may end the view, and what comes after must stay
             if isinstance(event, OrderEvent):

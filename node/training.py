@@ -85,6 +85,7 @@ class Training:
                     self._send_round,
                     trainer.warn,
                     trainer.diverged,
+                    coding=trainer.clock.coding,
                 )
         self._tally = Tally()
         self._told: set[str] = set()
@@ -105,6 +106,7 @@ class Training:
             self.incoming,
             trainer.device,
             job.train.precision,
+            trainer.clock,
         )
 
     @property
@@ -123,6 +125,7 @@ class Training:
             step = self.step + 1
             self.trainer.wire.doing = f"trains step {step}"
             self._started_at = time.monotonic()
+            self.trainer.clock.reset()
             self._tally = self._compute(step)
             self._tell_troubles(step)
             self.mode.finish(step)
@@ -165,10 +168,12 @@ class Training:
         train = self.job.train
         rate = learning_rate(train, step, self.trainer.facts.steps)
         factor = clip_factor(norm, train.clip)
-        for name, section in self.state.sections.items():
-            if factor != 1.0:
-                section.grad.mul_(factor)
-            self.trainer.optimizer.step(section.x, section.grad, section.moments, count, rate, self.state.decay[name])
+        with self.trainer.clock.computing():
+            for name, section in self.state.sections.items():
+                if factor != 1.0:
+                    section.grad.mul_(factor)
+                decay = self.state.decay[name]
+                self.trainer.optimizer.step(section.x, section.grad, section.moments, count, rate, decay)
 
     def stepped(self, step: int) -> None:
         """The step is finished on this node."""
@@ -302,7 +307,7 @@ class Training:
 
     def _done(self, step: int) -> control_pb2.StepDone:
         """What this node reports of a step that it computed."""
-        tally = self._tally
+        tally, clock = self._tally, self.trainer.clock
         ring = 0.0  # all-reduce in fp16: 2 (n-1)/n times 2 bytes a parameter leave every member
         for name, link in self.links.items():
             members = len(link.rounds.plan.members)
@@ -311,7 +316,10 @@ class Training:
             view=self.view,
             step=step,
             seconds=time.monotonic() - self._started_at,
-            compute_seconds=tally.compute_seconds,
+            compute_seconds=clock.compute,
+            codec_seconds=clock.codec,
+            wire_seconds=clock.wire,
+            waiting_seconds=clock.waiting,
             bytes_dense=int(ring) + 2 * tally.activation_elements,
             bytes_dense_updates=int(ring),
             notes=self.trainer.notes(self.outgoing.notes()),

@@ -223,6 +223,11 @@ class Wire:
         self._alive()
 
     @property
+    def under_way(self) -> bool:
+        """Whether something that was sent is not acknowledged yet, or a message has arrived in part."""
+        return self._pending > 0 or self._last_action.arriving > 0
+
+    @property
     def port(self) -> int:
         """The port that the node listens on."""
         assert isinstance(self._listening, int)

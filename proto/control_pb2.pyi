@@ -171,7 +171,7 @@ class Fingerprint(_message.Message):
     def __init__(self, section: _Optional[str] = ..., round: _Optional[int] = ..., content: _Optional[int] = ...) -> None: ...
 
 class StepDone(_message.Message):
-    __slots__ = ("view", "step", "loss_sum", "tokens", "samples", "seconds", "compute_seconds", "bytes_updates", "bytes_activations", "bytes_other", "bytes_dense", "bytes_dense_updates", "notes")
+    __slots__ = ("view", "step", "loss_sum", "tokens", "samples", "seconds", "compute_seconds", "bytes_updates", "bytes_activations", "bytes_other", "bytes_dense", "bytes_dense_updates", "notes", "codec_seconds", "wire_seconds", "waiting_seconds", "sent")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
@@ -185,6 +185,10 @@ class StepDone(_message.Message):
     BYTES_DENSE_FIELD_NUMBER: _ClassVar[int]
     BYTES_DENSE_UPDATES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    CODEC_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WIRE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
     view: int
     step: int
     loss_sum: float
@@ -198,7 +202,19 @@ class StepDone(_message.Message):
     bytes_dense: int
     bytes_dense_updates: int
     notes: str
-    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., bytes_updates: _Optional[int] = ..., bytes_activations: _Optional[int] = ..., bytes_other: _Optional[int] = ..., bytes_dense: _Optional[int] = ..., bytes_dense_updates: _Optional[int] = ..., notes: _Optional[str] = ...) -> None: ...
+    codec_seconds: float
+    wire_seconds: float
+    waiting_seconds: float
+    sent: _containers.RepeatedCompositeFieldContainer[Sent]
+    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., bytes_updates: _Optional[int] = ..., bytes_activations: _Optional[int] = ..., bytes_other: _Optional[int] = ..., bytes_dense: _Optional[int] = ..., bytes_dense_updates: _Optional[int] = ..., notes: _Optional[str] = ..., codec_seconds: _Optional[float] = ..., wire_seconds: _Optional[float] = ..., waiting_seconds: _Optional[float] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ...) -> None: ...
+
+class Sent(_message.Message):
+    __slots__ = ("peer", "bytes")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    peer: str
+    bytes: int
+    def __init__(self, peer: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class EvalDone(_message.Message):
     __slots__ = ("view", "step", "loss_sum", "tokens", "correct", "predictions")

@@ -1,0 +1,75 @@
+"""Pictures of the web page in a real browser: ``python -m benchmarks.page_pictures OUT [--browser PATH]``.
+
+Shows a made-up run of six nodes in three regions, the same at every call; docs/*.png come from here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from made_up_run import MadeUpRun
+from playwright.async_api import Browser, async_playwright
+
+from farflung.coordinator.web.access import Tokens
+from farflung.coordinator.web.app import Page, make_app
+from farflung.coordinator.web.feed import Feed
+from farflung.coordinator.web.server import PageServer, bind
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+SHOTS = (("light", 1440, 900, "light"), ("dark", 1440, 900, "dark"), ("phone", 390, 844, "light"))
+
+
+async def pictures(out: Path, browser_path: str) -> None:
+    """Write page-light.png, page-dark.png and page-phone.png."""
+    out.mkdir(parents=True, exist_ok=True)
+    tokens = Tokens("5f2c9a01d3e7b864", "viewer", "operator")
+    with tempfile.TemporaryDirectory() as folder:
+        run = MadeUpRun(Path(folder))
+        run.offered = ["pause", "drain", "evict"]
+        closing = asyncio.Event()
+
+        async def command(command: str, node: str, argument: str) -> str:
+            return f"{command} {node}"
+
+        page = Page(tokens, Feed(run), lambda: "farflung join farflung://...", command, lambda: (b"", ""), closing)
+        bound = bind("127.0.0.1:0")
+        server = PageServer(make_app(page), bound)
+        server.start()
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/#{tokens.operator}"
+        async with async_playwright() as playwright:
+            browser = await playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
+            for name, width, height, scheme in SHOTS:
+                await shot(browser, url, out / f"page-{name}.png", width, height, scheme)
+            await browser.close()
+        closing.set()
+        await server.stop()
+
+
+async def shot(browser: Browser, url: str, path: Path, width: int, height: int, scheme: str) -> None:
+    """One picture of the whole page."""
+    context = await browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme="dark" if scheme == "dark" else "light"
+    )
+    tab = await context.new_page()
+    tab.on("console", lambda message: print(path.name, message.type, message.text))
+    tab.on("pageerror", lambda error: print(path.name, error))
+    await tab.goto(url)
+    await tab.wait_for_selector(".node-row")
+    await tab.wait_for_timeout(700)
+    await tab.screenshot(path=path, full_page=True)
+    await context.close()
+
+
+if __name__ == "__main__":
+    words = argparse.ArgumentParser()
+    words.add_argument("out", type=Path)
+    words.add_argument("--browser", default="/usr/bin/chromium")
+    given = words.parse_args()
+    asyncio.run(pictures(given.out, given.browser))

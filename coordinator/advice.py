@@ -1,0 +1,144 @@
+"""What holds a run up, and for each node: what it does, of what use that is, what would make it more useful.
+
+Pure: a status record (coordinator/status.py) in, sentences out. The web page, ``farflung status`` and the node's own
+terminal show the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Record = Mapping[str, Any]
+
+FULL = 0.6
+"""From this load on a device or a connection is called the bottleneck: no step keeps one busy all the time."""
+_SHARED = 1.1
+_NEAR_S = 0.005
+"""Nodes no further apart than this, one way, are in one region."""
+
+
+def bottleneck(record: Record) -> dict[str, Any] | None:
+    """The busiest device or connection: ``kind`` (compute, upload, download, link), ``node`` (the sender of a link),
+    ``to`` (of a link), ``load`` (fraction), ``text``. None while nothing is busier than ``FULL``.
+    """
+    found = max(_loads(record), key=lambda one: float(one["load"]), default=None)
+    return found if found is not None and found["load"] >= FULL else None
+
+
+def advice(record: Record, name: str) -> dict[str, str]:
+    """``doing``, ``use`` and ``better`` of a node, a sentence each; ``better`` is empty where nothing is known."""
+    node = next((one for one in record.get("nodes") or () if one["node"] == name), None)
+    if node is None or not node.get("in"):
+        return {"doing": "is not in the run", "use": "none", "better": ""}
+    role = str(node.get("role") or "")
+    if node.get("stage") is None:
+        spare = role.partition("spare: ")[2]
+        doing = "is held as a spare" if spare else role or "waits for the first view"
+        use = "steps in when another node goes" if spare else "none yet"
+        return {"doing": doing, "use": use, "better": spare}
+    return {"doing": _place(record, node), "use": _use(record, node), "better": _better(record, node)}
+
+
+def regions(names: Iterable[str], links: Iterable[Record], hosts: Mapping[str, str]) -> list[list[str]]:
+    """The nodes by nearness: those whose measured way is at most 5 ms, or that share an address, are together."""
+    region = {name: number for number, name in enumerate(names)}
+
+    def join(one: str, other: str) -> None:
+        if one in region and other in region and region[one] != region[other]:
+            old, new = sorted((region[one], region[other]), reverse=True)
+            region.update({name: new for name, number in region.items() if number == old})
+
+    first: dict[str, str] = {}
+    for name, host in hosts.items():
+        join(first.setdefault(host, name), name)
+    for link in links:
+        if float(link.get("latency_s") or 0) <= _NEAR_S and link.get("bandwidth_bps"):
+            join(str(link["from"]), str(link["to"]))
+    found: dict[int, list[str]] = {}
+    for name, number in region.items():
+        found.setdefault(number, []).append(name)
+    return [found[number] for number in sorted(found)]
+
+
+def of_text(used: float, most: float) -> str:
+    """18 of 20 Mbit/s."""
+    for limit, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+        if most >= limit:
+            return f"{used / limit:.3g} of {most / limit:.3g} {unit}"
+    return f"{used:.0f} of {most:.0f} bit/s"
+
+
+# ---- loads -----------------------------------------------------------------------------------
+
+
+def _loads(record: Record) -> list[dict[str, Any]]:
+    links = [link for link in record.get("links") or () if link.get("used_bps") and link.get("bandwidth_bps")]
+    found = []
+    for link in links:
+        load = float(link["used_bps"]) / float(link["bandwidth_bps"])
+        text = f"the link {link['from']} → {link['to']}: {of_text(link['used_bps'], link['bandwidth_bps'])}"
+        found.append({"kind": "link", "node": link["from"], "to": link["to"], "load": load, "text": text})
+    for node in record.get("nodes") or ():
+        name, parts = node["node"], node.get("parts")
+        if parts:
+            load = float(parts["compute"]) + float(parts["codec"])
+            text = f"the device of {name}: it computes for {load:.0%} of a step"
+            found.append({"kind": "compute", "node": name, "load": load, "text": text})
+        for kind, end in (("upload", "from"), ("download", "to")):
+            used, most = _shared(links, name, end)
+            # Several links of a node that carry more than its best one together do not share one narrow connection.
+            if most and 0 < used <= _SHARED * most and sum(link[end] == name for link in links) > 1:
+                text = f"the {kind} of {name}: {of_text(used, most)}"
+                found.append({"kind": kind, "node": name, "load": used / most, "text": text})
+    return found
+
+
+def _shared(links: Iterable[Record], name: str, end: str) -> tuple[float, float]:
+    """(bits per second over all links of a node in one direction, what the best of them was measured at)."""
+    mine = [link for link in links if link[end] == name]
+    best = max((float(link["bandwidth_bps"]) for link in mine), default=0.0)
+    return sum(float(link["used_bps"]) for link in mine), best
+
+
+# ---- sentences of a node ---------------------------------------------------------------------
+
+
+def _place(record: Record, node: Record) -> str:
+    view = record.get("view") or {}
+    first, last = (view.get("stages") or [[0, 0]])[node["stage"]]
+    layers = f"layer {first}" if first == last else f"layers {first}–{last}"
+    return f"holds stage {node['stage']} ({layers}) of pipeline {int(node['pipeline']) + 1}"
+
+
+def _use(record: Record, node: Record) -> str:
+    share, parts = float(node.get("share") or 0.0), node.get("parts")
+    use = f"{share:.0%} of every batch goes through it"
+    if not parts:
+        return use
+    return f"{use}; it computes for {parts['compute'] + parts['codec']:.0%} of a step"
+
+
+def _better(record: Record, node: Record) -> str:
+    """What would help, by what is full: on this node's side, or elsewhere."""
+    name, parts = node["node"], node.get("parts")
+    mine = [one for one in _loads(record) if one["load"] >= FULL and name in (one["node"], one.get("to"))]
+    busiest = max(mine, key=lambda one: float(one["load"]), default=None)
+    if busiest is None:
+        if not parts:
+            return ""
+        held_up = bottleneck(record)
+        if held_up is not None:
+            return f"nothing here: the run is held up by {held_up['text']}"
+        if parts["wire"] >= parts["waiting"] and parts["wire"] > parts["compute"]:
+            return f"a shorter way to the others: {parts['wire']:.0%} of a step is the delay of messages, not their size"
+        return ""
+    stage = f"the bottleneck of stage {node['stage']}"
+    detail = str(busiest["text"]).partition(": ")[2]
+    if busiest["kind"] == "compute":
+        return f"your device is {stage} ({detail}): a faster one, or fewer programs beside it, would help"
+    if busiest["kind"] == "download" or busiest.get("to") == name:
+        source = f" from {busiest['node']}" if busiest.get("to") == name else ""
+        return f"your download{source} is {stage}: {detail}"
+    target = f" to {busiest['to']}" if busiest["kind"] == "link" else ""
+    return f"your upload{target} is {stage}: {detail}"

@@ -1,0 +1,81 @@
+"""Who may look and who may act: two tokens in STATE/page, a cookie for the browser, a header against forged actions.
+
+The tokens are made at the first start and stay, so that bookmarks and a Prometheus that scrapes outlive a restart.
+Deleting a file and starting again makes a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...proto.errors import FarflungError
+
+VIEWER, OPERATOR = "viewer", "operator"
+FOLDER = "page"
+FORGERY_HEADER = "x-farflung-action"
+"""Carries a word that only the page of a logged-in operator knows; another site can send no such header."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """``viewer`` may look, ``operator`` may also act and sees the join line. ``run``: the run's id, for the cookie."""
+
+    run: str
+    viewer: str = field(repr=False)
+    operator: str = field(repr=False)
+
+    @property
+    def cookie(self) -> str:
+        """The cookie's name; browsers keep one jar for all ports of a host, so it is the run's."""
+        return f"farflung_{self.run}"
+
+    def role_of(self, token: str) -> str | None:
+        """VIEWER, OPERATOR or None. Takes the same time whatever the token is."""
+        viewer, operator = _same(token, self.viewer), _same(token, self.operator)
+        return OPERATOR if operator else VIEWER if viewer else None
+
+    def role_of_request(self, cookies: Mapping[str, str], authorization: str) -> str | None:
+        """The role by a ``Bearer`` header or the cookie."""
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() == "bearer":
+            return self.role_of(token.strip())
+        return self.role_of(cookies.get(self.cookie, ""))
+
+    @property
+    def action_word(self) -> str:
+        """What FORGERY_HEADER must carry."""
+        return hmac.new(self.operator.encode(), b"farflung action", hashlib.sha256).hexdigest()
+
+    def may_act(self, role: str | None, word: str) -> bool:
+        """Whether an action comes from the operator's own page, or from a script that has the token."""
+        return role == OPERATOR and _same(word, self.action_word)
+
+
+def load_tokens(state: Path, run: str) -> Tokens:
+    """The tokens of STATE/page/{viewer,operator}.token, made where they are missing; readable by their owner only."""
+    folder = state / FOLDER
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return Tokens(run, _token(folder / "viewer.token"), _token(folder / "operator.token"))
+    except OSError as error:
+        raise FarflungError(
+            f"cannot keep the page's tokens in {folder}: {error.strerror}", "leave the page out with --no-page"
+        ) from None
+
+
+def _token(path: Path) -> str:
+    if not path.exists():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(24))
+    return path.read_text().strip()
+
+
+def _same(given: str, wanted: str) -> bool:
+    return bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())

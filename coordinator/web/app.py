@@ -1,0 +1,241 @@
+"""The page's routes: a login, one page, its state as server-sent events, the operator's actions, and /metrics.
+
+Thin on purpose: access.py says who may, picture.py what is shown, the run what happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import PurePosixPath
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ... import __version__
+from ...proto.errors import FarflungError
+from .access import FORGERY_HEADER, OPERATOR, Tokens
+from .feed import Feed
+
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_LARGEST = 16 << 10
+_KEEPALIVE_S = 15.0
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the routes need. ``command(command, node, argument)`` answers with a sentence or raises FarflungError;
+    ``join_line()`` is for operators; ``metrics()`` is Prometheus' text; ``closing`` ends the event streams."""
+
+    tokens: Tokens
+    feed: Feed
+    join_line: Callable[[], str]
+    command: Callable[[str, str, str], Awaitable[str]]
+    metrics: Callable[[], tuple[bytes, str]]
+    closing: asyncio.Event
+    secure: bool = False
+    """Served over TLS, so that the cookie is for TLS only."""
+
+
+def make_app(page: Page) -> Starlette:
+    """The ASGI application."""
+    routes = _Routes(page)
+    return Starlette(
+        routes=[
+            Route("/", routes.asset),
+            Route("/assets/{name}", routes.asset),
+            Route("/login", routes.login, methods=["POST"]),
+            Route("/logout", routes.logout, methods=["POST"]),
+            Route("/me", routes.me),
+            Route("/state", routes.state),
+            Route("/events", routes.events),
+            Route("/join-line", routes.join_line),
+            Route("/command", routes.command, methods=["POST"]),
+            Route("/metrics", routes.metrics),
+            Route("/health", routes.health),
+        ],
+        middleware=[Middleware(_Headers), Middleware(GZipMiddleware, minimum_size=2048)],
+        exception_handlers={Exception: _broken},
+    )
+
+
+class _Routes:
+    def __init__(self, page: Page) -> None:
+        self.page = page
+
+    def _role(self, request: Request) -> str | None:
+        return self.page.tokens.role_of_request(request.cookies, request.headers.get("authorization", ""))
+
+    async def asset(self, request: Request) -> Response:
+        """The page itself and its files; there is nothing secret in them."""
+        name = PurePosixPath(request.path_params.get("name", "index.html")).name
+        file = resources.files(__package__) / "assets" / name
+        kind = KINDS.get(PurePosixPath(name).suffix)
+        if kind is None or not file.is_file():
+            return PlainTextResponse("there is no such page\n", 404)
+        return Response(file.read_bytes(), media_type=kind, headers={"cache-control": "no-cache"})
+
+    async def login(self, request: Request) -> Response:
+        """A token for a cookie."""
+        token = (await _body(request)).get("token")
+        role = self.page.tokens.role_of(token) if isinstance(token, str) else None
+        if role is None:
+            return _refused(403, "this token opens nothing: copy the whole address that the coordinator printed")
+        response = JSONResponse(self._who(role))
+        response.set_cookie(
+            self.page.tokens.cookie, str(token), httponly=True, samesite="strict", secure=self.page.secure, path="/"
+        )
+        return response
+
+    async def logout(self, request: Request) -> Response:
+        """Forget the cookie."""
+        response = Response(status_code=204)
+        response.delete_cookie(self.page.tokens.cookie, path="/", httponly=True, samesite="strict")
+        return response
+
+    async def me(self, request: Request) -> Response:
+        """Who is looking."""
+        role = self._role(request)
+        return JSONResponse(self._who(role)) if role else _login_first()
+
+    def _who(self, role: str) -> dict[str, Any]:
+        who = {"role": role, "run": self.page.tokens.run, "version": __version__}
+        return {**who, "action": self.page.tokens.action_word} if role == OPERATOR else who
+
+    async def state(self, request: Request) -> Response:
+        """The state once, for scripts."""
+        if not self._role(request):
+            return _login_first()
+        return Response(self.page.feed.state(), media_type="application/json", headers={"cache-control": "no-store"})
+
+    async def events(self, request: Request) -> Response:
+        """The state and the curves whenever they change."""
+        if not self._role(request):
+            return _login_first()
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
+
+    async def _stream(self) -> AsyncIterator[str]:
+        feed, closing = self.page.feed, self.page.closing
+        before, seen, silent = "", (-1, 0, 0), 0.0
+        while True:
+            state = feed.state()
+            if state != before:
+                curves = feed.curves(*seen)
+                rows = len(curves["point_rows"]), len(curves["eval_rows"])
+                seen = (curves["edition"], curves["points"] + rows[0], curves["evals"] + rows[1])
+                before, silent = state, 0.0
+                yield _event("curves", json.dumps(curves)) + _event("state", state)
+            elif silent >= _KEEPALIVE_S:
+                silent = 0.0
+                yield ": still here\n\n"
+            if closing.is_set():
+                yield _event("end", "{}")
+                return
+            pause = feed.pause
+            silent += pause
+            try:
+                await asyncio.wait_for(closing.wait(), pause)
+            except asyncio.TimeoutError:
+                continue
+
+    async def join_line(self, request: Request) -> Response:
+        """What somebody pastes to join: it admits nodes, so it is for operators."""
+        if self._role(request) != OPERATOR:
+            return _refused(403, "the join line is for operators") if self._role(request) else _login_first()
+        return JSONResponse({"line": self.page.join_line()}, headers={"cache-control": "no-store"})
+
+    async def command(self, request: Request) -> Response:
+        """An action of the operator."""
+        role = self._role(request)
+        if role is None:
+            return _login_first()
+        if not self.page.tokens.may_act(role, request.headers.get(FORGERY_HEADER, "")):
+            return _refused(403, "only the operator's page may do this: log in with the operator's token")
+        body = await _body(request)
+        words = [body.get(key, "") for key in ("command", "node", "argument")]
+        if not all(isinstance(word, str) for word in words):
+            return _refused(400, "command, node and argument are texts")
+        try:
+            return JSONResponse({"answer": await self.page.command(*words)})
+        except FarflungError as error:
+            return _refused(409, error.message, error.hint)
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus' text."""
+        if not self._role(request):
+            return _login_first()
+        text, kind = self.page.metrics()
+        return Response(text, headers={"content-type": kind})
+
+    async def health(self, request: Request) -> Response:
+        """For whoever watches over the process."""
+        return PlainTextResponse("ok\n")
+
+
+def _event(name: str, data: str) -> str:
+    return f"event: {name}\ndata: {data}\n\n"
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """The JSON object of a request; empty for what is none."""
+    found = bytearray()
+    async for chunk in request.stream():
+        found += chunk
+        if len(found) > _LARGEST:
+            return {}
+    try:
+        body = json.loads(found)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _refused(status: int, message: str, hint: str = "") -> Response:
+    return JSONResponse({"error": message, "hint": hint}, status, headers={"cache-control": "no-store"})
+
+
+def _login_first() -> Response:
+    response = _refused(401, "log in first", "use the token that the coordinator printed at its start")
+    response.headers["www-authenticate"] = "Bearer"
+    return response
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return _refused(500, "this should not happen; the coordinator's log says more")
+
+
+class _Headers:
+    """Adds HEADERS to every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                known = {name.lower() for name, _ in message["headers"]}
+                extra = [(key.encode(), value.encode()) for key, value in HEADERS.items() if key.encode() not in known]
+                message["headers"] = [*message["headers"], *extra]
+            await send(message)
+
+        await self.app(scope, receive, with_headers)

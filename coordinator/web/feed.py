@@ -1,0 +1,71 @@
+"""The page's state, computed once for everybody who looks, and not more often than the event loop can afford."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ..history import History
+from ..store import ViewRow
+from .picture import TIMELINE, picture, timeline_of
+
+PERIOD_S = 1.0
+_PART = 0.05
+"""At most this part of the loop's time goes into the page."""
+
+
+class Source(Protocol):
+    """What the page shows; coordinator.run.Run, and what a test puts in its place."""
+
+    history: History
+
+    def record(self) -> dict[str, Any]:
+        """The status record."""
+
+    def views(self) -> Sequence[ViewRow]:
+        """All views, oldest first."""
+
+    def commands(self) -> Sequence[str]:
+        """What the operator may do now."""
+
+
+class Feed:
+    """``state()`` is the newest state as JSON, at most ``PERIOD_S`` old, or older where making it is slow."""
+
+    def __init__(self, source: Source, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source, self._clock = source, clock
+        self._record: dict[str, Any] = {}
+        self._state, self._made, self._cost = "", float("-inf"), 0.0
+        self._timeline: list[dict[str, Any]] = []
+        self._view = -1
+
+    @property
+    def pause(self) -> float:
+        """Seconds until it pays to look again."""
+        return max(PERIOD_S, self._cost / _PART)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The status record that the state was made of."""
+        self.state()
+        return self._record
+
+    def state(self) -> str:
+        """The state as JSON."""
+        started = self._clock()
+        if started - self._made >= self.pause:
+            self._record = self._source.record()
+            number = (self._record.get("view") or {}).get("view", 0)
+            if number != self._view:
+                rows = list(self._source.views())[-TIMELINE:]
+                self._timeline, self._view = timeline_of(rows, [json.loads(row.plan) for row in rows]), number
+            self._state = json.dumps(picture(self._record, self._timeline, self._source.commands()))
+            self._made = self._clock()
+            self._cost = self._made - started
+        return self._state
+
+    def curves(self, edition: int, points: int, evals: int) -> dict[str, Any]:
+        """What is new in the curves for somebody who has so many points and evaluations of an edition."""
+        return self._source.history.since(edition, points, evals)

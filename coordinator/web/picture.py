@@ -1,0 +1,130 @@
+"""What the page shows, from a status record: pure, so that every sentence and mark on the page has a test.
+
+The browser only draws: which link is the bottleneck, what a link carries and how long the run may still take are
+decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..store import ViewRow
+
+Record = Mapping[str, Any]
+
+TIMELINE = 60
+FORWARD, BACKWARD, UPDATES = "activations", "gradients", "updates"
+
+
+def picture(record: Record, timeline: Sequence[Record], commands: Sequence[str] = ()) -> dict[str, Any]:
+    """The page's whole state beside the curves. ``commands``: what the operator may do now."""
+    view = record.get("view")
+    return {
+        "run": _run(record),
+        "plan": _plan(view),
+        "nodes": [node for node in record["nodes"] if node["in"]],
+        "gone": [_gone(node) for node in record["nodes"] if not node["in"]][-10:],
+        "links": _links(record, view),
+        "timeline": list(timeline)[-TIMELINE:],
+        "warnings": record["warnings"],
+        "checkpoints": record["checkpoints"],
+        "bottleneck": record.get("bottleneck"),
+        "commands": list(commands),
+        "time": record["time"],
+    }
+
+
+def timeline_of(views: Sequence[ViewRow], plans: Sequence[Record]) -> list[dict[str, Any]]:
+    """A line for each view: when it was made, after which step, its shape, and why."""
+    return [
+        {
+            "view": row.number,
+            "time": row.time,
+            "step": row.step,
+            "shape": [len(plan.get("pipelines", ())), len(plan.get("stages", ()))],
+            "nodes": len({name for names in plan.get("pipelines", ()) for name in names}),
+            "why": row.why,
+        }
+        for row, plan in zip(views, plans, strict=True)
+    ]
+
+
+def _run(record: Record) -> dict[str, Any]:
+    keys = (
+        *("name", "run", "phase", "why", "step", "steps", "loss", "eval", "tokens_per_second", "step_s", "samples"),
+        *("bytes_updates", "bytes_activations", "bytes_other", "bytes_dense", "times_fewer_bytes", "term"),
+    )
+    return {**{key: record.get(key) for key in keys}, "eta_s": _eta(record)}
+
+
+def _eta(record: Record) -> float | None:
+    """Seconds to the last step at the present pace; None unless it trains."""
+    if record.get("phase") != "training" or not record.get("step_s") or not record.get("steps"):
+        return None
+    return max(0, int(record["steps"]) - int(record["step"])) * float(record["step_s"])
+
+
+def _plan(view: Record | None) -> dict[str, Any] | None:
+    if view is None:
+        return None
+    total = sum(view["microbatches"]) or 1
+    return {
+        "view": view["view"],
+        "why": view["why"],
+        "stages": view["stages"],
+        "pipelines": view["pipelines"],
+        "shares": [count / total for count in view["microbatches"]],
+        "spares": view.get("spares") or {},
+    }
+
+
+def _links(record: Record, view: Record | None) -> list[dict[str, Any]]:
+    """Every link between nodes that are in, with what it carries for the plan and how full it is (fraction)."""
+    held, roles = record.get("bottleneck") or {}, carried(view)
+    present = {node["node"] for node in record["nodes"] if node["in"]}
+    known = {(link["from"], link["to"]): link for link in record["links"]}
+    found = []
+    for source, target in dict.fromkeys((*known, *roles)):
+        if source not in present or target not in present:
+            continue
+        link = known.get((source, target), {"from": source, "to": target})
+        used, most = link.get("used_bps"), link.get("bandwidth_bps")
+        found.append(
+            {
+                **link,
+                "carries": roles.get((source, target)),
+                "load": used / most if used and most else None,
+                "bottleneck": _is_held(held, source, target),
+            }
+        )
+    return found
+
+
+def _is_held(held: Record, source: str, target: str) -> bool:
+    """Whether the bottleneck is this link, or the upload or download that it is a part of."""
+    kind, node = held.get("kind"), held.get("node")
+    if kind == "link":
+        return (node, held.get("to")) == (source, target)
+    return (kind == "upload" and node == source) or (kind == "download" and node == target)
+
+
+def carried(view: Record | None) -> dict[tuple[str, str], str]:
+    """(from, to) -> what the plan sends there: activations to the next stage, gradients back, updates in a group."""
+    found: dict[tuple[str, str], str] = {}
+    pipelines = (view or {}).get("pipelines") or []
+    for names in pipelines:
+        for source, target in zip(names, names[1:], strict=False):
+            if source != target:
+                found[source, target], found[target, source] = FORWARD, BACKWARD
+    for group in zip(*pipelines, strict=True):
+        for source in group:
+            for target in group:
+                if source != target:
+                    found.setdefault((source, target), UPDATES)
+    return found
+
+
+def _gone(node: Record) -> dict[str, Any]:
+    why = str(node.get("why") or "left")
+    return {"node": node["node"], "left": node["left"], "why": why.removeprefix(f"{node['node']} ")}

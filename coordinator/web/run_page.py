@@ -1,0 +1,98 @@
+"""The page of a running run: its sources, its addresses, its life."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...proto.errors import Refused
+from ..history import History
+from ..metrics import Counts, registry_of, text_of
+from ..run import Run
+from ..store import ViewRow
+from .access import load_tokens
+from .app import Page, make_app
+from .feed import Feed
+from .server import PageServer, url_of
+
+LINK_S = 24 * 3600.0
+"""How long a join line of the page admits nodes; a new one is made when half of that is over."""
+
+
+class RunSource:
+    """A run as the page wants it."""
+
+    def __init__(self, run: Run, state: Path) -> None:
+        self._run, self._state = run, state
+
+    @property
+    def history(self) -> History:
+        return self._run.history
+
+    def record(self) -> dict[str, Any]:
+        """The status record."""
+        return self._run.status(self._state)
+
+    def views(self) -> Sequence[ViewRow]:
+        """All views, oldest first."""
+        return self._run.store.views()
+
+    def commands(self) -> Sequence[str]:
+        """None: this version has no commands."""
+        return ()
+
+
+class RunPage:
+    """The web page and the metrics of one run, from ``start`` to ``stop``."""
+
+    def __init__(
+        self,
+        run: Run,
+        run_id: str,
+        state: Path,
+        bound: socket.socket,
+        certificate: tuple[Path, Path] | None,
+        advertised_host: str,
+        counts: Counts,
+        make_link: Callable[[float], str],
+    ) -> None:
+        """``bound``: server.bind's socket; ``certificate``: for TLS; ``make_link(seconds)``: a new link for nodes."""
+        self._make_link, self._link, self._link_made = make_link, "", 0.0
+        self._closing = asyncio.Event()
+        tokens = load_tokens(state, run_id)
+        feed = Feed(RunSource(run, state))
+        registry = registry_of(lambda: feed.record, counts, run.observed)
+        secure = certificate is not None
+        page = Page(
+            tokens, feed, self._join_line, self._command, lambda: text_of(registry), self._closing, secure=secure
+        )
+        url = url_of(bound, secure, advertised_host)
+        self.url, self.viewer_url = f"{url}#{tokens.operator}", f"{url}#{tokens.viewer}"
+        self._server = PageServer(make_app(page), bound, certificate)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._server.start()
+
+    async def stop(self) -> None:
+        """Tell everybody who looks that this is the end, and close."""
+        self._closing.set()
+        await self._server.stop()
+
+    def _join_line(self) -> str:
+        if time.time() - self._link_made > LINK_S / 2:
+            self._link, self._link_made = self._make_link(LINK_S), time.time()
+        return f"farflung join {self._link}"
+
+    async def _command(self, command: str, node: str, argument: str) -> str:
+        raise Refused(f"not yet: {command[:40]}", "stop the node with Ctrl-C at its machine")
+
+
+def is_loopback(bound: socket.socket) -> bool:
+    """Whether only this machine can reach the socket."""
+    return ipaddress.ip_address(bound.getsockname()[0]).is_loopback
