@@ -131,7 +131,9 @@ def _better(record: Record, node: Record) -> str:
         if held_up is not None:
             return f"nothing here: the run is held up by {held_up['text']}"
         if parts["wire"] >= parts["waiting"] and parts["wire"] > parts["compute"]:
-            return f"a shorter way to the others: {parts['wire']:.0%} of a step is the delay of messages, not their size"
+            return (
+                f"a shorter way to the others: {parts['wire']:.0%} of a step is the delay of messages, not their size"
+            )
         return ""
     stage = f"the bottleneck of stage {node['stage']}"
     detail = str(busiest["text"]).partition(": ")[2]

@@ -172,7 +172,7 @@ def text_of(registry: CollectorRegistry) -> tuple[bytes, str]:
 def _histogram(name: Name, counts: Counts) -> Metric:
     made = HistogramMetricFamily(name.name, name.about)
     reached, buckets = 0, []
-    for limit, count in zip((*map(str, _BUCKETS), "+Inf"), counts.buckets, strict=True):
+    for limit, count in zip((*map(str, map(float, _BUCKETS)), "+Inf"), counts.buckets, strict=True):
         reached += count
         buckets.append((limit, reached))
     made.add_metric([], buckets, counts.seconds)

@@ -1,4 +1,4 @@
-"""What the nodes' reports say of the last half minute: each node's time, each link's traffic. No I/O, nothing stored."""
+"""What the nodes' reports say of the last half minute: each node's time, each link's traffic. No I/O."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ from ..scheduler.plans import Plan
 from . import events
 from . import signals as s
 from .checkpoints import Checkpoints, Complete
-from .identity import digest
 from .history import History
+from .identity import digest
 from .membership import DONE, TRAINING, WAITING, Membership, Planner, State
 from .observed import Observed
 from .orders import Send, fingerprints_of, flushed_of, order_of

@@ -74,7 +74,9 @@ class ControlLink:
             report.step.bytes_updates += sent[UPDATES]
             report.step.bytes_activations += sent[ACTIVATIONS]
             report.step.bytes_other += sent[OTHER]
-            report.step.sent.extend(Sent(peer=peer, bytes=count) for peer, count in self._traffic.to_since_last().items())
+            report.step.sent.extend(
+                Sent(peer=peer, bytes=count) for peer, count in self._traffic.to_since_last().items()
+            )
         if len(self._reports) >= BUFFERED_REPORTS:
             self._reports.popleft()
             self._traffic.dropped["report while the coordinator was away"] += 1

@@ -19,7 +19,9 @@ _PART = 0.05
 class Source(Protocol):
     """What the page shows; coordinator.run.Run, and what a test puts in its place."""
 
-    history: History
+    @property
+    def history(self) -> History:
+        """The curves."""
 
     def record(self) -> dict[str, Any]:
         """The status record."""

@@ -7,6 +7,7 @@ decided here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from ..store import ViewRow
@@ -114,7 +115,7 @@ def carried(view: Record | None) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     pipelines = (view or {}).get("pipelines") or []
     for names in pipelines:
-        for source, target in zip(names, names[1:], strict=False):
+        for source, target in pairwise(names):
             if source != target:
                 found[source, target], found[target, source] = FORWARD, BACKWARD
     for group in zip(*pipelines, strict=True):

@@ -1,4 +1,4 @@
-"""A run that never was, for the tests and pictures of the page: six nodes in three regions, one of them short of upload."""
+"""A run that never was, for the tests and pictures of the page: six nodes, four regions, one narrow upload."""
 
 import json
 import math
@@ -48,7 +48,11 @@ class MadeUpRun:
         job = {"run": {"name": "shakespeare-1b"}}
         facts = {"steps": 4000}
         values = {"run": "5f2c9a01d3e7b864", "job": json.dumps(job), "facts": json.dumps(facts), "phase": "training"}
-        values |= {"why": "view 3 trains: attic joined; 2 pipelines of 2 stages", "term": "1", "address": "10.1.0.2:7070"}
+        values |= {
+            "why": "view 3 trains: attic joined; 2 pipelines of 2 stages",
+            "term": "1",
+            "address": "10.1.0.2:7070",
+        }
         for key, value in values.items():
             store.put(key, value)
         for number, (name, (host, device, tflops)) in enumerate(NODES.items()):
@@ -97,7 +101,9 @@ class MadeUpRun:
             jitter = 1 + noise(0, 0.02)
             report = StepDone(view=3, step=n, seconds=seconds, compute_seconds=compute * seconds * jitter)
             report.codec_seconds, report.wire_seconds = codec * seconds, wire * seconds * jitter
-            report.waiting_seconds = 0.97 * seconds - report.compute_seconds - report.codec_seconds - report.wire_seconds
+            report.waiting_seconds = (
+                0.97 * seconds - report.compute_seconds - report.codec_seconds - report.wire_seconds
+            )
             report.sent.extend(Sent(peer=peer, bytes=int(count * slow)) for peer, count in sent.items())
             self.observed.step(node, report, self.now)
         row = StepRow(

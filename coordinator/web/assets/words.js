@@ -1,4 +1,4 @@
-// Numbers as people read them, and elements without innerHTML: names and sentences come from other people's machines.
+// Numbers as people read them, and elements that hold text, never HTML: names come from other people's machines.
 
 export function bytes(count) {
   for (const [limit, unit] of [[1e15, "PB"], [1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]])
