@@ -33,7 +33,7 @@ export function digits(value) {
 }
 
 export function seconds(value) {
-  if (value < 0.001) return "0 s";
+  if (value < 1e-6) return "0 s";
   if (value < 1) return digits(value * 1000) + " ms";
   if (value < 60) return digits(value) + " s";
   if (value < 3600) return `${Math.floor(value / 60)} min ${String(Math.round(value % 60)).padStart(2, "0")} s`;
@@ -61,7 +61,7 @@ function filled(element, attributes, children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...real(children.flat()));
   return element;
 }
 
@@ -70,8 +70,11 @@ export function put(element, key, make) {
   const text = JSON.stringify(key);
   if (element.dataset.key === text) return;
   element.dataset.key = text;
-  element.replaceChildren(...[make()].flat());
+  element.replaceChildren(...real([make()].flat()));
 }
+
+/** Without what stands for nothing. */
+const real = (children) => children.filter((child) => child !== null && child !== undefined && child !== false);
 
 /** A bar of a fraction, coloured by how full it is. */
 export function meter(part, kind = "", label = "") {
