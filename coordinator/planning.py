@@ -12,7 +12,7 @@ from ..scheduler.plans import Plan
 from .membership import Planner
 
 _SEARCH_S = 1.0  # nothing else happens in the coordinator meanwhile
-_MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0}
+_MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "onebit_adam": 8.0}
 _FORWARD_PART = 1 / 3  # a profile counts forward and backward, the scheduler the forward alone
 
 Links = Mapping[tuple[str, str], tuple[float, float]]

@@ -63,6 +63,8 @@ class Exchange:
         self.seed = xxhash.xxh3_64_intdigest(f"{seed}/{section.layout.section}".encode()) >> 1
         self.divisor = 1.0 if gradient else math.fsum(plan.weights)
         self.weights = (1.0,) * len(plan.members) if gradient else plan.weights
+        self.share = plan.weights[self.me] / math.fsum(plan.weights)
+        """This node's part of the section's members; they add up to 1."""
         self.explicit = not gradient and spec_feedback(self.codec.spec)
         self.errors: dict[int, Tensor] = {}
         """Server errors of the parts that this node publishes: what its encodings of sums lost so far."""

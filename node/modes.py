@@ -58,6 +58,8 @@ class GradientMode:
     def finish(self, step: int) -> None:
         """Average the gradient, agree that everybody has it, take the step."""
         training, links = self.training, self.training.links
+        for name, section in training.state.sections.items():
+            training.trainer.optimizer.offer(section, step, training.exchanges[name].share)
         for link in links.values():
             link.begin()
         training.wait(lambda: all(link.complete for link in links.values()))

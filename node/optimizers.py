@@ -6,23 +6,43 @@ in gradient mode every member of a group takes this step on its own.
 """
 
 import math
+from itertools import pairwise
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from ..proto.job import Train
+from ..proto.job import Job, Train
+from .sections import Section
 
 
 class Optimizer(Protocol):
-    """Moves ``x`` [numel] by one step along ``grad`` [numel]; its state is the named ``moments`` [numel]."""
+    """Moves a section's ``x`` [numel] by one step along its ``grad``; its state is the named ``moments`` [numel]."""
 
     moments: tuple[str, ...]
 
-    def step(self, x: Tensor, grad: Tensor, moments: dict[str, Tensor], count: int, rate: float, decay: Tensor) -> None:
+    def offer(self, section: Section, count: int, share: float) -> None:
+        """Gradient mode: make of this node's gradient what the group adds up. The node's ``share`` of the batch is its
+        part of whatever the members have in common; the shares of a section's members add up to 1."""
+
+    def clips(self, count: int) -> bool:
+        """Whether what was added up is a gradient, which may be clipped by its norm."""
+
+    def step(self, section: Section, count: int, rate: float, decay: Tensor) -> None:
         """``count`` is 1 for the first step with these moments; ``decay`` is 1 where weight decay applies."""
 
 
-class AdamW:
+class _OfGradients:
+    """What the group adds up is the gradient itself."""
+
+    def offer(self, section: Section, count: int, share: float) -> None:
+        """Nothing to make."""
+
+    def clips(self, count: int) -> bool:
+        return True
+
+
+class AdamW(_OfGradients):
     """AdamW (Loshchilov and Hutter, 2019), bias corrected, as torch.optim.AdamW computes it."""
 
     moments: tuple[str, ...] = ("m", "v")
@@ -30,40 +50,90 @@ class AdamW:
     def __init__(self, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
 
-    def step(self, x: Tensor, grad: Tensor, moments: dict[str, Tensor], count: int, rate: float, decay: Tensor) -> None:
-        first, second = self.betas
-        m, v = moments["m"], moments["v"]
+    def step(self, section: Section, count: int, rate: float, decay: Tensor) -> None:
         if self.weight_decay:
-            x.sub_(x * decay * (rate * self.weight_decay))
-        m.mul_(first).add_(grad * (1 - first))
-        v.mul_(second).add_(grad * grad * (1 - second))
+            section.x.sub_(section.x * decay * (rate * self.weight_decay))
+        section.x.sub_(self._step(section, rate, count, count))
+
+    def _step(self, section: Section, rate: float, count: int, squares: int, frozen: bool = False) -> Tensor:
+        """Adam's step with the moments of ``count`` gradients and the squares of so many."""
+        first, second = self.betas
+        m, v = section.moments["m"], section.moments["v"]
+        if not frozen:
+            m.mul_(first).add_(section.grad * (1 - first))
+            v.mul_(second).add_(section.grad * section.grad * (1 - second))
         # Not divided by the scalar: CUDA multiplies by its reciprocal there, and rounds differently than a CPU.
-        denominator = v.sqrt().mul_(1 / math.sqrt(1 - second**count)).add_(self.eps)
-        x.sub_((m / denominator).mul_(rate / (1 - first**count)))
+        denominator = v.sqrt().mul_(1 / math.sqrt(1 - second**squares)).add_(self.eps)
+        return (m / denominator).mul_(rate / (1 - first**count))
 
 
-class SGD:
+class Lamb(AdamW):
+    """LAMB (You et al., 2020): Adam's step with its weight decay, scaled for each parameter by |x| / |step|."""
+
+    def step(self, section: Section, count: int, rate: float, decay: Tensor) -> None:
+        step = self._step(section, 1.0, count, count)
+        if self.weight_decay:
+            step.add_(section.x * decay * self.weight_decay)
+        for start, stop in pairwise(section.layout.offsets):
+            weights, piece = section.x[start:stop], step[start:stop]
+            of_weights, of_step = norm(weights), norm(piece)
+            ratio = of_weights / of_step if of_weights > 0 and of_step > 0 else 1.0
+            weights.sub_(piece * (rate * ratio))
+
+
+class OneBitAdam(AdamW):
+    """1-bit Adam (Tang et al., 2021): AdamW for ``freeze`` steps; then the variance stays as it is, and the group
+    averages momentum, which a codec of one bit carries well. A coordinate whose variance is zero stays where it is:
+    one bit cannot say zero. After the freeze nothing is clipped: the gradient's norm is not known any more."""
+
+    def __init__(self, betas: tuple[float, float], eps: float, weight_decay: float, freeze: int) -> None:
+        super().__init__(betas, eps, weight_decay)
+        self.freeze = freeze
+
+    def offer(self, section: Section, count: int, share: float) -> None:
+        if count > self.freeze:
+            first = self.betas[0]
+            section.grad.mul_(1 - first).add_(section.moments["m"] * (first * share))
+
+    def clips(self, count: int) -> bool:
+        return count <= self.freeze
+
+    def step(self, section: Section, count: int, rate: float, decay: Tensor) -> None:
+        frozen = count > self.freeze
+        if frozen:
+            m, v = section.moments["m"], section.moments["v"]
+            m.copy_(torch.where(v > 0, section.grad, torch.zeros_like(m)))
+        if self.weight_decay:
+            section.x.sub_(section.x * decay * (rate * self.weight_decay))
+        section.x.sub_(self._step(section, rate, count, min(count, self.freeze), frozen))
+
+
+class SGD(_OfGradients):
     """Stochastic gradient descent with heavy-ball momentum, as torch.optim.SGD computes it."""
 
     def __init__(self, momentum: float, weight_decay: float) -> None:
         self.momentum, self.weight_decay = momentum, weight_decay
         self.moments: tuple[str, ...] = ("m",) if momentum else ()
 
-    def step(self, x: Tensor, grad: Tensor, moments: dict[str, Tensor], count: int, rate: float, decay: Tensor) -> None:
+    def step(self, section: Section, count: int, rate: float, decay: Tensor) -> None:
+        grad = section.grad
         if self.weight_decay:
-            grad = grad + x * decay * self.weight_decay
+            grad = grad + section.x * decay * self.weight_decay
         if self.momentum:
-            grad = moments["m"].mul_(self.momentum).add_(grad)
-        x.sub_(grad * rate)
+            grad = section.moments["m"].mul_(self.momentum).add_(grad)
+        section.x.sub_(grad * rate)
 
 
-def make_optimizer(train: Train) -> Optimizer:
+def make_optimizer(job: Job) -> Optimizer:
     """The job's optimiser."""
+    train = job.train
     if train.optimizer == "adamw":
         return AdamW(train.betas, train.eps, train.weight_decay)
-    if train.optimizer == "sgd":
-        return SGD(train.momentum, train.weight_decay)
-    raise ValueError(f"not yet: optimizer {train.optimizer!r}")
+    if train.optimizer == "lamb":
+        return Lamb(train.betas, train.eps, train.weight_decay)
+    if train.optimizer == "onebit_adam":
+        return OneBitAdam(train.betas, train.eps, train.weight_decay, job.updates.dense_rounds)
+    return SGD(train.momentum, train.weight_decay)
 
 
 def learning_rate(train: Train, step: int, steps: int) -> float:
@@ -89,3 +159,15 @@ def clip_factor(norm: float, clip: float | None) -> float:
 def squared_norm(vector: Tensor) -> float:
     """Sum of squares, in float64 because a stage has many of them."""
     return float(vector.double().square().sum())
+
+
+def norm(vector: Tensor) -> float:
+    """The Euclidean norm as a sum of whole numbers: the same bits on every device and in any order."""
+    top = float(vector.abs().max()) if vector.numel() else 0.0
+    if not 0 < top < math.inf:
+        return top
+    exponent = math.frexp(top)[1]
+    scale = 62 - vector.numel().bit_length()
+    small = torch.ldexp(vector.double(), torch.tensor(-exponent, device=vector.device))
+    squares = (small * small * 2.0**scale).round().to(torch.int64).sum()
+    return math.ldexp(math.sqrt(math.ldexp(float(squares), -scale)), exponent)

@@ -75,7 +75,7 @@ class Trainer:
         self.wire, self.name, self.job, self.facts = wire, name, job, facts
         self.definition, self.device = definition, device
         self._open_data = open_data
-        self.optimizer = make_optimizer(job.train)
+        self.optimizer = make_optimizer(job)
         self.state: StageState | None = None
         self._kept: StageState | None = None
         self.previous: Training | None = None

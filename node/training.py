@@ -165,15 +165,14 @@ class Training:
 
     def optimise(self, count: int, step: int, norm: float) -> None:
         """One optimiser step of every section, ``count``-th with these moments, clipped by the global ``norm``."""
-        train = self.job.train
+        train, optimizer = self.job.train, self.trainer.optimizer
         rate = learning_rate(train, step, self.trainer.facts.steps)
-        factor = clip_factor(norm, train.clip)
+        factor = clip_factor(norm, train.clip) if optimizer.clips(count) else 1.0
         with self.trainer.clock.computing():
             for name, section in self.state.sections.items():
                 if factor != 1.0:
                     section.grad.mul_(factor)
-                decay = self.state.decay[name]
-                self.trainer.optimizer.step(section.x, section.grad, section.moments, count, rate, decay)
+                optimizer.step(section, count, rate, self.state.decay[name])
 
     def stepped(self, step: int) -> None:
         """The step is finished on this node."""

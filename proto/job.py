@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,12 +24,16 @@ CheckCodec = Callable[[str, str], None]
 "update", "gradient", "activation", "activation_gradient"."""
 
 
-def _choice(*allowed: str, later: tuple[str, ...] = ()) -> BeforeValidator:
-    """One word of ``allowed``; words of ``later`` (``x*``: anything that begins with x) are refused as "not yet"."""
+def _choice(*allowed: str, later: tuple[str, ...] = (), never: Mapping[str, str] | None = None) -> BeforeValidator:
+    """One word of ``allowed``; words of ``later`` (``x*``: anything that begins with x) are refused as "not yet", words
+    of ``never`` with their reason."""
 
     def check(value: Any) -> Any:
         if not isinstance(value, str) or value in allowed:
             return value
+        if never and value in never:
+            context = {"value": repr(value), "reason": never[value], "allowed": ", ".join(allowed)}
+            raise PydanticCustomError("choice", "{value} {reason}; allowed: {allowed}", context)
         for word in later:
             if value == word or (word.endswith("*") and value.startswith(word[:-1])) or (word == ":" and ":" in value):
                 message = "not yet: {value} is not supported by this version; allowed now: {allowed}"
@@ -132,6 +136,13 @@ class Data(Table):
         return name, patterns
 
 
+_ZERO_ONE_ADAM = (
+    "takes steps of its own between exchanges and rebuilds the momentum from them, so its nodes have no common weights "
+    "after a step: mode gradient needs those, and mode delta averages weights, not momentum; onebit_adam has both, and "
+    "farflung.compress.optimizers.ZeroOneAdam runs under DDP"
+)
+
+
 class Train(Table):
     """``[train]``: batch, optimiser and its schedule. ``clip = 0``: no clipping; ``eval_every = 0``: at the end."""
 
@@ -140,8 +151,9 @@ class Train(Table):
         default=0, description="a divisor of batch (default: the largest one up to 4)"
     )
     optimizer: Annotated[
-        Literal["adamw", "sgd"], _choice("adamw", "sgd", later=("lamb", "onebit_adam", "zero_one_adam", ":"))
-    ] = Field(default="adamw", description="adamw, sgd")
+        Literal["adamw", "sgd", "lamb", "onebit_adam"],
+        _choice("adamw", "sgd", "lamb", "onebit_adam", later=(":",), never={"zero_one_adam": _ZERO_ONE_ADAM}),
+    ] = Field(default="adamw", description="adamw, sgd, lamb, onebit_adam (gradient mode)")
     learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False, description="a number above 0")
     min_learning_rate_ratio: float = Field(
         default=0.0, ge=0, le=1, description="a number from 0 to 1: where the decay ends"

@@ -333,6 +333,13 @@ def _train_mistakes(job: Job) -> Iterator[Mistake]:
         yield ("parallel", "pipelines"), f"{sentence} of a step (train.batch / train.microbatch); each needs one"
     if not all(0 <= beta < 1 for beta in train.betas):
         yield ("train", "betas"), f"train.betas = {list(train.betas)}: allowed is {_allowed(('train', 'betas'))}"
+    if train.optimizer == "onebit_adam":
+        if job.updates.mode != "gradient":
+            sentence = "train.optimizer = 'onebit_adam' averages momentum every step"
+            yield ("train", "optimizer"), f'{sentence}; it needs updates.mode = "gradient"'
+        elif not job.updates.dense_rounds:
+            sentence = "train.optimizer = 'onebit_adam' needs updates.dense_rounds, the steps before it freezes"
+            yield ("train", "optimizer"), f"{sentence}; some 15 % of all steps"
     if train.momentum and train.optimizer != "sgd":
         yield ("train", "momentum"), f"train.momentum belongs to sgd; {train.optimizer} has betas"
 

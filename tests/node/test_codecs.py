@@ -75,6 +75,17 @@ def test_trains_with_equal_fingerprints_or_is_refused(spec, mode):
     assert hub.trainers["a"].training.links["stage-0"].rounds.plan.phases == max(1, phases_of(spec))
 
 
+def test_one_bit_of_momentum_after_the_freeze():
+    job = job_of("gradient", "sign:scale=rms,feedback=true", dense_rounds=2)
+    job = job.model_copy(update={"train": job.train.model_copy(update={"optimizer": "onebit_adam"})})
+    hub, _ = train(job, THREE)
+    a = hub.trainers["a"]
+    moments = a.state.sections["stage-0"].moments
+    assert all(torch.equal(moments["m"], t.state.sections["stage-0"].moments["m"]) for t in hub.trainers.values())
+    assert bool((moments["m"][moments["v"] == 0] == 0).all()) and float(moments["m"].abs().max()) > 0
+    assert float(a.state.sections["stage-0"].feedback.abs().max()) > 0
+
+
 def test_sums_of_few_bits_cost_few_bytes():
     sent = {}
     for codec in ("none", "global_qsgd:bits=8", "powersgd:rank=1,feedback=true"):

@@ -1,10 +1,12 @@
 """With codec none, training over any cluster shape is the plain loop, up to float rounding."""
 
 import pytest
+import torch
 from plain_loop import plain_losses
 from windows import Windows, facts_of
 
 from farflung.node.loopback import Hub
+from farflung.node.optimizers import norm
 from farflung.proto.job import Job
 from farflung.scheduler import Plan
 
@@ -112,6 +114,13 @@ def test_patterns_give_the_same_sum(pattern):
     check(job_of(pattern=pattern), "2x2", 1e-4)
 
 
+@pytest.mark.parametrize(("optimizer", "clip"), [("lamb", 1.0), ("onebit_adam", 0.0)])
+def test_optimisers_that_look_at_parameters_or_exchange_momentum(optimizer, clip):
+    job = job_of(dense_rounds=8)
+    change = {"optimizer": optimizer, "weight_decay": 0.0, "clip": clip, "learning_rate": 1e-2}
+    check(job.model_copy(update={"train": job.train.model_copy(update=change)}), "2x2", 1e-4)
+
+
 def test_sgd_with_momentum():
     job = job_of()
     job = job.model_copy(
@@ -122,3 +131,9 @@ def test_sgd_with_momentum():
         }
     )
     check(job, "2x2", 1e-4)
+
+
+def test_the_norm_is_the_same_in_any_order():
+    values = torch.randn(10_001, generator=torch.Generator().manual_seed(1)) * 1e-3
+    assert norm(values) == norm(values.flip(0)) == pytest.approx(float(values.double().norm()), rel=1e-9)
+    assert norm(torch.zeros(5)) == 0.0 and norm(torch.full((3,), 3e30)) == pytest.approx(3e30 * 3**0.5)

@@ -112,7 +112,15 @@ MISTAKES = [
     ([('text = ["*.txt"]', 'text = ["*.txt"]\ntokenizer = "nowhere"')], "is no folder"),
     ([('text = ["*.txt"]', 'text = ["*.txt"]\nwhere = "node"')], "data.where: not yet: 'node'"),
     ([('text = ["*.txt"]', 'build = "a:b"')], "data.build goes with model.build"),
-    ([('"adamw"', '"onebit_adam"')], "train.optimizer: not yet: 'onebit_adam'"),
+    (
+        [('"adamw"', '"onebit_adam"')],
+        "train.optimizer = 'onebit_adam' averages momentum every step; it needs updates.mode",
+    ),
+    (
+        [('"adamw"', '"onebit_adam"'), ('"delta"', '"gradient"'), ("dense_rounds = 20", "")],
+        "train.optimizer = 'onebit_adam' needs updates.dense_rounds",
+    ),
+    ([('"adamw"', '"zero_one_adam"')], "train.optimizer: 'zero_one_adam' takes steps of its own between exchanges"),
     ([('"adamw"', '"mine.optimizers:make"')], "not yet: 'mine.optimizers:make'"),
     ([('"adamw"', '"adamv"')], "did you mean 'adamw'?"),
     ([('"1f1b"', '"interleaved"')], "not yet: 'interleaved'"),

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from farflung import compress
 from farflung.node.models import model_of, skeleton_of
 from farflung.node.optimizers import learning_rate
 from farflung.proto.job import Facts, Job
@@ -30,8 +31,33 @@ def plain_model(job: Job, facts: Facts):
     return model
 
 
-def plain_optimizer(model, train) -> torch.optim.Optimizer:
+class FrozenAdam(torch.optim.Optimizer):
+    """Adam whose variance stays as it is after ``freeze`` steps, on one process."""
+
+    def __init__(self, params, train, freeze: int) -> None:
+        super().__init__(params, {"lr": 1.0})
+        self.betas, self.eps, self.freeze, self.count = train.betas, train.eps, freeze, 0
+
+    @torch.no_grad()
+    def step(self):
+        self.count += 1
+        first, second = self.betas
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            state["m"] = first * state.get("m", 0.0) + (1 - first) * p.grad
+            if self.count <= self.freeze:
+                state["v"] = second * state.get("v", 0.0) + (1 - second) * p.grad**2
+            m = torch.where(state["v"] > 0, state["m"], 0.0) / (1 - first**self.count)
+            v = state["v"] / (1 - second ** min(self.count, self.freeze))
+            p.sub_(self.param_groups[0]["lr"] * m / (v.sqrt() + self.eps))
+
+
+def plain_optimizer(model, train, freeze: int = 0) -> torch.optim.Optimizer:
     """torch's own, as the job says."""
+    if train.optimizer == "lamb":
+        return compress.optimizers.Lamb(model.parameters(), 1.0, train.betas, train.eps, train.weight_decay)
+    if train.optimizer == "onebit_adam":
+        return FrozenAdam(model.parameters(), train, freeze)
     if train.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), lr=1.0, momentum=train.momentum)
     decayed = [p for p in model.parameters() if p.ndim >= 2]
@@ -58,7 +84,7 @@ def plain_step(model, optimizer, train, rate: float, tokens, targets, bf16: bool
 def plain_losses(job: Job, facts: Facts, data, steps: int, bf16: bool = False) -> list[float]:
     """Mean loss of each step of a plain loop over the same samples, from the same initial weights."""
     model, train = plain_model(job, facts), job.train
-    optimizer = plain_optimizer(model, train)
+    optimizer = plain_optimizer(model, train, job.updates.dense_rounds)
     losses = []
     for step in range(1, steps + 1):
         positions = Position().positions(step, train.batch)
