@@ -3,7 +3,7 @@ VENV   ?= .venv
 EXTRAS ?= dev
 BIN    := $(VENV)/bin
 
-.PHONY: help install demo test wan lint format proto slow
+.PHONY: help install demo test wan docs lint format proto slow
 help:            ## show these targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -36,6 +36,11 @@ lint: install    ## ruff, mypy --strict, generated code up to date
 	$(BIN)/ruff format --check .
 	mkdir -p build/tree && ln -sfn ../.. build/tree/farflung
 	cd build/tree && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p farflung
+
+docs: install    ## the documentation site, in build/site
+	$(BIN)/pip install --quiet -e '.[docs]'
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: install  ## let ruff rewrite
 	$(BIN)/ruff check --fix .

@@ -1,38 +1,62 @@
 """The documents say what the code does: job keys, commands, links between files."""
 
+import ast
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from documents import DOCUMENTS, ROOT, name_of
 from typer.main import get_command
 
 from farflung.__main__ import app
-from farflung.proto.job import Job
-
-ROOT = Path(__file__).parents[2]
-DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def job_rows() -> list[str]:
-    """The rows of the job tables in docs/reference.md, as the schema has them. A failure prints the row to write."""
-    rows = []
-    for table in Job.model_fields.values():
-        kind: Any = table.annotation
-        for key, field in kind.model_fields.items():
-            default = field.default
-            text = repr(list(default) if isinstance(default, tuple) else default).replace("'", '"')
-            shown = (
-                "" if default is None or default == "" else f"`{text.lower() if isinstance(default, bool) else text}`"
-            )
-            rows.append(f"| `{key}` | {field.description or ''} | {shown} |")
-    return rows
+def generated() -> Any:
+    """docs/generate.py, which mkdocs calls too."""
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_reference_has_every_key_of_the_job() -> None:
+    """`make docs` writes them; a failure prints the row to write."""
     text = (ROOT / "docs" / "reference.md").read_text()
-    missing = [row for row in job_rows() if row not in text]
+    missing = [row for row in generated().job_tables().splitlines() if row.startswith("| `") and row not in text]
     assert not missing, "\n".join(missing)
+
+
+EVENTS = [ROOT / "coordinator", ROOT / "node", ROOT / "deploy"]
+
+
+def emitted() -> dict[str, set[str]]:
+    """Each kind of event with its keys, from `event("kind", key=...)` and `{"event": "kind", ...}` in the code."""
+    found: dict[str, set[str]] = {}
+    for path in (path for folder in EVENTS for path in folder.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "event":
+                if node.args and isinstance(node.args[0], ast.Constant):
+                    found.setdefault(node.args[0].value, set()).update(one.arg for one in node.keywords if one.arg)
+            elif isinstance(node, ast.Dict):
+                keys = [one.value if isinstance(one, ast.Constant) else None for one in node.keys]
+                if "event" in keys and isinstance(kind := node.values[keys.index("event")], ast.Constant):
+                    found.setdefault(kind.value, set()).update(str(one) for one in keys if one)
+    return found
+
+
+def test_reference_has_every_event_and_its_keys() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text()
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (.*) \|$", text[text.index("## Events") :], re.MULTILINE)
+    documented = {kind: keys for kinds, keys in rows for kind in re.findall(r"`(\w+)`", kinds)}
+    found = emitted()
+    assert {"listening", "view", "step", "done", "error"} <= found.keys()
+    for kind, keys in found.items():
+        assert kind in documented, f"the event {kind!r} is not in docs/reference.md"
+        missing = {key for key in keys - {"event", "time"} if f"`{key}`" not in documented[kind]}
+        assert not missing, f"the event {kind!r} has {sorted(missing)}, docs/reference.md does not"
 
 
 def commands() -> list[str]:
@@ -50,15 +74,8 @@ def test_reference_names_every_command(name: str) -> None:
     assert f"farflung {name}" in text or (second and re.search(rf"`(farflung )?{first}[^`\n]*\b{second}\b", text))
 
 
-@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", DOCUMENTS, ids=name_of)
 def test_links_between_documents_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
-
-
-@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
-def test_commands_in_documents_exist(page: Path) -> None:
-    known = {name.split()[0] for name in commands()}
-    for word in re.findall(r"^    (?:\$ )?farflung ([a-z]+)", page.read_text(), re.MULTILINE):
-        assert word in known, f"{page.name} types farflung {word}"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import yaml
 from linters import DEPLOY
 
@@ -82,6 +83,7 @@ def healthy(port: int) -> bool:
     return subprocess.run([sys.executable, *words], env=environment, stderr=subprocess.DEVNULL).returncode == 0
 
 
+@pytest.mark.timeout(900)
 def test_the_composed_run_trains_and_its_link_is_nobodys_business(tmp_path: Path) -> None:
     (tmp_path / "job" / "data").mkdir(parents=True)
     (tmp_path / "job" / "job.toml").write_text(JOB)
