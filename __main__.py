@@ -124,14 +124,16 @@ def start(
         typer.Option(metavar="HOST:PORT", help="Where the web page is.", show_default="127.0.0.1:7071, or a free port"),
     ] = None,
     no_page: Annotated[bool, typer.Option("--no-page", help="No web page and no metrics.")] = False,
-    database: Annotated[str | None, typer.Option(metavar="URL", help="postgresql://... (not yet)")] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="postgresql://...: the run's database, for coordinators on several machines."),
+    ] = None,
     lifeline: Annotated[bool, typer.Option("--lifeline", hidden=True)] = False,
 ) -> int:
     """Start a run, or go on with one.
 
     Prints the line that nodes join with. The same state folder resumes from the newest checkpoint.
     """
-    not_yet(database=database)
     from .coordinator.serve import serve
     from .deploy.linkfile import write_link
     from .deploy.terminal import screen
@@ -155,6 +157,7 @@ def start(
             emit=emit,
             check_codec=_check_codec,
             page=None if no_page else page or "",
+            database=database,
         )
     if status == INTERRUPTED:
         output.note("interrupted; the same command goes on from the newest checkpoint, if there is one yet")
@@ -238,7 +241,7 @@ def _hold_lifeline() -> None:
 @command(coordinator)
 def token(
     output: Output,
-    state: Annotated[Path, typer.Argument(help="The run's folder.")],
+    state: Annotated[str, typer.Argument(help="The run's folder, or its --database.")],
     *,
     ttl: Annotated[str, typer.Option(help="How long it admits nodes: 90s, 45m, 24h, 7d.")] = "24h",
     uses: Annotated[int | None, typer.Option(min=1, help="How many first joins.", show_default="any number")] = None,
@@ -289,7 +292,7 @@ def status(output: Output, target: _Target) -> None:
     else:
         from .coordinator.status import read_status
 
-        record = read_status(Path(target))
+        record = read_status(target)
     output.record(record) if output.json else show(output, record)
 
 

@@ -116,7 +116,8 @@ class PostgreSQL:
             raise FarflungError("--database postgresql://... needs the package psycopg", hint) from None
         self._psycopg, self._url = psycopg, url
         self._holder = secrets.token_hex(8)
-        self._term = 0  # 0: does not lead
+        self.term = 0
+        """Of the lease, 0: does not lead."""
         self._until = 0.0  # by time.monotonic(): nothing is ordered after it
         try:
             self._connection = self._connect()
@@ -150,8 +151,8 @@ class PostgreSQL:
     def _write(self, db: psycopg.Connection[Any], statements: Sequence[Statement]) -> int:
         try:
             with db.pipeline(), db.transaction():  # one round trip
-                if self._term:
-                    db.execute(_FENCE, (self._holder, self._term))
+                if self.term:
+                    db.execute(_FENCE, (self._holder, self.term))
                 for sql, values in statements:
                     done = db.execute(_marks(sql), _clean(values))
             return int(done.rowcount)
@@ -169,7 +170,7 @@ class PostgreSQL:
     def take_lease(self, who: str) -> int:
         """The new term if this coordinator leads from now on, 0 while another does. ``who``: for people."""
         asked = time.monotonic()
-        self._term = 0
+        self.term = 0
 
         def take(db: psycopg.Connection[Any]) -> Rows:
             db.execute(_STAND_BY, (self._holder, who))
@@ -177,25 +178,30 @@ class PostgreSQL:
 
         found = self._patiently(take)
         if found:
-            self._term, self._until = int(found[0][0]), asked + LEASE_S
-        return self._term
+            self.term, self._until = int(found[0][0]), asked + LEASE_S
+        return self.term
 
     def renew_lease(self) -> None:
         """Lead on; LeaseLost when the lease has ended."""
         asked = time.monotonic()
-        if not self._patiently(lambda db: db.execute(_RENEW, (LEASE_S, self._holder, self._term)).rowcount):
+        if not self._patiently(lambda db: db.execute(_RENEW, (LEASE_S, self._holder, self.term)).rowcount):
             self._until = 0.0
         self.check_lease()
         self._until = asked + LEASE_S
 
+    @property
+    def leads(self) -> bool:
+        """Whether the lease is held by this machine's clock, without asking the server."""
+        return time.monotonic() < self._until
+
     def check_lease(self) -> None:
-        """LeaseLost when the lease has ended by this machine's clock, also without asking the server."""
-        if time.monotonic() >= self._until:
+        """LeaseLost when it is not held."""
+        if not self.leads:
             raise LeaseLost(f"the lease on the run in {self.name} has ended")
 
     def release_lease(self) -> None:
         """Let another coordinator lead at once."""
-        term, self._term = self._term, 0
+        term, self.term, self._until = self.term, 0, 0.0
         self._patiently(lambda db: db.execute(_RELEASE, (self._holder, term)))
 
     def leader(self) -> str:

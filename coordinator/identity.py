@@ -1,7 +1,8 @@
 """Who may join and how both sides prove themselves: the run's CA, node certificates, tickets, session secrets.
 
-The CA is made at the first start, in STATE/identity, and never leaves it. Its certificate carries the DNS name
-"coordinator" and is the coordinator's server certificate as well, so that the fingerprint in a link pins both.
+The CA is made at the first start, in STATE/identity (or in the database, see ``sealing.py``), and never leaves it. Its
+certificate carries the DNS name "coordinator" and is the coordinator's server certificate as well, so that the
+fingerprint in a link pins both.
 Secrets are stored as sha256 only: they are random and 128 bits or longer, so a slow hash would add nothing.
 """
 
@@ -91,21 +92,26 @@ def load_authority(folder: Path) -> Authority:
     certificate_path, key_path = folder / "ca.pem", folder / "ca.key"
     if not certificate_path.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        certificate, key = _make_authority()
+        certificate, key = make_authority()
         descriptor = os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(key)
         certificate_path.write_bytes(certificate)
     try:
-        certificate, key = certificate_path.read_bytes(), key_path.read_bytes()
-        der = x509.load_pem_x509_certificate(certificate).public_bytes(serialization.Encoding.DER)
+        return authority_of(certificate_path.read_bytes(), key_path.read_bytes())
     except (OSError, ValueError) as error:
         hint = "restore it, or start a new run with another --state; joined nodes trust this CA only"
         raise FarflungError(f"cannot read the run's identity in {folder}: {error}", hint) from None
+
+
+def authority_of(certificate: bytes, key: bytes) -> Authority:
+    """A CA of its certificate and key in PEM. ValueError when the certificate is none."""
+    der = x509.load_pem_x509_certificate(certificate).public_bytes(serialization.Encoding.DER)
     return Authority(certificate, key, hashlib.sha256(der).digest())
 
 
-def _make_authority() -> tuple[bytes, bytes]:
+def make_authority() -> tuple[bytes, bytes]:
+    """A new CA: certificate and key in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coordinator")])
     now = datetime.now(timezone.utc)

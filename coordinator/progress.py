@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..proto.control_pb2 import EvalDone, StepDone
+from ..proto.control_pb2 import EvalDone, Ledger, StepDone
 from ..scheduler.plans import Plan
 from .store import EvalRow, StepRow
 
@@ -72,6 +72,11 @@ class Progress:
         del self._steps[report.step]
         self._finished = report.step
         return [row]
+
+    @property
+    def ledger(self) -> Ledger:
+        """Up to where the rows of this view are finished."""
+        return Ledger(view=self._view, step=self._finished, eval=self._evaluated)
 
     def evaluation(self, name: str, report: EvalDone, now: float) -> EvalRow | None:
         """A last stage's evaluation; the row when all pipelines have reported."""

@@ -46,6 +46,7 @@ DIAL_S = 2.0
 RETURN_S = 2.0
 """How long a node that nobody can dial may take to open its control stream again."""
 _SAME_WARNING_S = 10.0
+_ACKNOWLEDGE_S = 1.0
 _LOADING_S, _ALIVE_S = 2.5, 1.5
 
 
@@ -103,6 +104,7 @@ class Run:
             view = self.state.view
             finished = max(view.position.step, known[-1].step if known else 0)
             self._progress.restore(view.number, view.plan, finished, evaluated[-1].step if evaluated else 0)
+        self._acknowledged, self._acknowledged_at = self._progress.ledger, -math.inf
         self._pending: dict[str, pb.StepDone] = {}
         """Reports of a step of which a flushed node did not know whether it is committed."""
         self._streams: dict[str, Attendance] = {}
@@ -136,7 +138,7 @@ class Run:
             old.queue.put_nowait(None)
         stream = self._streams[name] = Attendance(name, session, self._clock())
         self._deserted.clear()
-        stream.queue.put_nowait(pb.Order(term=self.term))
+        stream.queue.put_nowait(pb.Order(term=self.term, ledger=self._progress.ledger))
         row = self._sessions[name]
         if name not in self.state.nodes:  # from before this coordinator's start
             self.feed(s.Joined(name, session, row.address, bool(row.dials_out)))
@@ -155,7 +157,7 @@ class Run:
     def report(self, stream: Attendance, report: pb.Report) -> None:
         """Whatever a node says."""
         name, session, kind = stream.name, stream.session, report.WhichOneof("kind")
-        if self._streams.get(name) is not stream:
+        if self._streams.get(name) is not stream or not self.store.leads:
             return
         if kind == "heartbeat":
             beat = report.heartbeat
@@ -225,7 +227,9 @@ class Run:
     # ---- the machine -------------------------------------------------------------------------
 
     def feed(self, event: s.Input) -> None:
-        """Give the machine an input and do what it asks for."""
+        """Give the machine an input and do what it asks for; nothing once another coordinator may lead."""
+        if not self.store.leads:
+            return
         before = (self.state.phase, self.state.why)
         self.state, effects, why = self.machine.apply(self.state, event, self._clock())
         if (self.state.phase, self.state.why) != before:
@@ -256,8 +260,19 @@ class Run:
     async def tick(self) -> None:
         """Let time pass, until the run is over."""
         while not self.finished.is_set():
+            if self.store.server is not None:
+                self.store.server.check_lease()
             self.feed(s.Tick())
+            self._acknowledge()
             await asyncio.sleep(TICK_S)
+
+    def _acknowledge(self) -> None:
+        """Tell the nodes which of their reports are stored; the others they say again to the next coordinator."""
+        ledger, now = self._progress.ledger, self._clock()
+        if ledger != self._acknowledged and now - self._acknowledged_at >= _ACKNOWLEDGE_S and not self.store.is_behind:
+            self._acknowledged, self._acknowledged_at = ledger, now
+            for stream in self._streams.values():
+                stream.queue.put_nowait(pb.Order(term=self.term, ledger=ledger))
 
     async def stop(self, why: str, patience: float, failed: bool = False) -> None:
         """Ask every node to leave, and wait until they have, at most ``patience`` seconds."""
@@ -267,6 +282,10 @@ class Run:
         self._check_deserted()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._deserted.wait(), patience)
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """End what this process does for the run; the nodes train on."""
         for stream in self._streams.values():
             stream.queue.put_nowait(None)
         for task in self._tasks:
@@ -322,13 +341,12 @@ class Run:
                 view.why,
                 time.time(),
             )
-            self.store.put_view(row)
             for name, done in self._pending.items():
                 if done.step == position.step and view.checkpoint < 0:  # committed after all: its report counts
                     self._keep_steps(self._progress.step(name, done, time.time()))
             self._pending = {}
             self._keep_steps(self._progress.enter(view.number, view.plan, position.step, time.time()))
-            self.store.forget_after(position.step)
+            self.store.put_view(row)
             self.history.back_to(position.step)
             self.checkpoints.discard_after(position.step, view.number)
             self.emit(events.view(view, self.job))

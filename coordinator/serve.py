@@ -25,20 +25,23 @@ import grpc.aio
 from ..proto import rpc
 from ..proto.errors import FarflungError, JobError
 from ..proto.job import CheckCodec, Facts, Job, load_job
-from ..proto.jobfile import refused_changes
+from ..proto.jobfile import moved_files, refused_changes
 from ..proto.link import join_address, split_address
 from . import events
 from .artifacts import Artifacts
 from .checkpoints import Checkpoints
+from .database import LeaseLost
 from .facts import PROFILE_COMMAND, Prepared, in_thread, prepare, restore
 from .identity import Authority, load_authority, parse_duration
+from .lease import leading, stand_by
 from .lock import StateLock
-from .membership import Planner
+from .membership import DONE, Planner
 from .metrics import Counts
 from .planning import wanted_nodes
 from .relay import Relay
 from .resume import Rules
 from .run import Run
+from .sealing import shared_authority
 from .service import CoordinatorService, Identity
 from .store import CheckpointRow, Store
 from .tickets import DEFAULT_TTL, IDENTITY, make_link
@@ -69,6 +72,7 @@ class Options:
     planner: Planner | None = None
     page: str | None = None
     """Where the web page listens, HOST:PORT; empty: the usual place; None: no page."""
+    database: str | None = None
     timing: dict[str, float] = field(default_factory=dict)
     """Times of Rules, where they differ."""
 
@@ -90,6 +94,7 @@ def serve(
     profile_command: Sequence[str] | None = None,
     planner: Planner | None = None,
     page: str | None = "",
+    database: str | None = None,
 ) -> int:
     """Start or resume a run and serve it until it is done: exit status 0, or 130 after SIGINT or SIGTERM.
 
@@ -107,6 +112,7 @@ def serve(
         tuple(profile_command or PROFILE_COMMAND),
         planner,
         page,
+        database,
     )
     return _run_loop(_with_signals(options, emit))
 
@@ -117,15 +123,36 @@ async def run_coordinator(options: Options, emit: events.Emit, stop: asyncio.Eve
     state = options.state or Path("runs") / job.run.name
     lock = StateLock(state)
     try:
-        with contextlib.closing(Store(state, create=True)) as store:
-            return await _serve(options, job, state, store, emit, stop)
+        with contextlib.closing(Store(options.database or state, create=True)) as store:
+            if store.server is None:
+                return await _serve(options, job, state, store, emit, stop)
+            return await _take_turns(options, job, state, store, emit, stop)
     finally:
         lock.release()
 
 
+async def _take_turns(
+    options: Options, job: Job, state: Path, store: Store, emit: events.Emit, stop: asyncio.Event
+) -> int:
+    """Lead when no other coordinator of the same database does, until the run is over."""
+    assert store.server is not None
+    _check_resumed(job, store, str(state))
+    resumes = store.get("phase") != DONE  # a run that was done before may get more steps
+    while await stand_by(store.server, emit, stop):
+        async with leading(store.server):
+            if resumes and store.get("phase") == DONE:
+                emit(events.event("notice", message="another coordinator has finished the run", node=""))
+                return 0
+            try:
+                return await _serve(options, job, state, store, emit, stop)
+            except LeaseLost as error:
+                emit(events.event("warning", message=f"{error.message}; the nodes train on", node=""))
+    return INTERRUPTED
+
+
 async def _serve(options: Options, job: Job, state: Path, store: Store, emit: events.Emit, stop: asyncio.Event) -> int:
-    _check_resumed(job, store, state)
-    authority = None if options.insecure else load_authority(state / IDENTITY)
+    moved = _check_resumed(job, store, str(state))
+    authority = None if options.insecure else _authority(store, state)
     reserved = _reserve(options.listen)
     server: grpc.aio.Server | None = None
     run: Run | None = None
@@ -140,7 +167,7 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
         if options.insecure:
             emit(events.event("warning", message="no TLS (--insecure): whoever can reach the ports can join", node=""))
         artifacts = state / "artifacts"
-        prepared = await _unless(stop, _prepare(job, store, artifacts, options.profile_command))
+        prepared = await _unless(stop, _prepare(job, store, artifacts, options.profile_command, moved))
         store.put("facts", prepared.facts.model_dump_json())
         checkpoints = await _unless(stop, in_thread(_checkpoints, job, state, store, prepared.facts))
         for sentence in checkpoints[1]:
@@ -158,7 +185,15 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
         link = str(make_link(store, state, parse_duration(DEFAULT_TTL)))
         emit(events.listening(link, page.url, page.viewer_url) if page else events.listening(link))
         return await _until_over(run, emit, stop)
+    except LeaseLost:
+        if run is not None:
+            await run.abandon()
+        raise
     except _Interrupted:
+        if run is not None and store.server is not None and (successors := store.server.standbys()):
+            emit(events.event("notice", message=f"leaves the run to {successors[0]}", node=""))
+            await run.abandon()
+            return INTERRUPTED
         store.put("phase", "interrupted")
         if run is not None:
             await run.stop("the coordinator was interrupted", _PARTING_S)
@@ -254,16 +289,25 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _Result]) -> _R
 # ---- the steps of a start ---------------------------------------------------------------------
 
 
-def _check_resumed(job: Job, store: Store, state: Path) -> None:
-    """Steps, epochs, checkpoint, codecs, learning rate and its schedule may change between starts, nothing else."""
-    before = store.get("job")
-    if before is None:
-        return
-    changed = refused_changes(Job.model_validate_json(before), job)
+def _check_resumed(job: Job, store: Store, place: str) -> bool:
+    """Whether the job names other files than at the last start.
+
+    Steps, epochs, checkpoint, codecs, learning rate and its schedule may change too; JobError for anything else.
+    """
+    stored = store.get("job")
+    if stored is None:
+        return False
+    before = Job.model_validate_json(stored)
+    changed = refused_changes(before, job)
     if changed:
         what = "; ".join(changed)
         hint = "change it back, or start another run with another --state"
-        raise JobError(f"the run in {state} cannot go on with another job: {what}", hint)
+        raise JobError(f"the run in {place} cannot go on with another job: {what}", hint)
+    return moved_files(before, job)
+
+
+def _authority(store: Store, state: Path) -> Authority:
+    return load_authority(state / IDENTITY) if store.server is None else shared_authority(store)
 
 
 def _reserve(listen: str) -> socket.socket:
@@ -336,14 +380,23 @@ def _own_address() -> str:
             return "127.0.0.1"
 
 
-async def _prepare(job: Job, store: Store, folder: Path, profile_command: Sequence[str]) -> Prepared:
-    """Facts of an earlier start where they still hold, else found out now."""
+async def _prepare(job: Job, store: Store, folder: Path, profile_command: Sequence[str], moved: bool) -> Prepared:
+    """Facts of an earlier start where they still hold, else found out now: of the same data and model."""
     known = store.get("facts")
-    if known is not None:
-        prepared = restore(job, Facts.model_validate_json(known), folder)
-        if prepared is not None:
-            return prepared
-    return await prepare(job, folder, profile_command)
+    if known is None:
+        return await prepare(job, folder, profile_command)
+    facts = Facts.model_validate_json(known)
+    prepared = None if moved else restore(job, facts, folder)
+    if prepared is None:
+        prepared = await prepare(job, folder, profile_command)
+        found = prepared.facts
+        what = {name for name, digest in facts.artifacts.items() if found.artifacts.get(name) != digest}
+        what |= set(found.artifacts) - set(facts.artifacts)
+        if what or (found.samples, found.validation_samples) != (facts.samples, facts.validation_samples):
+            names = ", ".join(sorted(what)) or "the samples"
+            hint = "give it the files that it began with, or start another run with another --state"
+            raise JobError(f"the run began with other data or another model: {names} differ", hint)
+    return prepared
 
 
 def _checkpoints(job: Job, state: Path, store: Store, facts: Facts) -> tuple[Checkpoints, list[str]]:

@@ -17,15 +17,17 @@ from .store import NodeRow, Store, ViewRow
 _RECENT = 10
 
 
-def read_status(state: Path) -> dict[str, Any]:
-    """The status of the run in a state folder; ``running`` says whether a coordinator holds it now."""
-    with closing(Store(state)) as store:
-        return status_of(store, state, is_locked(state))
+def read_status(place: Path | str) -> dict[str, Any]:
+    """The status of the run in a state folder or a database; ``running``: whether a coordinator holds it now."""
+    with closing(Store(place)) as store:
+        if store.server is not None:
+            return status_of(store, store.name, bool(store.server.leader()))
+        return status_of(store, place, is_locked(Path(place)))
 
 
 def status_of(
     store: Store,
-    state: Path,
+    state: Path | str,
     running: bool,
     live: Mapping[str, Mapping[str, Any]] | None = None,
     used: Mapping[tuple[str, str], float] | None = None,
@@ -54,6 +56,8 @@ def status_of(
         "why": store.get("why") or "",
         "term": int(store.get("term") or 0),
         "address": store.get("address"),
+        "leader": store.server.leader() if store.server else None,
+        "standbys": store.server.standbys() if store.server else [],
         "step": last.step if last else 0,
         "steps": facts.get("steps"),
         "loss": last.loss if last else None,

@@ -8,7 +8,7 @@ written waits in memory, in order (``catch_up``); only a ticket's use does not.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -181,9 +181,19 @@ class Store:
         """The database server, when the run is in one; it has the lease."""
         return self._database if isinstance(self._database, PostgreSQL) else None
 
+    @property
+    def leads(self) -> bool:
+        """Whether this coordinator may give orders: always, unless others use the database too."""
+        return self.server is None or self.server.leads
+
     def close(self) -> None:
         """Close it; calling it twice is fine."""
         self._database.close()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something waits in memory."""
+        return bool(self._late)
 
     def catch_up(self) -> str:
         """Write what had to wait. Why it still cannot be written, empty when nothing waits."""
@@ -202,18 +212,17 @@ class Store:
         except NoRoom:
             self._late += statements
 
-    def _upsert(self, table: str, row: dict[str, Any]) -> None:
+    def _upsert(self, table: str, row: dict[str, Any]) -> Statement:
         keys = _KEYS[table]
         rest = ", ".join(f"{name} = excluded.{name}" for name in row if name not in keys)
         marks = ", ".join("?" * len(row))
         conflict = f"on conflict ({', '.join(keys)}) do update set {rest}"
         sql = f"insert into {table} ({', '.join(row)}) values ({marks}) {conflict}"
         values = [int(value) if isinstance(value, bool) else value for value in row.values()]
-        self._write((sql, values))
+        return sql, values
 
     def _put_row(self, row: Any) -> None:
-        names = (field.name for field in fields(row))
-        self._upsert(_NAMES[type(row)], dict(zip(names, astuple(row), strict=True)))
+        self._write(self._upsert(_NAMES[type(row)], row.__dict__))
 
     def _rows(self, kind: type[Row], rest: str = "", *values: Any) -> list[Row]:
         columns = ", ".join(field.name for field in fields(kind))
@@ -228,11 +237,11 @@ class Store:
 
     def put(self, key: str, value: str) -> None:
         """Set a value by name."""
-        self._upsert("meta", {"key": key, "value": value})
+        self._write(self._upsert("meta", {"key": key, "value": value}))
 
     def next_term(self) -> int:
-        """One more than the last start's term, stored."""
-        term = int(self.get("term") or 0) + 1
+        """One more than the last start's term, stored; with a database server it is the lease's."""
+        term = self.server.term if self.server else int(self.get("term") or 0) + 1
         self.put("term", str(term))
         return term
 
@@ -278,8 +287,9 @@ class Store:
     # ---- views, steps, evaluations, checkpoints ------------------------------------------------
 
     def put_view(self, row: ViewRow) -> None:
-        """Store a view, before anybody is told of it."""
-        self._put_row(row)
+        """Store a view, before anybody is told of it. Steps and evaluations after its first did not happen."""
+        gone = [(f"delete from {table} where step > ?", (row.step,)) for table in ("steps", "evals")]
+        self._write(self._upsert("views", row.__dict__), *gone)
 
     def last_view(self) -> ViewRow | None:
         """The newest view."""
@@ -298,10 +308,6 @@ class Store:
         if last is None:
             return self._rows(StepRow, "order by step")
         return self._rows(StepRow, "order by step desc limit ?", last)[::-1]
-
-    def forget_after(self, step: int) -> None:
-        """The run went back: steps and evaluations after ``step`` did not happen."""
-        self._write(("delete from steps where step > ?", (step,)), ("delete from evals where step > ?", (step,)))
 
     def totals(self) -> dict[str, int]:
         """Sums over all steps: steps, samples, tokens and the byte counters."""
@@ -352,7 +358,7 @@ class Store:
     def put_link(self, source: str, target: str, latency_s: float, bandwidth_bps: float, now: float) -> None:
         """Note a measured link."""
         values = (source, target, latency_s, bandwidth_bps, now)
-        self._upsert("links", dict(zip(_LINK, values, strict=True)))
+        self._write(self._upsert("links", dict(zip(_LINK, values, strict=True))))
 
     def links(self) -> list[tuple[str, str, float, float]]:
         """Measured links: from, to, seconds one way, bits per second."""

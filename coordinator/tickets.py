@@ -9,33 +9,42 @@ from pathlib import Path
 from ..proto.errors import FarflungError
 from ..proto.link import NO_FINGERPRINT, Link, split_address
 from .identity import load_authority, make_ticket, parse_duration
+from .sealing import shared_fingerprint
 from .store import Store
 
 DEFAULT_TTL = "24h"
 IDENTITY = "identity"
 
 
-def issue(state: Path, ttl: str = DEFAULT_TTL, uses: int | None = None) -> Link:
-    """A new link. FarflungError: no such run, a run that never listened, a duration that is none."""
+def issue(place: Path | str, ttl: str = DEFAULT_TTL, uses: int | None = None) -> Link:
+    """A new link; ``place``: the state folder or the database's address.
+
+    FarflungError: no such run, a run that never listened, a duration that is none.
+    """
     seconds = parse_duration(ttl)
-    with closing(Store(state)) as store:
-        return make_link(store, state, seconds, uses)
+    with closing(Store(place)) as store:
+        return make_link(store, place, seconds, uses)
 
 
-def make_link(store: Store, state: Path, ttl: float | None, uses: int | None = None) -> Link:
+def make_link(store: Store, place: Path | str, ttl: float | None, uses: int | None = None) -> Link:
     """A new ticket and the link around it; ``ttl`` in seconds, None for ever."""
     run, address = store.get("run"), store.get("address")
     if run is None or address is None:
-        raise FarflungError(f"the run in {state} has not started yet", "start it: farflung coordinator start JOB")
+        raise FarflungError(f"the run in {store.name} has not started yet", "start it: farflung coordinator start JOB")
     host, port = split_address(address)
     insecure = store.get("insecure") == "1"
-    fingerprint = NO_FINGERPRINT if insecure else load_authority(state / IDENTITY).fingerprint
+    if insecure:
+        fingerprint = NO_FINGERPRINT
+    elif store.server is not None:
+        fingerprint = shared_fingerprint(store)
+    else:
+        fingerprint = load_authority(Path(place) / IDENTITY).fingerprint
     return Link(host, port, run, make_ticket(store, time.time(), ttl, uses), fingerprint)
 
 
-def revoke_ticket(state: Path, number: str) -> None:
+def revoke_ticket(place: Path | str, number: str) -> None:
     """End a ticket by its id. Nodes that joined with it stay. FarflungError when there is none."""
-    with closing(Store(state)) as store:
+    with closing(Store(place)) as store:
         if not store.revoke_ticket(number):
             known = ", ".join(ticket.number for ticket in store.tickets() if not ticket.revoked) or "none"
             raise FarflungError(f"there is no ticket {number!r}", f"tickets of this run: {known}")

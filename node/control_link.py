@@ -11,18 +11,20 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import grpc
 import grpc.aio
 
 from ..proto import rpc
-from ..proto.control_pb2 import Goodbye, Heartbeat, Hello, Order, Report, Sent, Stop
+from ..proto.control_pb2 import Goodbye, Heartbeat, Hello, Ledger, Order, Report, Sent, Stop
 from .peer_stream import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken
 from .traffic import ACTIVATIONS, OTHER, UPDATES, Traffic
 
-SAY_AGAIN = frozenset({"flushed", "prepared", "finished", "evidence", "links", "step", "eval"})
-"""Reports that the coordinator waits for or adds up; they carry their view, so hearing one twice does no harm."""
+SAY_AGAIN = frozenset({"flushed", "prepared", "finished", "evidence", "links"})
+"""Reports that the coordinator waits for; they carry their view, so hearing one twice does no harm."""
+COUNTED = frozenset({"step", "eval"})
+"""Reports that the coordinator adds up: said again until it has stored them. It counts each once."""
 SAY_AGAIN_SECONDS = 15.0
 """A report written so shortly before the stream broke may not have arrived."""
 BUFFERED_REPORTS = 10_000
@@ -60,6 +62,7 @@ class ControlLink:
         self._on_order, self._on_lost, self._on_back = on_order, on_lost, on_back
         self._reports: deque[Report] = deque()
         self._recent: deque[tuple[float, Report]] = deque()
+        self._counted: deque[Report] = deque(maxlen=BUFFERED_REPORTS)
         self._wake = asyncio.Event()
         self._attached = False
         self._ever_lost = False
@@ -158,6 +161,8 @@ class ControlLink:
                 continue
             self.term = order.term
             self._accepted()
+            if order.HasField("ledger"):
+                self._counted = still_counted(self._counted, order.ledger)
             if order.WhichOneof("kind") is not None:
                 self._on_order(order)
         code, details = await call.code(), str(await call.details() or "")
@@ -177,6 +182,8 @@ class ControlLink:
                     self._reports.popleft()
                 if report.WhichOneof("kind") in SAY_AGAIN:
                     self._recent.append((time.monotonic(), report))
+                elif report.WhichOneof("kind") in COUNTED:
+                    self._counted.append(report)
             if self._closing:
                 await call.done_writing()
                 return
@@ -208,6 +215,18 @@ class ControlLink:
     def _queue_again(self) -> None:
         """Puts the reports that may have been lost with the stream back in front."""
         oldest = time.monotonic() - SAY_AGAIN_SECONDS
-        again = [report for when, report in self._recent if when >= oldest]
+        again = [*self._counted, *(report for when, report in self._recent if when >= oldest)]
         self._recent.clear()
+        self._counted.clear()
         self._reports.extendleft(reversed(again))
+
+
+def still_counted(reports: Iterable[Report], stored: Ledger) -> deque[Report]:
+    """The reports of steps and evaluations that are not stored yet."""
+
+    def is_open(report: Report) -> bool:
+        is_step = report.WhichOneof("kind") == "step"
+        done, through = (report.step, stored.step) if is_step else (report.eval, stored.eval)
+        return done.view > stored.view or (done.view == stored.view and done.step > through)
+
+    return deque(filter(is_open, reports), maxlen=BUFFERED_REPORTS)

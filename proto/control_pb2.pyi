@@ -267,7 +267,7 @@ class Finished(_message.Message):
     def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., fingerprints: _Optional[_Iterable[_Union[Fingerprint, _Mapping]]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("term", "measure", "flush", "view", "start", "stop", "notice")
+    __slots__ = ("term", "measure", "flush", "view", "start", "stop", "notice", "ledger")
     TERM_FIELD_NUMBER: _ClassVar[int]
     MEASURE_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
@@ -275,6 +275,7 @@ class Order(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_FIELD_NUMBER: _ClassVar[int]
     term: int
     measure: Measure
     flush: Flush
@@ -282,7 +283,18 @@ class Order(_message.Message):
     start: Start
     stop: Stop
     notice: Notice
-    def __init__(self, term: _Optional[int] = ..., measure: _Optional[_Union[Measure, _Mapping]] = ..., flush: _Optional[_Union[Flush, _Mapping]] = ..., view: _Optional[_Union[View, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
+    ledger: Ledger
+    def __init__(self, term: _Optional[int] = ..., measure: _Optional[_Union[Measure, _Mapping]] = ..., flush: _Optional[_Union[Flush, _Mapping]] = ..., view: _Optional[_Union[View, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., ledger: _Optional[_Union[Ledger, _Mapping]] = ...) -> None: ...
+
+class Ledger(_message.Message):
+    __slots__ = ("view", "step", "eval")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    EVAL_FIELD_NUMBER: _ClassVar[int]
+    view: int
+    step: int
+    eval: int
+    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., eval: _Optional[int] = ...) -> None: ...
 
 class Measure(_message.Message):
     __slots__ = ("peers",)

@@ -41,7 +41,10 @@ _RESUMABLE = {
     ("train", "min_learning_rate_ratio"),
     ("train", "warmup_steps"),
     ("train", "decay"),
+    ("parallel", "min_nodes"),
 }
+_FILES = {("data", name) for name in ("text", "jsonl", "parquet", "webdataset", "tokens", "validation", "tokenizer")}
+_FILES |= {("model", "pretrained")}
 
 
 def load_job(path: str | Path, check_codec: CheckCodec | None = None) -> Job:
@@ -408,12 +411,25 @@ def check_facts(job: Job, facts: Facts) -> None:
 
 
 def refused_changes(old: Job, new: Job) -> list[str]:
-    """Keys that differ between a run's job and the one it is resumed with, and that may not change."""
+    """Keys that differ between a run's job and the one it is resumed with, and that may not change.
+
+    Files may have other names (``moved_files``): they are the same when their digests are.
+    """
+    return [
+        f"{'.'.join(key)} ({_shown(before)} -> {_shown(after)})"
+        for key, before, after in _changes(old, new)
+        if key[0] != "checkpoint" and key not in _RESUMABLE and key not in _FILES
+    ]
+
+
+def moved_files(old: Job, new: Job) -> bool:
+    """Whether two jobs name different files: on another machine, for one."""
+    return any(key in _FILES for key, _, _ in _changes(old, new))
+
+
+def _changes(old: Job, new: Job) -> Iterator[tuple[tuple[str, str], Any, Any]]:
     before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
-    changed = []
     for table, values in after.items():
         for name, value in values.items():
-            allowed = table == "checkpoint" or (table, name) in _RESUMABLE or (table, name) == ("parallel", "min_nodes")
-            if value != before[table][name] and not allowed:
-                changed.append(f"{table}.{name} ({_shown(before[table][name])} -> {_shown(value)})")
-    return changed
+            if value != before[table][name]:
+                yield (table, name), before[table][name], value

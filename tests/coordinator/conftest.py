@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import grpc.aio
 import pytest
+from coordinator_process import CoordinatorProcess, pairs
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -56,19 +57,6 @@ LAYERS = [
 PROFILE = Profile(layers=LAYERS, tied=False, family="gpt2").model_dump_json()
 PROFILE_COMMAND = (sys.executable, "-c", f"import sys; sys.stdin.read(); print({PROFILE!r})")
 TIMING = {"settle_s": 0.2, "measure_s": 3.0, "return_s": 2.0, "last_checkpoint_s": 5.0}
-
-
-def pairs(names, current, broken):
-    """A planner: pipelines of two stages, in the order of names; the odd one is spare."""
-    stages = 2 if len(names) > 1 else 1
-    count = len(names) // stages
-    share, rest = divmod(4, count)
-    return Plan(
-        tuple(tuple(names[index * stages : (index + 1) * stages]) for index in range(count)),
-        ((0, 1), (2, 3)) if stages == 2 else ((0, 3),),
-        tuple(share + (index < rest) for index in range(count)),
-        dict.fromkeys(names[count * stages :], "the odd one"),
-    )
 
 
 class Coordinator:
@@ -119,6 +107,7 @@ class FakeNode:
         self.step = self.ready = 0
         self.peers: dict[str, FakeNode] = {}
         self.view: pb.View | None = None
+        self.pending: pb.StepDone | None = None
         self.orders: list[pb.Order] = []
         self.stopped: pb.Stop | None = None
         self.refuse_to_prepare = False
@@ -204,9 +193,11 @@ class FakeNode:
             answer = pb.Flushed(view=order.flush.view, step=self.step, ready_step=self.ready, norm=1.0)
             answer.layers.extend(self.layers)
             answer.sections.extend(sections)
+            if self.pending is not None:
+                answer.pending.CopyFrom(self.pending)
             await self.say(flushed=answer)
         elif kind == "view" and not self.refuse_to_prepare:
-            self.view = order.view
+            self.view, self.pending = order.view, None
             self.plan = Plan.from_json(order.view.plan)
             self.step = self.ready = order.view.step
             self.layers = []
@@ -236,14 +227,15 @@ class FakeNode:
         position = Position(view.step, view.cursor, tuple(view.redo))
         while self.step < self.job.run.steps:
             await asyncio.sleep(self.step_s)
-            self.ready = self.step + 1
-            while not all(self._is_ready(name) for name in self.plan.nodes):  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-            self.step += 1
-            done = pb.StepDone(view=view.number, step=self.step, seconds=self.step_s, bytes_updates=10, bytes_dense=100)
+            done = pb.StepDone(view=view.number, step=self.step + 1, seconds=self.step_s)
+            done.bytes_updates, done.bytes_dense = 10, 100
             if last_stage:
                 share = self.plan.microbatches[self.plan.pipeline_of(self.name)] * self.job.train.microbatch
                 done.samples, done.tokens, done.loss_sum = share, share * 16, share * 16 * 2.5
+            self.ready, self.pending = self.step + 1, done
+            while not all(self._is_ready(name) for name in self.plan.nodes):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            self.step, self.pending = self.step + 1, None
             await self.say(step=done)
             if last_stage and self.step % self.job.train.eval_every == 0:
                 await self.say(eval=pb.EvalDone(view=view.number, step=self.step, loss_sum=20.0, tokens=10))
@@ -323,8 +315,8 @@ async def cluster(tmp_path):
             started.append(made)
             return made
 
-        async def node(self, link, name="", **keys) -> FakeNode:
-            made = FakeNode(link, name, **keys)
+        async def node(self, link, name="", kind=FakeNode, **keys) -> FakeNode:
+            made = kind(link, name, **keys)
             started.append(made)
             reply = await made.join()
             assert not reply.refused, reply.refused
@@ -365,3 +357,24 @@ def postgres():
     """A real PostgreSQL server for all tests of this run."""
     with running_server() as server:
         yield server
+
+
+@pytest.fixture
+def fake_node():
+    """The class of the fake nodes."""
+    return FakeNode
+
+
+@pytest.fixture
+def process(tmp_path):
+    """``process(job, ...)`` starts a coordinator as a process of its own; all end with the test."""
+    started: list[CoordinatorProcess] = []
+
+    def start(job, **keys) -> CoordinatorProcess:
+        keys = {"state": tmp_path / "state", "profile_command": PROFILE_COMMAND, "timing": TIMING, **keys}
+        started.append(CoordinatorProcess(job, **keys))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()

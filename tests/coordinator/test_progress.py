@@ -66,6 +66,7 @@ def test_another_coordinator_goes_on_adding_up():
     for step in (10, 11):  # 10 was known, and is said again
         rows = [progress.step(name, report(step, view=3), 1.0) for name in "abcd"]
     assert [row.step for row in rows[-1]] == [11]
+    assert (progress.ledger.view, progress.ledger.step, progress.ledger.eval) == (3, 11, 8)
 
 
 def test_a_step_that_is_whole_counts_whole_whoever_reports_it():

@@ -76,7 +76,7 @@ def test_views_and_steps(store):
     assert store.totals()["bytes_dense"] == 7 * 2**40
     store.put_eval(EvalRow(2, 2.5, 10, None, 1.0))
     store.put_eval(EvalRow(6, 2.0, 10, 0.5, 1.0))
-    store.forget_after(5)
+    store.put_view(ViewRow(4, "{}", "[]", 5, 40, "[]", -1, "back to step 5", 1.5))
     assert store.totals()["steps"] == 5 and store.evals() == [EvalRow(2, 2.5, 10, None, 1.0)]
 
 

@@ -53,6 +53,8 @@ def test_hello_heartbeats_orders_reports_goodbye(process, secure, authority, cer
 def test_the_coordinator_goes_away_and_comes_back(coordinator, thread_nodes):
     wire = start(thread_nodes, coordinator)
     coordinator.wait("hello")
+    wire.report(control.Report(step=control.StepDone(view=7, step=3)))
+    coordinator.wait("step")
     port = coordinator.port
     coordinator.close()
     wait_for(wire, CoordinatorLost)
@@ -65,6 +67,7 @@ def test_the_coordinator_goes_away_and_comes_back(coordinator, thread_nodes):
         assert wait_for(wire, CoordinatorBack).term == 2
         assert restarted.wait("hello")[0].view == 7
         assert [done.step for done in restarted.wait("eval", 5)] == list(range(5))
+        assert [done.step for done in restarted.wait("step")] == [3]  # it may have died before it was stored
         restarted.order(term=1, notice=control.Notice(message="from the past"))
         restarted.order(notice=control.Notice(message="now"))
         assert wait_for(wire, OrderEvent).order.notice.message == "now"

@@ -1,0 +1,154 @@
+"""A coordinator that is killed (-9) at any moment, and one that takes over from it: nothing is lost, nothing twice."""
+
+import asyncio
+import contextlib
+import random
+import signal
+import socket
+
+import pytest
+from steady_node import steady
+
+from farflung.coordinator.store import Store
+from farflung.proto.link import parse_link
+
+TIMING = {"settle_s": 0.2, "measure_s": 3.0, "return_s": 30.0, "last_checkpoint_s": 60.0}
+STEPS = 120
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def check_nothing_lost(store, nodes, steps):
+    """Every sample in exactly one committed step; views and terms only grow, and a number is one view."""
+    rows = store.steps()
+    assert [row.step for row in rows] == list(range(1, steps + 1))
+    assert {row.samples for row in rows} == {8}, "every sample of every step, once"
+    assert store.evals()[-1].step == steps
+    stored = {row.number: row for row in store.views()}
+    for node in nodes:
+        assert node.terms == sorted(node.terms)
+        told = [order.view for order in node.orders if order.WhichOneof("kind") == "view"]
+        numbers = [view.number for view in told]
+        assert numbers == sorted(numbers)
+        for view in told:
+            row = stored[view.number]
+            assert (row.plan, row.step, row.cursor) == (view.plan, view.step, view.cursor)
+    assert store.checkpoints()[-1].step == steps
+
+
+async def kills(process, cluster, fake_node, seed, count, steps, **options):
+    """Train with four nodes while the coordinator is killed ``count`` times; its last process, and the nodes."""
+    chance = random.Random(seed)
+    job = cluster.job(("steps = 12", f"steps = {steps}"))
+    listen = f"127.0.0.1:{free_port()}"
+    coordinator = process(job, listen=listen, timing=TIMING, **options)
+    link = parse_link((await coordinator.event("listening"))["link"])
+    kind = steady(fake_node)
+    nodes = [await cluster.node(link, name, kind=kind, step_s=0.02) for name in "abcd"]
+    for _ in range(count):
+        after = chance.choice(["listening", "view", "view", "step", "checkpoint"])
+        await coordinator.event(after, chance.randint(1, 3) if after == "step" else 1)
+        await asyncio.sleep(chance.choice([0.0, chance.uniform(0.0, 0.4)]))
+        coordinator.kill()
+        coordinator = process(job, listen=listen, timing=TIMING, **options)
+    return coordinator, nodes
+
+
+async def test_killed_at_random_moments(process, cluster, fake_node):
+    coordinator, nodes = await kills(process, cluster, fake_node, seed=1, count=3, steps=STEPS)
+    assert (await coordinator.event("done"))["samples"] == STEPS * 8
+    assert await coordinator.ended() == 0
+    with contextlib.closing(Store(coordinator.state)) as store:
+        check_nothing_lost(store, nodes, STEPS)
+        assert store.get("term") == "4"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 7))
+async def test_killed_at_many_random_moments(process, cluster, fake_node, seed):
+    coordinator, nodes = await kills(process, cluster, fake_node, seed, count=20, steps=1500)
+    assert (await coordinator.event("done", timeout=250.0))["samples"] == 1500 * 8
+    with contextlib.closing(Store(coordinator.state)) as store:
+        check_nothing_lost(store, nodes, 1500)
+
+
+# ---- taking over ----------------------------------------------------------------------------
+
+SECRET = {"FARFLUNG_IDENTITY_PASSPHRASE": "a passphrase of the test"}
+
+
+async def test_a_second_coordinator_takes_over(process, cluster, fake_node, postgres, tmp_path):
+    """Two coordinators, one database, one address; the leader is killed in the middle of a view change."""
+    job = cluster.job(("steps = 12", f"steps = {STEPS}"))
+    shared = {
+        "database": postgres.new_database(),
+        "listen": f"127.0.0.1:{free_port()}",
+        "environment": SECRET,
+        "timing": TIMING,
+    }
+    first = process(job, state=tmp_path / "one", **shared)
+    link = parse_link((await first.event("listening"))["link"])
+    kind = steady(fake_node)
+    kind.hold = 40
+    nodes = [await cluster.node(link, name, kind=kind, step_s=0.02) for name in "abcd"]
+    await first.event("step", 3)
+    second = process(job, state=tmp_path / "two", **shared)
+    await second.said("stands by")
+    await nodes[0].leave()
+    await first.event("view", view=2)
+    first.kill()
+    await second.said("leads the run")
+    new_link = parse_link((await second.event("listening"))["link"])
+    assert new_link.fingerprint == link.fingerprint and new_link.run == link.run
+    view = await second.event("view")
+    assert view["view"] > 2
+    # a third, while the second is asked to end: it hands over and nobody is told to stop
+    third = process(job, state=tmp_path / "three", **shared)
+    await third.said("stands by")
+    second.signal(signal.SIGTERM)
+    assert await second.ended() == 130
+    await third.said("leads the run")
+    kind.hold = STEPS
+    await third.event("done")
+    assert await third.ended() == 0
+    with contextlib.closing(Store(shared["database"])) as store:
+        rows = store.steps()
+        assert [row.step for row in rows] == list(range(1, STEPS + 1))
+        assert {row.samples for row in rows} == {8}
+        assert store.get("term") == "3" and store.checkpoints()[-1].step == STEPS
+        views = [row.number for row in store.views()]
+        assert views == sorted(views)
+    for node in nodes[1:]:
+        assert node.terms == sorted(node.terms) and node.terms[-1] == 3
+
+
+async def test_a_leader_that_was_frozen_is_no_leader(process, cluster, fake_node, postgres, tmp_path):
+    """Stopped for longer than its lease, it wakes up, writes nothing, orders nothing, and stands by."""
+    job = cluster.job(("steps = 12", "steps = 6000"))
+    shared = {
+        "database": postgres.new_database(),
+        "listen": f"127.0.0.1:{free_port()}",
+        "environment": SECRET,
+        "timing": TIMING,
+    }
+    first = process(job, state=tmp_path / "one", **shared)
+    link = parse_link((await first.event("listening"))["link"])
+    kind = steady(fake_node)
+    kind.hold = 40
+    nodes = [await cluster.node(link, name, kind=kind, step_s=0.02) for name in "abcd"]
+    await first.event("step", 3)
+    second = process(job, state=tmp_path / "two", **{**shared, "listen": f"127.0.0.1:{free_port()}"})
+    await second.said("stands by")
+    first.signal(signal.SIGSTOP)
+    await second.event("listening")
+    first.signal(signal.SIGCONT)
+    await first.said("the nodes train on")
+    await first.said("stands by")
+    with contextlib.closing(Store(shared["database"])) as store:
+        assert store.get("term") == "2"
+        assert store.last_view().number == 1
+    assert not [order for node in nodes for order in node.orders if order.WhichOneof("kind") == "stop"]
