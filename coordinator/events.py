@@ -76,6 +76,7 @@ def step(row: StepRow, steps: int) -> Event:
         bytes_other=row.bytes_other,
         bytes_dense=row.bytes_dense,
         bytes_dense_updates=row.bytes_dense_updates,
+        **({} if row.hit_rate is None else {"aqsgd_hit_rate": row.hit_rate}),
     )
 
 

@@ -69,6 +69,7 @@ def status_of(
         "bytes_activations": totals["bytes_activations"],
         "bytes_other": totals["bytes_other"],
         "bytes_dense": totals["bytes_dense"],
+        "aqsgd_hit_rate": last.hit_rate if last else None,
         "times_fewer_bytes": totals["bytes_dense"] / sent if sent else None,
         "view": _view(view) if view else None,
         "nodes": nodes,

@@ -8,6 +8,7 @@ written waits in memory, in order (``catch_up``); only a ticket's use does not.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -102,6 +103,13 @@ class StepRow:
     bytes_dense_updates: int
     notes: str
     time: float
+
+    @property
+    def hit_rate(self) -> float | None:
+        """The part of AQ-SGD's samples that went as a change, the mean over its links; None where no link has it."""
+        notes = json.loads(self.notes or "{}").values()
+        rates = [float(note["aqsgd_hit_rate"]) for note in notes if isinstance(note, dict) and "aqsgd_hit_rate" in note]
+        return sum(rates) / len(rates) if rates else None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from .. import compress
 from ..compress.aqsgd import Receiver, Sender
+from ..compress.spec import parse
+from ..compress.wire import open_blob
 from ..proto import data_pb2
 from ..proto.job import Activations
 from .exchange import contribution_of, pieces_of
@@ -34,6 +36,11 @@ def stateful(spec: str) -> bool:
     return spec.partition(":")[0] == "aqsgd"
 
 
+def without_state(spec: str) -> str:
+    """The codec itself, or, for one with state, the stateless one with as many bits that takes its place."""
+    return f"tile:bits={parse(spec).number('bits')}" if stateful(spec) else spec
+
+
 def evaluation_codec(activations: Activations) -> str:
     """Evaluation goes uncompressed; in bf16 where training compresses anyway."""
     return "none" if activations.forward == "none" else "bf16"
@@ -44,7 +51,8 @@ class Outgoing:
 
     def __init__(self, activations: Activations, seed: int, sender: Sender | None) -> None:
         self.sender = sender
-        self.forward_codec = None if sender is not None else compress.make(activations.forward)
+        self.forward_codec = compress.make(without_state(activations.forward))
+        """What goes where no state is kept: a link whose AQ-SGD did not pay, or any other codec."""
         self.backward_codec = compress.make(activations.backward)
         self.plain_codec = compress.make(evaluation_codec(activations))
         self.seed = seed
@@ -56,7 +64,6 @@ class Outgoing:
             return NOT_FINITE
         if self.sender is not None:
             return contribution_of([self.sender.encode((step, microbatch), samples, output)])
-        assert self.forward_codec is not None
         return contribution_of([self.forward_codec.encode(output, seed=self._seed(microbatch, 0), step=step)])
 
     def backward(self, step: int, microbatch: int, gradient: Tensor) -> Contribution:
@@ -99,6 +106,12 @@ class Outgoing:
         """Why the codec does not pay on this link, in a sentence; None while it does."""
         return self.sender.verdict() if self.sender is not None else None
 
+    def keep_no_state(self) -> None:
+        """Between two steps: from here on activations go as they are. The receiver sees it by the first message."""
+        if self.sender is not None:
+            self.sender.clear()
+            self.sender = None
+
     def _seed(self, microbatch: int, direction: int) -> int:
         return (self.seed << 17 ^ microbatch << 1 ^ direction) & (2**63 - 1)
 
@@ -115,6 +128,9 @@ class Incoming:
         if self.receiver is None or not header.sizes:
             return _decoded(header, payload)
         blob = _only_piece(header, payload)
+        if not stateful(str(open_blob(blob)[0].spec)):  # the sender has found that AQ-SGD does not pay
+            self.receiver.clear()
+            return compress.decode(blob)
         got = self.receiver.receive((header.step, header.microbatch), blob)
         if got.values is None:
             self.nack(header.step, header.microbatch, got.missing)
@@ -141,6 +157,7 @@ class AqsgdEnds:
         """``max_bytes``: what one end may keep; the least recently seen samples make room."""
         self.spec, self.max_bytes = spec, max_bytes
         self._senders: dict[tuple[str, int], Sender] = {}
+        self._given_up: set[tuple[str, int]] = set()
         self._receivers: dict[tuple[str, int], Receiver] = {}
 
     def sender(self, after: str | None, boundary: int) -> Sender | None:
@@ -149,9 +166,16 @@ class AqsgdEnds:
             self._senders = {}
             return None
         key = (after, boundary)
+        if key in self._given_up:
+            return None
         self._senders = {key: self._senders.get(key) or Sender(self.spec, max_bytes=self.max_bytes)}
         self._senders[key].rollback_all()
         return self._senders[key]
+
+    def give_up(self, after: str | None, boundary: int) -> None:
+        """AQ-SGD does not pay on the link to the stage after: this node sends without it for good."""
+        self._given_up.add((after or "", boundary))
+        self._senders = {}
 
     def receiver(self, before: str | None, boundary: int) -> Receiver | None:
         """The end towards the stage before; this stage begins at layer ``boundary``."""

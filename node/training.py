@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..proto import control_pb2, data_pb2
 from ..proto.sampling import Position, assign, sample_ids
 from ..scheduler import Plan
-from .activations import Incoming, Outgoing
+from .activations import Incoming, Outgoing, without_state
 from .checkpoints import shard_of
 from .commit import Commit
 from .exchange import Exchange
@@ -140,7 +140,11 @@ class Training:
         verdict = self.outgoing.verdict()  # on the samples since it was last asked
         seen = (step - self.position.step) * self.job.train.batch
         if verdict and seen > 1.5 * self.trainer.facts.samples:  # before that every sample is new to the link
-            troubles["codec"] = verdict
+            instead = without_state(self.job.activations.forward)
+            troubles["codec"] = f"{verdict}; activations go as {instead} from here on"
+            _, after = self.plan.neighbours(self.trainer.name)
+            self.trainer.ends.give_up(after, self.state.layers.stop)
+            self.outgoing.keep_no_state()
         for kind, trouble in troubles.items():
             if trouble and kind not in self._told:
                 self._told.add(kind)
@@ -194,6 +198,7 @@ class Training:
                 "samples": samples,
                 "seconds": seconds,
                 "tokens_per_second": samples * facts.context / seconds,
+                **self.outgoing.notes(),
                 **({"loss": tally.loss_sum / tally.tokens} if tally.tokens else {}),
             }
         )

@@ -21,7 +21,11 @@ def test_a_step_is_the_sum_of_all_nodes():
     (row,) = progress.step("d", report(1, loss_sum=40.0, tokens=10, samples=2, notes="no json"), 2.0)
     assert (row.step, row.view, row.loss, row.samples, row.tokens) == (1, 1, 3.0, 4, 20)
     assert (row.seconds, row.bytes_updates, row.bytes_dense) == (0.9, 12, 120)
-    assert row.notes == '{"a": {"hits": 1}}'
+    assert row.notes == '{"a": {"hits": 1}}' and row.hit_rate is None
+    progress.step("b", report(2, notes='{"aqsgd_hit_rate": 0.5}'), 1.0)
+    progress.step("c", report(2), 1.0)
+    (row,) = progress.step("d", report(2, notes='{"aqsgd_hit_rate": 0.75}'), 2.0)
+    assert row.hit_rate == 0.625
     assert progress.step("x", report(2), 1.0) == [] and progress.step("b", report(2, view=9), 1.0) == []
 
 

@@ -135,6 +135,29 @@ def test_lost_aqsgd_entries_are_sent_whole_in_the_same_microbatch():
     assert outcome.losses[30] == pytest.approx(plain[29], rel=0.05)
 
 
+def test_where_aqsgd_does_not_pay_the_sender_goes_on_without_it():
+    job = job_of(activations={"forward": "aqsgd:bits=4", "backward": "int8"}, epochs=8)
+    plan = Plan(pipelines=(("a", "b"),), stages=((0, 1), (2, 3)), microbatches=(6,))
+    facts = facts_of(samples=60, validation=10, context=8, vocabulary=17, steps=40)
+    hub = Hub(job, facts)
+    for name in plan.nodes:
+        hub.start(name, Windows(facts))
+        hub.trainers[name].ends.max_bytes = 1000  # room for three samples: nothing is ever seen again
+    events = []
+    hub.trainers["a"].emit = events.append
+    hub.begin(plan, plan.nodes, checkpoint=0)
+    outcome = hub.finish(plan.nodes)
+    assert not hub.errors
+    (warning,) = [warning for warning in outcome.warnings if "AQ-SGD gains nothing" in warning]
+    assert warning.startswith("a: stage 0: only ") and warning.endswith("activations go as tile:bits=4 from here on")
+    assert hub.trainers["a"].training.outgoing.sender is None
+    assert len(hub.trainers["b"].training.incoming.receiver) == 0
+    steps = [event for event in events if event["event"] == "step"]
+    assert steps[10]["aqsgd_hit_rate"] < 0.1 and "aqsgd_hit_rate" not in steps[-1]
+    assert outcome.losses[40] < outcome.losses[1]
+    assert hub.trainers["a"].ends.sender("b", 2) is None  # nor in the views to come
+
+
 @pytest.mark.parametrize(("mode", "updates"), [("gradient", {}), ("delta", {"codec": "none", "overlap": 1})])
 def test_a_checkpoint_goes_on_where_it_was(mode, updates):
     job = job_of(mode, updates, checkpoint=10)
