@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from . import fast, masks, runs, scales, selection
-from .codec import Codec, bytes_tensor, tensor_bytes
+from .codec import Codec, bytes_tensor, check_finite, tensor_bytes
 from .errors import CodecError
 from .packing import pack, packed_size, unpack
 from .philox import Key
@@ -24,6 +24,7 @@ class Cocktail(Codec):
     """Encodes k = max(1, round(top * offered)) values of the offered runs; exactly k, ties to the lowest index."""
 
     keyed = True
+    refuses = True
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -36,12 +37,18 @@ class Cocktail(Codec):
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         offer = runs.offer(x.numel(), self.random, self.run, key)
-        if not offer.elements:
-            return []
-        values = offer.gather(x.numpy()) if x.device.type == "cpu" else offer.select(x).cpu().numpy()
-        index = selection.largest(values, self.kept(offer.elements))
-        mask = masks.encode(index, offer.elements, self.mask)
-        return [mask, *self.write_values(torch.from_numpy(values[index]))]
+        count, chosen = self.kept(offer.elements), None
+        if x.device.type == "cpu" and fast.worth(offer.elements) and count < offer.elements:
+            chosen = fast.largest_offered(x.numpy(), offer.runs, offer.run, offer.elements, count)
+        if chosen is None:
+            check_finite(x)
+            if not offer.elements:
+                return []
+            values = offer.gather(x.numpy()) if x.device.type == "cpu" else offer.select(x).cpu().numpy()
+            index = selection.largest(values, count)
+            chosen = index, values[index]
+        mask = masks.encode(chosen[0], offer.elements, self.mask)
+        return [mask, *self.write_values(torch.from_numpy(chosen[1]))]
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         positions, values = self.read_sparse(reader, header)
@@ -50,6 +57,13 @@ class Cocktail(Codec):
         return torch.from_numpy(out).to(device)
 
     def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
+        if out.device.type == "cpu" and self._linear4() and fast.worth(int(self.top * self.random * header.elements)):
+            offer, index = self._read_places(reader, header)
+            units = self._read_units(reader, len(index))
+            packed = reader.take(packed_size(len(index), 4))
+            reader.end()
+            fast.add_sparse(out.numpy(), index, offer.runs, offer.run, packed, units.numpy(), BUCKET, weight)
+            return
         positions, values = self.read_sparse(reader, header)
         reader.end()
         if weight != 1.0:
@@ -82,9 +96,9 @@ class Cocktail(Codec):
 
     def write_values(self, values: torch.Tensor) -> list[Buffer]:
         count = values.numel()
-        if self.bits == 4 and not self.log and count and fast.worth(count):
-            steps, packed = fast.quantize4(values, BUCKET, up=False)
-            return [tensor_bytes(steps), tensor_bytes(packed)]
+        quick = fast.quantize(values, BUCKET, 4, False, False, Key()) if self._linear4() and fast.worth(count) else None
+        if quick is not None:
+            return [tensor_bytes(part) for part in quick]
         padded = torch.nn.functional.pad(values, (0, -count % BUCKET)).view(-1, BUCKET)
         if self.log:
             return self._write_log(padded, count)
@@ -102,15 +116,20 @@ class Cocktail(Codec):
             codes = (torch.where(unit > 0, level, 0.0) + float(top + 1)).to(torch.uint8)
         return [tensor_bytes(step), tensor_bytes(pack(codes.view(-1)[:count], self.bits))]
 
-    def read_values(self, reader: Reader, count: int) -> torch.Tensor:
-        buckets = -(-count // BUCKET)
-        step = bytes_tensor(reader.take(2 * buckets), torch.int16)
+    def _linear4(self) -> bool:
+        return self.bits == 4 and not self.log
+
+    def _read_units(self, reader: Reader, count: int) -> torch.Tensor:
+        step = bytes_tensor(reader.take(2 * -(-count // BUCKET)), torch.int16)
         scales.check_codes(step)
-        unit = scales.to_scales(step)[:, None]
+        return scales.to_scales(step)
+
+    def read_values(self, reader: Reader, count: int) -> torch.Tensor:
+        unit = self._read_units(reader, count)[:, None]
         if self.log:
             return self._read_log(reader, count, unit)
         codes = unpack(bytes_tensor(reader.take(packed_size(count, self.bits)), torch.uint8), count, self.bits)
-        levels = torch.zeros(buckets * BUCKET)
+        levels = torch.zeros(len(unit) * BUCKET)
         levels[:count] = codes
         if self.bits == 1:
             levels = levels * 2.0 - 1.0

@@ -37,6 +37,8 @@ class Codec(abc.ABC):
     """How many sums ``rounds`` asks for, where it asks for nothing else; 0 where blobs are gathered."""
     keyed = False
     """Whether the decoder needs the seed and the step (a rotation, a random mask): then they are in the blob."""
+    refuses = False
+    """Whether ``write`` itself looks for values that are not finite, in a pass that it makes anyway."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -54,7 +56,7 @@ class Codec(abc.ABC):
         """
         if not 0 <= seed < 1 << 64 or not 0 <= step < 1 << 32:
             raise CodecError(f"seed must be below 2^64 and step below 2^32, got {seed} and {step}")
-        flat, dtype = flatten(x)
+        flat, dtype = flatten(x, finite=not self.refuses or x.dtype == torch.float64)
         if rank and self.traits.seed == "private":
             seed = mix(seed, rank)
         with torch.no_grad():
@@ -85,8 +87,9 @@ class Codec(abc.ABC):
         return Key(header.seed, header.step)
 
 
-def flatten(x: torch.Tensor, exact: bool = False) -> tuple[torch.Tensor, str]:
-    """(flat contiguous fp32 vector, name of the dtype); CodecError for a dtype or value that no codec takes."""
+def flatten(x: torch.Tensor, exact: bool = False, finite: bool = True) -> tuple[torch.Tensor, str]:
+    """(flat contiguous fp32 vector, name of the dtype); CodecError for a dtype or (``finite``) value that no codec
+    takes."""
     if not isinstance(x, torch.Tensor) or x.dtype not in _NAMES:
         what = getattr(x, "dtype", type(x).__name__)
         raise CodecError(f"a codec takes float tensors ({', '.join(DTYPES)}), not {what}")
@@ -94,13 +97,17 @@ def flatten(x: torch.Tensor, exact: bool = False) -> tuple[torch.Tensor, str]:
     if not exact:
         flat = flat.to(torch.float32)
     flat = flat.contiguous()
-    # One pass over the memory: a sum is finite if all terms are, but for an overflow, which the second look settles.
-    if flat.numel() and not bool(torch.isfinite(flat.sum())) and not bool(torch.isfinite(flat).all()):
-        beyond = x.dtype == torch.float64 and bool(torch.isfinite(x).all())
-        bad = int((~torch.isfinite(flat)).sum())
-        what = "beyond the range of fp32" if beyond else "not finite"
-        raise CodecError(f"{bad} of {flat.numel()} values are {what}: not encoded")
+    if finite:
+        beyond = x.dtype == torch.float64 and not exact
+        check_finite(flat, "beyond the range of fp32" if beyond and bool(torch.isfinite(x).all()) else "not finite")
     return flat, _NAMES[x.dtype]
+
+
+def check_finite(flat: torch.Tensor, what: str = "not finite") -> None:
+    """CodecError that counts the values that are not finite. One pass over the memory: a sum is finite if all terms
+    are, but for an overflow, which the second look settles."""
+    if flat.numel() and not bool(torch.isfinite(flat.sum())) and not bool(torch.isfinite(flat).all()):
+        raise CodecError(f"{int((~torch.isfinite(flat)).sum())} of {flat.numel()} values are {what}: not encoded")
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:

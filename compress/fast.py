@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from . import scales
+from . import scales, selection
+
+if TYPE_CHECKING:
+    from .philox import Key
 
 LEAST = 1 << 17
 """Shorter vectors are not worth importing numba and compiling for: a second or more, once for each process."""
@@ -32,11 +36,9 @@ def available() -> bool:
     return bool(numba)
 
 
-@lru_cache(maxsize=1)
-def _loops() -> Any:
-    from . import loops
-
-    return loops
+@lru_cache(maxsize=4)
+def _loops(what: str = "") -> Any:
+    return importlib.import_module(f".loops{what}", __package__)
 
 
 def hadamard(x: torch.Tensor) -> torch.Tensor:
@@ -46,41 +48,101 @@ def hadamard(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def _key(key: Key) -> tuple[np.uint64, int]:
+    return np.uint64(key.seed & 0xFFFFFFFFFFFFFFFF), key.step & 0xFFFFFFFF
+
+
+def words(count: int, key: Key, stream: int, start: int) -> np.ndarray:
+    """As ``philox.words``: int64 ``[count]``."""
+    out = np.empty(count, np.int64)
+    _loops("_random").words(start, *_key(key), stream, out)
+    return out
+
+
+def uniform(count: int, key: Key, stream: int, start: int) -> torch.Tensor:
+    """As ``philox.uniform``: fp32 ``[count]``."""
+    out = torch.empty(count)
+    _loops("_random").uniform(start, *_key(key), stream, out.numpy())
+    return out
+
+
+def largest_offered(x: np.ndarray, runs: np.ndarray, run: int, offered: int, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """(int32 places among the ``offered``, fp32 values) of the k largest magnitudes of the runs, as ``selection.largest``
+    finds them. None where the slow way is needed: a sample that misleads, or a value of ``x`` that is not finite."""
+    loops, bits = _loops("_sparse"), x.view(np.int32)
+    seen = np.empty(min(len(runs), 1 << 12), np.int32)
+    loops.sample(bits, runs, run, seen)
+    places = selection.bounds(seen, k / offered)
+    if places is None or offered >= 1 << 31:
+        return None
+    seen.partition(places[0])
+    least = int(seen[places[0]])
+    # One allocation: of several, glibc gives some back to the system each time, and their pages are zeroed anew.
+    room = min(offered, int(1.1 * offered * (1 - places[0] / len(seen)))) + run + 1
+    where, values = np.empty((2, room), np.int32)
+    found = loops.near(bits, runs, run, np.int32(least), where, values)
+    if found < k:
+        return None
+    where, values = where[:found], values[:found]
+    exact = loops.threshold(values, least, k)
+    count = loops.keep(where, values, np.int32(exact))
+    where, values = where[:count], values[:count]
+    if count > k:
+        stays = selection.without_surplus(selection.magnitudes(values), exact, k)
+        where, values = where[stays], values[stays]
+    return where, values.view(np.float32)
+
+
+def gap_sum(positions: np.ndarray, low: int) -> int:
+    """The sum of gap >> low over the gaps before rising positions."""
+    return int(_loops("_sparse").gap_sum(positions, low))
+
+
 def rice(positions: np.ndarray, low: int, unary_bits: int) -> tuple[bytes, bytes]:
     """(unary bytes, remainder bytes) of the gaps before the positions; low is 0, 1, 2 or 4."""
-    unary, rest = np.zeros(-(-unary_bits // 8) + 1, np.uint8), np.zeros(-(-len(positions) * low // 8), np.uint8)
-    _loops().rice(positions, low, unary, rest)
-    return unary[: -(-unary_bits // 8)].tobytes(), rest.tobytes()
+    unary, rest = np.zeros(-(-unary_bits // 64), np.uint64), np.zeros(-(-len(positions) * low // 8), np.uint8)
+    _loops("_sparse").rice(positions, low, unary, rest)
+    return unary.astype("<u8", copy=False).tobytes()[: -(-unary_bits // 8)], rest.tobytes()
 
 
-def quantize4(x: torch.Tensor, group: int, up: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """(int16 step codes, packed nearest 4-bit levels) of a flat fp32 vector."""
-    count = x.numel()
-    whole = count // group
-    groups = -(-count // group)
-    codes, packed = torch.empty(groups, dtype=torch.int16), torch.empty(groups * group // 2, dtype=torch.uint8)
-    rows = x[: whole * group].view(whole, group)
-    parts = [(rows.numpy(), 0, whole)]
-    if whole < groups:
-        tail = torch.nn.functional.pad(x[whole * group :], (0, groups * group - count)).view(1, group)
-        parts.append((tail.numpy(), whole, groups))
-    for part, first, last in parts:
-        _loops().steps_of(part, 7, up, codes[first:last].numpy())
-        units = scales.to_scales(codes[first:last]).numpy()
-        _loops().quantize4(part, units, packed[first * group // 2 : last * group // 2].numpy())
-    if count % 2:  # the half of a byte that nobody reads is 0, as in ``pack``
-        packed[count // 2] &= 0x0F
-    return codes, packed[: -(-count // 2)]
+def rice_back(unary: Any, rest: Any, low: int, unary_bits: int, count: int, size: int) -> np.ndarray | None:
+    """The ``count`` positions below ``size`` of Rice codes; None if they are not that."""
+    padded = np.zeros(-(-len(unary) // 8), "<u8")
+    padded.view(np.uint8)[: len(unary)] = np.frombuffer(unary, np.uint8)
+    positions = np.empty(count, np.int32 if size < 1 << 31 else np.int64)
+    found = _loops("_sparse").rice_back(padded, np.frombuffer(rest, np.uint8), low, positions)
+    good = found[0] == count and (count == 0 or (found[1] == unary_bits - 1 and found[2] < size))
+    return positions if good else None
 
 
-def add_groups4(out: np.ndarray, levels: Any, units: np.ndarray, group: int, weight: float) -> None:
-    """4-bit groups, decoded and added."""
-    _loops().add_groups4(out, np.frombuffer(levels, np.uint8), units, group, np.float32(weight))
+def add_sparse(
+    out: np.ndarray, places: np.ndarray, runs: np.ndarray, run: int, levels: Any, units: np.ndarray, bucket: int,
+    weight: float,
+) -> None:  # fmt: skip
+    """Cocktail's 4-bit linear values, decoded and added at places among the offered."""
+    packed = np.frombuffer(levels, np.uint8)
+    _loops("_sparse").add_sparse(out, places, runs, run, packed, units, bucket, np.float32(weight))
 
 
-def unpack4(out: np.ndarray, levels: Any, units: np.ndarray, group: int) -> None:
-    """4-bit groups, decoded."""
-    _loops().unpack4(out, np.frombuffer(levels, np.uint8), units, group)
+def quantize(
+    x: torch.Tensor, group: int, bits: int, full: bool, stochastic: bool, key: Key
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """(steps: fp32 where ``full``, else int16 codes; packed levels of 2, 4 or 8 bits) of a flat fp32 vector, as
+    ``Group.quantize``. None if a value is not finite."""
+    steps = torch.empty(-(-x.numel() // group), dtype=torch.int32)
+    packed = torch.empty(-(-x.numel() * bits // 8), dtype=torch.uint8)
+    loop = _loops("_groups").quantize
+    if not loop(x.numpy(), group, bits, full, stochastic, *_key(key), steps.numpy(), packed.numpy()):
+        return None
+    return steps.view(torch.float32) if full else (steps >> scales.LOW).to(torch.int16), packed
+
+
+def add_groups(
+    out: torch.Tensor, levels: Any, units: torch.Tensor, group: int, bits: int, weight: float | None
+) -> None:
+    """Groups of 2, 4 or 8 bits, decoded into ``out``, or added to it with a weight."""
+    packed, adding = np.frombuffer(levels, np.uint8), weight is not None
+    _loops("_groups").add(out.numpy(), packed, units.numpy(), group, bits, np.float32(weight or 1.0), adding)
 
 
 def nearest_levels(rows: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:

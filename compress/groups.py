@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from . import fast, gpu, philox, scales
-from .codec import Codec, bytes_tensor, tensor_bytes
+from .codec import Codec, bytes_tensor, check_finite, tensor_bytes
 from .errors import CodecError
 from .packing import pack, packed_size, unpack
 from .philox import Key
@@ -20,6 +20,8 @@ class Group(Codec):
     Nearest rounding is biased; stochastic rounding is unbiased, and its step is rounded up so that nothing is clipped.
     """
 
+    refuses = True
+
     def __init__(self, spec: object) -> None:
         super().__init__(spec)  # type: ignore[arg-type]
         self.bits = int(self.spec.name[3:])
@@ -30,10 +32,14 @@ class Group(Codec):
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         if self._on_gpu(x.device):
+            check_finite(x)
             parts = gpu.group_encode(x, self.group, self.bits, self.stochastic, key.private)
             return [tensor_bytes(part) for part in parts]
-        if self._fast(x.numel(), x.device):
-            return [tensor_bytes(part) for part in fast.quantize4(x, self.group, up=False)]
+        if x.device.type == "cpu" and fast.worth(x.numel()):
+            quick = fast.quantize(x, self.group, self.bits, self.full, self.stochastic, key.private)
+            if quick is not None:
+                return [tensor_bytes(part) for part in quick]
+        check_finite(x)
         steps, codes = self.quantize(x, key)
         return [tensor_bytes(steps), tensor_bytes(pack(codes, self.bits))]
 
@@ -69,10 +75,6 @@ class Group(Codec):
         fits = self.bits in (4, 8) and self.group in (32, 64, 128, 256, 512) and not self.full
         return fits and gpu.available(device)
 
-    def _fast(self, count: int, device: torch.device) -> bool:
-        plain = self.bits == 4 and not self.stochastic and not self.full and self.group % 2 == 0
-        return plain and device.type == "cpu" and fast.worth(count)
-
     def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
         if self._on_gpu(out.device):
             step_bytes, packed = (
@@ -84,14 +86,13 @@ class Group(Codec):
             scales.check_codes(steps)
             gpu.group_decode(bytes_tensor(packed, torch.uint8, out.device), steps, out, self.group, self.bits, weight)
             return
-        if self.bits != 4 or out.device.type != "cpu" or not fast.worth(out.numel()):
+        if out.device.type != "cpu" or not fast.worth(out.numel()):
             super().accumulate(reader, header, out, weight)
             return
         step_bytes = reader.take((4 if self.full else 2) * -(-header.elements // self.group))
-        packed = reader.take(packed_size(header.elements, 4))
+        packed = reader.take(packed_size(header.elements, self.bits))
         reader.end()
-        step = read_steps(step_bytes, self.full, out.device)
-        fast.add_groups4(out.numpy(), packed, step.numpy(), self.group, weight)
+        fast.add_groups(out, packed, read_steps(step_bytes, self.full, out.device), self.group, self.bits, weight)
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         n, group = header.elements, self.group
@@ -99,9 +100,9 @@ class Group(Codec):
         step_bytes = reader.take((4 if self.full else 2) * groups)
         packed = reader.take(packed_size(n, self.bits))
         step = read_steps(step_bytes, self.full, device)
-        if self.bits == 4 and device.type == "cpu" and fast.worth(n):
+        if device.type == "cpu" and fast.worth(n):
             out = torch.empty(n)
-            fast.unpack4(out.numpy(), packed, step.numpy(), group)
+            fast.add_groups(out, packed, step, group, self.bits, None)
             return out
         levels = unpack(bytes_tensor(packed, torch.uint8, device), n, self.bits).to(torch.float32)
         levels -= float(1 << (self.bits - 1))

@@ -84,76 +84,43 @@ def largest_bits(bits: Any, largest: Any) -> Any:
 
 
 @jit
-def rice(positions: Any, low: int, unary: Any, rest: Any) -> int:
-    """Rice codes of the gaps before ``positions``, k = ``low`` of 0, 1, 2, 4: unary bits from the lowest bit of each
-    byte, k-bit remainders packed. Both outputs start as zeros. Returns the number of unary bits."""
-    at, before, mask = 0, -1, (1 << low) - 1
-    for i in range(len(positions)):
-        gap = positions[i] - before - 1
-        before = positions[i]
-        at += gap >> low
-        unary[at >> 3] |= np.uint8(1 << (at & 7))
-        at += 1
-        if low:
-            bit = i * low
-            rest[bit >> 3] |= np.uint8((gap & mask) << (bit & 7))
-    return at
+def pack(codes: Any, width: int, out: Any) -> None:
+    """uint8 codes of 1, 2, 4 or 8 bits, packed as one plane of ``packing``. codes has whole bytes' worth of them, 0 where
+    there are none; of 1 bit, its length is a multiple of 8."""
+    if width == 8:
+        out[:] = codes[: len(out)]
+    elif width == 4:
+        for i in range(len(out)):
+            out[i] = codes[2 * i] | np.uint8(codes[2 * i + 1] << 4)
+    elif width == 2:
+        for i in range(len(out)):
+            low = codes[4 * i] | np.uint8(codes[4 * i + 1] << 2)
+            out[i] = low | np.uint8(codes[4 * i + 2] << 4) | np.uint8(codes[4 * i + 3] << 6)
+    else:
+        words = codes.view(np.uint64)
+        for i in range(len(out)):  # the product moves bit 0 of byte j to bit 56 + j
+            out[i] = np.uint8((words[i] * np.uint64(0x0102040810204080)) >> np.uint64(56))
 
 
 @jit
-def steps_of(rows: Any, top: int, up: bool, codes: Any) -> None:
-    """The 16-bit step codes of fp32 ``[groups, group]`` (see ``scales``), as int16."""
-    for r in range(rows.shape[0]):
-        largest = np.int32(0)
-        row = rows[r].view(np.int32)
-        for i in range(len(row)):
-            largest = max(largest, row[i] & np.int32(0x7FFFFFFF))
-        one = np.empty(1, np.int32)
-        one[0] = largest
-        one.view(np.float32)[0] = one.view(np.float32)[0] / np.float32(top)
-        code = (np.int64(one[0]) + (0x7FFF if up else 0x4000)) >> 15
-        codes[r] = min(code, 0xFEFF)
-
-
-@jit
-def quantize4(rows: Any, units: Any, out: Any) -> None:
-    """Nearest levels -7..7 (plus 8) of fp32 ``[groups, group]`` over ``units``, two to a byte; group is even."""
-    magic = np.float32(12582912.0)  # adding and taking it away rounds to nearest even
-    half = rows.shape[1] // 2
-    for r in range(rows.shape[0]):
-        row, unit, to = rows[r], units[r], out[r * half : (r + 1) * half]
-        if unit == np.float32(0.0):
-            for i in range(half):
-                to[i] = 0x88
-            continue
-        for i in range(half):
-            a = min(max(row[2 * i] / unit, np.float32(-7.0)), np.float32(7.0))
-            b = min(max(row[2 * i + 1] / unit, np.float32(-7.0)), np.float32(7.0))
-            a, b = (a + magic) - magic, (b + magic) - magic
-            to[i] = np.uint8(np.int32(a) + 8) | np.uint8((np.int32(b) + 8) << 4)
-
-
-@jit
-def add_groups4(out: Any, levels: Any, units: Any, group: int, weight: Any) -> None:
-    """out += (level * unit) * weight for 4-bit groups; the number of elements may be odd."""
-    count = len(out)
-    for g in range(len(units)):
-        unit = units[g]
-        for i in range(g * group, min(count, (g + 1) * group)):
-            code = levels[i >> 1] >> (4 * (i & 1)) & 15
-            value = np.float32(np.int32(code) - 8) * unit
-            out[i] += value * weight
-
-
-@jit
-def unpack4(out: Any, levels: Any, units: Any, group: int) -> None:
-    """out = level * unit for 4-bit groups."""
-    count = len(out)
-    for g in range(len(units)):
-        unit = units[g]
-        for i in range(g * group, min(count, (g + 1) * group)):
-            code = levels[i >> 1] >> (4 * (i & 1)) & 15
-            out[i] = np.float32(np.int32(code) - 8) * unit
+def unpack(packed: Any, width: int, codes: Any) -> None:
+    """The inverse of ``pack``; codes has whole bytes' worth of room."""
+    if width == 8:
+        codes[: len(packed)] = packed
+    elif width == 4:
+        for i in range(len(packed)):
+            codes[2 * i] = packed[i] & 15
+            codes[2 * i + 1] = packed[i] >> 4
+    elif width == 2:
+        for i in range(len(packed)):
+            codes[4 * i] = packed[i] & 3
+            codes[4 * i + 1] = packed[i] >> 2 & 3
+            codes[4 * i + 2] = packed[i] >> 4 & 3
+            codes[4 * i + 3] = packed[i] >> 6
+    else:
+        for i in range(len(packed)):
+            for j in range(8):
+                codes[8 * i + j] = packed[i] >> j & 1
 
 
 @jit

@@ -18,6 +18,7 @@ from .wire import Reader, varint
 BITMAP = 31
 ALL = 30
 _MAX_LOW = 24
+_WHOLE = (0, 1, 2, 4)  # low parts that lie in one byte: what the compiled loops take
 
 
 def encode(positions: np.ndarray, size: int, how: str = "auto") -> bytes:
@@ -27,18 +28,19 @@ def encode(positions: np.ndarray, size: int, how: str = "auto") -> bytes:
         return bytes([ALL])
     bitmap_bytes = -(-size // 8)
     if how != "bitmap":
-        gaps = _gaps(positions.astype(np.int32) if size < 1 << 31 else positions)
-        low, unary_bits = _best(gaps, size)
+        narrow = positions.astype(np.int32, copy=False) if size < 1 << 31 else positions
+        gaps = None if fast.worth(count) else _gaps(narrow)
+        low, unary_bits = _best(narrow, gaps, size)
         rice_bytes = 4 + -(-unary_bits // 8) + sum(packed_size(count, bits) for bits in _pieces(low))
         if how == "rice" or rice_bytes < bitmap_bytes:
-            return _rice(positions, gaps, low, unary_bits)
+            return _rice(narrow, gaps, low, unary_bits)
     bits = np.zeros(size, np.uint8)
     bits[positions] = 1
     return bytes([BITMAP]) + np.packbits(bits, bitorder="little").tobytes()
 
 
 def decode(reader: Reader, count: int, size: int) -> np.ndarray:
-    """The ``count`` positions below ``size``: int64, rising."""
+    """The ``count`` positions below ``size``: rising, int64 (or int32, where the compiled loops made them)."""
     how = reader.byte()
     if how == ALL:
         if count != size:
@@ -54,6 +56,11 @@ def decode(reader: Reader, count: int, size: int) -> np.ndarray:
         raise CodecError(f"the blob's mask is of unknown kind {how}")
     unary_bits = reader.varint(count + (size >> how) + 1)
     unary_bytes = reader.take(-(-unary_bits // 8))
+    if how in _WHOLE and fast.worth(count):
+        found = fast.rice_back(unary_bytes, reader.take(packed_size(count, how)), how, unary_bits, count, size)
+        if found is None:
+            raise CodecError("the blob's mask is not of as many positions below its size as it has values")
+        return found
     unary = np.unpackbits(np.frombuffer(unary_bytes, np.uint8), bitorder="little")
     ones = np.flatnonzero(unary.view(bool))
     if len(ones) != count or (count and ones[-1] != unary_bits - 1):
@@ -88,26 +95,28 @@ def _pieces(low: int) -> list[int]:
     return [min(8, low - at) for at in range(0, low, 8)]
 
 
-def _best(gaps: np.ndarray, size: int) -> tuple[int, int]:
+def _best(positions: np.ndarray, gaps: np.ndarray | None, size: int) -> tuple[int, int]:
     """(k, unary bits) with the fewest bits in total; k from the mean gap, and its neighbours."""
-    count = len(gaps)
+    count = len(positions)
     if not count:
         return 0, 0
     mean = max((size - count) / count, 2.0**-30)
     guess = min(_MAX_LOW, max(0, int(np.floor(np.log2(max(mean * 0.7, 1.0)) + 0.5))))
     best: tuple[int, int, int] | None = None
     for low in {guess, max(0, guess - 1)}:
-        unary = count + int((gaps >> low).sum(dtype=np.int64))
+        unary = count + (fast.gap_sum(positions, low) if gaps is None else int((gaps >> low).sum(dtype=np.int64)))
         if best is None or unary + count * low < best[0]:
             best = (unary + count * low, low, unary)
     assert best is not None
     return best[1], best[2]
 
 
-def _rice(positions: np.ndarray, gaps: np.ndarray, low: int, unary_bits: int) -> bytes:
-    if low in (0, 1, 2, 4) and fast.worth(len(positions)):
+def _rice(positions: np.ndarray, gaps: np.ndarray | None, low: int, unary_bits: int) -> bytes:
+    if low in _WHOLE and fast.worth(len(positions)):
         unary_bytes, rest = fast.rice(positions, low, unary_bits)
         return b"".join([bytes([low]), varint(unary_bits), unary_bytes, rest])
+    if gaps is None:
+        gaps = _gaps(positions)
     ends = np.cumsum((gaps >> low) + 1, dtype=gaps.dtype if unary_bits < 1 << 31 else np.int64)
     ends -= 1
     unary = np.zeros(unary_bits, np.uint8)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from . import fast
+
 TILE = 512
 LANES = 128
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
@@ -66,6 +68,8 @@ def words(count: int, key: Key, stream: int, start: int = 0, device: torch.devic
     """Words of elements ``start`` .. ``start + count``: int64 ``[count]``, values below 2^32."""
     first, last = start // TILE, -(-(start + count) // TILE)
     if str(device) == "cpu":
+        if fast.worth(count):
+            return torch.from_numpy(fast.words(count, key, stream, start))
         flat = torch.from_numpy(_tiles_numpy(first, last, key, stream).reshape(-1))
     else:
         counters = torch.arange(first * LANES, last * LANES, device=device)
@@ -108,6 +112,8 @@ def block_numpy(counters: np.ndarray, key: Key, stream: int) -> list[np.ndarray]
 
 def uniform(count: int, key: Key, stream: int, start: int = 0, device: torch.device | str = "cpu") -> torch.Tensor:
     """Uniform fp32 in [0, 1), multiples of 2^-24: exact on every device."""
+    if str(device) == "cpu" and fast.worth(count):
+        return fast.uniform(count, key, stream, start)
     return (words(count, key, stream, start, device) >> 8).to(torch.float32) * 2.0**-24
 
 

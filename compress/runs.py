@@ -14,7 +14,8 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from .philox import LANES, TILE, Key, block_numpy
+from . import fast, philox
+from .philox import Key
 
 STREAM = 0x52554E53  # "RUNS"
 
@@ -33,6 +34,10 @@ def run_length(count: int, run: int, period: int) -> int:
     return run
 
 
+def _words(count: int, key: Key, stream: int, start: int) -> np.ndarray:
+    return np.asarray(philox.words(count, key, stream, start))
+
+
 class Offer:
     """The runs that a step offers. ``runs``: rising int64 indices of runs of ``run`` elements, ``elements`` in all."""
 
@@ -45,11 +50,10 @@ class Offer:
         else:
             strata = -(-total // b)
             epoch, phase = divmod(key.step, b)
-            counters = np.arange(-(-strata // TILE) * LANES, dtype=np.uint64)
-            word = block_numpy(counters, Key(key.seed, epoch), STREAM)
-            start = np.stack(word).reshape(4, -1, LANES).transpose(1, 0, 2).reshape(-1)[:strata]
-            start = (start * np.uint64(b) >> np.uint64(32)).astype(np.int64)
-            window = (start[:, None] + (phase * a + np.arange(a))[None, :]) % b
+            draw = fast.words if fast.worth(count) else _words
+            start = draw(strata, Key(key.seed, epoch), STREAM, 0) * b >> 32
+            window = start[:, None] + ((phase * a + np.arange(a)) % b)[None, :]
+            window -= (window >= b) * b
             if a > 1:
                 window.sort(1)
             runs = (window + np.arange(strata, dtype=np.int64)[:, None] * b).reshape(-1)

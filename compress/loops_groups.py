@@ -1,0 +1,88 @@
+"""The loops of the group quantisers: a step per group, levels of a few bits, packed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .loops import jit, largest_bits, pack, unpack
+from .loops_random import uniform
+
+
+@jit
+def step_bits(largest: Any, top: int, full: bool, up: bool) -> Any:
+    """The int32 bits of the step largest / top, as it is decoded (see ``scales``)."""
+    one = np.empty(1, np.int32)
+    one[0] = largest
+    one.view(np.float32)[0] = one.view(np.float32)[0] / np.float32(top)
+    if full:
+        return one[0]
+    code = (np.int64(one[0]) + (0x7FFF if up else 0x4000)) >> 15
+    return np.int32(min(code, 0xFEFF) << 15)
+
+
+@jit
+def quantize(
+    x: Any, group: int, bits: int, full: bool, stochastic: bool, seed: Any, step: Any, steps: Any, packed: Any
+) -> bool:
+    """Groups of flat fp32 ``x``: steps as int32 bits, levels plus 2^(bits - 1) packed (bits of 2, 4 or 8) into zeroed
+    uint8; one pass. False if a value is not finite."""
+    magic = np.float32(12582912.0)  # adding and taking it away rounds to nearest even
+    top = (1 << (bits - 1)) - 1
+    most, offset, each = np.float32(top), np.float32(1 << (bits - 1)), 8 // bits
+    one = np.empty(1, np.int32)
+    chunk = max(1, 1024 // group) * group * 4  # whole groups and whole bytes
+    u = np.empty(chunk if stochastic else 0, np.float32)
+    codes = np.empty(chunk + 8, np.uint8)
+    for start in range(0, len(x), chunk):
+        part = x[start : start + chunk]
+        size = len(part)
+        if stochastic:
+            uniform(start, seed, step, 0, u[:size])
+        for first in range(0, size, group):
+            row, to = part[first : first + group], codes[first : first + group]
+            largest = largest_bits(row.view(np.int32), np.int32(0))
+            if largest >= 0x7F800000:
+                return False
+            one[0] = step_bits(largest, top, full, stochastic)
+            steps[(start + first) // group] = one[0]
+            unit = one.view(np.float32)[0]
+            if unit == np.float32(0.0):
+                for i in range(len(row)):
+                    to[i] = np.uint8(1 << (bits - 1))
+            elif stochastic:
+                noise = u[first : first + group]
+                for i in range(len(row)):
+                    level = np.floor(row[i] / unit + noise[i])
+                    to[i] = np.uint8(np.int32(min(max(level, -most), most) + offset))
+            else:
+                for i in range(len(row)):
+                    level = min(max(row[i] / unit, -most), most)
+                    to[i] = np.uint8(np.int32(((level + magic) - magic) + offset))
+        for i in range(size, size + 8):
+            codes[i] = 0  # what nobody reads of the last byte is 0, as in ``pack``
+        pack(codes, bits, packed[start // each : (start + size + each - 1) // each])
+    return True
+
+
+@jit
+def add(out: Any, packed: Any, units: Any, group: int, bits: int, weight: Any, adding: bool) -> None:
+    """out = level * unit, or out += (level * unit) * weight, for groups of 2, 4 or 8 bits."""
+    each, offset = 8 // bits, np.int32(1 << (bits - 1))
+    codes = np.empty(group + 16, np.uint8)
+    for g in range(len(units)):
+        unit, first = units[g], g * group
+        to = out[first : first + group]
+        begin = first // each
+        skip = first - begin * each
+        source = packed[begin : (first + len(to) + each - 1) // each]
+        unpack(source, bits, codes)
+        row = codes[skip : skip + len(to)]
+        if adding:
+            for i in range(len(to)):
+                value = np.float32(np.int32(row[i]) - offset) * unit
+                to[i] += value * weight
+        else:
+            for i in range(len(to)):
+                to[i] = np.float32(np.int32(row[i]) - offset) * unit
