@@ -12,7 +12,7 @@ import math
 import torch
 
 from . import fast, gpu, philox, rotation
-from .codec import Codec, bytes_tensor, tensor_bytes
+from .codec import Codec, bytes_tensor, check_finite, tensor_bytes
 from .dithered import LARGEST
 from .errors import CodecError
 from .packing import pack, packed_size, unpack
@@ -53,10 +53,15 @@ class Eden(Rotated):
         self.turns = spec.number("rotations")
         self.whole = int(self.amount)
         self.share = self.amount - self.whole
+        self.refuses = True
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        n = x.numel()
-        codes = torch.empty(rotation.coordinates(n, self.block), dtype=torch.uint8, device=x.device)
+        n, count = x.numel(), rotation.coordinates(x.numel(), self.block)
+        quick = self._is_quick(n, x.device)
+        if self.refuses and not quick:
+            check_finite(x)
+        packed = torch.empty(packed_size(count, self.whole) if quick else 0, dtype=torch.uint8)
+        codes = torch.empty(0 if quick else count, dtype=torch.uint8, device=x.device)
         factors = torch.empty(rotation.blocks(n, self.block), device=x.device)
         for segment in rotation.layout(n, self.block):
             if self._on_gpu(segment, x.device):
@@ -66,57 +71,78 @@ class Eden(Rotated):
                 codes[segment.code : segment.code + segment.length] = part
                 factors[segment.row : segment.row + segment.rows] = numbers
                 continue
-            quick = self._quick(x, segment, key)
-            if quick is not None:
-                codes[segment.code : segment.code + quick[0].numel()] = quick[0].view(-1)
-                factors[segment.row : segment.row + segment.rows] = quick[1]
-                continue
-            rows, exponent = rotation.rescale(rotation.rows_of(x, segment))
+            rows = rotation.rows_of(x, segment)
+            if quick:
+                words, table = _words(segment, key), lloyd(self.whole, x.device)
+                done = fast.eden_encode(rows, words, table, packed, count, segment.code)
+                if done is not None:
+                    factors[segment.row : segment.row + segment.rows] = done
+                    continue
+                check_finite(x)
+            rows, exponent = rotation.rescale(rows)
             energy = rotation.energy(rows)
             turned = rotation.forward(rows, segment, key, self.turns)
             spread = (energy * float(segment.size) ** (self.turns - 1)).sqrt().to(torch.float32)
             z = turned / torch.where(spread > 0, spread, torch.ones_like(spread))[:, None]
             code = self.quantize(z, self._mixed(segment, key, x.device))
             factor = self.factor(turned, self.levels(code, self._mixed(segment, key, x.device)), energy, segment)
-            codes[segment.code : segment.code + code.numel()] = code.view(-1)
             factors[segment.row : segment.row + segment.rows] = torch.ldexp(factor.to(torch.float32), exponent)
-        return [tensor_bytes(factors.clamp(-LARGEST, LARGEST)), *self._pack(codes, self._all_mixed(n, key, x.device))]
+            if quick:
+                fast.eden_pack(code.view(-1), self.whole, packed, count, segment.code)
+            else:
+                codes[segment.code : segment.code + code.numel()] = code.view(-1)
+        body = [tensor_bytes(packed)] if quick else self._pack(codes, self._all_mixed(n, key, x.device))
+        return [tensor_bytes(factors.clamp(-LARGEST, LARGEST)), *body]
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
-        n, key = header.elements, self._key(header)
+        self._expect(reader, header)
+        out = torch.empty(header.elements, device=device)
+        self._decode(reader, header, out, None)
+        return out
+
+    def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
+        if not self._is_quick(header.elements, out.device):
+            super().accumulate(reader, header, out, weight)
+            return
+        self._expect(reader, header)
+        self._decode(reader, header, out, weight)
+
+    def _expect(self, reader: Reader, header: Header) -> None:
+        n = header.elements
         count = rotation.coordinates(n, self.block)
         least = packed_size(count, self.whole) if self.whole else int(count * self.share / 16)
         if 4 * rotation.blocks(n, self.block) + least > reader.left:
             raise CodecError(f"the blob claims {n} elements, too many for its {reader.left} bytes")
+
+    def _decode(self, reader: Reader, header: Header, out: torch.Tensor, weight: float | None) -> None:
+        """out = decoded; with a weight, which only the compiled loops take, out += decoded * weight."""
+        n, key, device = header.elements, self._key(header), out.device
+        count = rotation.coordinates(n, self.block)
         factors = self.read_scales(reader, n, device)
+        if self._is_quick(n, device):
+            packed, table = reader.take(packed_size(count, self.whole)), lloyd(self.whole, device)
+            reader.end()
+            for segment in rotation.layout(n, self.block):
+                rows, part = rotation.rows_of(out, segment), factors[segment.row : segment.row + segment.rows]
+                fast.eden_decode(packed, _words(segment, key), table, count, segment.code, part, weight, rows)
+                if segment.length < rows.numel():
+                    rotation.put_rows(out, segment, rows)
+            return
         codes = self._unpack(reader, count, self._all_mixed(n, key, device), device)
-        out = torch.empty(n, device=device)
         for segment in rotation.layout(n, self.block):
             code = codes[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
             factor = factors[segment.row : segment.row + segment.rows, None]
-            if self._is_quick(segment, device):
-                words = philox.words(code.numel() // 32, Key(key.seed, key.step), rotation.SIGNS, segment.code // 32)
-                rows = fast.eden_back(code.contiguous(), words, lloyd(self.whole, device), factor.view(-1))
-                rotation.put_rows(out, segment, rows.clamp_(-LARGEST, LARGEST))
-                continue
             levels = self.levels(code, self._mixed(segment, key, device))
             rows = rotation.backward(levels, segment, key, self.turns)
             rotation.put_rows(out, segment, (rows * factor).clamp_(-LARGEST, LARGEST))
-        return out
 
     def _plain(self) -> bool:
         return type(self) is Eden and not self.biased and not self.share and self.turns == 1
 
-    def _is_quick(self, segment: Segment, device: torch.device) -> bool:
-        fits = 32 <= segment.size <= rotation.EXACT and 1 <= self.whole <= 5
-        return fits and self._plain() and device.type == "cpu" and fast.worth(segment.length)
-
-    def _quick(self, x: torch.Tensor, segment: Segment, key: Key) -> tuple[torch.Tensor, torch.Tensor] | None:
-        if not self._is_quick(segment, x.device):
-            return None
-        count = segment.rows * segment.size
-        words = philox.words(count // 32, Key(key.seed, key.step), rotation.SIGNS, segment.code // 32)
-        return fast.eden_rows(rotation.rows_of(x, segment), words, lloyd(self.whole, x.device))
+    def _is_quick(self, count: int, device: torch.device) -> bool:
+        """Whether the compiled loops take a vector of ``count``: its blocks, and what is left over as far as it can."""
+        fits = 1 <= self.whole <= 5 and 32 <= self.block <= rotation.EXACT
+        return fits and self._plain() and device.type == "cpu" and fast.worth(count)
 
     def _on_gpu(self, segment: Segment, device: torch.device) -> bool:
         return self._plain() and self.whole in (1, 4) and 4096 <= segment.size <= 8192 and gpu.available(device)
@@ -177,6 +203,12 @@ class Eden(Rotated):
             codes = codes.clone()
             codes[mixed] |= unpack(bytes_tensor(packed, torch.uint8, device), extra, 1) << self.whole
         return codes
+
+
+def _words(segment: Segment, key: Key) -> torch.Tensor:
+    """The Philox words of a segment's signs."""
+    count = -(-segment.rows * segment.size // 32)
+    return philox.words(count, Key(key.seed, key.step), rotation.SIGNS, segment.code // 32)
 
 
 def nearest(z: torch.Tensor, bits: int) -> torch.Tensor:

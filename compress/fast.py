@@ -66,9 +66,12 @@ def uniform(count: int, key: Key, stream: int, start: int) -> torch.Tensor:
     return out
 
 
-def largest_offered(x: np.ndarray, runs: np.ndarray, run: int, offered: int, k: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """(int32 places among the ``offered``, fp32 values) of the k largest magnitudes of the runs, as ``selection.largest``
-    finds them. None where the slow way is needed: a sample that misleads, or a value of ``x`` that is not finite."""
+def largest_offered(
+    x: np.ndarray, runs: np.ndarray, run: int, offered: int, k: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """(int32 places among the ``offered``, fp32 values) of the k largest magnitudes of the runs, as those that
+    ``selection.largest`` finds. None where the slow way is needed: a sample that misleads, or a value of ``x`` that is
+    not finite."""
     loops, bits = _loops("_sparse"), x.view(np.int32)
     seen = np.empty(min(len(runs), 1 << 12), np.int32)
     loops.sample(bits, runs, run, seen)
@@ -152,20 +155,28 @@ def nearest_levels(rows: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def eden_rows(
-    rows: torch.Tensor, words: torch.Tensor, levels: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """(uint8 codes, fp32 factors) of unbiased EDEN for fp32 ``[rows, 2^k]``; None where the slow way is needed."""
-    codes, factors = torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows))
-    edges = ((levels[1:] + levels[:-1]) / 2).numpy()
-    done = _loops().eden_rows(
-        rows.contiguous().numpy(), words.numpy(), levels.numpy(), edges, codes.numpy(), factors.numpy()
-    )
-    return (codes, factors) if done else None
+def eden_encode(
+    rows: torch.Tensor, words: torch.Tensor, levels: torch.Tensor, packed: torch.Tensor, count: int, first: int
+) -> torch.Tensor | None:
+    """The fp32 factors of unbiased EDEN for fp32 ``[rows, 2^k]``; the codes are packed as elements ``first`` on of
+    ``count``. None where the slow way is needed."""
+    factors = torch.empty(len(rows))
+    edges, bits = ((levels[1:] + levels[:-1]) / 2).numpy(), (len(levels) - 1).bit_length()
+    loop = _loops("_eden").encode
+    done = loop(rows.numpy(), words.numpy(), levels.numpy(), edges, bits, packed.numpy(), count, first, factors.numpy())
+    return factors if done else None
 
 
-def eden_back(codes: torch.Tensor, words: torch.Tensor, levels: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """What uint8 codes ``[rows, 2^k]`` decode to, fp32."""
-    out = torch.empty(codes.shape)
-    _loops().eden_back(codes.numpy(), words.numpy(), levels.numpy(), factors.numpy(), out.numpy())
-    return out
+def eden_pack(codes: torch.Tensor, bits: int, packed: torch.Tensor, count: int, first: int) -> None:
+    """uint8 codes, packed as elements ``first`` on of ``count``."""
+    _loops("_eden").planes(codes.numpy(), bits, packed.numpy(), count, first)
+
+
+def eden_decode(
+    packed: Any, words: torch.Tensor, levels: torch.Tensor, count: int, first: int, factors: torch.Tensor,
+    weight: float | None, out: torch.Tensor,
+) -> None:  # fmt: skip
+    """Codes of elements ``first`` on of ``count``, decoded into fp32 ``[rows, 2^k]``, or added to it with a weight."""
+    bits, data = (len(levels) - 1).bit_length(), np.frombuffer(packed, np.uint8)
+    numbers = words.numpy(), levels.numpy(), bits, count, first, factors.numpy()
+    _loops("_eden").decode(data, *numbers, np.float32(weight or 1.0), weight is not None, out.numpy())

@@ -42,6 +42,13 @@ def _kernels() -> Any:
 
 
 @lru_cache(maxsize=1)
+def _cocktail() -> Any:
+    from . import kernels_cocktail
+
+    return kernels_cocktail
+
+
+@lru_cache(maxsize=1)
 def _rotation() -> Any:
     from . import kernels_rotation
 
@@ -104,22 +111,64 @@ def sign_with_feedback(gradient: torch.Tensor, error: torch.Tensor) -> tuple[tor
     return bits, scale
 
 
-def gather_delta(x: torch.Tensor, g: torch.Tensor, runs: torch.Tensor, run: int, elements: int) -> torch.Tensor:
-    """The offered elements of x - g; runs: int64 indices of runs on the same device."""
+def offered(
+    x: torch.Tensor, g: torch.Tensor | None, runs: torch.Tensor, run: int, elements: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(the offered elements of x, or of x - g; int32 counts of the first digit of their magnitudes); runs: int64
+    indices of runs on the same device."""
     out = torch.empty(elements, device=x.device)
-    _kernels().gather_delta[_grid(elements, BLOCK)](
-        x, g, runs, out, elements, x.numel(), RUN=run, BLOCK=BLOCK, **_options()
+    counts = torch.zeros(2048, dtype=torch.int32, device=x.device)
+    _cocktail().gather_delta[_grid(elements, BLOCK)](
+        x, x if g is None else g, runs, out, counts, elements, DELTA=g is not None, RUN=run, BLOCK=BLOCK, **_options()
     )
-    return out
+    return out, counts
+
+
+def largest(values: torch.Tensor, counts: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(int32 indices, values) of the k largest magnitudes, as ``selection.largest``; counts: as ``offered`` makes them.
+    Nothing waits for the device."""
+    kernels, n, device = _cocktail(), values.numel(), values.device
+    prefix = torch.zeros(1, dtype=torch.int32, device=device)
+    missing = torch.full((1,), k, dtype=torch.int32, device=device)
+    for shift in (20, 10, 0):
+        if shift < 20:
+            counts = torch.zeros_like(counts)
+            kernels.count_digit[_grid(n, BLOCK)](values, prefix, counts, n, SHIFT=shift, BLOCK=BLOCK, **_options())
+        digits = counts[:2047].flip(0)
+        reached = digits.cumsum(0, dtype=torch.int32)
+        place = (reached < missing).sum(dtype=torch.int32).view(1)
+        missing = missing - (reached[place] - digits[place])
+        prefix = (prefix << (11 if shift == 20 else 10)) + (2046 - place)
+    above, equal = torch.empty((2, *_grid(n, BLOCK)), dtype=torch.int32, device=device)
+    kernels.count_kept[_grid(n, BLOCK)](values, prefix, above, equal, n, BLOCK=BLOCK, **_options())
+    above, equal = (part.cumsum(0, dtype=torch.int32) - part for part in (above, equal))
+    index = torch.empty(k, dtype=torch.int32, device=device)
+    kept = torch.empty(k, device=device)
+    kernels.compact[_grid(n, BLOCK)](values, prefix, missing, above, equal, index, kept, n, BLOCK=BLOCK, **_options())
+    return index, kept
+
+
+def quantize_kept(
+    kept: torch.Tensor, index: torch.Tensor, runs: torch.Tensor, run: int, bucket: int, local: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(int16 steps, packed 4-bit codes) of the kept values; what they decode to is taken from ``local``."""
+    count = kept.numel()
+    codes = torch.empty(-(-count // 2), dtype=torch.uint8, device=kept.device)
+    steps = torch.empty(-(-count // bucket), dtype=torch.int16, device=kept.device)
+    _cocktail().quantize_kept[_grid(count, BLOCK)](
+        kept, index, runs, kept if local is None else local, codes, steps, count,
+        UPDATE=local is not None, RUN=run, BUCKET=bucket, BLOCK=BLOCK, **_options(),
+    )  # fmt: skip
+    return steps, codes
 
 
 def sparse_add(
     out: torch.Tensor, runs: torch.Tensor, run: int, index: torch.Tensor, codes: torch.Tensor, steps: torch.Tensor,
     bucket: int, weight: float,
 ) -> None:  # fmt: skip
-    """Cocktail's 4-bit linear values, decoded and added; index: int64 places among the offered."""
+    """Cocktail's 4-bit linear values, decoded and added; index: int32 or int64 places among the offered."""
     kept = index.numel()
-    _kernels().sparse_add[_grid(kept, BLOCK)](
+    _cocktail().sparse_add[_grid(kept, BLOCK)](
         out, runs, index, codes, steps, kept, weight, RUN=run, BUCKET=bucket, BLOCK=BLOCK, **_options()
     )
 

@@ -98,7 +98,7 @@ def store_group(
     x, first, count, codes, steps, seed, step,
     GROUP: tl.constexpr, BITS: tl.constexpr, STOCHASTIC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Quantise ``[BLOCK]`` values in groups and store their codes and steps."""
+    """Quantise ``[BLOCK]`` values in groups and store their codes and steps; returns what they decode to."""
     groups: tl.constexpr = BLOCK // GROUP
     top: tl.constexpr = (1 << (BITS - 1)) - 1
     rows = tl.reshape(x, [groups, GROUP])
@@ -118,6 +118,7 @@ def store_group(
     else:
         place = first + tl.arange(0, BLOCK)
         tl.store(codes + place, level.to(tl.uint8), mask=place < count)
+    return tl.reshape((level - (top + 1)).to(tl.float32), [groups, GROUP]) * unit
 
 
 @jit
@@ -188,32 +189,3 @@ def sign_encode(total, error, bits, scale, count, BLOCK: tl.constexpr):
     byte = tl.sum(tl.reshape(up.to(tl.int32), [BLOCK // 8, 8]) * weights[None, :], 1)
     to = first // 8 + tl.arange(0, BLOCK // 8)
     tl.store(bits + to, byte.to(tl.uint8), mask=to * 8 < count)
-
-
-@jit
-def gather_delta(x, g, runs, out, elements, count, RUN: tl.constexpr, BLOCK: tl.constexpr):
-    """Cocktail: the offered elements of x - g, in order; only their cache lines are read."""
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < elements
-    run = tl.load(runs + place // RUN, mask=inside, other=0)
-    at = run * RUN + place % RUN
-    value = tl.load(x + at, mask=inside & (at < count), other=0.0) - tl.load(
-        g + at, mask=inside & (at < count), other=0.0
-    )
-    tl.store(out + place, value, mask=inside)
-
-
-@jit
-def sparse_add(
-    out, runs, index, codes, steps, kept, weight, RUN: tl.constexpr, BUCKET: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """Cocktail: out[position] += (level * unit) * weight, 4-bit linear values; positions don't repeat."""
-    first = tl.program_id(0).to(tl.int64) * BLOCK
-    place = first + tl.arange(0, BLOCK)
-    inside = place < kept
-    level = load_levels(codes, first, kept, 4, BLOCK)
-    unit = step_value(tl.load(steps + place // BUCKET, mask=inside, other=0).to(tl.int32))
-    offered = tl.load(index + place, mask=inside, other=0).to(tl.int64)
-    at = tl.load(runs + offered // RUN, mask=inside, other=0) * RUN + offered % RUN
-    value = tl.load(out + at, mask=inside, other=0.0) + (level * unit) * weight
-    tl.store(out + at, value, mask=inside)

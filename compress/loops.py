@@ -7,6 +7,9 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 _numba: Any = numba
 
@@ -40,6 +43,27 @@ def eighths(part: Any) -> None:
         part[3, i], part[7, i] = d + k, d - k
 
 
+@intrinsic  # type: ignore[untyped-decorator,unused-ignore]
+def sixteen(_: Any, row: Any, start: Any) -> Any:
+    """Four stages at once of fp32 row[start : start + 16], in place, in registers: stage by stage every value plus its
+    partner, or the partner minus it, which is a + (-b) and so the same sum as a - b."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        vector, number = ir.VectorType(ir.FloatType(), 16), ir.IntType(32)
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), vector.as_pointer())
+        value = builder.load(place, align=4)
+        for half in (1, 2, 4, 8):
+            other = ir.Constant(ir.VectorType(number, 16), [i ^ half for i in range(16)])
+            partner = builder.shuffle_vector(value, ir.Constant(vector, ir.Undefined), other)
+            upper = ir.Constant(ir.VectorType(ir.IntType(1), 16), [bool(i & half) for i in range(16)])
+            value = builder.fadd(partner, builder.select(upper, builder.fneg(value), value))
+        builder.store(value, place, align=4)
+        return context.get_dummy_value()
+
+    return types.void(row, types.int64), generate
+
+
 @jit
 def hadamard(rows: Any) -> None:
     """In place, each row of fp32 ``[rows, 2^k]``; stages of stride 1, 2, 4, ..."""
@@ -47,21 +71,10 @@ def hadamard(rows: Any) -> None:
     for r in range(count):
         row = rows[r]
         half = 1
-        if size >= 8:
-            eights = row.reshape(size // 8, 8)
-            for g in range(size // 8):
-                part = eights[g]
-                a, b, c, d = part[0] + part[1], part[0] - part[1], part[2] + part[3], part[2] - part[3]
-                e, f, h, k = part[4] + part[5], part[4] - part[5], part[6] + part[7], part[6] - part[7]
-                a, c = a + c, a - c
-                b, d = b + d, b - d
-                e, h = e + h, e - h
-                f, k = f + k, f - k
-                part[0], part[4] = a + e, a - e
-                part[1], part[5] = b + f, b - f
-                part[2], part[6] = c + h, c - h
-                part[3], part[7] = d + k, d - k
-            half = 8
+        if size >= 16:
+            for start in range(0, size, 16):
+                sixteen(row, start)
+            half = 16
         while half * 8 <= size:
             blocks = row.reshape(size // (8 * half), 8, half)
             for g in range(len(blocks)):
@@ -85,8 +98,8 @@ def largest_bits(bits: Any, largest: Any) -> Any:
 
 @jit
 def pack(codes: Any, width: int, out: Any) -> None:
-    """uint8 codes of 1, 2, 4 or 8 bits, packed as one plane of ``packing``. codes has whole bytes' worth of them, 0 where
-    there are none; of 1 bit, its length is a multiple of 8."""
+    """uint8 codes of 1, 2, 4 or 8 bits, packed as one plane of ``packing``. codes has whole bytes' worth of them, 0
+    where there are none."""
     if width == 8:
         out[:] = codes[: len(out)]
     elif width == 4:
@@ -97,9 +110,11 @@ def pack(codes: Any, width: int, out: Any) -> None:
             low = codes[4 * i] | np.uint8(codes[4 * i + 1] << 2)
             out[i] = low | np.uint8(codes[4 * i + 2] << 4) | np.uint8(codes[4 * i + 3] << 6)
     else:
-        words = codes.view(np.uint64)
-        for i in range(len(out)):  # the product moves bit 0 of byte j to bit 56 + j
-            out[i] = np.uint8((words[i] * np.uint64(0x0102040810204080)) >> np.uint64(56))
+        for i in range(len(out)):
+            byte = codes[8 * i]
+            for j in range(1, 8):
+                byte |= np.uint8(codes[8 * i + j] << j)
+            out[i] = byte
 
 
 @jit
@@ -134,69 +149,3 @@ def nearest_levels(rows: Any, edges: Any, out: Any) -> None:
             edge = edges[e]
             for i in range(len(row)):
                 to[i] += row[i] > edge
-
-
-@jit
-def eden_rows(rows: Any, words: Any, levels: Any, edges: Any, codes: Any, factors: Any) -> bool:
-    """EDEN, unbiased, whole bits: uint8 codes and the factor of each row of ``[rows, 2^k]``, as ``Eden.write`` computes
-    them; words: the Philox words of the signs. False if a row's largest value is denormal or beyond 2^125."""
-    count, size = rows.shape
-    turned, bits = np.empty(size, np.float32), np.empty(1, np.int32)
-    for r in range(count):
-        row = rows[r]
-        field = largest_bits(row.view(np.int32), np.int32(0)) >> 23
-        if field == 0 and not row.any():
-            factors[r] = 0.0
-            codes[r] = len(levels) // 2 - 1
-            continue
-        if field < 2 or field > 250:
-            return False
-        bits[0] = (253 - field) << 23
-        scale = bits.view(np.float32)[0]
-        energy = np.int64(0)
-        for i in range(size):
-            value = row[i] * scale
-            fixed = np.int64(np.int32(value * np.float32(8388608.0)))
-            energy += fixed * fixed
-            turned[i] = value
-        for i in range(0, size, 32):
-            word = words[(r * size + i) >> 5]
-            for j in range(32):
-                turned[i + j] *= np.float32(1.0) - np.float32(2.0) * np.float32((word >> j) & 1)
-        hadamard(turned.reshape(1, size))
-        total = np.float64(energy) * 2.0**-46
-        spread = np.float32(np.sqrt(total))
-        to = codes[r]
-        for i in range(size):
-            to[i] = 0
-        z = turned / spread
-        for e in range(len(edges)):
-            edge = edges[e]
-            for i in range(size):
-                to[i] += z[i] > edge
-        product = np.int64(0)
-        for i in range(size):
-            fixed = np.int64(np.int32(turned[i] * np.float32(131072.0)))
-            product += np.int64(np.int32(levels[to[i]] * np.float32(1048576.0))) * fixed
-        below = np.float64(product) * 2.0**-37
-        factor = np.float32(total / below) if product > 0 and energy > 0 else np.float32(0.0)
-        bits[0] = (field + 1) << 23
-        factors[r] = factor * bits.view(np.float32)[0]
-    return True
-
-
-@jit
-def eden_back(codes: Any, words: Any, levels: Any, factors: Any, out: Any) -> None:
-    """The decoded fp32 ``[rows, 2^k]`` of EDEN's codes, not yet clamped."""
-    count, size = codes.shape
-    for r in range(count):
-        row = out[r]
-        for i in range(size):
-            row[i] = levels[codes[r, i]]
-        hadamard(row.reshape(1, size))
-        factor = factors[r]
-        for i in range(0, size, 32):
-            word = words[(r * size + i) >> 5]
-            for j in range(32):
-                row[i + j] *= np.float32(1.0) - np.float32(2.0) * np.float32((word >> j) & 1)
-                row[i + j] *= factor

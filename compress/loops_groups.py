@@ -11,27 +11,15 @@ from .loops_random import uniform
 
 
 @jit
-def step_bits(largest: Any, top: int, full: bool, up: bool) -> Any:
-    """The int32 bits of the step largest / top, as it is decoded (see ``scales``)."""
-    one = np.empty(1, np.int32)
-    one[0] = largest
-    one.view(np.float32)[0] = one.view(np.float32)[0] / np.float32(top)
-    if full:
-        return one[0]
-    code = (np.int64(one[0]) + (0x7FFF if up else 0x4000)) >> 15
-    return np.int32(min(code, 0xFEFF) << 15)
-
-
-@jit
 def quantize(
     x: Any, group: int, bits: int, full: bool, stochastic: bool, seed: Any, step: Any, steps: Any, packed: Any
 ) -> bool:
     """Groups of flat fp32 ``x``: steps as int32 bits, levels plus 2^(bits - 1) packed (bits of 2, 4 or 8) into zeroed
     uint8; one pass. False if a value is not finite."""
     magic = np.float32(12582912.0)  # adding and taking it away rounds to nearest even
-    top = (1 << (bits - 1)) - 1
-    most, offset, each = np.float32(top), np.float32(1 << (bits - 1)), 8 // bits
-    one = np.empty(1, np.int32)
+    most, offset, each = np.float32((1 << (bits - 1)) - 1), np.float32(1 << (bits - 1)), 8 // bits
+    bits_of, add = np.empty(1, np.int32), 0x7FFF if stochastic else 0x4000
+    value = bits_of.view(np.float32)
     chunk = max(1, 1024 // group) * group * 4  # whole groups and whole bytes
     u = np.empty(chunk if stochastic else 0, np.float32)
     codes = np.empty(chunk + 8, np.uint8)
@@ -45,9 +33,13 @@ def quantize(
             largest = largest_bits(row.view(np.int32), np.int32(0))
             if largest >= 0x7F800000:
                 return False
-            one[0] = step_bits(largest, top, full, stochastic)
-            steps[(start + first) // group] = one[0]
-            unit = one.view(np.float32)[0]
+            bits_of[0] = largest
+            value[0] /= most
+            if not full:  # the step as it is decoded: see ``scales``
+                code = (np.int64(bits_of[0]) + add) >> 15
+                bits_of[0] = np.minimum(code, 0xFEFF) << 15
+            steps[(start + first) // group] = bits_of[0]
+            unit = value[0]
             if unit == np.float32(0.0):
                 for i in range(len(row)):
                     to[i] = np.uint8(1 << (bits - 1))

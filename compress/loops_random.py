@@ -22,9 +22,10 @@ def tile(number: int, seed: Any, step: Any, stream: Any, out: Any) -> None:
         c2, c3 = np.uint64(step), np.uint64(stream)
         k0, k1 = np.uint64(seed) & mask, np.uint64(seed) >> shift
         for _ in range(10):
-            p0, p1 = c0 * m0, c2 * m1
+            # Only the low halves of c0 .. c3 count; the high ones hold what is left of the products.
+            p0, p1 = (c0 & mask) * m0, (c2 & mask) * m1
             c0, c2 = (p1 >> shift) ^ c1 ^ k0, (p0 >> shift) ^ c3 ^ k1
-            c1, c3 = p1 & mask, p0 & mask
+            c1, c3 = p1, p0
             k0, k1 = (k0 + w0) & mask, (k1 + w1) & mask
         a[lane], b[lane], c[lane], d[lane] = np.uint32(c0), np.uint32(c1), np.uint32(c2), np.uint32(c3)
 

@@ -82,12 +82,11 @@ def count_from(values: Any, least: Any) -> int:
 
 
 @jit
-def threshold(values: Any, low: int, k: int) -> int:
-    """The k-th largest of |values|, all of which are at least ``low``: by counting, where the share of the values in the
-    bracket says, and at its middle every third time."""
-    high, above, total, turn = 0x7F800000, 0, len(values), 0
-    largest = np.int32(0)
-    high = np.int64(largest_bits(values, largest)) + 1
+def threshold(values: Any, low: Any, k: int) -> Any:
+    """A number that k of |values| reach, or the k-th largest of them where ties make it more; all are at least ``low``.
+    By counting, where the share of the values in the bracket says, and at its middle every third time."""
+    above, total, turn, middle = 0, len(values), 0, low
+    high = np.int64(largest_bits(values, np.int32(0))) + 1
     while high - low > 1:
         # at least k are >= low, fewer than k are >= high
         turn += 1
@@ -95,7 +94,9 @@ def threshold(values: Any, low: int, k: int) -> int:
         step = np.int64((high - low) * share) if turn % 3 else (high - low) // 2
         middle = low + min(max(step, 1), high - low - 1)
         count = count_from(values, np.int32(middle))
-        if count >= k:
+        if count == k:
+            return middle
+        if count > k:
             low, total = middle, count
         else:
             high, above = middle, count
@@ -114,7 +115,7 @@ def keep(places: Any, values: Any, least: Any) -> int:
 
 
 @jit
-def gap_sum(positions: Any, low: int) -> int:
+def gap_sum(positions: Any, low: int) -> Any:
     """The sum of gap >> low over the gaps before rising ``positions``."""
     total = np.int64(0)
     if len(positions):
@@ -154,8 +155,8 @@ def rice(positions: Any, low: int, unary: Any, rest: Any) -> None:
 
 @jit
 def rice_back(unary: Any, rest: Any, low: int, positions: Any) -> Any:
-    """Decodes into ``positions``: (how many ones ``unary`` has, the place of the last, the last position). Stops, with a
-    count of one more, where there are more than there is room for."""
+    """Decodes into ``positions``: (how many ones ``unary`` has, the place of the last, the last position). Stops, with
+    a count of one more, where there are more than there is room for."""
     count, before, mask, at = 0, np.int64(-1), (1 << low) - 1, np.int64(-1)
     for w in range(len(unary)):
         word = unary[w]
@@ -176,9 +177,7 @@ def rice_back(unary: Any, rest: Any, low: int, positions: Any) -> Any:
 
 
 @jit
-def add_sparse(
-    out: Any, places: Any, runs: Any, run: int, levels: Any, units: Any, bucket: int, weight: Any
-) -> None:
+def add_sparse(out: Any, places: Any, runs: Any, run: int, levels: Any, units: Any, bucket: int, weight: Any) -> None:
     """out[position] += (level * unit) * weight for 4-bit levels in buckets; places among the offered runs."""
     shift = 0
     while 1 << shift < run:

@@ -128,8 +128,10 @@ def backward(rows: torch.Tensor, segment: Segment, key: Key, rounds: int = 1, st
 
 
 def rows_of(x: torch.Tensor, segment: Segment) -> torch.Tensor:
-    """A segment's elements as ``[rows, size]``, padded with zeros."""
+    """A segment's elements as ``[rows, size]``, padded with zeros: a view of ``x`` where nothing is."""
     part = x[segment.start : segment.start + segment.length]
+    if segment.length == segment.rows * segment.size:
+        return part.view(segment.rows, segment.size)
     return torch.nn.functional.pad(part, (0, segment.rows * segment.size - segment.length)).view(
         segment.rows, segment.size
     )

@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from farflung.compress import fast, gpu, make, rotation, runs, scales
+from farflung.compress import fast, gpu, make, rotation, runs, scales, selection
 from farflung.compress.cocktail import BUCKET
 from farflung.compress.eden import Eden
 from farflung.compress.groups import Group
@@ -63,24 +63,38 @@ def sign(device: str) -> None:
 
 
 def cocktail(device: str) -> None:
-    n = 40_000
-    x, g = torch.randn(n), torch.randn(n)
-    offer = runs.offer(n, 0.1, 64, KEY)
-    where = torch.from_numpy(offer.runs).to(device)
-    got = gpu.gather_delta(x.to(device), g.to(device), where, offer.run, offer.elements)
-    equal("delta", got, torch.from_numpy(offer.gather((x - g).numpy())))
-    index = torch.randperm(offer.elements)[:801].sort().values
-    values = got.cpu()[index]
-    codec = make("int4:rounding=nearest")
-    assert isinstance(codec, Group)
-    steps, codes = codec.quantize(values, KEY)
-    out = torch.linspace(-1, 1, n).to(device)
-    gpu.sparse_add(out, where, offer.run, index.to(device), pack(codes, 4).to(device), steps.to(device), BUCKET, 0.3)
-    expected = torch.linspace(-1, 1, n)
-    decoded = (codes.float() - 8.0) * scales.to_scales(steps).repeat_interleave(BUCKET)[: len(codes)]
-    at = torch.from_numpy(offer.positions(index.numpy()))
-    expected[at] = expected[at] + decoded * torch.tensor(0.3)
-    equal("sparse add", out, expected)
+    n = 40_003  # the last run is a short one, and offered
+    g = torch.randn(n)
+    for x in (torch.randn(n), g + torch.randn(n).round(), g.clone(), g + 1e-42):
+        offer = runs.offer(n, 0.5, 64, Key(KEY.seed, 1))
+        where = torch.from_numpy(offer.runs).to(device)
+        values, counts = gpu.offered(x.to(device), g.to(device), where, offer.run, offer.elements)
+        delta = offer.gather((x - g).numpy())
+        equal("delta", values, torch.from_numpy(delta))
+        equal("x alone", gpu.offered(x.to(device), None, where, offer.run, offer.elements)[0], offer.select(x))
+        for k in (1, offer.elements // 5, offer.elements):
+            index, kept = gpu.largest(values, counts, k)
+            chosen = torch.from_numpy(selection.largest(delta, k))
+            equal("chosen", index.long(), chosen)
+            equal("kept", kept, torch.from_numpy(delta)[chosen])
+            codec = make("int4:rounding=nearest")
+            assert isinstance(codec, Group)
+            steps, codes = codec.quantize(kept.cpu(), KEY)
+            local = x.clone().to(device)
+            for target in (None, local):
+                got = gpu.quantize_kept(kept, index, where, offer.run, BUCKET, target)
+                equal("steps", got[0], steps)
+                equal("codes", got[1], pack(codes, 4))
+            decoded = (codes.float() - 8.0) * scales.to_scales(steps).repeat_interleave(BUCKET)[: len(codes)]
+            at = torch.from_numpy(offer.positions(chosen.numpy()))
+            left = x.clone()
+            left[at] = left[at] - decoded
+            equal("what is left", local, left)
+            out = torch.linspace(-1, 1, n).to(device)
+            gpu.sparse_add(out, where, offer.run, index, got[1], got[0], BUCKET, 0.3)
+            expected = torch.linspace(-1, 1, n)
+            expected[at] = expected[at] + decoded * torch.tensor(0.3)
+            equal("sparse add", out, expected)
 
 
 def eden(device: str) -> None:

@@ -4,29 +4,17 @@ import pytest
 import torch
 
 from farflung import compress
-from farflung.compress import fast, masks
+from farflung.compress import fast, masks, philox
+from farflung.compress.philox import Key
 from farflung.compress.rotation import hadamard
 from farflung.compress.wire import Reader
 
 pytest.importorskip("numba")
 
-SPECS = [
-    "cocktail",
-    "cocktail:random=1.0,top=0.01",
-    "cocktail:mask=bitmap",
-    "cocktail:top=0.05,random=0.5",
-    "eden",
-    "drive",
-]
-SPECS += [
-    "int4:rounding=nearest",
-    "int4:rounding=nearest,group=32",
-    "int4",
-    "tile",
-    "thc",
-    "topk:ratio=0.2",
-    "eden:bits=3",
-]
+SPECS = """cocktail cocktail:random=1.0,top=0.01 cocktail:mask=bitmap cocktail:top=0.05,random=0.5,run=128
+cocktail:random=0.9,top=0.9 eden drive eden:bits=3 eden:bits=5,block=256 int4:rounding=nearest
+int4:rounding=nearest,group=32 int4 int4:group=100,scale=32 int2 int2:rounding=nearest,group=9 int8
+int8:rounding=nearest tile thc topk:ratio=0.2 qsgd""".split()  # noqa: SIM905
 
 
 def results(spec: str) -> list[torch.Tensor | bytes]:
@@ -34,7 +22,7 @@ def results(spec: str) -> list[torch.Tensor | bytes]:
     for size in (1, 127, 1000, 4099, 300_001):
         torch.manual_seed(size)
         x = torch.randn(size) * torch.exp(2 * torch.randn(size))
-        for vector in (x, torch.ones(size), torch.zeros(size), x.round()):
+        for vector in (x, torch.ones(size), torch.zeros(size), x.round(), x * 2.0**-130, x.double() * 2.0**110):
             blob = compress.make(spec).encode(vector, seed=4, step=7)
             total = torch.linspace(-1, 1, size)
             compress.add(blob, total, 0.3)
@@ -58,12 +46,40 @@ def test_hadamard(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(result, hadamard(x[:, :size].contiguous()))
 
 
-def test_not_finite_is_found_anywhere() -> None:
-    for at in (0, 299_999, 123_456):
+@pytest.mark.parametrize("spec", ["cocktail:random=0.5", "int4", "int8:rounding=nearest", "eden"])
+def test_not_finite_is_found_anywhere(spec: str) -> None:
+    for at, value in ((0, float("nan")), (299_999, float("inf")), (123_456, float("-inf"))):
         x = torch.randn(300_000)
-        x[at] = float("nan")
+        x[at] = value
         with pytest.raises(compress.CodecError, match="1 of 300000 values are not finite"):
-            compress.make("cocktail").encode(x)
+            compress.make(spec).encode(x)
+
+
+def test_philox_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    key, starts = Key(0xFEDCBA9876543210, 0xFFFFFFFF), (0, 5, 511, (1 << 34) + 77)
+    quick = [(philox.words(200_000, key, 9, start), philox.uniform(200_000, key, 9, start)) for start in starts]
+    monkeypatch.setattr(fast, "available", lambda: False)
+    for start, (words, uniform) in zip(starts, quick, strict=True):
+        assert torch.equal(words, philox.words(200_000, key, 9, start))
+        assert torch.equal(uniform, philox.uniform(200_000, key, 9, start))
+
+
+def test_a_change_of_a_mask_is_refused_as_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    count, size = 200_000, 1_000_000
+    blob = bytearray(masks.encode(torch.randperm(size)[:count].sort().values.numpy(), size, "rice"))
+    for place in (1, 5, 1000, len(blob) // 2, len(blob) - 1):
+        outcomes = []
+        for there in (True, False):
+            with monkeypatch.context() as patch:
+                if not there:
+                    patch.setattr(fast, "available", lambda: False)
+                changed = blob.copy()
+                changed[place] ^= 0x10
+                try:
+                    outcomes.append(masks.decode(Reader(changed), count, size).tolist())
+                except compress.CodecError:
+                    outcomes.append(None)
+        assert outcomes[0] == outcomes[1]
 
 
 def test_masks(monkeypatch: pytest.MonkeyPatch) -> None:

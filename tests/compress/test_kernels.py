@@ -34,6 +34,8 @@ def test_the_kernels_give_the_bytes_of_the_cpu_on_a_gpu() -> None:
 
 P, B, W, N = "*fp32", "*u8", "*i16", "i64"
 GROUP = {"GROUP": 128, "BITS": 4, "STOCHASTIC": True, "BLOCK": 2048}
+I = "*i32"  # noqa: E741
+SPARSE = {"RUN": 64, "BUCKET": 128, "BLOCK": 2048}
 BLOCK = {"BLOCK": 4096, "STAGES": 12}
 SIGNATURES = {
     "kernels.group_encode": ([P, B, W, N, N, "i32"], GROUP),
@@ -41,8 +43,12 @@ SIGNATURES = {
     "kernels.group_hop": ([B, W, P, B, W, N, N, "i32"], {**GROUP, "STOCHASTIC": False, "BITS": 8}),
     "kernels.sign_accumulate": ([P, P, P, P, N], {"BLOCK": 2048}),
     "kernels.sign_encode": ([P, P, B, P, N], {"BLOCK": 2048}),
-    "kernels.gather_delta": ([P, P, "*i64", P, N, N], {"RUN": 64, "BLOCK": 2048}),
-    "kernels.sparse_add": ([P, "*i64", "*i64", B, W, N, "fp32"], {"RUN": 64, "BUCKET": 128, "BLOCK": 2048}),
+    "kernels_cocktail.gather_delta": ([P, P, "*i64", P, I, N], {"DELTA": True, "RUN": 64, "BLOCK": 2048}),
+    "kernels_cocktail.count_digit": ([P, I, I, N], {"SHIFT": 10, "BLOCK": 2048}),
+    "kernels_cocktail.count_kept": ([P, I, I, I, N], {"BLOCK": 2048}),
+    "kernels_cocktail.compact": ([P, I, I, I, I, I, P, N], {"BLOCK": 2048}),
+    "kernels_cocktail.quantize_kept": ([P, I, "*i64", P, B, W, N], {"UPDATE": True, **SPARSE}),
+    "kernels_cocktail.sparse_add": ([P, "*i64", I, B, W, N, "fp32"], SPARSE),
     "kernels_rotation.rotate": ([P, P, N, "i32"], {**BLOCK, "INVERSE": False}),
     "kernels_rotation.hadamard_rows": ([P, P, N], {"ROWS": 128, "STAGES": 7, "COLUMNS": 32}),
     "kernels_rotation.eden_encode": ([P, B, P, P, P, N, "i32"], {**BLOCK, "BITS": 4}),
@@ -74,7 +80,7 @@ def compile_kernel(name: str) -> None:
 
 
 # Small ones in the quick suite; the rotations unroll a dozen stages, which takes a minute to compile.
-QUICK = ["kernels.group_decode", "kernels.sparse_add"]
+QUICK = ["kernels.group_decode", "kernels_cocktail.sparse_add"]
 ALL = [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in SIGNATURES]
 
 

@@ -1,0 +1,114 @@
+"""Triton kernels of ``cocktail``: the offered difference, the exact k-th largest of it, what is kept, few bits each.
+
+The threshold is found digit by digit of the magnitudes' bits (11, 10 and 10 of them): a histogram of those that agree
+with the digits so far, from which the host picks the next one, on the device. Everything is an integer, so the result
+is that of ``selection.largest``: exactly k, ties to the lowest index.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import triton.language as tl
+
+from .kernels import jit, load_levels, step_value, store_group
+
+BINS = tl.constexpr(2048)
+NONE = tl.constexpr(2047)  # where values are counted that do not count; no finite value has these 11 bits
+
+
+@jit
+def magnitude(value):
+    """int32 that order like |value|."""
+    return value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@jit
+def positions(runs, place, inside, RUN: tl.constexpr):
+    """Indices in the vector (int64) of places among the offered."""
+    return tl.load(runs + place // RUN, mask=inside, other=0) * RUN + place % RUN
+
+
+@jit
+def gather_delta(x, g, runs, out, counts, elements, DELTA: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr):
+    """The offered elements of x - g (of x without DELTA), in order, and the histogram of their first digit; only the
+    offered cache lines are read."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < elements
+    at = positions(runs, place, inside, RUN)
+    value = tl.load(x + at, mask=inside, other=0.0)
+    if DELTA:
+        value = value - tl.load(g + at, mask=inside, other=0.0)
+    tl.store(out + place, value, mask=inside)
+    digit = tl.where(inside, magnitude(value) >> 20, NONE)
+    tl.atomic_add(counts + tl.arange(0, BINS), tl.histogram(digit, BINS), sem="relaxed")
+
+
+@jit
+def count_digit(values, prefix, counts, elements, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
+    """Adds to ``counts`` the histogram of ten bits, from bit SHIFT, of magnitudes whose bits above are ``prefix``."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    order = magnitude(tl.load(values + place, mask=place < elements, other=0.0))
+    agrees = (place < elements) & (order >> (SHIFT + 10) == tl.load(prefix))
+    digit = tl.where(agrees, (order >> SHIFT) & 1023, NONE)
+    tl.atomic_add(counts + tl.arange(0, BINS), tl.histogram(digit, BINS), sem="relaxed")
+
+
+@jit
+def count_kept(values, least, above, equal, elements, BLOCK: tl.constexpr):
+    """How many magnitudes of each program's elements are above ``least``, and how many are equal to it."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < elements
+    order = magnitude(tl.load(values + place, mask=inside, other=0.0))
+    limit = tl.load(least)
+    tl.store(above + tl.program_id(0), tl.sum((inside & (order > limit)).to(tl.int32), 0))
+    tl.store(equal + tl.program_id(0), tl.sum((inside & (order == limit)).to(tl.int32), 0))
+
+
+@jit
+def compact(values, least, ties, above, equal, index, kept, elements, BLOCK: tl.constexpr):
+    """Places (int32) and values of what is above ``least``, and of the first ``ties`` that are equal to it; above,
+    equal: how many of each come before each program."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < elements
+    value = tl.load(values + place, mask=inside, other=0.0)
+    order, limit, most = magnitude(value), tl.load(least), tl.load(ties)
+    tie = (inside & (order == limit)).to(tl.int32)
+    before = tl.load(equal + tl.program_id(0))
+    chosen = (tie == 1) & (before + tl.cumsum(tie, 0) <= most)
+    chosen = chosen | (inside & (order > limit))
+    start = tl.load(above + tl.program_id(0)) + tl.minimum(before, most)
+    to = start + tl.cumsum(chosen.to(tl.int32), 0) - 1
+    tl.store(index + to, place.to(tl.int32), mask=chosen)
+    tl.store(kept + to, value, mask=chosen)
+
+
+@jit
+def quantize_kept(
+    kept, index, runs, local, codes, steps, count,
+    UPDATE: tl.constexpr, RUN: tl.constexpr, BUCKET: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """4-bit linear values in buckets; with UPDATE, local[position] -= decoded: what was sent leaves the local weights,
+    and what was lost in rounding stays in them."""
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    place = first + tl.arange(0, BLOCK)
+    inside = place < count
+    value = tl.load(kept + place, mask=inside, other=0.0)
+    decoded = tl.reshape(store_group(value, first, count, codes, steps, 0, 0, BUCKET, 4, False, BLOCK), [BLOCK])
+    if UPDATE:
+        at = positions(runs, tl.load(index + place, mask=inside, other=0).to(tl.int64), inside, RUN)
+        tl.store(local + at, tl.load(local + at, mask=inside, other=0.0) - decoded, mask=inside)
+
+
+@jit
+def sparse_add(
+    out, runs, index, codes, steps, kept, weight, RUN: tl.constexpr, BUCKET: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """out[position] += (level * unit) * weight, 4-bit linear values; positions don't repeat."""
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    place = first + tl.arange(0, BLOCK)
+    inside = place < kept
+    level = load_levels(codes, first, kept, 4, BLOCK)
+    unit = step_value(tl.load(steps + place // BUCKET, mask=inside, other=0).to(tl.int32))
+    at = positions(runs, tl.load(index + place, mask=inside, other=0).to(tl.int64), inside, RUN)
+    value = tl.load(out + at, mask=inside, other=0.0) + (level * unit) * weight
+    tl.store(out + at, value, mask=inside)

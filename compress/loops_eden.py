@@ -1,0 +1,157 @@
+"""EDEN's rows as compiled loops: turned, quantised and packed while they are in the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .loops import hadamard, jit, largest_bits, pack, unpack
+
+
+@jit
+def turn_signs(row: Any, words: Any, first: int) -> None:
+    """Flips the sign of element i of int32 ``row`` where bit i % 32 of word (first + i) // 32 is set."""
+    for i in range(0, len(row), 32):
+        word, part = np.int32(words[(first + i) >> 5]), row[i : i + 32]
+        for j in range(len(part)):
+            part[j] ^= np.int32((word << (31 - j)) & np.int32(-0x80000000))
+
+
+@jit
+def nearest(z: Any, edges: Any, scaled: Any, codes: Any, levels: Any) -> None:
+    """uint8 codes: how many of the rising ``edges`` are below each of fp32 ``z``; levels: ``scaled`` of the codes."""
+    codes[:] = 0
+    levels[:] = scaled[0]
+    for e in range(len(edges)):
+        edge, level = edges[e], scaled[e + 1]
+        for i in range(len(z)):
+            over = z[i] > edge
+            codes[i] += over
+            levels[i] = level if over else levels[i]
+
+
+@jit
+def nearest16(z: Any, edges: Any, scaled: Any, codes: Any, levels: Any) -> None:
+    """As ``nearest`` for the int32 bits of z and 16 levels, symmetric about 0: all edges in one pass over 7 of them."""
+    e0, e1, e2, e3, e4, e5, e6 = edges[8], edges[9], edges[10], edges[11], edges[12], edges[13], edges[14]
+    s0, s1, s2, s3 = scaled[8], scaled[9], scaled[10], scaled[11]
+    s4, s5, s6, s7 = scaled[12], scaled[13], scaled[14], scaled[15]
+    for i in range(len(z)):
+        # |z|, or for z > 0 the next smaller number: "at least the edge" is then "above the edge"
+        up = z[i] > 0
+        size = np.int32((z[i] & 0x7FFFFFFF) - up)
+        level, above = s0, np.int32(0)
+        level, above = (s1, np.int32(1)) if size >= e0 else (level, above)
+        level, above = (s2, np.int32(2)) if size >= e1 else (level, above)
+        level, above = (s3, np.int32(3)) if size >= e2 else (level, above)
+        level, above = (s4, np.int32(4)) if size >= e3 else (level, above)
+        level, above = (s5, np.int32(5)) if size >= e4 else (level, above)
+        level, above = (s6, np.int32(6)) if size >= e5 else (level, above)
+        level, above = (s7, np.int32(7)) if size >= e6 else (level, above)
+        codes[i] = np.uint8(8 + above if up else 7 - above)
+        levels[i] = level if up else -level
+
+
+@jit
+def planes(codes: Any, bits: int, packed: Any, count: int, first: int) -> None:
+    """The codes of elements ``first`` on, packed into the planes of a vector of ``count``."""
+    base, shift = 0, 0
+    part = np.zeros((len(codes) + 7) // 8 * 8, np.uint8)
+    for width in (8, 4, 2, 1):
+        if bits & width:
+            for i in range(len(codes)):
+                part[i] = codes[i] >> shift & ((1 << width) - 1)
+            start = base + first * width // 8
+            pack(part, width, packed[start : start + (len(codes) * width + 7) // 8])
+            base += (count * width + 7) // 8
+            shift += width
+
+
+@jit
+def planes_back(packed: Any, bits: int, count: int, first: int, codes: Any) -> None:
+    """The inverse of ``planes``."""
+    base, shift = 0, 0
+    part = np.empty(len(codes), np.uint8)
+    codes[:] = 0
+    for width in (8, 4, 2, 1):
+        if bits & width:
+            start = base + first * width // 8
+            unpack(packed[start : start + len(codes) * width // 8], width, part)
+            for i in range(len(codes)):
+                codes[i] |= part[i] << shift
+            base += (count * width + 7) // 8
+            shift += width
+
+
+@jit
+def encode(
+    rows: Any, words: Any, levels: Any, edges: Any, bits: int, packed: Any, count: int, first: int, factors: Any
+) -> bool:
+    """EDEN, unbiased, whole bits: the factors of ``[rows, 2^k]`` and their codes, packed as elements ``first`` on of
+    ``count``. words: the Philox words of the signs. False if a row's largest value is not finite, denormal or beyond
+    2^125."""
+    size = rows.shape[1]
+    turned, one, z = np.empty(size, np.float32), np.empty(1, np.int32), np.empty(size, np.float32)
+    codes, chosen = np.empty(size, np.uint8), np.empty(size, np.int32)
+    scaled, edge_bits = (levels * np.float32(1048576.0)).astype(np.int32), edges.view(np.int32)
+    for r in range(rows.shape[0]):
+        row = rows[r]
+        largest = largest_bits(row.view(np.int32), np.int32(0))
+        field = np.int64(largest) >> 23
+        if largest == 0:
+            factors[r] = 0.0
+            codes[:] = len(levels) // 2 - 1
+            planes(codes, bits, packed, count, first + r * size)
+            continue
+        if field < 2 or field > 250:
+            return False
+        one[0] = (253 - field) << 23
+        scale, energy = one.view(np.float32)[0], np.int64(0)
+        for i in range(size):
+            turned[i] = row[i] * scale
+        for i in range(size):
+            fixed = np.int64(np.int32(turned[i] * np.float32(8388608.0)))
+            energy += fixed * fixed
+        turn_signs(turned.view(np.int32), words, r * size)
+        hadamard(turned.reshape(1, size))
+        total = np.float64(energy) * 2.0**-46
+        spread = np.float32(np.sqrt(total))
+        for i in range(size):
+            z[i] = turned[i] / spread
+        if bits == 4:
+            nearest16(z.view(np.int32), edge_bits, scaled, codes, chosen)
+        else:
+            nearest(z, edges, scaled, codes, chosen)
+        planes(codes, bits, packed, count, first + r * size)
+        product = np.int64(0)
+        for i in range(size):
+            product += np.int64(chosen[i]) * np.int64(np.int32(turned[i] * np.float32(131072.0)))
+        below = np.float64(product) * 2.0**-37
+        factor = np.float32(total / below) if product > 0 and energy > 0 else np.float32(0.0)
+        one[0] = (field + 1) << 23
+        factors[r] = factor * one.view(np.float32)[0]
+    return True
+
+
+@jit
+def decode(
+    packed: Any, words: Any, levels: Any, bits: int, count: int, first: int, factors: Any, weight: Any, adding: bool,
+    out: Any,
+) -> None:  # fmt: skip
+    """Fp32 ``[rows, 2^k]`` of the codes of elements ``first`` on: ``out`` = decoded, or ``out`` += decoded * weight."""
+    size, most = out.shape[1], np.float32(3.4028234663852886e38)
+    codes, turned = np.empty(size, np.uint8), np.empty(size, np.float32)
+    for r in range(out.shape[0]):
+        planes_back(packed, bits, count, first + r * size, codes)
+        for i in range(size):
+            turned[i] = levels[codes[i]]
+        hadamard(turned.reshape(1, size))
+        turn_signs(turned.view(np.int32), words, r * size)
+        row, factor = out[r], factors[r]
+        for i in range(size):
+            value = min(max(turned[i] * factor, -most), most)
+            if adding:
+                row[i] += value * weight
+            else:
+                row[i] = value
