@@ -93,6 +93,19 @@ def judge(row: Row, jitter_ms: float = 0.0, lossy: bool = False) -> tuple[str, .
     return tuple(misses)
 
 
+def bbr_pause(rtt_ms: float) -> float:
+    """Seconds for which BBR (version 1, Linux' tcp_bbr.c) leaves a link empty each time that its shortest round trip
+    is 10 s old: a round trip until nothing is under way, then four packets at a time for 200 ms, which it ends at the
+    first answer after that, so for whole round trips."""
+    round_trip = rtt_ms / 1e3
+    return round_trip + max(0.2, round_trip * math.ceil(0.2 / round_trip) if round_trip else 0.0)
+
+
+def bbr_share(rtt_ms: float) -> float:
+    """The most that BBR can use of a link over minutes, as a share: 10 s of every 10 s and a pause."""
+    return 10 / (10 + bbr_pause(rtt_ms))
+
+
 def batches(topology: Topology, pairs: Iterable[Pair], at_once: float = AT_ONCE) -> list[list[Pair]]:
     """Pairs that may be measured at the same time: no host sends or receives twice, and the sum of their rates stays
     within `at_once` bit/s (a pair above that is measured alone)."""
@@ -152,15 +165,30 @@ def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
             say(f"goodput again: {rows[pair].source}->{rows[pair].target}")
             update(pair, goodput=max(_goodput(lab, pair, patience=2), rows[pair].goodput or 0.0))
     late = late_between(before, lab.stat())
+    remarks = [] if quick else _remarks(now, [pair for pair in pairs if rows[pair].goodput], lab)
     if load(lab.name).now != now:
         notes.append("it was changed while it was measured")
     for pair in pairs:
         update(pair, misses=judge(rows[pair], jitter[pair], _lossy(links, pair)))
-    return conclude(lab, [rows[p] for p in pairs], late, notes)
+    return conclude(lab, [rows[p] for p in pairs], late, notes, remarks)
 
 
-def conclude(lab: Lab, rows: Sequence[Row], late: lateness.Lateness | None, notes: Sequence[str]) -> Report:
-    """The report with its one sentence."""
+def _remarks(now: Topology, measured: Sequence[Pair], lab: Lab) -> list[str]:
+    """What a reader must know about goodput of BBR."""
+    slow = [pair for pair in measured if probe.congestion(lab, pair[0]) == "bbr"]
+    if not slow:
+        return []
+    rtt = max(now.rtt_ms(pair) for pair in slow)
+    return [
+        f"goodput is that of a whole second. TCP here is BBR, which pauses for {bbr_pause(rtt):.2f} s after every 10 s "
+        f"where the round trip is {rtt:.0f} ms: over minutes it carries at most {bbr_share(rtt):.1%} of that"
+    ]
+
+
+def conclude(
+    lab: Lab, rows: Sequence[Row], late: lateness.Lateness | None, notes: Sequence[str], remarks: Sequence[str] = ()
+) -> Report:
+    """The report with its one sentence. `notes` are reasons not to trust it, `remarks` only explain."""
     missed = [r for r in rows if r.misses]
     kept_up, how = lateness.verdict(late, lab.now.smallest_delay_ms()) if late else (True, "the kernel does the timing")
     if not kept_up:
@@ -173,7 +201,13 @@ def conclude(lab: Lab, rows: Sequence[Row], late: lateness.Lateness | None, note
     else:
         why = f"all {len(rows)} pairs are as set; {how}"
     return Report(
-        lab.name, lab.backend, tuple(rows), late, kept_up and not missed and not notes, why, (*lab.notes, *notes)
+        lab.name,
+        lab.backend,
+        tuple(rows),
+        late,
+        kept_up and not missed and not notes,
+        why,
+        (*lab.notes, *notes, *remarks),
     )
 
 

@@ -252,7 +252,7 @@ def _obey(options: argparse.Namespace, out: Printer) -> int:
         gone = down(options.topology)
         out(
             "down",
-            [f"{gone['name']} is down: {len(gone['namespaces'])} namespaces, {gone['processes']} processes"],
+            [f"{gone['name']} is down; removed: namespaces {len(gone['namespaces'])}, processes {gone['processes']}"],
             **gone,
         )
     else:

@@ -14,6 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from . import kernel, packets
 from .errors import WanError
@@ -270,6 +271,12 @@ def answers(lab: Lab, i: int, j: int, patience: float) -> bool:
         except OSError:
             return False
     return True
+
+
+def congestion(lab: Lab, i: int) -> str:
+    """The TCP congestion control of a host."""
+    with kernel.inside(lab.namespace(i)):
+        return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
 
 
 def require_up(lab: Lab) -> None:

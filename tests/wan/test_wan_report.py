@@ -76,6 +76,18 @@ def test_a_check_through_a_late_emulator_is_rejected() -> None:
     assert not missed.ok and missed.why == "1 of 1 pairs miss: a/0->b/0 no answer"
 
 
+def test_bbr_pauses_for_a_round_trip_and_whole_round_trips_of_200_ms() -> None:
+    pauses = [(0, 0.2), (1, 0.201), (20, 0.22), (90, 0.36), (250, 0.5), (476, 0.952)]
+    assert [round(check.bbr_pause(rtt), 6) for rtt, _ in pauses] == [pause for _, pause in pauses]
+    assert check.bbr_share(250) == pytest.approx(10 / 10.5)
+
+
+def test_a_remark_is_printed_and_no_reason_to_reject() -> None:
+    report = check.conclude(lab(), [ROW], None, [], ["TCP here is BBR"])
+    assert report.ok and "note: TCP here is BBR" in check.table(report)
+    assert not check.conclude(lab(), [ROW], None, ["it was changed while it was measured"]).ok
+
+
 @given(st.lists(st.floats(0, 0.3), min_size=1, max_size=300))
 def test_percentiles_are_the_upper_edge_of_their_step(lates: list[float]) -> None:
     counts = [0] * (lateness.STEPS + 1)
