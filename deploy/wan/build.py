@@ -10,13 +10,15 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import netem, system
 from .errors import WanError
 from .kernel import NETNS
-from .lab import Lab, load, lock, state_root
+from .lab import Lab, lock, state_root
+from .lab import state as read_state
 from .topology import Topology, dns_name
 
 BACKENDS = ("netem", "relay")
@@ -80,7 +82,7 @@ def up(topology: Topology, backend: str | None = None) -> Lab:
         try:
             _make(lab)
         except BaseException:
-            _remove(lab)
+            _remove(name, lab.namespaces, lab.process)
             raise
         lab.save()
     return lab
@@ -212,26 +214,27 @@ def spawn(lab: Lab, role: str, words: list[str]) -> subprocess.Popen[bytes]:
 
 
 def down(name: str) -> dict[str, Any]:
-    """Remove everything that `up` made. Works after a crash too. Returns what was removed."""
+    """Remove everything that `up` made. Works after a crash too, and on what another version of this built. Returns
+    what was removed."""
     with lock(state_root() / ".lock"):
-        lab = load(name)
-        report = _remove(lab)
+        state = read_state(name)
+        report = _remove(name, state["namespaces"], state["process"])
     with lock(state_root() / ".allowed.lock"):
         put_back_allowed()
     return report
 
 
-def _remove(lab: Lab) -> dict[str, Any]:
-    people = system.inhabitants(lab.namespaces)
-    mine = [pid for pid, when in lab.process.values() if when and system.started(pid) == when]
+def _remove(name: str, namespaces: Sequence[str], process: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    people = system.inhabitants(namespaces)
+    mine = [pid for pid, when in process.values() if when and system.started(pid) == when]
     system.end(people)
     system.end(mine)
-    for pid, _ in lab.process.values():  # also one that was killed before
+    for pid, _ in process.values():  # also one that was killed before
         child = _children.pop(pid, None)
         if child is not None:
             child.wait()
-    there = [space for space in lab.namespaces if os.path.exists(f"{NETNS}/{space}")]
+    there = [space for space in namespaces if os.path.exists(f"{NETNS}/{space}")]
     for space in there:
         system.tool(["ip", "netns", "del", space])
-    shutil.rmtree(lab.folder, ignore_errors=True)
-    return {"name": lab.name, "namespaces": there, "processes": len(people) + len(mine)}
+    shutil.rmtree(state_root() / name, ignore_errors=True)
+    return {"name": name, "namespaces": there, "processes": len(people) + len(mine)}

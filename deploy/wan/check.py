@@ -124,7 +124,7 @@ def batches(topology: Topology, pairs: Iterable[Pair], at_once: float = AT_ONCE)
 def check(lab: Lab, quick: bool = False, say: Say = lambda _: None) -> Report:
     """Measure a lab. `quick`: only round trips, in seconds; else the goodput of every pair too, and packets that
     count its losses."""
-    probe.require_up(lab)
+    lab.require_alive()
     now, links = lab.now, lab.now.links
     pairs = sorted(links)
     rows = {pair: expectation(now, pair) for pair in pairs}

@@ -33,15 +33,19 @@ def _silent(_: str) -> None:
     return None
 
 
+def named(topology: str) -> str:
+    """The name of the lab that is up under this name, or under the name that a topology file has."""
+    if topology in lab.names():
+        return topology
+    try:
+        return files.load(topology).name
+    except WanError:
+        return topology
+
+
 def find(topology: str) -> Lab:
     """The lab that is up under a name, or under the name that a topology file has."""
-    if topology in lab.names():
-        return lab.load(topology)
-    try:
-        name = files.load(topology).name
-    except WanError:
-        name = topology
-    return lab.load(name)
+    return lab.load(named(topology))
 
 
 def prepare(
@@ -169,9 +173,7 @@ def run(topology: str | Topology, job: str, show: Callable[[Mapping[str, Any]], 
 
 def down(topology: str) -> dict[str, Any]:
     """Take a WAN down, also after a crash."""
-    if topology in lab.names():
-        return build.down(topology)
-    return build.down(find(topology).name)
+    return build.down(named(topology))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -257,7 +259,11 @@ def _obey(options: argparse.Namespace, out: Printer) -> int:
         )
     else:
         for name in lab.names():
-            made = describe(lab.load(name))
+            try:
+                made = describe(lab.load(name))
+            except WanError as error:  # one that cannot be read hides no other
+                out("lab", [f"{name}: {error.message}; hint: {error.hint}"], name=name, problem=error.message)
+                continue
             out("lab", [f"{name}: {made['backend']}, {len(made['hosts'])} hosts"], **made)
     return 0
 

@@ -134,6 +134,14 @@ class Lab:
         relay = self.process.get("relay")
         return here and (relay is None or system.started(relay[0]) == relay[1])
 
+    def require_alive(self) -> None:
+        """WanError where the relay or a namespace is gone."""
+        if not self.alive():
+            gone = [n for n in self.namespaces if not os.path.exists(f"{NETNS}/{n}")]
+            what = f"namespace {gone[0]} is gone" if gone else "its relay is gone"
+            again = f"farflung wan down {self.name} && farflung wan up {self.name}"
+            raise WanError(f"the WAN {self.name} is broken: {what}", again, 4)
+
 
 def late_between(before: dict[str, Any] | None, after: dict[str, Any] | None) -> Lateness | None:
     """The relay's lateness between two stats."""
@@ -149,14 +157,21 @@ def names() -> list[str]:
     return sorted(p.parent.name for p in root.glob("*/state.json")) if root.is_dir() else []
 
 
-def load(name: str) -> Lab:
-    """A lab by its name."""
-    path = state_root() / name / "state.json"
+def state(name: str) -> dict[str, Any]:
+    """What state.json of a lab says. WanError where it is not up."""
     try:
-        data = json.loads(path.read_text())
+        data: dict[str, Any] = json.loads((state_root() / name / "state.json").read_text())
     except OSError:
         up = ", ".join(names()) or "none"
         raise WanError(f"the WAN {name} is not up", f"farflung wan up {name} (up now: {up})") from None
+    return data
+
+
+def load(name: str) -> Lab:
+    """A lab by its name."""
+    data = state(name)
+    if set(data) != {field.name for field in dataclasses.fields(Lab)}:
+        raise WanError(f"another version of farflung built the WAN {name}", f"farflung wan down {name}")
     process = {role: (int(pid), str(when)) for role, (pid, when) in data["process"].items()}
     return Lab(
         **{

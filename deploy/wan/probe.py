@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import select
 import socket
 import struct
@@ -17,11 +16,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import kernel, packets
-from .errors import WanError
 from .lab import Lab
 from .topology import GOODPUT, Pair
 
-_SO_TIMESTAMPNS = 35
+_SO_TIMESTAMPNS, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 35, 32, 33
 _TCP_CONGESTION = 13
 _BLOCK = memoryview(bytes(1 << 20))
 
@@ -98,7 +96,7 @@ def loss(lab: Lab, pair: Pair, count: int = 10_000, rate_share: float = 0.3) -> 
         sender.bind((lab.now.address(i), 0))
         receiver.bind((lab.now.address(j), 0))
         with contextlib.suppress(PermissionError):
-            receiver.setsockopt(socket.SOL_SOCKET, 33, 16 << 20)  # SO_RCVBUFFORCE
+            receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 16 << 20)
         receiver.setblocking(False)
         for _ in range(5):
             receiver.sendto(b"open", sender.getsockname())
@@ -163,6 +161,22 @@ def connections(lab: Lab, pair: Pair) -> int:
     return max(1, min(8, -(-int(narrow / 8 * (lab.now.rtt_ms(pair) / 1e3 + 0.02)) // int(memory))))
 
 
+def _room(lab: Lab, pair: Pair) -> int:
+    """Bytes that are under way and waiting when a pair's link is full."""
+    delay = lab.now.rtt_ms(pair) + lab.now.links[pair].queue_ms
+    return int((lab.now.narrowest(pair) or 0.0) / 8 * delay / 1e3)
+
+
+def _prepare(sock: socket.socket, congestion: str | None, room: int) -> None:
+    """Congestion control and buffers (`room`: payload bytes under way; 0: the kernel's own) of a socket that will
+    connect or listen."""
+    if congestion:
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, congestion.encode())
+    if room:  # the kernel doubles it, and what a byte occupies is up to twice a byte
+        for option in (_SO_SNDBUFFORCE, _SO_RCVBUFFORCE):
+            sock.setsockopt(socket.SOL_SOCKET, option, max(1 << 20, 2 * room))
+
+
 def stream(
     lab: Lab,
     pair: Pair,
@@ -173,8 +187,11 @@ def stream(
     early: bool = False,
 ) -> Stream:
     """Send from i to j for `warm_up` + `seconds`. With `early`, end as soon as a whole second after the warm-up was
-    `full`: the question was whether the link carries it."""
+    `full`: the question was whether the link carries it. Without a `count` of connections there are as many as it
+    takes, with buffers as large as it takes: BBR whose buffer is too small takes itself for idle and never ends its
+    start."""
     i, j = pair
+    room = 0 if count else _room(lab, pair)
     count = count or connections(lab, pair)
     result = Stream(pair, count, congestion or "")
     narrow = lab.now.narrowest(pair)
@@ -186,15 +203,13 @@ def stream(
     threads: list[threading.Thread] = []
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(_socket(lab, listen_at, socket.SOCK_STREAM))
-        if congestion:
-            listener.setsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, congestion.encode())
+        _prepare(listener, congestion, room // count)
         listener.bind((lab.now.address(listen_at), 0))
         listener.listen(count)
         listener.settimeout(10)
         for _ in range(count):
             dialled = stack.enter_context(_socket(lab, dial_from, socket.SOCK_STREAM))
-            if congestion:
-                dialled.setsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, congestion.encode())
+            _prepare(dialled, congestion, room // count)
             dialled.settimeout(15)
             try:
                 dialled.connect(listener.getsockname())
@@ -277,13 +292,3 @@ def congestion(lab: Lab, i: int) -> str:
     """The TCP congestion control of a host."""
     with kernel.inside(lab.namespace(i)):
         return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
-
-
-def require_up(lab: Lab) -> None:
-    """WanError where the lab lost its relay or a namespace."""
-    if not lab.alive():
-        gone = [n for n in lab.namespaces if not os.path.exists(f"{kernel.NETNS}/{n}")]
-        what = f"namespace {gone[0]} is gone" if gone else "its relay is gone"
-        raise WanError(
-            f"the WAN {lab.name} is broken: {what}", f"farflung wan down {lab.name} && farflung wan up {lab.name}", 4
-        )

@@ -188,6 +188,18 @@ def test_an_up_that_is_killed_half_way_leaves_nothing_that_down_cannot_find(wan:
     assert spaces(made) == []
 
 
+def test_what_another_version_built_is_told_and_can_be_taken_down(wan: Wan, capsys: pytest.CaptureFixture[str]) -> None:
+    made, other = wan(PAIR), wan(PAIR)
+    state = made.folder / "state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "links": []}))
+    with pytest.raises(WanError, match="another version of farflung built"):
+        check.check(cli.find(made.name), quick=True)
+    assert cli.main(["list"]) == 0
+    said = capsys.readouterr().out
+    assert f"{made.name}: another version" in said and f"{other.name}: relay, 2 hosts" in said
+    assert len(cli.down(made.name)["namespaces"]) == 2 and spaces(made) == []
+
+
 def test_the_machine_keeps_its_own_settings(wan: Wan) -> None:
     def settings() -> list[str]:
         kept = ["net.ipv4.tcp_allowed_congestion_control", "net.ipv4.tcp_congestion_control", "net.ipv4.tcp_rmem"]
