@@ -24,6 +24,7 @@ from .topology import Topology, dns_name
 BACKENDS = ("netem", "relay")
 PREFIX = "wan-"
 CLOUD = ".cloud"  # the namespace of the bridge (backend netem); no host's name starts with a dot
+_NEEDED = 1 << 21 | 1 << 12  # CAP_SYS_ADMIN, CAP_NET_ADMIN
 _children: dict[int, subprocess.Popen[bytes]] = {}  # what this very process started, to be reaped by it
 
 
@@ -33,16 +34,23 @@ def why_not() -> str | None:
         return "the WAN emulator needs Linux network namespaces"
     if os.geteuid() != 0:
         return "the WAN emulator needs root: it makes network namespaces"
+    if system.capabilities() & _NEEDED != _NEEDED:
+        return "the WAN emulator needs the capabilities SYS_ADMIN and NET_ADMIN (docker run --privileged has them)"
     if shutil.which("ip") is None:
         return "the WAN emulator needs the ip command: apt-get install iproute2"
     return None
 
 
-def choose(backend: str | None) -> str:
-    """The backend to use: the one asked for, else netem where the kernel has it, else relay."""
+def require() -> None:
+    """WanError where this machine can emulate nothing at all."""
     why = why_not()
     if why:
         raise WanError(why, "run it as root on Linux, or use `farflung run`, which needs no emulated network")
+
+
+def choose(backend: str | None) -> str:
+    """The backend to use: the one asked for, else netem where the kernel has it, else relay."""
+    require()
     if backend not in (None, "auto", *BACKENDS):
         raise WanError(f"no backend {backend!r}", "use netem, relay or auto")
     netem_here = shutil.which("tc") is not None and system.has_netem() if backend != "relay" else False

@@ -275,7 +275,7 @@ def table(report: Report) -> list[str]:
         wanted = "-" if r.set_goodput is None else f"{r.set_goodput / 1e6:.1f}"
         loss = "-" if r.loss is None else f"{r.loss:.2%}"
         mark = "" if not r.misses else "   " + "; ".join(r.misses)
-        mark = mark or ("" if r.dialled else "   cannot be dialled, as set")
+        mark = mark or ("" if r.dialled else "   cut" if r.set_loss == 1 else "   cannot be dialled, as set")
         lines.append(
             f"{pair:<28} {r.set_rtt:>10.1f} {rtt:>8}   {wanted:>10} {goodput:>8}   {r.set_loss:>8.2%} {loss:>8}{mark}"
         )

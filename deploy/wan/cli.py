@@ -108,6 +108,8 @@ def describe(made: Lab) -> dict[str, Any]:
 
 def check(topology: str, picture_to: str | None = None, *, quick: bool = False, say: Say = _silent) -> checking.Report:
     """Measure a WAN that is up; writes the picture where asked."""
+    if picture_to and (Path(picture_to).suffix != ".svg" or not Path(picture_to).absolute().parent.is_dir()):
+        raise WanError(f"cannot draw {picture_to}", "name an .svg file in a folder that exists: --picture check.svg")
     report = checking.check(find(topology), quick, say)
     if picture_to:
         Path(picture_to).write_text(picture.svg(report), encoding="utf-8")
@@ -126,6 +128,7 @@ def become(topology: str, host: str, command: Sequence[str]) -> NoReturn:
     i = made.topology.index(host)
     if not command:
         raise WanError("no command", "farflung wan exec LAB HOST -- COMMAND")
+    made.require_alive()
     kernel.enter(made.namespace(i), str(made.folder / "hosts"))
     try:
         os.execvp(command[0], list(command))
@@ -217,6 +220,8 @@ class Printer:
 
 def _obey(options: argparse.Namespace, out: Printer) -> int:
     verb = options.verb
+    if verb != "list":
+        build.require()
     if verb == "up":
         made = up(
             options.topology,
@@ -249,7 +254,9 @@ def _obey(options: argparse.Namespace, out: Printer) -> int:
         more = f" and {len(changed) - 6} more" if len(changed) > 6 else ""
         out(verb, ["changed: " + ", ".join(changed[:6]) + more if changed else "it was so already"], changed=changed)
     elif verb == "run":
-        return _run(options)
+        from .run import command as obey_run
+
+        return obey_run(options)
     elif verb == "down":
         gone = down(options.topology)
         out(
@@ -260,39 +267,12 @@ def _obey(options: argparse.Namespace, out: Printer) -> int:
     else:
         for name in lab.names():
             try:
-                made = describe(lab.load(name))
+                there = lab.load(name)
+                there.require_alive()
             except WanError as error:  # one that cannot be read hides no other
                 out("lab", [f"{name}: {error.message}; hint: {error.hint}"], name=name, problem=error.message)
                 continue
-            out("lab", [f"{name}: {made['backend']}, {len(made['hosts'])} hosts"], **made)
+            out("lab", [f"{name}: {there.backend}, {len(there.topology.hosts)} hosts"], **describe(there))
+        if not lab.names() and not options.json:
+            out("none", ["no WAN is up"])
     return 0
-
-
-def _run(options: argparse.Namespace) -> int:
-    from ..output import Output
-    from ..terminal import screen
-
-    output = Output(options.json, options.debug)
-    hosts = options.nodes.split(",") if options.nodes else None
-    fit = {
-        k: getattr(options, k)
-        for k in ("backend", "name", "scale", "hosts_per_region", "congestion", "insecure", "device", "state")
-    }
-    with screen(output) as shown:
-
-        def show(event: Mapping[str, Any]) -> None:
-            if event.get("event") != "wan" or output.json:
-                shown.show(event)
-            else:
-                output.note(_told(event))
-
-        return run(options.topology, options.job, show, nodes=hosts, **fit)
-
-
-def _told(event: Mapping[str, Any]) -> str:
-    """A `wan` event as a line."""
-    if event["what"] == "up":
-        return f"WAN {event['name']} ({event['backend']}), {len(event['hosts'])} hosts: {event['check']}"
-    if event["what"] == "change":
-        return f"WAN after {event['at']:.0f} s: {event['change']} ({event['changed']} changed)"
-    return f"WAN: {event['why']}"

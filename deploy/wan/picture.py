@@ -58,8 +58,8 @@ def _cell(row: Row | None, x: float, y: float) -> list[str]:
         f"{_mbit(row.set_goodput)} Mbit/s → {_mbit(row.goodput)}",
         f"loss {row.set_loss:.2%} → {'–' if row.loss is None else f'{row.loss:.2%}'}",
     ]
-    if row.set_loss == 0 and row.loss is None:
-        words[2] = "" if row.dialled else "cannot be dialled"
+    if row.set_loss in (0, 1) and row.loss is None:
+        words[2] = "cut" if row.set_loss else "" if row.dialled else "cannot be dialled"
     title = escape(f"{row.source} to {row.target}: " + ("; ".join(row.misses) if missed else "as set"))
     stroke = 'stroke="#b3261e" stroke-width="2.5"' if missed else 'stroke="#999999"'
     shape = f'<g><title>{title}</title><rect {box} fill="{colour(row)}" {stroke}/>'

@@ -6,6 +6,7 @@ change of the topology's script, and at the end whether the emulator kept up.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import os
@@ -19,6 +20,8 @@ from typing import Any
 
 from ...proto.errors import FarflungError, RunFailed
 from ..children import Child, Children, Ended, Said
+from ..output import Output
+from ..terminal import screen
 from . import build, check, lab, lateness, script
 from .errors import WanError
 from .lab import Lab
@@ -224,3 +227,31 @@ def _interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def command(options: argparse.Namespace) -> int:
+    """`farflung wan run`, shown as `farflung run` is."""
+    output = Output(options.json, options.debug)
+    hosts = options.nodes.split(",") if options.nodes else None
+    fit = {
+        k: getattr(options, k)
+        for k in ("backend", "name", "scale", "hosts_per_region", "congestion", "insecure", "device", "state")
+    }
+    with screen(output) as shown:
+
+        def show(event: Mapping[str, Any]) -> None:
+            if event.get("event") != "wan" or output.json:
+                shown.show(event)
+            else:
+                output.note(_told(event))
+
+        return run(options.topology, options.job, show, nodes=hosts, **fit)
+
+
+def _told(event: Mapping[str, Any]) -> str:
+    """A `wan` event as a line."""
+    if event["what"] == "up":
+        return f"WAN {event['name']} ({event['backend']}), {len(event['hosts'])} hosts: {event['check']}"
+    if event["what"] == "change":
+        return f"WAN after {event['at']:.0f} s: {event['change']} ({event['changed']} changed)"
+    return f"WAN: {event['why']}"

@@ -65,6 +65,12 @@ def sysctl(namespace: str, values: dict[str, str]) -> list[str]:
     return refused
 
 
+def capabilities() -> int:
+    """The effective capabilities of this process, one bit each."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+
+
 def dropped(namespace: str, device: str) -> int:
     """Packets that a device could not take from its host's kernel."""
     with inside(namespace):

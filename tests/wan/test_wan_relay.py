@@ -277,11 +277,25 @@ def test_the_command_from_up_to_down(tmp_path: Path, wan: Wan) -> None:
     assert status == 2 and error["event"] == "error" and "is not up" in error["message"] and error["hint"]
 
 
-def test_a_machine_that_cannot_gets_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_cannot_gets_one_clear_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(WanError, match="needs root"):
         build.choose(None)
+    for words in (
+        ["check", "lan"],
+        ["exec", "lan", "lan-0", "--", "true"],
+        ["down", "lan"],
+        ["run", "lan", "job.toml"],
+    ):
+        assert cli.main(words) == 2
+        assert "needs root" in capsys.readouterr().err
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(system, "capabilities", lambda: 0xA80425FB)  # a container's root
+    with pytest.raises(WanError, match="SYS_ADMIN"):
+        build.choose(None)
+    monkeypatch.setattr(system, "capabilities", lambda: (1 << 41) - 1)
     with pytest.raises(WanError, match="no backend 'magic'"):
         build.choose("magic")
     monkeypatch.setattr(shutil, "which", lambda name: f"/sbin/{name}")

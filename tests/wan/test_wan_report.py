@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farflung.deploy.wan import check, files, lateness, picture
+from farflung.deploy.wan import check, cli, files, lateness, picture
 from farflung.deploy.wan.check import Report, Row
+from farflung.deploy.wan.errors import WanError
 from farflung.deploy.wan.lab import Lab
 
 ROW = Row("a/0", "b/0", 50.0, 95.6e6, 0.0, True, rtt=50.4, goodput=95.0e6)
@@ -130,6 +131,12 @@ def test_the_picture_is_a_whole_svg_with_every_pair() -> None:
     assert text.count("<title>") == 3
 
 
+def test_a_picture_that_cannot_be_written_is_refused_before_measuring() -> None:
+    for path in ("check.png", "/no/such/folder/check.svg"):
+        with pytest.raises(WanError, match="cannot draw"):
+            cli.check("lan", path)
+
+
 def test_colours_tell_how_far_apart() -> None:
     assert picture.colour(ROW) == "#d7efdb"
     assert picture.colour(dataclasses.replace(ROW, goodput=92e6)) == "#fff1c2"
@@ -142,4 +149,7 @@ def test_the_table_and_json() -> None:
     assert "RTT 70.0 ms instead of 50.0" in "\n".join(lines)
     assert lines[-1] == "NOT AS SET: 1 of 3 pairs miss"
     assert "cannot be dialled, as set" in "\n".join(lines)
+    gone = dataclasses.replace(ROW, set_loss=1.0, dialled=False, rtt=None, goodput=None)
+    cut = dataclasses.replace(report(), rows=(gone,))
+    assert check.table(cut)[2].endswith("   cut") and ">cut<" in picture.svg(cut)
     assert json.loads(json.dumps(report().plain()))["rows"][0]["rtt"] == 50.4
