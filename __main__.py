@@ -124,6 +124,12 @@ def start(
         typer.Option(metavar="HOST:PORT", help="Where the web page is.", show_default="127.0.0.1:7071, or a free port"),
     ] = None,
     no_page: Annotated[bool, typer.Option("--no-page", help="No web page and no metrics.")] = False,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write loss, speed and bytes for TensorBoard.")
+    ] = None,
+    wandb: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Send them to a project of Weights & Biases.")
+    ] = None,
     database: Annotated[
         str | None,
         typer.Option(metavar="URL", help="postgresql://...: the run's database, for coordinators on several machines."),
@@ -158,6 +164,8 @@ def start(
             check_codec=_check_codec,
             page=None if no_page else page or "",
             database=database,
+            tensorboard=tensorboard,
+            wandb=wandb,
         )
     if status == INTERRUPTED:
         output.note("interrupted; the same command goes on from the newest checkpoint, if there is one yet")
@@ -185,6 +193,9 @@ def join(
         list[str] | None, typer.Option(metavar="MODULE", help="A module whose functions the job may call.")
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Where this node keeps its key and fetched data.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where Prometheus finds this node's metrics.")
+    ] = None,
     insecure: _Insecure = False,
     island: Annotated[int | None, typer.Option(help="(not yet)")] = None,
     max_upload: Annotated[str | None, typer.Option(metavar="RATE", help="(not yet)")] = None,
@@ -222,6 +233,7 @@ def join(
                 allow_code=tuple(allow_code or ()),
                 cache=cache,
                 insecure=insecure,
+                metrics=metrics,
                 emit=view.show,
             )
     except KeyboardInterrupt:
@@ -281,19 +293,32 @@ _later("set", "Change a job value at the next view: KEY=VALUE")
 
 
 @command(app)
-def status(output: Output, target: _Target) -> None:
+def status(
+    output: Output,
+    target: _Target,
+    *,
+    watch: Annotated[bool, typer.Option("--watch", help="Again and again, until the run is over.")] = False,
+    every: Annotated[float, typer.Option(min=0.2, metavar="S", help="Seconds between two looks.")] = 2.0,
+) -> None:
     """Who is in, who does what, why anything waits."""
     from .deploy.linkfile import link_text
     from .deploy.status import show
+    from .deploy.watch import watch as keep_looking
 
     target = link_text(target)
-    if target.startswith("farflung:"):
-        record = _ask_status(target)
-    else:
+
+    def ask() -> dict[str, Any]:
+        if target.startswith("farflung:"):
+            return _ask_status(target)
         from .coordinator.status import read_status
 
-        record = read_status(target)
-    output.record(record) if output.json else show(output, record)
+        return read_status(target)
+
+    if watch:
+        keep_looking(output, ask, every)
+    else:
+        record = ask()
+        output.record(record) if output.json else show(output, record)
 
 
 def _ask_status(text: str) -> dict[str, Any]:

@@ -45,6 +45,8 @@ TICK_S = 0.2
 DIAL_S = 2.0
 RETURN_S = 2.0
 """How long a node that nobody can dial may take to open its control stream again."""
+ADVICE_S = 10.0
+"""How often a node is told of what use it is."""
 _SAME_WARNING_S = 10.0
 _ACKNOWLEDGE_S = 1.0
 _LOADING_S, _ALIVE_S = 2.5, 1.5
@@ -112,6 +114,8 @@ class Run:
         self._sessions = {row.name: row for row in store.nodes() if row.left_at is None}
         self._tasks: set[asyncio.Task[None]] = set()
         self._noticed = ""
+        self._advised = -math.inf
+        self._said: dict[str, pb.Advice] = {}
         self._warned: dict[tuple[str, str], float] = {}
         self._bytes = int(store.get("bytes") or 0)
         store.put("phase", self.state.phase)
@@ -264,6 +268,7 @@ class Run:
                 self.store.server.check_lease()
             self.feed(s.Tick())
             self._acknowledge()
+            self._advise()
             await asyncio.sleep(TICK_S)
 
     def _acknowledge(self) -> None:
@@ -273,6 +278,18 @@ class Run:
             self._acknowledged, self._acknowledged_at = ledger, now
             for stream in self._streams.values():
                 stream.queue.put_nowait(pb.Order(term=self.term, ledger=ledger))
+
+    def _advise(self) -> None:
+        """Tell every node how it does, now and then and when that has changed."""
+        now = self._clock()
+        if now - self._advised < ADVICE_S or not self.trains:
+            return
+        self._advised = now
+        for node in self.status(Path())["nodes"]:
+            stream, found = self._streams.get(node["node"]), pb.Advice(**node.get("advice", {}))
+            if stream is not None and self._said.get(stream.session) != found:
+                self._said[stream.session] = found
+                stream.queue.put_nowait(pb.Order(term=self.term, notice=pb.Notice(advice=found)))
 
     async def stop(self, why: str, patience: float, failed: bool = False) -> None:
         """Ask every node to leave, and wait until they have, at most ``patience`` seconds."""

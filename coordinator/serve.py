@@ -35,6 +35,7 @@ from .facts import PROFILE_COMMAND, Prepared, in_thread, prepare, restore
 from .identity import Authority, load_authority, parse_duration
 from .lease import leading, stand_by
 from .lock import StateLock
+from .loggers import Logger, Make, loggers_wanted
 from .membership import DONE, Planner
 from .metrics import Counts
 from .planning import wanted_nodes
@@ -73,6 +74,7 @@ class Options:
     page: str | None = None
     """Where the web page listens, HOST:PORT; empty: the usual place; None: no page."""
     database: str | None = None
+    loggers: Sequence[Make] = ()
     timing: dict[str, float] = field(default_factory=dict)
     """Times of Rules, where they differ."""
 
@@ -95,6 +97,8 @@ def serve(
     planner: Planner | None = None,
     page: str | None = "",
     database: str | None = None,
+    tensorboard: Path | None = None,
+    wandb: str | None = None,
 ) -> int:
     """Start or resume a run and serve it until it is done: exit status 0, or 130 after SIGINT or SIGTERM.
 
@@ -113,6 +117,7 @@ def serve(
         planner,
         page,
         database,
+        loggers_wanted(tensorboard, wandb),
     )
     return _run_loop(_with_signals(options, emit))
 
@@ -158,9 +163,11 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
     run: Run | None = None
     page: RunPage | None = None
     page_socket: socket.socket | None = None
+    loggers: list[Logger] = []
     counts = Counts()
-    emit = events.tee(emit, counts.add)
     try:
+        loggers.extend(make(job.run.name, job.model_dump(mode="json"), state) for make in options.loggers)
+        emit = events.tee(emit, counts.add, *(logger.take for logger in loggers))
         if options.page is not None:
             page_socket = bind_page(options.page or None)
         _remember(store, job, options, reserved.getsockname()[1])
@@ -210,6 +217,8 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
             await page.stop()
         elif page_socket is not None:
             page_socket.close()
+        for logger in loggers:
+            logger.close()
         if server is not None:
             await server.stop(_GRACE_S)
 

@@ -1,4 +1,4 @@
-"""What every command of the front door has in common: ``--json`` and ``--debug``, how errors look, what a typo gets.
+"""What every command of the front door has in common: three options, how errors look, what a typo gets.
 
 A command is a function ``body(output, ...)`` that returns its exit status (None is 0); its other parameters are
 typer's. Nothing here knows which commands there are.
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..proto.logs import FORMATS, set_up
 from .output import INTERRUPTED, WRONG, NotYet, Output, error_text
 
 Body = Callable[..., int | None]
@@ -18,6 +19,18 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # the only public w
 
 _Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout; logs go to stderr.")]
 _Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+def _known_format(value: str | None) -> str | None:
+    if value is not None and value not in FORMATS:
+        raise typer.BadParameter(f"{value!r} is neither {' nor '.join(FORMATS)}")
+    return value
+
+
+_LogFormat = Annotated[
+    str | None,
+    typer.Option(metavar="text|json", help="Logs on stderr.", show_default="text", callback=_known_format),
+]
 
 
 def new_app(text: str | None = None) -> typer.Typer:
@@ -53,10 +66,11 @@ def command(group: typer.Typer, name: str | None = None) -> Callable[[Body], Bod
 
 
 def reported(body: Body) -> Callable[..., None]:
-    """The body with the two options that every command has, and with its errors reported in one place."""
+    """The body with the three options that every command has, and with its errors reported in one place."""
 
     def run(**values: Any) -> None:
-        output = Output(values.pop("as_json"), values.pop("debug"))
+        json_logs = set_up(values.pop("log_format")) == "json"
+        output = Output(values.pop("as_json"), values.pop("debug"), json_logs=json_logs)
         try:
             status = body(output, **values)
         except (typer.Exit, UsageError):
@@ -68,8 +82,12 @@ def reported(body: Body) -> Callable[..., None]:
 
     parameters = [one for one in inspect.signature(body).parameters.values() if one.name != "output"]
     parameters += [
-        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-        for key, kind in (("as_json", _Json), ("debug", _Debug))
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for key, kind, default in (
+            ("as_json", _Json, False),
+            ("debug", _Debug, False),
+            ("log_format", _LogFormat, None),
+        )
     ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from ..proto.errors import FarflungError
+from ..proto.logs import log_line
 
 DONE = 0
 WRONG = 2
@@ -38,13 +39,20 @@ class Output:
         as_json: one JSON object a line on stdout.
         debug: show tracebacks.
         stdout, stderr: where to write; the process's own streams by default.
+        json_logs: stderr carries one JSON object a line too.
     """
 
     def __init__(
-        self, as_json: bool = False, debug: bool = False, stdout: TextIO | None = None, stderr: TextIO | None = None
+        self,
+        as_json: bool = False,
+        debug: bool = False,
+        stdout: TextIO | None = None,
+        stderr: TextIO | None = None,
+        json_logs: bool = False,
     ) -> None:
         self.json = as_json
         self.debug = debug
+        self.json_logs = json_logs
         self.stdout = stdout if stdout is not None else sys.stdout
         self.stderr = stderr if stderr is not None else sys.stderr
 
@@ -68,9 +76,9 @@ class Output:
             self.stdout.write(text + "\n")
             self.stdout.flush()
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, level: str = "info") -> None:
         """Write a line beside the result: progress, remarks. Always on stderr."""
-        self.stderr.write(text + "\n")
+        self.stderr.write((log_line(level, text) if self.json_logs else text) + "\n")
         self.stderr.flush()
 
     def fail(self, error: BaseException) -> int:
@@ -83,11 +91,11 @@ class Output:
             self.note("interrupted")
             return status
         if self.debug:
-            traceback.print_exception(error, file=self.stderr)
+            self.note("".join(traceback.format_exception(error)).rstrip(), "error")
         if self.json:
             self.event({"event": "error", "message": message, "hint": hint})
         else:
-            self.note(error_text(message, hint))
+            self.note(error_text(message, hint), "error")
         return status
 
 

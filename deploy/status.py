@@ -34,9 +34,12 @@ def show(output: Output, record: Record) -> None:
         output.say()
         now = float(record.get("time") or time.time())
         table(output, ("node", "does", "device", "heard", "address"), [node_row(node, now) for node in record["nodes"]])
-    slow = slowest_link(record.get("links") or ())
-    if slow:
-        output.say(slow)
+    for node in record.get("nodes") or ():
+        if advice_of(node):
+            output.say(f"{node['node']}: {advice_of(node)}")
+    for line in (held_up(record), slowest_link(record.get("links") or ())):
+        if line:
+            output.say(line)
     for warning in list(record.get("warnings") or ())[-_WARNINGS:]:
         node = f" ({warning['node']})" if warning.get("node") else ""
         output.say(f"warning{node}: {warning['message']}")
@@ -50,6 +53,18 @@ def headline(record: Record) -> str:
     of = f" of {record['steps']}" if record.get("steps") else ""
     step = f", step {record['step']}{of}" if record.get("step") else ""
     return f"{record.get('name') or record.get('run')}: {phase}{step}"
+
+
+def held_up(record: Record) -> str:
+    """What sets the pace, as a line; empty while nothing is full."""
+    held = record.get("bottleneck")
+    return f"held up by {held['text']}" if held else ""
+
+
+def advice_of(node: Record) -> str:
+    """What would make a node more useful; a spare's reason stands with the plan."""
+    advice = node.get("advice") or {}
+    return str(advice.get("better") or "") if node.get("stage") is not None else ""
 
 
 def numbers(record: Record) -> list[str]:

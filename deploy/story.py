@@ -75,6 +75,12 @@ def sentence(event: Event) -> str:
     return words(event) if words else ""
 
 
+def advice_lines(event: Event) -> list[str]:
+    """A node's own view: what it does, of what use that is, and what would make it more useful."""
+    lines = [f"this node {event.get('doing')}", f"of use: {event.get('use')}"]
+    return [*lines, f"would help: {event['better']}"] if event.get("better") else lines
+
+
 def stage_text(stage: Any) -> str:
     """[0, 2] as 'layers 0-2'."""
     first, last = stage
@@ -177,6 +183,7 @@ _SENTENCES: dict[str, Callable[[Event], str]] = {
     "checkpoint": lambda event: f"step {event.get('step')}: checkpoint {event.get('path')}",
     "warning": _warning,
     "notice": lambda event: str(event.get("message")),
+    "advice": lambda event: "; ".join(advice_lines(event)),
     "done": _done,
     "error": lambda event: f"error: {event.get('message')}" + (f"\nhint: {event['hint']}" if event.get("hint") else ""),
 }

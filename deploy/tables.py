@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .output import Output
 from .units import count_text, seconds_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def table(output: Output, columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
@@ -33,17 +36,23 @@ def _cell(value: object) -> str:
 
 
 def _rich(output: Output, columns: Sequence[str], cells: list[list[str]], title: str) -> None:
-    from rich import box
     from rich.console import Console
+
+    Console(file=output.stdout, highlight=False).print(rich_table(columns, cells, title))
+
+
+def rich_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> Table:
+    """The table for a terminal."""
+    from rich import box
     from rich.markup import escape
     from rich.table import Table
 
     made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for at, column in enumerate(columns):
         made.add_column(column, overflow="fold", no_wrap=at == 0)
-    for line in cells:
-        made.add_row(*map(escape, line))
-    Console(file=output.stdout, highlight=False).print(made)
+    for row in rows:
+        made.add_row(*(escape(_cell(cell)) for cell in row))
+    return made
 
 
 def show_codecs(output: Output, rows: Sequence[dict[str, Any]]) -> None:

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .output import Output
-from .story import Event, Story, plan_notes, sentence, stage_text, why_text
+from .story import Event, Story, advice_lines, plan_notes, sentence, stage_text, why_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -79,7 +80,7 @@ class PlainScreen(_Screen):
         super().__init__(output)
         self._clock = clock
         self._last_step = -_QUIET_SECONDS
-        self._last_notice = ""
+        self._last_notice = self._last_advice = ""
 
     def show(self, event: Event) -> None:
         """Write the event's sentence; warnings and errors go to stderr."""
@@ -95,7 +96,12 @@ class PlainScreen(_Screen):
             line = sentence(event).replace(f"step {event.get('step')}:", f"step {event.get('step')}{of}:", 1)
             self.output.say(line + (f", {saving}" if saving else ""))
         elif kind in ("warning", "error"):
-            self.output.note(sentence(event))
+            self.output.note(sentence(event), str(kind))
+        elif kind == "advice":
+            line = sentence(event)
+            if (kind_of := re.sub(r"[\d.]+", "", line)) != self._last_advice:  # other numbers are no news
+                self._last_advice = kind_of
+                self.output.say(line)
         else:
             line = sentence(event)
             if kind == "notice":
@@ -109,11 +115,15 @@ class PlainScreen(_Screen):
 
 
 class RichScreen(_Screen):
-    """A person at a terminal: the plan as a table whenever it changes, one progress bar below everything."""
+    """A person at a terminal: the plan as a table whenever it changes, one progress bar below everything.
+
+    At a node, what use it is stands below the bar.
+    """
 
     def __init__(self, output: Output) -> None:
         super().__init__(output)
-        from rich.console import Console
+        from rich.console import Console, Group
+        from rich.live import Live
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
@@ -122,6 +132,7 @@ class RichScreen(_Screen):
             TextColumn,
             TimeRemainingColumn,
         )
+        from rich.text import Text
 
         self._console = Console(file=output.stdout, highlight=False)
         self._bar = Progress(
@@ -132,11 +143,12 @@ class RichScreen(_Screen):
             TextColumn("{task.fields[words]}"),
             TimeRemainingColumn(compact=True),
             console=self._console,
-            transient=True,
         )
+        self._advice = Text(style="dim")
+        self._live = Live(Group(self._bar, self._advice), console=self._console, transient=True)
         self._task = self._bar.add_task("starting", total=None, words="")
         self._notice = ""
-        self._bar.start()
+        self._live.start()
 
     def show(self, event: Event) -> None:
         """Print what happened above the bar, and move the bar."""
@@ -166,6 +178,8 @@ class RichScreen(_Screen):
             self._console.print(f"[dim]{line}[/]", soft_wrap=True)
         elif kind == "notice":
             self._notice = line
+        elif kind == "advice":
+            self._advice.plain = "\n".join(advice_lines(event))
         elif line and kind != "step":
             self._console.print(line, soft_wrap=True)
         self._move()
@@ -182,14 +196,14 @@ class RichScreen(_Screen):
         )
 
     def _finish(self, line: str) -> None:
-        self._bar.stop()
+        self._live.stop()
         self._console.print(f"[bold green]{line}[/]", soft_wrap=True)
         if self.story.savings.text():
             self._console.print(bytes_line(self.story))
 
     def close(self) -> None:
         """Take the bar away."""
-        self._bar.stop()
+        self._live.stop()
 
 
 def bytes_line(story: Story) -> str:

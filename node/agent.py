@@ -7,6 +7,7 @@ import importlib
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -17,6 +18,7 @@ from ..proto.errors import FarflungError
 from ..proto.link import Link
 from .dataset import Dataset, dataset_of
 from .join import join
+from .metrics import check_address
 from .models import model_of
 from .probe import find_device, measure_device
 from .trainer import Stopped, Trainer, error_of
@@ -39,6 +41,7 @@ def run(
     allow_code: Sequence[str] = (),
     cache: Path | None = None,
     insecure: bool = False,
+    metrics: str | None = None,
     emit: Emit,
 ) -> int:
     """Join the run of ``link`` and train in it; ``emit`` gets the node's events. Returns the exit status.
@@ -52,6 +55,7 @@ def run(
             "this link is of a run without TLS: anyone on the way can read and change everything",
             "join with --insecure if that is what you want",
         )
+    metrics_at = check_address(metrics)
     cache = cache or Path.home() / ".cache" / "farflung"
     signal.signal(signal.SIGTERM, _terminate)
     # Seconds of work that the others would wait for if it came after the join.
@@ -67,7 +71,7 @@ def run(
             + (", where nobody can dial it: it dials the others" if joined.dials_out else ""),
         }
     )
-    wire = Wire.start(joined.config)
+    wire = Wire.start(replace(joined.config, metrics=metrics_at))
     why = "the node failed"
     try:
         definition = model_of(joined.job, joined.facts, wire.fetch, allow_code)

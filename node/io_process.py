@@ -15,8 +15,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
@@ -24,6 +24,7 @@ from ..proto import control_pb2 as control
 from ..proto import rpc
 from ..proto.data_pb2 import Header
 from ..proto.errors import FarflungError
+from ..proto.logs import set_up as set_up_logs
 from .artifacts import Artifacts
 from .control_link import ControlLink
 from .handover import From, LoopEnd, To
@@ -38,6 +39,9 @@ from .send_queue import Outgoing
 from .shared_memory import Arena, LastAction, keep_freed_memory
 from .traffic import Traffic
 from .wire_config import WireConfig
+
+if TYPE_CHECKING:
+    from .metrics import NodeMetrics
 
 log = logging.getLogger("farflung.io")
 
@@ -79,6 +83,8 @@ class IoProcess:
         self._metadata = metadata
         self._artifacts = Artifacts(config.coordinator, config.credentials, metadata, self._traffic, config.patience)
         self._storing = asyncio.Lock()
+        self._metrics: NodeMetrics | None = None
+        self._end_metrics: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Opens the port and tells the trainer its number, or why not."""
@@ -94,6 +100,18 @@ class IoProcess:
             self._end.write(int(From.FAILED), str(error))
             return
         await self._server.start()
+        if config.metrics:
+            from .metrics import NodeMetrics  # not loaded where nobody asks
+
+            self._metrics = NodeMetrics(
+                self._traffic, lambda: self._membership.view, lambda: self._last_action.read()[0]
+            )
+            try:
+                self._end_metrics = self._metrics.serve(config.metrics)
+            except OSError as error:
+                why = error.strerror or str(error)
+                self._end.write(int(From.FAILED), f"cannot show metrics at {config.metrics}: {why.lower()}")
+                return
         if config.coordinator:
             self._control = ControlLink(
                 config.coordinator,
@@ -124,6 +142,7 @@ class IoProcess:
         await asyncio.gather(*(link.close() for link in self._links.values()))
         self._links.clear()
         await self._artifacts.close()
+        await asyncio.to_thread(self._end_metrics)
         if self._server is not None:
             await self._server.stop(0)
 
@@ -138,7 +157,10 @@ class IoProcess:
             self._inbox.taken(*values)
         elif kind == To.REPORT:
             if self._control is not None:
-                self._control.report(control.Report.FromString(values[0]))
+                report = control.Report.FromString(values[0])
+                self._control.report(report)
+                if self._metrics is not None:
+                    self._metrics.report(report)
         elif kind == To.ENTER:
             self._enter(values[0], [control.Member.FromString(member) for member in values[1]])
         elif kind == To.LEAVE:
@@ -329,7 +351,7 @@ def main(arguments: list[str]) -> None:
     # A signal to the whole group is the trainer's: it says goodbye, and then this process ends with it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    logging.basicConfig(level=os.environ.get("FARFLUNG_LOG", "WARNING"), format="%(levelname)s %(message)s")
+    set_up_logs()
     pipe, send, receive, size = map(int, arguments)
     arenas = [Arena(descriptor, size) for descriptor in (send, receive)]
     os.close(send)

@@ -187,6 +187,10 @@ class Trainer:
                 raise ViewEnds(order.flush)
         elif kind in ("view", "start"):
             self._orders.append(order)
+        elif kind == "notice" and order.notice.HasField("advice"):
+            said = order.notice.advice
+            told = {"doing": said.doing, "use": said.use, "better": said.better}
+            self.emit({"event": "advice", "time": time.time(), "node": self.name, **told})
         elif kind == "notice":
             self.emit({"event": "notice", "time": time.time(), "message": order.notice.message, "node": self.name})
 

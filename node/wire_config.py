@@ -25,6 +25,7 @@ class WireConfig:
     send_limit: int = 2 << 30  # bytes that wait for the network before Wire.send waits
     receive_limit: int = 1 << 30  # bytes that wait for the trainer before streams are not read on
     probe_patience: float = 5.0  # seconds that a link which is to be measured may take to connect or to answer
+    metrics: str = ""  # HOST:PORT where Prometheus may ask; empty: nowhere
     patience: float = 120.0  # seconds without progress after which a fetch or store gives up
 
     @property

@@ -327,10 +327,22 @@ class Stop(_message.Message):
     def __init__(self, why: _Optional[str] = ..., failed: bool = ..., refused: bool = ...) -> None: ...
 
 class Notice(_message.Message):
-    __slots__ = ("message",)
+    __slots__ = ("message", "advice")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ADVICE_FIELD_NUMBER: _ClassVar[int]
     message: str
-    def __init__(self, message: _Optional[str] = ...) -> None: ...
+    advice: Advice
+    def __init__(self, message: _Optional[str] = ..., advice: _Optional[_Union[Advice, _Mapping]] = ...) -> None: ...
+
+class Advice(_message.Message):
+    __slots__ = ("doing", "use", "better")
+    DOING_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
+    BETTER_FIELD_NUMBER: _ClassVar[int]
+    doing: str
+    use: str
+    better: str
+    def __init__(self, doing: _Optional[str] = ..., use: _Optional[str] = ..., better: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("name", "session", "address", "dials_out")

@@ -134,6 +134,8 @@ def test_a_step_report_carries_the_bytes_since_the_last(coordinator, thread_node
     first, second = coordinator.wait("step", 2)
     assert 1000 < first.bytes_activations < 1100 and 10_000 < first.bytes_updates < 10_100
     assert 2000 < second.bytes_activations < 2100 and 20_000 < second.bytes_updates < 20_100
+    assert [(one.peer, 11_000 < one.bytes < 11_200) for one in first.sent] == [("b", True)]
+    assert [(one.peer, 22_000 < one.bytes < 22_200) for one in second.sent] == [("b", True)]
 
 
 # ---- artifacts -----------------------------------------------------------------------------
