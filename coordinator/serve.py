@@ -46,6 +46,7 @@ from .sealing import shared_authority
 from .service import CoordinatorService, Identity
 from .store import CheckpointRow, Store
 from .tickets import DEFAULT_TTL, IDENTITY, make_link
+from .web.access import write_certificate
 from .web.run_page import RunPage, is_loopback
 from .web.server import bind as bind_page
 
@@ -188,7 +189,7 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
         server.add_generic_rpc_handlers((rpc.peer_handler(Relay(identity.run, run.knows).serve),))
         await server.start()
         if page_socket is not None:
-            page = _page(options, run, store, state, page_socket, counts, emit)
+            page = _page(authority, run, store, state, page_socket, counts, emit)
         link = str(make_link(store, state, parse_duration(DEFAULT_TTL)))
         emit(events.listening(link, page.url, page.viewer_url) if page else events.listening(link))
         return await _until_over(run, emit, stop)
@@ -224,7 +225,7 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
 
 
 def _page(
-    options: Options,
+    authority: Authority | None,
     run: Run,
     store: Store,
     state: Path,
@@ -235,10 +236,10 @@ def _page(
     """The run's web page, being served. Beyond this machine it goes over TLS, with the run's own certificate."""
     certificate = None
     if not is_loopback(bound):
-        if options.insecure:
+        if authority is None:
             emit(events.event("warning", message="the page and its tokens go without TLS (--insecure)", node=""))
         else:
-            certificate = (state / IDENTITY / "ca.pem", state / IDENTITY / "ca.key")
+            certificate = write_certificate(state, authority.certificate, authority.key)
     host = split_address(store.get("address") or "127.0.0.1:0")[0]
     page = RunPage(
         run,

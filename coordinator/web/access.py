@@ -69,12 +69,30 @@ def load_tokens(state: Path, run: str) -> Tokens:
         ) from None
 
 
+def write_certificate(state: Path, certificate: bytes, key: bytes) -> tuple[Path, Path]:
+    """The run's certificate and key (PEM) as files for the TLS server, which takes nothing else."""
+    folder = state / FOLDER
+    files = (folder / "tls.pem", folder / "tls.key")
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for file, text in zip(files, (certificate, key), strict=True):
+            _write(file, text)
+    except OSError as error:
+        raise FarflungError(
+            f"cannot keep the page's certificate in {folder}: {error.strerror}", "keep the page on loopback"
+        ) from None
+    return files
+
+
 def _token(path: Path) -> str:
     if not path.exists():
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_urlsafe(24))
+        _write(path, secrets.token_urlsafe(24).encode())
     return path.read_text().strip()
+
+
+def _write(path: Path, text: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(text)
 
 
 def _same(given: str, wanted: str) -> bool:

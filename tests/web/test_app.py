@@ -1,14 +1,19 @@
 """The routes over HTTP: what each may be asked by whom, and what comes back."""
 
 import asyncio
+import dataclasses
 import json
 import re
+import ssl
+import stat
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from farflung.coordinator.identity import load_authority
+from farflung.coordinator.web.access import write_certificate
 from farflung.coordinator.web.app import make_app
 from farflung.coordinator.web.server import PageServer, bind, url_of
 from farflung.proto.errors import FarflungError
@@ -143,6 +148,29 @@ async def test_events_come_as_the_run_goes_on(site: Any) -> None:
     first, second = seen[0][1], seen[2][1]
     assert len(first["point_rows"]) > 100 and len(second["point_rows"]) == 2
     assert second["point_rows"][-1][0] == site.run.step == seen[3][1]["run"]["step"]
+
+
+def test_beyond_loopback_it_is_tls(site: Any, tmp_path: Path) -> None:
+    """With the run's own certificate, which names the coordinator, and a cookie for TLS only."""
+    authority = load_authority(tmp_path / "identity")
+    files = write_certificate(tmp_path, authority.certificate, authority.key)
+    assert stat.S_IMODE(files[1].stat().st_mode) == 0o600
+    page = dataclasses.replace(site.page, secure=True)
+
+    async def ask() -> httpx2.Response:
+        server = PageServer(make_app(page), bound := bind("127.0.0.1:0"), files)
+        server.start()
+        trusted = ssl.create_default_context(cafile=files[0])
+        trusted.check_hostname = False
+        try:
+            async with httpx2.AsyncClient(verify=trusted, timeout=60, trust_env=False) as client:
+                url = url_of(bound, True, "")
+                return await client.post(url + "login", json={"token": site.tokens.operator})
+        finally:
+            await server.stop()
+
+    answer = asyncio.run(ask())
+    assert answer.status_code == 200 and "secure" in answer.headers["set-cookie"].lower()
 
 
 def test_addresses() -> None:
