@@ -56,7 +56,6 @@ def test_no_words_show_the_commands() -> None:
         (["run", "x.toml", "--nodes", "some"], "--nodes", "farflung run --help"),
         (["join", "x", "--hours", "3"], "not yet: --hours", "leave it out"),
         (["join", "x", "--max-upload", "20Mbit"], "not yet: --max-upload", "leave it out"),
-        (["coordinator", "start", "x", "--database", "postgresql://x"], "not yet: --database", "leave it out"),
         (["coordinator", "drain", "runs/x", "n"], "not yet: farflung coordinator drain", ""),
         (["profile", "runs/x"], "not yet: farflung profile", ""),
         (["join", "http://x:1"], "'http://x:1' is not a link", "farflung://HOST:PORT/#TICKET"),
