@@ -86,16 +86,29 @@ def planner_of(
 def fit_shape(workload: Workload, nodes: int) -> Workload:
     """The workload with its wished shape cut down to what ``nodes`` nodes can fill."""
     stages, pipelines = workload.stages, workload.pipelines
-    if stages is not None:
-        stages = min(stages, nodes)
+    needed = _nodes_for(workload)
+    if stages is not None and needed > nodes:
+        stages = needed = min(stages, nodes)
     if pipelines is not None:
-        pipelines = max(1, min(pipelines, nodes // (stages or 1)))
+        pipelines = max(1, min(pipelines, nodes // needed))
     return replace(workload, stages=stages, pipelines=pipelines)
+
+
+def _nodes_for(workload: Workload) -> int:
+    """The fewest nodes that hold the wished stages of one pipeline: interleaved, a node has up to 4 of them."""
+    stages = workload.stages or 1
+    if workload.schedule != "interleaved":
+        return stages
+    return min(
+        stages // chunks for chunks in range(1, 5) if stages % chunks == 0 and (stages // chunks > 1 or chunks == 1)
+    )
 
 
 def wanted_nodes(job: Job) -> tuple[int, str]:
     """How many nodes the first view waits for, and why so many."""
     stages, pipelines = job.parallel.stages, job.parallel.pipelines
+    if job.parallel.schedule == "interleaved":  # which shape it is depends on how many come
+        return job.parallel.min_nodes, f"parallel.min_nodes = {job.parallel.min_nodes}"
     shape = (1 if stages == "auto" else stages) * (1 if pipelines == "auto" else pipelines)
     if shape <= job.parallel.min_nodes or shape == 1:
         return job.parallel.min_nodes, f"parallel.min_nodes = {job.parallel.min_nodes}"

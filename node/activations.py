@@ -6,7 +6,7 @@ last had of each sample and sends the quantised change; ``compress.aqsgd`` holds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,13 +95,6 @@ class Outgoing:
         self.trouble = f"the {what} of step {step} is not finite"
         return False
 
-    def notes(self) -> dict[str, Any]:
-        """What a person may want to know of the link."""
-        if self.sender is None or not self.sender.counters.samples:
-            return {}
-        counters = self.sender.counters
-        return {"aqsgd_hit_rate": round(counters.hit_rate, 4), "aqsgd_nacks": counters.nacks}
-
     def verdict(self) -> str | None:
         """Why the codec does not pay on this link, in a sentence; None while it does."""
         return self.sender.verdict() if self.sender is not None else None
@@ -114,6 +107,15 @@ class Outgoing:
 
     def _seed(self, microbatch: int, direction: int) -> int:
         return (self.seed << 17 ^ microbatch << 1 ^ direction) & (2**63 - 1)
+
+
+def notes_of(links: Sequence[Outgoing]) -> dict[str, Any]:
+    """What a person may want to know of the links on which a node sends."""
+    counters = [link.sender.counters for link in links if link.sender is not None and link.sender.counters.samples]
+    if not counters:
+        return {}
+    hit_rate = sum(one.hit_rate for one in counters) / len(counters)
+    return {"aqsgd_hit_rate": round(hit_rate, 4), "aqsgd_nacks": sum(one.nacks for one in counters)}
 
 
 class Incoming:
@@ -156,36 +158,39 @@ class AqsgdEnds:
     def __init__(self, spec: str, max_bytes: int | None = None) -> None:
         """``max_bytes``: what one end may keep; the least recently seen samples make room."""
         self.spec, self.max_bytes = spec, max_bytes
-        self._senders: dict[tuple[str, int], Sender] = {}
-        self._given_up: set[tuple[str, int]] = set()
-        self._receivers: dict[tuple[str, int], Receiver] = {}
+        self._senders: dict[tuple[str | None, int], Sender] = {}
+        self._given_up: set[tuple[str | None, int]] = set()
+        self._receivers: dict[tuple[str | None, int], Receiver] = {}
 
     def sender(self, after: str | None, boundary: int) -> Sender | None:
         """The end towards the stage after, which begins at layer ``boundary``; None where nothing is kept."""
-        if after is None or not stateful(self.spec):
-            self._senders = {}
-            return None
         key = (after, boundary)
-        if key in self._given_up:
+        if after is None or not stateful(self.spec) or key in self._given_up:
             return None
-        self._senders = {key: self._senders.get(key) or Sender(self.spec, max_bytes=self.max_bytes)}
+        if key not in self._senders:
+            self._senders[key] = Sender(self.spec, max_bytes=self.max_bytes)
         self._senders[key].rollback_all()
         return self._senders[key]
 
-    def give_up(self, after: str | None, boundary: int) -> None:
-        """AQ-SGD does not pay on the link to the stage after: this node sends without it for good."""
-        self._given_up.add((after or "", boundary))
-        self._senders = {}
-
     def receiver(self, before: str | None, boundary: int) -> Receiver | None:
         """The end towards the stage before; this stage begins at layer ``boundary``."""
-        if before is None or not stateful(self.spec):
-            self._receivers = {}
-            return None
         key = (before, boundary)
-        self._receivers = {key: self._receivers.get(key) or Receiver(self.spec, max_bytes=self.max_bytes)}
+        if before is None or not stateful(self.spec):
+            return None
+        if key not in self._receivers:
+            self._receivers[key] = Receiver(self.spec, max_bytes=self.max_bytes)
         self._receivers[key].rollback_all()
         return self._receivers[key]
+
+    def give_up(self, after: str | None, boundary: int) -> None:
+        """AQ-SGD does not pay on the link to the stage after: this node sends without it for good."""
+        self._given_up.add((after, boundary))
+        self._senders.pop((after, boundary), None)
+
+    def keep(self, links: Collection[tuple[str | None, int]]) -> None:
+        """Forget the ends of all other links."""
+        self._senders = {key: end for key, end in self._senders.items() if key in links}
+        self._receivers = {key: end for key, end in self._receivers.items() if key in links}
 
 
 def _decoded(header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:

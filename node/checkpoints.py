@@ -20,14 +20,16 @@ from .stage_state import TIED, StageState
 from .tensor_file import Slot, Source
 
 
-def shard_of(state: StageState, view: int, step: int, position: Position) -> tuple[str, bytes, dict[str, Any]]:
-    """(file name, bytes, what the manifest says) of a stage at the end of a step.
+def shard_of(
+    state: StageState, stage: int, view: int, step: int, position: Position
+) -> tuple[str, bytes, dict[str, Any]]:
+    """(file name, bytes, what the manifest says) of one of a node's stages at the end of a step.
 
     A tied parameter that lies on two stages is in the first stage's file.
     """
     tensors: dict[str, Tensor] = {}
     for section in state.sections.values():
-        if section.layout.section == TIED and state.index > 0:
+        if section.layout.section not in (f"stage-{stage}", TIED if stage == 0 else ""):
             continue
         for prefix, vector in state.vectors(section).items():
             for name, values in section.layout.views(vector):
@@ -42,7 +44,7 @@ def shard_of(state: StageState, view: int, step: int, position: Position) -> tup
         "rounds": rounds,
         "fingerprints": {name: f"{section.fingerprint(False):016x}" for name, section in state.sections.items()},
     }
-    return f"stage-{state.index}.safetensors", save(tensors, {"format": "pt"}), meta
+    return f"stage-{stage}.safetensors", save(tensors, {"format": "pt"}), meta
 
 
 class Checkpoint:

@@ -1,7 +1,7 @@
 """A node's part in its pipeline: the schedule's actions, executed; activations in, activations out.
 
-Sends return at once (the I/O process carries them), receives wait for the message of exactly this step and
-microbatch, whatever order things arrive in.
+Sends return at once (the I/O process carries them), receives wait for the message of exactly this step, microbatch and
+stage, whatever order things arrive in.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import torch
 from torch import Tensor
 
 from ..proto import data_pb2
-from ..scheduler import actions
+from ..scheduler import Action, actions
 from .activations import Incoming, Outgoing
 from .round_messages import Contribution
 from .stage import StageModel
 from .step_clock import StepClock
 
-Take = Callable[[int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]]
-"""``take(kind, step, microbatch)`` waits for that message and returns it."""
+Take = Callable[[int, int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]]
+"""``take(kind, step, microbatch, layer)`` waits for that message and returns it; ``layer`` is the first of the later of
+the two stages that it goes between."""
 Send = Callable[[str, data_pb2.Header, Sequence[bytes]], None]
 
 
@@ -36,13 +37,23 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """Where this node stands in its pipeline."""
+    """Where this node stands among the nodes of its pipeline, and in which order they compute."""
+
+    position: int
+    positions: int
+    schedule: str
+
+
+@dataclass
+class Chunk:
+    """One stage on this node, with its two neighbours. A node has one, or several where the schedule is interleaved."""
 
     stage: int
-    stages: int
+    model: StageModel
     before: str | None
     after: str | None
-    schedule: str
+    outgoing: Outgoing
+    incoming: Incoming
 
 
 @dataclass
@@ -58,142 +69,148 @@ class Tally:
 
 
 class StageRunner:
-    """Runs one stage of one pipeline for one view."""
+    """Runs the stages of one node for one view."""
 
     def __init__(
         self,
-        model: StageModel,
+        chunks: Sequence[Chunk],
         place: Place,
         data: Callable[[], Batches],
         take: Take,
         pump: Callable[[], None],
         send: Send,
-        outgoing: Outgoing,
-        incoming: Incoming,
         device: torch.device,
         precision: str,
         clock: StepClock,
     ) -> None:
-        self.model, self.place, self.data = model, place, data
+        self.chunks, self.place, self.data = chunks, place, data
         self.take, self.pump, self.send = take, pump, send
-        self.outgoing, self.incoming = outgoing, incoming
         self.device, self.precision, self.clock = device, precision, clock
 
     def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally:
         """Forward and backward of every microbatch (lists of sample ids); gradients of ``scale`` times the loss sum
         are added to the parameters' gradients."""
         tally = Tally()
-        self.model.train()
-        held: dict[int, tuple[Tensor, Tensor]] = {}
+        for chunk in self.chunks:
+            chunk.model.train()
+        held: dict[Action, tuple[Tensor, Tensor]] = {}
         place = self.place
-        for action in actions(place.schedule, place.stage, place.stages, len(microbatches)):
-            samples = microbatches[action.microbatch]
-            if action.kind == "F":
-                held[action.microbatch] = self._forward(step, action.microbatch, samples, tally, scale)
+        order = actions(place.schedule, place.position, place.positions, len(microbatches), len(self.chunks))
+        for action in order:
+            chunk, microbatch = self.chunks[action.chunk], action.microbatch
+            forward = Action("F", microbatch, action.chunk)
+            if action == forward:
+                held[action] = self._forward(chunk, step, microbatch, microbatches[microbatch], tally, scale)
             else:
-                self._backward(step, action.microbatch, *held.pop(action.microbatch), tally)
+                self._backward(chunk, step, microbatch, *held.pop(forward), tally)
             self.pump()  # rounds of the step before go on while this one computes
         return tally
 
     def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Tally:
-        """Loss of validation microbatches with the weights that the module has now."""
+        """Loss of validation microbatches with the weights that the modules have now."""
         tally = Tally()
-        self.model.eval()
         with torch.no_grad():
-            for number, samples in enumerate(microbatches):
-                inputs, targets = self._inputs(data_pb2.EVALUATION, step, number, samples)
-                output = self._compute(inputs)
-                if self.model.is_last:
-                    self._score(output, targets, tally)
-                else:
-                    encoded = self.outgoing.plain(output)
-                    self._send(self.place.after, data_pb2.EVALUATION, step, number, encoded, output)
-        self.model.train()
+            for chunk in self.chunks:
+                chunk.model.eval()
+                for number, samples in enumerate(microbatches):
+                    inputs, targets = self._inputs(chunk, data_pb2.EVALUATION, step, number, samples)
+                    output = self._compute(chunk, inputs)
+                    if chunk.model.is_last:
+                        self._score(chunk, output, targets, tally)
+                    else:
+                        encoded = chunk.outgoing.plain(output)
+                        self._send(chunk, data_pb2.EVALUATION, step, number, encoded, output)
+                chunk.model.train()
         return tally
 
     # ---- forward ---------------------------------------------------------------------------
 
     def _forward(
-        self, step: int, microbatch: int, samples: list[int], tally: Tally, scale: float
+        self, chunk: Chunk, step: int, microbatch: int, samples: list[int], tally: Tally, scale: float
     ) -> tuple[Tensor, Tensor]:
         """(the input that wants a gradient, the output to go backward from)."""
-        inputs, targets = self._inputs(data_pb2.ACTIVATION, step, microbatch, samples)
-        if not self.model.is_first:
+        inputs, targets = self._inputs(chunk, data_pb2.ACTIVATION, step, microbatch, samples)
+        if not chunk.model.is_first:
             inputs.requires_grad_(True)
-        output = self._compute(inputs)
-        if self.model.is_last:
-            return inputs, self._score(output, targets, tally) * scale
+        output = self._compute(chunk, inputs)
+        if chunk.model.is_last:
+            return inputs, self._score(chunk, output, targets, tally) * scale
         with self.clock.coding():
-            encoded = self.outgoing.forward(step, microbatch, samples, output.detach())
+            encoded = chunk.outgoing.forward(step, microbatch, samples, output.detach())
         tally.activation_elements += output.numel()
-        self._send(self.place.after, data_pb2.ACTIVATION, step, microbatch, encoded, output)
+        self._send(chunk, data_pb2.ACTIVATION, step, microbatch, encoded, output)
         return inputs, output
 
-    def _inputs(self, kind: data_pb2.Kind, step: int, microbatch: int, samples: list[int]) -> tuple[Tensor, Tensor]:
-        if self.model.is_first or self.model.is_last:
+    def _inputs(
+        self, chunk: Chunk, kind: data_pb2.Kind, step: int, microbatch: int, samples: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        if chunk.model.is_first or chunk.model.is_last:
             tokens, targets = self.data().batch(samples)
             targets = targets.to(self.device)
         else:
             tokens = targets = torch.empty(0)
-        if self.model.is_first:
+        if chunk.model.is_first:
             return tokens.to(self.device), targets
-        header, payload = self.take(kind, step, microbatch)
+        header, payload = self.take(kind, step, microbatch, chunk.model.first)
         if kind == data_pb2.EVALUATION:
-            return self.incoming.plain(header, payload).to(self.device), targets
-        hidden = self._hidden(header, payload)
+            return chunk.incoming.plain(header, payload).to(self.device), targets
+        hidden = self._hidden(chunk, header, payload)
         while hidden is None:  # entries that this end lacks: it has asked for them whole
-            header, payload = self.take(kind, step, microbatch)
-            hidden = self._hidden(header, payload)
+            header, payload = self.take(kind, step, microbatch, chunk.model.first)
+            hidden = self._hidden(chunk, header, payload)
         return hidden.to(self.device), targets
 
-    def _hidden(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor | None:
+    def _hidden(self, chunk: Chunk, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor | None:
         with self.clock.coding():
-            return self.incoming.forward(header, payload)
+            return chunk.incoming.forward(header, payload)
 
-    def _compute(self, inputs: Tensor) -> Tensor:
+    def _compute(self, chunk: Chunk, inputs: Tensor) -> Tensor:
         with self.clock.computing(), self._autocast():
-            output: Tensor = self.model(inputs)
+            output: Tensor = chunk.model(inputs)
         return output
 
-    def _score(self, output: Tensor, targets: Tensor, tally: Tally) -> Tensor:
+    def _score(self, chunk: Chunk, output: Tensor, targets: Tensor, tally: Tally) -> Tensor:
         with self.clock.computing():
             with self._autocast():
-                loss = self.model.loss_sum(output, targets)
+                loss = chunk.model.loss_sum(output, targets)
             tally.loss_sum += float(loss.detach())
-        tally.tokens += self.model.target_count(targets)
+        tally.tokens += chunk.model.target_count(targets)
         tally.samples += len(targets)
-        tally.correct += self.model.correct(output.detach(), targets)
+        tally.correct += chunk.model.correct(output.detach(), targets)
         return loss
 
     # ---- backward --------------------------------------------------------------------------
 
-    def _backward(self, step: int, microbatch: int, inputs: Tensor, output: Tensor, tally: Tally) -> None:
+    def _backward(self, chunk: Chunk, step: int, microbatch: int, inputs: Tensor, output: Tensor, tally: Tally) -> None:
         gradient = None
-        if not self.model.is_last:
-            header, payload = self.take(data_pb2.ACTIVATION_GRADIENT, step, microbatch)
+        if not chunk.model.is_last:
+            header, payload = self.take(data_pb2.ACTIVATION_GRADIENT, step, microbatch, chunk.model.last + 1)
             with self.clock.coding():
-                gradient = self.incoming.backward(header, payload).to(self.device, output.dtype)
-            self.outgoing.commit(step, microbatch)  # the receiver has used what was sent
+                gradient = chunk.incoming.backward(header, payload).to(self.device, output.dtype)
+            chunk.outgoing.commit(step, microbatch)  # the receiver has used what was sent
         with self.clock.computing():
             torch.autograd.backward([output], None if gradient is None else [gradient])
-        if self.model.is_first:
+        if chunk.model.is_first:
             return
         if inputs.grad is None:
-            raise RuntimeError(f"stage {self.place.stage} made no gradient of its input")
+            raise RuntimeError(f"stage {chunk.stage} made no gradient of its input")
         with self.clock.coding():
-            encoded = self.outgoing.backward(step, microbatch, inputs.grad)
+            encoded = chunk.outgoing.backward(step, microbatch, inputs.grad)
         tally.activation_elements += inputs.numel()
-        self._send(self.place.before, data_pb2.ACTIVATION_GRADIENT, step, microbatch, encoded, inputs)
-        self.incoming.commit(step, microbatch)
+        self._send(chunk, data_pb2.ACTIVATION_GRADIENT, step, microbatch, encoded, inputs)
+        chunk.incoming.commit(step, microbatch)
 
     # ---- small things ----------------------------------------------------------------------
 
     def _send(
-        self, to: str | None, kind: data_pb2.Kind, step: int, microbatch: int, encoded: Contribution, values: Tensor
+        self, chunk: Chunk, kind: data_pb2.Kind, step: int, microbatch: int, encoded: Contribution, values: Tensor
     ) -> None:
+        back = kind == data_pb2.ACTIVATION_GRADIENT
+        to = chunk.before if back else chunk.after
         if to is None:
             raise RuntimeError("the pipeline ends here")
         header = data_pb2.Header(kind=kind, step=step, microbatch=microbatch, sizes=encoded.sizes)
+        header.layer = chunk.model.first if back else chunk.model.last + 1
         if not encoded.sizes:
             header.shape.extend(values.shape)
         self.send(to, header, encoded.payload)

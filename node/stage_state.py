@@ -1,8 +1,8 @@
-"""Everything that a node holds for its place in a view: the stage's module on top of its sections' flat vectors."""
+"""Everything that a node holds for its place in a view: its stages' modules on top of their sections' flat vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
 
@@ -23,24 +23,27 @@ REFERENCE = ("", "optimizer.outer.")
 
 
 class StageState:
-    """A stage's module and its sections. The module's parameters are views into the sections' vectors.
+    """A node's stages (one, or several where the schedule is interleaved) and their sections.
 
-    A section is what one group shares: the stage itself, and, where the embedding is tied and lies on two stages,
+    The modules' parameters are views into the sections' vectors.
+
+    A section is what one group shares: a stage itself, and, where the embedding is tied and lies on two stages,
     one section of the first and last stage's nodes with that one parameter.
     """
 
     def __init__(
         self, definition: ModelDefinition, job: Job, plan: Plan, node: str, optimizer: Optimizer, device: torch.device
     ) -> None:
-        self.index = plan.stage_of(node)
-        first, last = plan.stages[self.index]
-        self.model: StageModel = definition.build(first, last, device)
-        self.layers = range(first, last + 1)
+        self.stages = plan.stages_of(node)
+        self.models: tuple[StageModel, ...] = tuple(
+            definition.build(*plan.stages[stage], device) for stage in self.stages
+        )
+        self.layers = _layers(plan, self.stages)
         self.gradient = job.updates.mode == "gradient"
         self.optimizer_steps = 0
         """Delta mode: local steps that these moments have seen."""
         self.sections: dict[str, Section] = {}
-        for name, parameters in section_parameters(definition, plan, self.index).items():
+        for name, parameters in section_parameters(definition, plan, self.stages).items():
             layout = Layout.of(name, {parameter: definition.shapes[parameter] for parameter in parameters})
             momentum = bool(job.updates.outer_optimizer.momentum)
             self.sections[name] = Section(layout, self.gradient, optimizer.moments, device, momentum)
@@ -51,7 +54,7 @@ class StageState:
 
     def use_local(self) -> None:
         """Compute with x and accumulate gradients into the sections' gradient vectors."""
-        parameters = dict(self.model.named_parameters())
+        parameters = self._parameters()
         for section in self.sections.values():
             for name, values in section.layout.views(section.x):
                 parameters[name].data = values
@@ -60,10 +63,18 @@ class StageState:
 
     def use_reference(self) -> None:
         """Compute with g, for evaluation."""
-        parameters = dict(self.model.named_parameters())
+        parameters = self._parameters()
         for section in self.sections.values():
             for name, values in section.layout.views(section.g):
                 parameters[name].data = values
+
+    def _parameters(self) -> dict[str, Tensor]:
+        return {name: values for model in self.models for name, values in model.named_parameters()}
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the model's last layer is here, and so the loss."""
+        return self.models[-1].is_last
 
     def zero_gradients(self) -> None:
         for section in self.sections.values():
@@ -94,23 +105,29 @@ class StageState:
         """Whether the plan gives this node the very layers and sections that it holds."""
         if node not in plan.nodes:
             return False
-        index = plan.stage_of(node)
-        first, last = plan.stages[index]
-        wanted = section_parameters(definition, plan, index)
-        return (self.layers.start, self.layers.stop - 1) == (first, last) and {
+        stages = plan.stages_of(node)
+        wanted = section_parameters(definition, plan, stages)
+        ranges = [(model.first, model.last) for model in self.models]
+        return ranges == [plan.stages[stage] for stage in stages] and {
             name: section.layout.names for name, section in self.sections.items()
         } == {name: tuple(parameters) for name, parameters in wanted.items()}
 
 
-def section_parameters(definition: ModelDefinition, plan: Plan, stage: int) -> dict[str, list[str]]:
-    """The parameters of each section of a stage's nodes."""
-    first, last = plan.stages[stage]
-    names = definition.parameter_names(first, last)
-    stages = len(plan.stages)
-    sections = {f"stage-{stage}": names}
-    if definition.tied and stages > 1 and stage in (0, stages - 1):
-        sections = {f"stage-{stage}": [name for name in names if name != definition.tied], TIED: [definition.tied]}
+def section_parameters(definition: ModelDefinition, plan: Plan, stages: Sequence[int]) -> dict[str, list[str]]:
+    """The parameters of each section of a node that holds these stages."""
+    last = len(plan.stages) - 1
+    shared = definition.tied if last else None
+    sections: dict[str, list[str]] = {}
+    for stage in stages:
+        names = definition.parameter_names(*plan.stages[stage])
+        sections[f"stage-{stage}"] = [name for name in names if name != shared]
+        if shared and stage in (0, last):
+            sections[TIED] = [shared]
     return {name: parameters for name, parameters in sections.items() if parameters}
+
+
+def _layers(plan: Plan, stages: Sequence[int]) -> tuple[int, ...]:
+    return tuple(layer for stage in stages for layer in range(plan.stages[stage][0], plan.stages[stage][1] + 1))
 
 
 def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0) -> RoundPlan:

@@ -85,7 +85,7 @@ class Trainer:
         self.view = 0
         self._events: deque[Event] = deque()
         self._orders: deque[control_pb2.Order] = deque()
-        self._mail: dict[tuple[int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
+        self._mail: dict[tuple[int, int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
         self._states: dict[str, tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
         self.ends = AqsgdEnds(job.activations.forward, available_memory() // 8)
         self.lost: set[str] = set()
@@ -207,7 +207,7 @@ class Trainer:
             return  # of a view that this node has left
         if kind in MAIL_KINDS:
             if self.training is not None and self.training.expects(sender, header):
-                self._mail[kind, header.step, header.microbatch] = (header, payload)
+                self._mail[kind, header.step, header.microbatch, header.layer] = (header, payload)
             else:
                 self.warn(sender, f"an activation of step {header.step} that nobody waits for")
         elif kind in ROUND_KINDS:
@@ -223,9 +223,9 @@ class Trainer:
         elif self.training is not None:
             self.training.handle(sender, header, payload)
 
-    def take(self, kind: int, step: int, microbatch: int) -> tuple[data_pb2.Header, npt.NDArray[np.uint8]]:
+    def take(self, kind: int, step: int, microbatch: int, layer: int) -> tuple[data_pb2.Header, npt.NDArray[np.uint8]]:
         """Wait for one message from a neighbour."""
-        key = (kind, step, microbatch)
+        key = (kind, step, microbatch, layer)
         while key not in self._mail:
             self.pump(0.2)
         return self._mail.pop(key)

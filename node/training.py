@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,14 +14,14 @@ import numpy.typing as npt
 from ..proto import control_pb2, data_pb2
 from ..proto.sampling import Position, assign, sample_ids
 from ..scheduler import Plan
-from .activations import Incoming, Outgoing, without_state
+from .activations import Incoming, Outgoing, notes_of, without_state
 from .checkpoints import shard_of
 from .commit import Commit
 from .exchange import Exchange
 from .modes import DeltaMode, GradientMode, Mode
 from .optimizers import clip_factor, learning_rate
 from .phased import PhasedExchange, phases_of
-from .pipeline import Place, StageRunner, Tally
+from .pipeline import Chunk, Place, StageRunner, Tally
 from .round_link import RoundLink
 from .rounds import Rounds
 from .stage_state import StageState, round_plan
@@ -60,7 +61,7 @@ class Training:
             self.last_step = job.run.steps
         else:
             self.last_step = position.last_step((job.run.epochs or 1) * trainer.facts.samples, job.train.batch)
-        members = plan.nodes if self.gradient else plan.pipelines[self.pipeline]
+        members = plan.nodes if self.gradient else tuple(dict.fromkeys(plan.pipelines[self.pipeline]))
         self.commit = Commit(members, trainer.name, position.step)
         self.exchanges: dict[str, Exchange] = {}
         self.links: dict[str, RoundLink] = {}
@@ -88,26 +89,38 @@ class Training:
                     coding=trainer.clock.coding,
                 )
         self._tally = Tally()
-        self._told: set[str] = set()
+        self._told: set[tuple[int, str]] = set()
         self._started_at = 0.0
         self.mode: Mode = GradientMode(self) if self.gradient else DeltaMode(self)
-        before, after = plan.neighbours(trainer.name)
-        first, last = plan.stages[state.index]
-        self.outgoing = Outgoing(job.activations, job.run.seed, trainer.ends.sender(after, last + 1))
-        self.incoming = Incoming(trainer.ends.receiver(before, first), self._nack)
+        self.chunks = self._chunks()
+        positions = len(dict.fromkeys(plan.pipelines[self.pipeline]))
         self.runner = StageRunner(
-            state.model,
-            Place(state.index, len(plan.stages), before, after, plan.schedule),
+            self.chunks,
+            Place(state.stages[0], positions, plan.schedule),
             lambda: trainer.data,
             trainer.take,
             trainer.pump,
             self._send_activation,
-            self.outgoing,
-            self.incoming,
             trainer.device,
             job.train.precision,
             trainer.clock,
         )
+
+    def _chunks(self) -> list[Chunk]:
+        """This node's stages, each with its ends of the links to the stages before and after."""
+        job, ends, row = self.job, self.trainer.ends, self.plan.pipelines[self.pipeline]
+        last = len(row) - 1
+        chunks = []
+        for stage, model in zip(self.state.stages, self.state.models, strict=True):
+            before, after = row[stage - 1] if stage else None, row[stage + 1] if stage < last else None
+            sender, receiver = ends.sender(after, model.last + 1), ends.receiver(before, model.first)
+            incoming = Incoming(receiver, partial(self._nack, before, model.first))
+            chunks.append(Chunk(stage, model, before, after, Outgoing(job.activations, job.run.seed, sender), incoming))
+        ends.keep(
+            {(chunk.after, chunk.model.last + 1) for chunk in chunks}
+            | {(chunk.before, chunk.model.first) for chunk in chunks}
+        )
+        return chunks
 
     @property
     def committed_norm(self) -> float:
@@ -134,21 +147,21 @@ class Training:
 
     def _tell_troubles(self, step: int) -> None:
         """Say what a person should know of this step's numbers, each thing once a view."""
-        troubles = {"activations": self.outgoing.trouble}
-        if not math.isfinite(self._tally.loss_sum):
-            troubles["loss"] = f"the loss of step {step} is not finite"
-        verdict = self.outgoing.verdict()  # on the samples since it was last asked
         seen = (step - self.position.step) * self.job.train.batch
-        if verdict and seen > 1.5 * self.trainer.facts.samples:  # before that every sample is new to the link
-            instead = without_state(self.job.activations.forward)
-            troubles["codec"] = f"{verdict}; activations go as {instead} from here on"
-            _, after = self.plan.neighbours(self.trainer.name)
-            self.trainer.ends.give_up(after, self.state.layers.stop)
-            self.outgoing.keep_no_state()
-        for kind, trouble in troubles.items():
-            if trouble and kind not in self._told:
-                self._told.add(kind)
-                self.trainer.warn(self.trainer.name, f"stage {self.state.index}: {trouble}")
+        for chunk in self.chunks:
+            troubles = {"activations": chunk.outgoing.trouble}
+            if chunk.model.is_last and not math.isfinite(self._tally.loss_sum):
+                troubles["loss"] = f"the loss of step {step} is not finite"
+            verdict = chunk.outgoing.verdict()  # on the samples since it was last asked
+            if verdict and seen > 1.5 * self.trainer.facts.samples:  # before that every sample is new to the link
+                instead = without_state(self.job.activations.forward)
+                troubles["codec"] = f"{verdict}; activations go as {instead} from here on"
+                self.trainer.ends.give_up(chunk.after, chunk.model.last + 1)
+                chunk.outgoing.keep_no_state()
+            for kind, trouble in troubles.items():
+                if trouble and (chunk.stage, kind) not in self._told:
+                    self._told.add((chunk.stage, kind))
+                    self.trainer.warn(self.trainer.name, f"stage {chunk.stage}: {trouble}")
 
     def _compute(self, step: int) -> Tally:
         """Forward and backward of this pipeline's share of the step."""
@@ -158,9 +171,9 @@ class Training:
         share = [samples[i] for i in assign(samples, self.plan.microbatches, train.microbatch)[self.pipeline]]
         microbatches = [share[i : i + train.microbatch] for i in range(0, len(share), train.microbatch)]
         scale = 1.0
-        if self.state.model.is_last:
+        if self.state.is_last:
             # The mean over target tokens: of the whole step where pipelines' gradients are summed, else of our own.
-            targets = self.state.model.target_count(self.trainer.data.batch(share[:1])[1])
+            targets = self.state.models[-1].target_count(self.trainer.data.batch(share[:1])[1])
             scale /= targets * (train.batch if self.gradient else len(share))
         self.state.zero_gradients()
         return self.runner.step(step, microbatches, scale)
@@ -198,7 +211,7 @@ class Training:
                 "samples": samples,
                 "seconds": seconds,
                 "tokens_per_second": samples * facts.context / seconds,
-                **self.outgoing.notes(),
+                **notes_of([chunk.outgoing for chunk in self.chunks]),
                 **({"loss": tally.loss_sum / tally.tokens} if tally.tokens else {}),
             }
         )
@@ -246,7 +259,7 @@ class Training:
             tally = self.runner.evaluate(step, chunks[self.pipeline :: len(self.plan.pipelines)])
         finally:
             self.state.use_local()
-        if self.state.model.is_last:
+        if self.state.is_last:
             report = control_pb2.EvalDone(
                 view=self.trainer.view, step=step, loss_sum=tally.loss_sum, tokens=tally.tokens
             )
@@ -255,15 +268,15 @@ class Training:
 
     def _checkpoint(self, step: int) -> None:
         """One member of each group sends the reference, while training goes on; groups take turns by stage."""
-        group = self.plan.group(self.state.index)
-        if group[self.state.index % len(group)] != self.trainer.name:
-            return
         # What a round in flight, or steps since the last round, have not brought into g is trained again by a restart.
         batch = self.job.train.batch
         lost = [p for number in range(self.mode.reached + 1, step + 1) for p in self.position.positions(number, batch)]
         position = self.position.after(step, batch, lost)
-        file, payload, meta = shard_of(self.state, self.view, step, position)
-        self.trainer.wire.store(step, file, payload, len(self.plan.stages), meta)
+        for stage in self.state.stages:
+            group = self.plan.group(stage)
+            if group[stage % len(group)] == self.trainer.name:
+                file, payload, meta = shard_of(self.state, stage, self.view, step, position)
+                self.trainer.wire.store(step, file, payload, len(self.plan.stages), meta)
 
     # ---- messages --------------------------------------------------------------------------
 
@@ -273,9 +286,9 @@ class Training:
     def _send_activation(self, to: str, header: data_pb2.Header, payload: Sequence[bytes]) -> None:
         self.trainer.send(to, header, payload, URGENT)
 
-    def _nack(self, step: int, microbatch: int, samples: Iterable[int]) -> None:
-        before, _ = self.plan.neighbours(self.trainer.name)
+    def _nack(self, before: str | None, layer: int, step: int, microbatch: int, samples: Iterable[int]) -> None:
         header = data_pb2.Header(kind=data_pb2.NACK, step=step, microbatch=microbatch, samples=list(samples))
+        header.layer = layer
         self.trainer.send(before or "", header, b"", URGENT)
 
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
@@ -287,17 +300,21 @@ class Training:
             if sender == self.commit.committer:
                 self.commit.committed(header.step, header.value)
         elif header.kind == data_pb2.NACK:
-            again = self.outgoing.again(header.step, header.microbatch, list(header.samples))
-            answer = data_pb2.Header(
-                kind=data_pb2.ACTIVATION, step=header.step, microbatch=header.microbatch, sizes=again.sizes
-            )
-            self._send_activation(sender, answer, again.payload)
+            for chunk in self.chunks:
+                if chunk.after == sender and chunk.model.last + 1 == header.layer:
+                    again = chunk.outgoing.again(header.step, header.microbatch, list(header.samples))
+                    answer = data_pb2.Header(kind=data_pb2.ACTIVATION, step=header.step, microbatch=header.microbatch)
+                    answer.layer = header.layer
+                    answer.sizes.extend(again.sizes)
+                    self._send_activation(sender, answer, again.payload)
 
     def expects(self, sender: str, header: data_pb2.Header) -> bool:
         """Whether an activation comes from the neighbour that sends this kind, for a step that is near."""
-        before, after = self.plan.neighbours(self.trainer.name)
-        neighbour = after if header.kind == data_pb2.ACTIVATION_GRADIENT else before
-        return sender == neighbour and self.step <= header.step <= self.step + 2
+        if header.kind == data_pb2.ACTIVATION_GRADIENT:
+            known = {(chunk.after, chunk.model.last + 1) for chunk in self.chunks}
+        else:
+            known = {(chunk.before, chunk.model.first) for chunk in self.chunks}
+        return (sender, header.layer) in known and self.step <= header.step <= self.step + 2
 
     def tick(self) -> None:
         for link in self.links.values():
@@ -326,9 +343,9 @@ class Training:
             waiting_seconds=clock.waiting,
             bytes_dense=int(ring) + 2 * tally.activation_elements,
             bytes_dense_updates=int(ring),
-            notes=self.trainer.notes(self.outgoing.notes()),
+            notes=self.trainer.notes(notes_of([chunk.outgoing for chunk in self.chunks])),
         )
-        if self.state.model.is_last:
+        if self.state.is_last:
             done.samples = tally.samples
             if math.isfinite(tally.loss_sum):  # else there is no loss to speak of
                 done.loss_sum, done.tokens = tally.loss_sum, tally.tokens

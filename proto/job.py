@@ -197,8 +197,8 @@ class Parallel(Table):
 
     stages: Literal["auto"] | Count = Field(default="auto", description='"auto" or a whole number')
     pipelines: Literal["auto"] | Count = Field(default="auto", description='"auto" or a whole number')
-    schedule: Annotated[Literal["gpipe", "1f1b"], _choice("gpipe", "1f1b", later=("interleaved",))] = Field(
-        default="1f1b", description="gpipe, 1f1b"
+    schedule: Annotated[Literal["gpipe", "1f1b", "interleaved"], _choice("gpipe", "1f1b", "interleaved")] = Field(
+        default="1f1b", description="gpipe, 1f1b, interleaved (a node has up to 4 stages of its pipeline)"
     )
     min_nodes: Count = Field(default=1, description="a whole number of nodes")
 

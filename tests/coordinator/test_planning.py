@@ -45,6 +45,19 @@ def test_wanted_nodes():
     assert wanted_nodes(job(stages=2, pipelines=2)) == (4, "2 pipelines of 2 stages")
     assert wanted_nodes(job(stages=3)) == (3, "3 stages")
     assert wanted_nodes(job(pipelines=1, stages=2)) == (2, "1 pipeline of 2 stages")
+    interleaved = job(pipelines=1, stages=4, schedule="interleaved", min_nodes=2)
+    assert wanted_nodes(interleaved) == (2, "parallel.min_nodes = 2")
+
+
+def test_interleaved_stages_need_fewer_nodes():
+    interleaved = workload_of(job(stages=4, pipelines=2, schedule="interleaved"), FACTS)
+    for nodes, shape in ((4, (4, 2)), (3, (4, 1)), (2, (4, 1)), (1, (1, 1))):
+        fitted = fit_shape(interleaved, nodes)
+        assert (fitted.stages, fitted.pipelines) == shape
+    planner = planner_of(interleaved, lambda name: Device(name, memory_bytes=1e9), dict)
+    plan = planner(("a", "b", "c", "d"), None, frozenset())
+    assert plan.schedule == "interleaved" and len(plan.stages) == 4
+    assert [pipeline[:2] * 2 for pipeline in plan.pipelines] == [*plan.pipelines] and len(plan.nodes) == 4
 
 
 def test_shape_shrinks_by_pipelines_first():

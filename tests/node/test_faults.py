@@ -93,12 +93,12 @@ def test_an_activation_that_is_not_finite_drops_the_step_and_names_the_stage():
 
         def prepare(view):
             make(view)
-            forward = trainer.training.outgoing.forward
+            forward = trainer.training.chunks[0].outgoing.forward
 
             def broken(step, microbatch, samples, output):
                 return forward(step, microbatch, samples, output * (float("nan") if step == 7 else 1.0))
 
-            trainer.training.outgoing.forward = broken
+            trainer.training.chunks[0].outgoing.forward = broken
 
         trainer._prepare = prepare
 
@@ -123,16 +123,32 @@ def test_lost_aqsgd_entries_are_sent_whole_in_the_same_microbatch():
     job = job_of(activations={"forward": "aqsgd:bits=4", "backward": "int8"}, epochs=6)
     hub, facts, data = start(job)
     wait_until(lambda: hub.trainers["b"].step >= 8)
-    receiver = hub.trainers["b"].training.incoming.receiver
+    receiver = hub.trainers["b"].training.chunks[0].incoming.receiver
     for sample in list(receiver._entries)[::2]:
         receiver.forget(sample)
     outcome = hub.finish(PLAN.nodes)
     assert not hub.errors
-    sender = hub.trainers["a"].training.outgoing.sender
+    sender = hub.trainers["a"].training.chunks[0].outgoing.sender
     assert sender.counters.nacks > 0
     assert sender.counters.hit_rate > 0.5
     plain = plain_losses(job, facts, data, 30)
     assert outcome.losses[30] == pytest.approx(plain[29], rel=0.05)
+
+
+def test_aqsgd_between_the_stages_of_an_interleaved_pipeline():
+    job = job_of("delta", {"codec": "none"}, {"forward": "aqsgd:bits=4", "backward": "int8"}, checkpoint=20, epochs=6)
+    plan = Plan((("a", "b", "a", "b"),), ((0, 0), (1, 1), (2, 2), (3, 3)), (6,), schedule="interleaved")
+    facts = facts_of(samples=60, validation=10, context=8, vocabulary=17, steps=30)
+    hub = Hub(job, facts)
+    for name in plan.nodes:
+        hub.start(name, Windows(facts))
+    hub.begin(plan, plan.nodes, checkpoint=0)
+    outcome = hub.finish(plan.nodes)
+    assert not hub.errors and not outcome.warnings
+    first, second = hub.trainers["a"].training.chunks
+    assert first.outgoing.sender.counters.hit_rate > 0.7 and second.outgoing.sender.counters.hit_rate > 0.7
+    assert sorted(hub.shards) == [(step, f"stage-{stage}.safetensors") for step in (20, 30) for stage in range(4)]
+    assert outcome.losses[30] < outcome.losses[1]
 
 
 def test_where_aqsgd_does_not_pay_the_sender_goes_on_without_it():
@@ -150,8 +166,8 @@ def test_where_aqsgd_does_not_pay_the_sender_goes_on_without_it():
     assert not hub.errors
     (warning,) = [warning for warning in outcome.warnings if "AQ-SGD gains nothing" in warning]
     assert warning.startswith("a: stage 0: only ") and warning.endswith("activations go as tile:bits=4 from here on")
-    assert hub.trainers["a"].training.outgoing.sender is None
-    assert len(hub.trainers["b"].training.incoming.receiver) == 0
+    assert hub.trainers["a"].training.chunks[0].outgoing.sender is None
+    assert len(hub.trainers["b"].training.chunks[0].incoming.receiver) == 0
     steps = [event for event in events if event["event"] == "step"]
     assert steps[10]["aqsgd_hit_rate"] < 0.1 and "aqsgd_hit_rate" not in steps[-1]
     assert outcome.losses[40] < outcome.losses[1]

@@ -89,6 +89,31 @@ def test_other_stages_after_a_change():
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
 
 
+def test_interleaved_before_and_after_a_change():
+    job = job_of("gradient")
+    facts = facts_of(samples=90, validation=10, context=8, vocabulary=17, steps=STEPS)
+    data = Windows(facts)
+    hub = Hub(job, facts)
+    interleaved = Plan(
+        pipelines=(("a", "b", "a", "b"), ("c", "d", "c", "d")),
+        stages=((0, 0), (1, 1), (2, 2), (3, 3)),
+        microbatches=(3, 3),
+        schedule="interleaved",
+    )
+    for name in TWO_BY_TWO.nodes:
+        hub.start(name, data)
+    hub.begin(TWO_BY_TWO, TWO_BY_TWO.nodes, checkpoint=0)
+    wait_until(lambda: hub.trainers["a"].step >= 4)
+    hub.change(interleaved, ["a", "b", "c", "d"])
+    wait_until(lambda: hub.trainers["a"].step >= 9)
+    hub.kill("d")
+    hub.change(LEFT, ["a", "b", "c"])
+    outcome = hub.finish(["a", "b"])
+    got = [outcome.losses[step] for step in range(1, STEPS + 1)]
+    assert got == pytest.approx(plain_losses(job, facts, data, STEPS), abs=1e-4)
+    assert not hub.errors
+
+
 def start_also(hub, name, data):
     hub.start(name, data)
     return [name]

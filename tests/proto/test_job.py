@@ -123,7 +123,7 @@ MISTAKES = [
     ([('"adamw"', '"zero_one_adam"')], "train.optimizer: 'zero_one_adam' takes steps of its own between exchanges"),
     ([('"adamw"', '"mine.optimizers:make"')], "not yet: 'mine.optimizers:make'"),
     ([('"adamw"', '"adamv"')], "did you mean 'adamw'?"),
-    ([('"1f1b"', '"interleaved"')], "not yet: 'interleaved'"),
+    ([('"1f1b"', '"interleave"')], "did you mean 'interleaved'"),
     ([('pattern = "auto"', 'pattern = "gossip"')], "updates.pattern: not yet: 'gossip'"),
     ([('"average"', '"nestorov:lr=0.7"')], "updates.outer: 'nestorov:lr=0.7' is not one of average"),
     ([('"average"', '"adam"')], "updates.outer: 'adam' is not one of average"),
