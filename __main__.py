@@ -5,6 +5,7 @@ Nothing heavy is imported before a command needs it: ``--help``, ``status`` and 
 
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -375,10 +376,19 @@ def profile(output: Output, state: Annotated[Path, typer.Argument(help="The run'
 # ---- what comes out ------------------------------------------------------------------------
 
 
+def _checkpoints_of(place: str, step: int | None) -> AbstractContextManager[Path]:
+    """A folder with checkpoints: the one that is named, or what is fetched from an address."""
+    if "://" not in place:
+        return nullcontext(Path(place))
+    from .coordinator.targets import fetched
+
+    return fetched(place, step)
+
+
 @command(app)
 def export(
     output: Output,
-    state: Annotated[Path, typer.Argument(help="The run's folder.")],
+    state: Annotated[str, typer.Argument(help="The run's folder, or the address of its checkpoints (s3://...).")],
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     *,
     step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint.", show_default="the newest")] = None,
@@ -386,7 +396,8 @@ def export(
     """A checkpoint as a folder that transformers loads."""
     from .node.export import export as write
 
-    folder = write(state, out, step=step)
+    with _checkpoints_of(state, step) as found:
+        folder = write(found, out, step=step)
     if output.json:
         output.record({"path": str(folder)})
     else:
@@ -396,7 +407,9 @@ def export(
 @command(app)
 def generate(
     output: Output,
-    state: Annotated[Path, typer.Argument(help="The run's folder, or an exported folder.")],
+    state: Annotated[
+        str, typer.Argument(help="The run's folder, an exported folder, or the address of checkpoints (s3://...).")
+    ],
     prompt: Annotated[str, typer.Argument(help="The text to go on from.")],
     *,
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens to add.")] = 200,
@@ -407,7 +420,8 @@ def generate(
     """Text from a run's checkpoint, on this machine's CPU."""
     from .node.generate import generate as write
 
-    text = write(state, prompt, tokens=tokens, temperature=temperature, seed=seed, step=step)
+    with _checkpoints_of(state, step) as found:
+        text = write(found, prompt, tokens=tokens, temperature=temperature, seed=seed, step=step)
     output.record({"prompt": prompt, "text": text}) if output.json else output.say(prompt + text)
 
 

@@ -18,7 +18,8 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -123,6 +124,7 @@ class Checkpoints:
         self.folder, self._keep, self._about = folder, keep, about
         self._open: dict[int, _Receiving] = {}
         self._gone_back_to: list[tuple[int, int]] = []
+        self._held: set[int] = set()
         self._damaged: set[int] = set()
         """Complete, and passed over: the next of the same step takes the place."""
         self._changing = threading.Lock()
@@ -231,7 +233,8 @@ class Checkpoints:
 
     def _prune(self) -> None:
         for step in [one for one in self.steps() if one not in self._damaged][: -self._keep]:
-            shutil.rmtree(self._target(step), ignore_errors=True)
+            if step not in self._held:
+                shutil.rmtree(self._target(step), ignore_errors=True)
         for replaced in self.incoming.glob("replaced-*"):
             shutil.rmtree(replaced, ignore_errors=True)
 
@@ -262,16 +265,37 @@ class Checkpoints:
         found = read_manifest(folder).get("digests", {}).get(name) if folder else None
         return found if isinstance(found, str) else None
 
-    def newest(self) -> tuple[Complete | None, list[str]]:
-        """The newest checkpoint whose every file has its digest, and a sentence for each one passed over."""
+    @contextmanager
+    def held(self, step: int) -> Iterator[Path]:
+        """The folder of a complete checkpoint, which stays while the block runs."""
+        with self._changing:
+            self._held.add(step)
+        try:
+            yield self._target(step)
+        finally:
+            with self._changing:
+                self._held.discard(step)
+            self._prune()
+
+    def brought(self, step: int) -> None:
+        """A whole checkpoint of this step was put into the folder: it counts from now on."""
+        self._damaged.discard(step)
+        self._prune()
+
+    def newest(self, known: set[int] | None = None) -> tuple[Complete | None, list[str]]:
+        """The newest checkpoint whose every file has its digest, and a sentence for each one passed over.
+
+        ``known``: the only ones that may be of this run's history, where that is known.
+        """
         passed: list[str] = []
         for step in reversed(self.steps()):
             folder = self._target(step)
-            wrong = damaged(folder)
+            wrong = "" if known is None or step in known else "not of this run's history any more"
+            wrong = wrong or damaged(folder)
             if not wrong:
                 return Complete(step, folder, position_in(read_manifest(folder))), passed
             self._damaged.add(step)
-            passed.append(f"the checkpoint of step {step} is damaged ({wrong}); an older one is taken")
+            passed.append(f"the checkpoint of step {step} is passed over ({wrong}); an older one is taken")
         return None, passed
 
     def _target(self, step: int) -> Path:

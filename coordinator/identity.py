@@ -91,17 +91,21 @@ def load_authority(folder: Path) -> Authority:
     """The CA in ``folder``, made there (key readable by its owner only) when there is none."""
     certificate_path, key_path = folder / "ca.pem", folder / "ca.key"
     if not certificate_path.exists():
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        certificate, key = make_authority()
-        descriptor = os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(key)
-        certificate_path.write_bytes(certificate)
+        save_authority(folder, *make_authority())
     try:
         return authority_of(certificate_path.read_bytes(), key_path.read_bytes())
     except (OSError, ValueError) as error:
         hint = "restore it, or start a new run with another --state; joined nodes trust this CA only"
         raise FarflungError(f"cannot read the run's identity in {folder}: {error}", hint) from None
+
+
+def save_authority(folder: Path, certificate: bytes, key: bytes) -> None:
+    """Write a CA, its key readable by its owner only."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(folder / "ca.key", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key)
+    (folder / "ca.pem").write_bytes(certificate)
 
 
 def authority_of(certificate: bytes, key: bytes) -> Authority:

@@ -31,6 +31,7 @@ from .checkpoints import Checkpoints, Complete
 from .history import History
 from .identity import digest
 from .membership import DONE, TRAINING, WAITING, Membership, Planner, State
+from .mirror import Mirror
 from .observed import Observed
 from .orders import Send, fingerprints_of, flushed_of, order_of
 from .planning import planner_of, workload_of
@@ -98,6 +99,8 @@ class Run:
         self.result: events.Event | None = None
         self.failure: RunFailed | None = None
         self.live: dict[str, Live] = {}
+        self.mirror: Mirror | None = None
+        """Carries checkpoints to a remote target."""
         self.observed = Observed()
         self.history = History(store.steps(), store.evals())
         self._progress = Progress(job.train.batch if job.updates.mode == "gradient" else 0)
@@ -255,11 +258,19 @@ class Run:
             complete.step, str(complete.path), position.cursor, json.dumps(list(position.redo)), time.time()
         )
         self.store.put_checkpoint(row)
-        for old in self.store.checkpoints():
-            if self.checkpoints.path(old.step) is None:
-                self.store.forget_checkpoint(old.step)
-        self.emit(events.event("checkpoint", step=complete.step, path=str(complete.path)))
+        self.forget_checkpoints()
+        if self.mirror is not None:
+            self.mirror.wake()
+        else:
+            self.emit(events.event("checkpoint", step=complete.step, path=str(complete.path)))
         self.feed(s.CheckpointComplete(position))
+
+    def forget_checkpoints(self) -> None:
+        """Those that are neither in the folder nor at the target any more."""
+        there = self.mirror.there if self.mirror else set()
+        for old in self.store.checkpoints():
+            if self.checkpoints.path(old.step) is None and old.step not in there:
+                self.store.forget_checkpoint(old.step)
 
     async def tick(self) -> None:
         """Let time pass, until the run is over."""

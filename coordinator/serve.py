@@ -29,22 +29,23 @@ from ..proto.jobfile import moved_files, refused_changes
 from ..proto.link import join_address, split_address
 from . import events
 from .artifacts import Artifacts
-from .checkpoints import Checkpoints
-from .database import LeaseLost
+from .database import FILE, LeaseLost
 from .facts import PROFILE_COMMAND, Prepared, in_thread, prepare, restore
-from .identity import Authority, load_authority, parse_duration
+from .identity import Authority, load_authority, parse_duration, save_authority
 from .lease import leading, stand_by
 from .lock import StateLock
 from .loggers import Logger, Make, loggers_wanted
 from .membership import DONE, Planner
 from .metrics import Counts
+from .mirror import Mirror
 from .planning import wanted_nodes
+from .recovery import find_checkpoints
 from .relay import Relay
 from .resume import Rules
 from .run import Run
 from .sealing import shared_authority
 from .service import CoordinatorService, Identity
-from .store import CheckpointRow, Store
+from .store import Store
 from .tickets import DEFAULT_TTL, IDENTITY, make_link
 from .web.access import write_certificate
 from .web.run_page import RunPage, is_loopback
@@ -127,6 +128,8 @@ async def run_coordinator(options: Options, emit: events.Emit, stop: asyncio.Eve
     """The same on a running event loop; setting ``stop`` ends it as SIGINT does."""
     job = load_job(options.job, options.check_codec)
     state = options.state or Path("runs") / job.run.name
+    if options.database and (state / FILE).exists():
+        raise FarflungError(f"{state} holds a run of its own", "give another --state beside --database")
     lock = StateLock(state)
     try:
         with contextlib.closing(Store(options.database or state, create=True)) as store:
@@ -177,13 +180,15 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
         artifacts = state / "artifacts"
         prepared = await _unless(stop, _prepare(job, store, artifacts, options.profile_command, moved))
         store.put("facts", prepared.facts.model_dump_json())
-        checkpoints = await _unless(stop, in_thread(_checkpoints, job, state, store, prepared.facts))
-        for sentence in checkpoints[1]:
+        found = await _unless(stop, in_thread(find_checkpoints, job, state, store, prepared.facts))
+        for sentence in found.passed:
             emit(events.event("warning", message=sentence, node=""))
         rules = _rules(job, prepared.facts, options)
-        run = Run(job, prepared.facts, store, checkpoints[0], emit, rules, store.next_term(), options.planner)
+        run = Run(job, prepared.facts, store, found.checkpoints, emit, rules, store.next_term(), options.planner)
+        if found.target is not None:
+            run.mirror = Mirror(found.target, run, job.checkpoint.keep, found.there)
         identity = Identity(store.get("run") or "", authority, state)
-        service = CoordinatorService(run, Artifacts(prepared.files, checkpoints[0]), identity)
+        service = CoordinatorService(run, Artifacts(prepared.files, found.checkpoints), identity)
         server = _server(authority, options.listen, reserved)
         rpc.add_CoordinatorServicer_to_server(service, server)
         server.add_generic_rpc_handlers((rpc.peer_handler(Relay(identity.run, run.knows).serve),))
@@ -192,7 +197,8 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
             page = _page(authority, run, store, state, page_socket, counts, emit)
         link = str(make_link(store, state, parse_duration(DEFAULT_TTL)))
         emit(events.listening(link, page.url, page.viewer_url) if page else events.listening(link))
-        return await _until_over(run, emit, stop)
+        async with run.mirror.working() if run.mirror else contextlib.nullcontext():
+            return await _until_over(run, emit, stop)
     except LeaseLost:
         if run is not None:
             await run.abandon()
@@ -266,6 +272,10 @@ async def _until_over(run: Run, emit: events.Emit, stop: asyncio.Event) -> int:
     if run.failure is not None:
         raise run.failure
     assert run.result is not None
+    if run.mirror is not None:
+        await run.stop("the run is done", _PARTING_S)  # nodes need not wait for the target
+        await _unless(stop, run.mirror.finish())
+        run.result["checkpoint"] = run.store.checkpoints()[-1].path
     emit(run.result)
     await run.stop("the run is done", _PARTING_S)
     return 0
@@ -317,7 +327,12 @@ def _check_resumed(job: Job, store: Store, place: str) -> bool:
 
 
 def _authority(store: Store, state: Path) -> Authority:
-    return load_authority(state / IDENTITY) if store.server is None else shared_authority(store)
+    """The run's CA. One that comes from a database is on this machine too, as any coordinator's is: the page needs it."""
+    if store.server is None:
+        return load_authority(state / IDENTITY)
+    authority = shared_authority(store)
+    save_authority(state / IDENTITY, authority.certificate, authority.key)
+    return authority
 
 
 def _reserve(listen: str) -> socket.socket:
@@ -407,30 +422,6 @@ async def _prepare(job: Job, store: Store, folder: Path, profile_command: Sequen
             hint = "give it the files that it began with, or start another run with another --state"
             raise JobError(f"the run began with other data or another model: {names} differ", hint)
     return prepared
-
-
-def _checkpoints(job: Job, state: Path, store: Store, facts: Facts) -> tuple[Checkpoints, list[str]]:
-    """The checkpoints on disk, checked; the database is made to agree with the disk."""
-    folder = Path(job.checkpoint.to).expanduser()
-    about = {
-        "run": store.get("run"),
-        "job": job.model_dump(mode="json"),
-        "facts": facts.model_dump(mode="json"),
-    }
-    checkpoints = Checkpoints(folder if folder.is_absolute() else state / folder, job.checkpoint.keep, about)
-    checkpoints.clear_receiving()
-    newest, passed = checkpoints.newest()
-    for row in store.checkpoints():
-        if checkpoints.path(row.step) is None or newest is None or row.step > newest.step:
-            store.forget_checkpoint(row.step)
-    known = {row.step for row in store.checkpoints()}
-    if newest is not None and newest.step not in known:
-        position = newest.position
-        row = CheckpointRow(
-            newest.step, str(newest.path), position.cursor, str(list(position.redo)), newest.path.stat().st_mtime
-        )
-        store.put_checkpoint(row)
-    return checkpoints, passed
 
 
 def _rules(job: Job, facts: Facts, options: Options) -> Rules:

@@ -75,6 +75,7 @@ def status_of(
         "nodes": nodes,
         "links": _links(store.links(), used or {}, dial_out),
         "checkpoints": [{"step": row.step, "path": row.path} for row in checkpoints],
+        "target": json.loads(store.get("target") or "null"),
         "warnings": [{"time": when, "node": node, "message": text} for when, node, text in store.warnings(_RECENT)],
         "time": time.time(),
     }

@@ -83,6 +83,11 @@ def numbers(record: Record) -> list[str]:
         lines.append(f"{times_text(record['times_fewer_bytes'])}x fewer bytes than fp16")
     if record.get("checkpoints"):
         lines.append(f"newest checkpoint: {record['checkpoints'][-1]['path']}")
+    if (record.get("target") or {}).get("why"):
+        lines.append(f"checkpoints stay here for now: {record['target']['why']}")
+    if record.get("leader"):
+        others = ", ".join(record.get("standbys") or ()) or "nobody"
+        lines.append(f"led by {record['leader']}; stands by: {others}")
     return lines
 
 

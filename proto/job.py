@@ -244,7 +244,16 @@ class Checkpoint(Table):
 
     every: int = Field(default=100, ge=0, description="a whole number of steps; 0: only at the end")
     keep: Count = Field(default=3, description="a whole number of checkpoints")
-    to: str = Field(default="checkpoints", min_length=1, description="a folder, relative to the state folder")
+    to: str = Field(
+        default="checkpoints",
+        min_length=1,
+        description="a folder, relative to the state folder; or an address, s3://BUCKET/PATH",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        exclude=True,  # may hold credentials: they go neither to nodes, nor to the database, nor into manifests
+        description='what fsspec needs for the address, {endpoint_url = "https://..."}',
+    )
 
 
 class Job(Table):

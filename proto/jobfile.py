@@ -216,8 +216,16 @@ def job_mistakes(job: Job, check_codec: CheckCodec | None = None) -> Iterator[Mi
     yield from _data_mistakes(job)
     yield from _train_mistakes(job)
     yield from _update_mistakes(job, check_codec)
-    if "://" in job.checkpoint.to:
-        yield ("checkpoint", "to"), f"not yet: checkpoint.to = {job.checkpoint.to!r}; allowed now: a local folder"
+    kind, _, path = job.checkpoint.to.partition("://")
+    if path and kind == "memory":
+        yield (
+            ("checkpoint", "to"),
+            "checkpoint.to: memory:// ends with the coordinator; allowed: a folder, s3://... and so on",
+        )
+    if path and kind in ("file", "local"):
+        yield ("checkpoint", "to"), f"checkpoint.to: write the folder itself: {path}"
+    if job.checkpoint.options and not path:
+        yield ("checkpoint", "options"), "checkpoint.options belong to an address (s3://...); checkpoint.to is a folder"
 
 
 def _model_mistakes(job: Job) -> Iterator[Mistake]:

@@ -84,6 +84,14 @@ def test_everything_that_a_person_asks_is_there() -> None:
         assert words in text
 
 
+def test_a_target_that_is_away_and_who_leads() -> None:
+    text = shown(
+        {**RECORD, "target": {"why": "s3://b cannot be written: refused"}, "leader": "x:1", "standbys": ["y:2"]}
+    )
+    assert "checkpoints stay here for now: s3://b cannot be written: refused" in text
+    assert "led by x:1; stands by: y:2" in text
+
+
 def test_a_new_run_has_little_to_say() -> None:
     text = shown({"name": "x", "running": True, "phase": "waiting", "why": "waiting for 2 more nodes", "time": 1.0})
     assert text == "x: waiting\nwhy: waiting for 2 more nodes\n"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import grpc.aio
 import pytest
+import s3_server
 from coordinator_process import CoordinatorProcess, pairs
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -378,3 +379,10 @@ def process(tmp_path):
     yield start
     for one in started:
         one.kill()
+
+
+@pytest.fixture(scope="session")
+def s3():
+    """A real S3 server for all tests of this run."""
+    with s3_server.running_server() as server:
+        yield server

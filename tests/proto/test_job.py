@@ -143,7 +143,9 @@ MISTAKES = [
     ),
     ([('mode = "delta"', 'mode = "gradient"')], "updates.overlap = 1: a step of mode gradient"),
     ([('mode = "delta"', 'mode = "delta"\nagreed = false')], "updates.agreed: not yet"),
-    ([('to = "checkpoints"', 'to = "s3://bucket/x"')], "not yet: checkpoint.to = 's3://bucket/x'"),
+    ([('to = "checkpoints"', 'to = "memory://x"')], "memory:// ends with the coordinator"),
+    ([('to = "checkpoints"', 'to = "file:///srv/x"')], "write the folder itself: /srv/x"),
+    ([('to = "checkpoints"', 'options = {key = "x"}')], "checkpoint.options belong to an address"),
     ([("clip = 1.0", "dropout = 0.1")], "unknown key train.dropout; it belongs into [model]"),
     ([("seed = 1", "seed = one")], "is not TOML"),
 ]

@@ -1,0 +1,188 @@
+"""Checkpoints at a target that is not this machine's disk: a real S3 server over HTTP, which also goes away."""
+
+import asyncio
+import hashlib
+import json
+import time
+
+import pytest
+from fsspec.registry import known_implementations
+
+from farflung.coordinator import mirror
+from farflung.coordinator.manifest import MANIFEST
+from farflung.coordinator.status import read_status
+from farflung.coordinator.targets import Target, TargetAway, TargetDamaged, fetched
+from farflung.proto.errors import FarflungError, JobError
+
+
+def write_checkpoint(folder, step, data=b"weights"):
+    place = folder / f"step-{step:08d}"
+    place.mkdir(parents=True)
+    (place / "stage-0").write_bytes(data)
+    digests = {"stage-0": hashlib.sha256(data).hexdigest()}
+    (place / MANIFEST).write_text(json.dumps({"step": step, "files": ["stage-0"], "digests": digests}))
+    return place
+
+
+@pytest.fixture
+def target(s3, request):
+    return Target(f"{s3.bucket}/{request.node.name}", s3.options)
+
+
+def test_complete_or_not_there(target, tmp_path):
+    target.check()
+    assert target.steps() == []
+    for step in (4, 8, 12):
+        target.upload(write_checkpoint(tmp_path / "here", step, b"weights" * step), step)
+    assert target.steps() == [4, 8, 12]
+    path = target.fetch(8, tmp_path / "there")
+    assert path == tmp_path / "there" / "step-00000008" and (path / "stage-0").read_bytes() == b"weights" * 8
+    target._fs.rm_file(f"{target._root}/step-00000012/{MANIFEST}")
+    assert target.steps() == [4, 8], "without its manifest it is none"
+    target.upload(write_checkpoint(tmp_path / "again", 8, b"another history"), 8)
+    assert (target.fetch(8, tmp_path / "there") / "stage-0").read_bytes() == b"another history"
+    target.upload(write_checkpoint(tmp_path / "here", 16), 16)
+    target.prune(2)
+    assert target.steps() == [8, 16]
+    assert {path.rpartition("/step-")[2] for path in target._fs.find(target._root)} == {
+        f"{step:08d}/{file}" for step in (8, 16) for file in ("stage-0", MANIFEST)
+    }, "what was left of step 12 is gone too"
+
+
+def test_digests_are_checked_when_it_is_read(target, tmp_path):
+    target.upload(write_checkpoint(tmp_path / "here", 4), 4)
+    target._fs.pipe_file(f"{target._root}/step-00000004/stage-0", b"WEIGHTS")
+    with pytest.raises(TargetDamaged, match="stage-0 has another digest"):
+        target.fetch(4, tmp_path / "there")
+    target._fs.rm_file(f"{target._root}/step-00000004/stage-0")
+    with pytest.raises(TargetDamaged, match="lacks stage-0"):
+        target.fetch(4, tmp_path / "there")
+    target._fs.pipe_file(
+        f"{target._root}/step-00000004/{MANIFEST}", b'{"step": 4, "files": ["../../x"], "digests": {}}'
+    )
+    with pytest.raises(TargetDamaged, match="names a file"):
+        target.fetch(4, tmp_path / "there")
+    target._fs.pipe_file(f"{target._root}/step-00000004/{MANIFEST}", b'{"step":')
+    with pytest.raises(TargetDamaged, match="cannot be read"):
+        target.fetch(4, tmp_path / "there")
+    assert not list((tmp_path / "there").iterdir())
+
+
+def test_what_is_no_target(monkeypatch):
+    monkeypatch.setitem(known_implementations, "absent", {"class": "absentfs.AbsentFS", "err": "Install absentfs"})
+    with pytest.raises(JobError, match="absent://x needs the package absentfs") as caught:
+        Target("absent://x")
+    assert caught.value.hint == "pip install absentfs"
+    with pytest.raises(JobError, match="nothing reads nowhere:// addresses"):
+        Target("nowhere://x")
+
+
+def test_export_reads_from_the_target(s3, target, tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.options["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.options["secret"])
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.options["endpoint_url"])
+    with pytest.raises(FarflungError, match="has no checkpoint"), fetched(target.url):
+        pass
+    for step in (4, 8):
+        target.upload(write_checkpoint(tmp_path / "here", step), step)
+    target._fs.pipe_file(f"{target._root}/step-00000008/stage-0", b"WEIGHTS")
+    with fetched(target.url) as folder:
+        assert folder.name == "step-00000004" and (folder / "stage-0").read_bytes() == b"weights"
+    with pytest.raises(TargetDamaged), fetched(target.url, 8):
+        pass
+    with pytest.raises(FarflungError, match="no checkpoint of step 5") as caught, fetched(target.url, 5):
+        pass
+    assert "4, 8" in caught.value.hint
+
+
+# ---- runs -----------------------------------------------------------------------------------
+
+
+def job_to(cluster, target, s3, *changes):
+    options = json.dumps(s3.options).replace('":', '" =').replace("{", "{ ")
+    return cluster.job(("keep = 2", f'keep = 2\nto = "{target.url}"\noptions = {options}'), *changes)
+
+
+async def test_a_run_writes_to_the_target_and_resumes_from_it(cluster, s3, target, eventually):
+    coordinator = cluster.coordinator(job_to(cluster, target, s3, ("steps = 12", "steps = 14")))
+    link = await coordinator.link
+    nodes = [await cluster.node(link, name) for name in "abcd"]
+    done = await coordinator.event("done")
+    assert await coordinator.task == 0
+    assert done["checkpoint"] == f"{target.url}/step-00000012"
+    said = [event["path"] for event in coordinator.events if event["event"] == "checkpoint"]
+    assert said[-1] == done["checkpoint"] and len(said) <= 3
+    assert target.steps()[-1] == 12 and len(target.steps()) <= 2
+    here = sorted(path.name for path in (coordinator.state / "checkpoints").glob("step-*"))
+    assert here == ["step-00000012"], "one stays here, for nodes that go back to it"
+    status = read_status(coordinator.state)
+    assert status["target"] == {"to": target.url, "newest": 12, "why": ""}
+    assert status["checkpoints"][-1]["path"] == done["checkpoint"]
+    assert nodes[0].job.checkpoint.to == target.url and nodes[0].job.checkpoint.options == {}
+    for path in (coordinator.state / "run.sqlite", coordinator.state / "checkpoints" / here[0] / MANIFEST):
+        assert s3.options["secret"].encode() not in path.read_bytes(), "credentials go nowhere"
+    for node in nodes:
+        await node.close()
+
+    again = cluster.coordinator(job_to(cluster, target, s3, ("steps = 12", "steps = 16")), state=cluster.folder / "new")
+    link = await again.link
+    assert [path.name for path in (again.state / "checkpoints").glob("step-*")] == ["step-00000012"]
+    more = [await cluster.node(link, name) for name in "efgh"]
+    view = await again.event("view")
+    assert "checkpoint of step 12" in view["why"]
+    await again.event("done")
+    assert await again.task == 0 and more[0].step == 16
+    assert target.steps()[-1] == 16
+
+    other = cluster.coordinator(job_to(cluster, target, s3, ("seed = 1", "seed = 2")), state=cluster.folder / "other")
+    with pytest.raises(JobError, match=r"checkpoints of another job: run.seed \(1 -> 2\)"):
+        await other.task
+
+
+async def test_a_target_that_goes_away(cluster, s3, target, monkeypatch):
+    """Training goes on, it is said once, the newest stays here, and arrives when the target is back."""
+    monkeypatch.setattr(mirror, "FIRST_RETRY_S", 0.1)
+    monkeypatch.setattr(mirror, "LONGEST_RETRY_S", 0.2)
+    coordinator = cluster.coordinator(job_to(cluster, target, s3, ("steps = 12", "steps = 6000")))
+    link = await coordinator.link
+    nodes = [await cluster.node(link, name, step_s=0.02) for name in "abcd"]
+    await coordinator.event("checkpoint")
+    s3.stop()
+    try:
+        warning = await away(coordinator)
+        assert "training goes on" in warning["message"] and target.url in warning["message"]
+        status = read_status(coordinator.state)
+        assert "cannot be" in status["target"]["why"]
+        step = nodes[0].step
+        await coordinator.event("step", step=step + 20)
+        here = coordinator.state / "checkpoints"
+        assert list(here.glob("step-*/manifest.json")), "the last good one is kept"
+        last = max(event["step"] for event in coordinator.events if event["event"] == "checkpoint")
+    finally:
+        s3.start()
+    while not any("takes checkpoints again" in event.get("message", "") for event in coordinator.events):
+        await asyncio.sleep(0.02)
+        assert not coordinator.task.done()
+    assert max(event["step"] for event in coordinator.events if event["event"] == "checkpoint") > last
+    said = [event for event in coordinator.events if event["event"] == "warning" and target.url in event["message"]]
+    assert len(said) == 1
+    assert read_status(coordinator.state)["target"]["why"] == ""
+    assert await coordinator.end() == 130
+
+
+async def away(coordinator, timeout=120.0):
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline and not coordinator.task.done():
+        for event in coordinator.events:
+            if event["event"] == "warning" and "cannot be" in event["message"]:
+                return event
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"nobody said that the target is away: {coordinator.events[-5:]}")
+
+
+async def test_a_target_that_is_away_from_the_start(cluster, s3, target):
+    options = {**s3.options, "endpoint_url": "http://127.0.0.1:9"}
+    path = job_to(cluster, target, s3)
+    path.write_text(path.read_text().replace(s3.options["endpoint_url"], options["endpoint_url"]))
+    with pytest.raises(TargetAway, match="cannot be written"):
+        await cluster.coordinator(path).task
