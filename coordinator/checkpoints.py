@@ -290,12 +290,14 @@ class Checkpoints:
         passed: list[str] = []
         for step in reversed(self.steps()):
             folder = self._target(step)
-            wrong = "" if known is None or step in known else "not of this run's history any more"
-            wrong = wrong or damaged(folder)
-            if not wrong:
+            if known is not None and step not in known:
+                why = "is not of this run's history any more"
+            elif wrong := damaged(folder):
+                why = f"is damaged ({wrong})"
+            else:
                 return Complete(step, folder, position_in(read_manifest(folder))), passed
             self._damaged.add(step)
-            passed.append(f"the checkpoint of step {step} is passed over ({wrong}); an older one is taken")
+            passed.append(f"the checkpoint of step {step} {why}; an older one is taken")
         return None, passed
 
     def _target(self, step: int) -> Path:

@@ -327,7 +327,7 @@ def _check_resumed(job: Job, store: Store, place: str) -> bool:
 
 
 def _authority(store: Store, state: Path) -> Authority:
-    """The run's CA. One that comes from a database is on this machine too, as any coordinator's is: the page needs it."""
+    """The run's CA. One that comes from a database is put on this machine too, where the page's server reads it."""
     if store.server is None:
         return load_authority(state / IDENTITY)
     authority = shared_authority(store)

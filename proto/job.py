@@ -250,7 +250,7 @@ class Checkpoint(Table):
         description="a folder, relative to the state folder; or an address, s3://BUCKET/PATH",
     )
     options: dict[str, Any] = Field(
-        default_factory=dict,
+        default={},
         exclude=True,  # may hold credentials: they go neither to nodes, nor to the database, nor into manifests
         description='what fsspec needs for the address, {endpoint_url = "https://..."}',
     )
