@@ -30,18 +30,31 @@ def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def orthonormal(p: torch.Tensor) -> torch.Tensor:
-    """Gram-Schmidt on the columns of ``[m, r]``, twice, in fp64 for the lengths; a vanishing column becomes zero."""
+    """Gram-Schmidt on the columns of ``[m, r]``, twice, in fp64; a vanishing column becomes zero. The same bits on any
+    device: what a round of several machines adds up must not depend on whose arithmetic it was."""
     out = p.to(torch.float64).clone()
     scale = out.abs().amax()
     out /= torch.where(scale > 0, scale, torch.ones_like(scale))
     for i in range(out.shape[1]):
-        before = out[:, i].norm()
+        before = dot(out[:, i], out[:, i]).sqrt()
         for _ in range(2):
-            if i:
-                out[:, i] -= out[:, :i] @ (out[:, :i].T @ out[:, i])
-        length = out[:, i].norm()
+            for j in range(i):
+                out[:, i] -= out[:, j] * dot(out[:, j], out[:, i])
+        length = dot(out[:, i], out[:, i]).sqrt()
         out[:, i] = out[:, i] / length if float(length) > 1e-10 * float(before) and float(length) > 0 else 0.0
     return out.to(torch.float32)
+
+
+def dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The inner product of two fp64 vectors as a sum of whole numbers, which no order of summation changes."""
+    small, exponents = [], []
+    for values in (a, b):
+        exponent = torch.frexp(values.abs().amax())[1]
+        small.append(torch.ldexp(values, -exponent))
+        exponents.append(exponent)
+    places = 62 - len(a).bit_length()
+    whole = (small[0] * small[1] * 2.0**places).round().to(torch.int64).sum()
+    return torch.ldexp(whole.to(torch.float64), exponents[0] + exponents[1] - places)
 
 
 def product(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

@@ -145,16 +145,26 @@ class DeltaMode:
         if self._in_flight and step >= self._apply_at:
             self._apply_round()
         self._local_step(step, training.commit.norm)
-        if self._free or step == training.last_step:
-            self._all_rounds()
-        elif step % self._interval == 0:
+        if self._free:
+            self._flush(self.fragments)
+            return
+        due = step % self._interval == 0
+        last = step == training.last_step
+        if due:
             self._begin_round(step + self._overlap)
-            if not self._overlap:
+            if last or not self._overlap:
                 self._apply_round()
+        if last:
+            self._flush(self.fragments - due)
 
-    def _all_rounds(self) -> None:
-        """A round of every fragment, now: the last of a run have no next step to hide behind."""
-        for _ in range(self.fragments):
+    def _flush(self, rounds: int) -> None:
+        """What is still in x - g goes into g, now: these rounds have no next step to hide behind.
+
+        They are plain averages. An outer step is one of ``every`` steps; here its momentum would only carry g on.
+        """
+        for exchange in self.training.exchanges.values():
+            exchange.outer = Outer()
+        for _ in range(rounds):
             self._begin_round(self.training.step)
             self._apply_round()
 
@@ -218,13 +228,8 @@ class DeltaMode:
         return not behind
 
     def settle(self) -> None:
-        """The run's last rounds were broken off: once more, for what is still in x - g.
-
-        As a plain average: where nothing is left of it, an outer momentum must not carry g on.
-        """
-        for exchange in self.training.exchanges.values():
-            exchange.outer = Outer()
-        self._all_rounds()
+        """The run's last rounds were broken off: once more."""
+        self._flush(self.fragments)
 
     def _behind(self, targets: dict[str, int]) -> Iterable[str]:
         """Sections of which some member has applied a round that this node has not."""

@@ -33,12 +33,14 @@ class Running:
     context: Context
     request: Reduce | None = field(init=False)
     total: Tensor | None = None
+    phase: int = 0
 
     def __post_init__(self) -> None:
         self.request = _reduction(next(self.program))
 
     def take(self, answer: Tensor | None, contributors: int) -> None:
         """Go on with the answer to ``request``; a program that has ended stays as it is."""
+        self.phase += 1
         if self.request is None:
             return
         self.context.size = contributors
@@ -55,7 +57,8 @@ class PhasedExchange(Exchange):
         super().__init__(*arguments)
         self._programs: dict[int, list[Running]] = {}
         """By the index of a part's first phase."""
-        self._taken: dict[int, int] = {}
+        self._warm: dict[int, dict[str, Tensor]] = {}
+        """The same of the round that is about to be applied."""
         self._memory: dict[int, dict[str, Tensor]] = {}
         """What programs keep of the last applied round (a warm start), by first element: the same on every member."""
 
@@ -65,14 +68,13 @@ class PhasedExchange(Exchange):
         if not self.lossy(round):
             return super()._offer(vector, round, part)
         self._programs[part.index] = list(self._start(vector, round, part))
-        self._taken[part.index] = 0
         return self._requests(part.index)
 
     def _start(self, vector: Tensor, round: int, part: Part) -> Iterator[Running]:
         layout, me = self.section.layout, self.me
         for start, stop, shape in zip(layout.offsets, layout.offsets[1:], layout.shapes, strict=False):
             if part.start <= start < part.stop:
-                memory = dict(self._memory.get(start, {}))
+                memory = {name: kept.to(vector.device) for name, kept in self._memory.get(start, {}).items()}
                 seed = (self.seed + 0x9E3779B9 * start) & (2**63 - 1)
                 context = Context(seed, start, round, me, len(self.plan.members), self.weights[me], memory)
                 yield Running(start, stop, self.codec.rounds(vector[start:stop].view(shape), context), context)
@@ -86,18 +88,17 @@ class PhasedExchange(Exchange):
         first = result.part - self.plan.parts[result.part].phase
         if not result.sizes:
             return Contribution((), (), 0)  # void: so are the phases to come
-        self._take(result, first)
+        self._take(self._programs[first], result)
         return self._requests(first)
 
-    def _take(self, result: Result, first: int) -> None:
-        phase = result.part - first
-        if self._taken[first] != phase:
+    def _take(self, runs: Sequence[Running], result: Result) -> None:
+        """Go on with the answers of a phase, unless the programs are past it."""
+        part = self.plan.parts[result.part]
+        if any(run.phase != part.phase for run in runs):
             return
-        runs, part = self._programs[first], self.plan.parts[result.part]
         answers = self._read(result.payload, result.sizes, runs, part.publisher)
         for run, answer in zip(runs, answers, strict=True):
             run.take(answer, len(result.contributors))
-        self._taken[first] = phase + 1
 
     # ---- deciding --------------------------------------------------------------------------
 
@@ -155,6 +156,7 @@ class PhasedExchange(Exchange):
         if not self.lossy(round):
             return super().results(round, found, contributions)
         update = torch.zeros_like(self.section.g)
+        nothing = torch.zeros(self.section.layout.numel)
         for part in self.plan.parts_in(round):
             if part.phase:
                 continue
@@ -162,14 +164,17 @@ class PhasedExchange(Exchange):
             if self._void(phases):
                 update[part.start : part.stop] = torch.nan if self.gradient else 0.0
                 continue
-            if self.me not in phases[0].contributors:  # from the answers alone
-                self._programs[part.index] = list(self._start(torch.zeros_like(update), round, part))
-                self._taken[part.index] = 0
+            if self.me in phases[0].contributors:
+                for result in phases:
+                    self._take(self._programs[part.index], result)
+            # The sum itself from the answers alone and on the CPU, so that it has the same bits everywhere.
+            runs = list(self._start(nothing, round, part))
             for result in phases:
-                self._take(result, part.index)
-            for run in self._programs[part.index]:
+                self._take(runs, result)
+            for run in runs:
                 assert run.total is not None, "every request of a program is a phase"
                 update[run.start : run.stop] = run.total * (1.0 / self.divisor)
+                self._warm[run.start] = run.context.memory
         return update
 
     def _outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
@@ -194,11 +199,8 @@ class PhasedExchange(Exchange):
 
     def _applied(self) -> None:
         super()._applied()
-        for runs in self._programs.values():
-            for run in runs:
-                if run.total is not None and run.context.memory:
-                    self._memory[run.start] = run.context.memory
-        self._programs = {}
+        self._memory.update(self._warm)
+        self._programs, self._warm = {}, {}
 
 
 def phases_of(spec: str) -> int:

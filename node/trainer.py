@@ -206,7 +206,9 @@ class Trainer:
         if header.view != self.view:
             return  # of a view that this node has left
         if kind in MAIL_KINDS:
-            if self.training is not None and self.training.expects(sender, header):
+            if self.training is None:
+                return  # it had arrived when the view ended
+            if self.training.expects(sender, header):
                 self._mail[kind, header.step, header.microbatch, header.layer] = (header, payload)
             else:
                 self.warn(sender, f"an activation of step {header.step} that nobody waits for")

@@ -124,14 +124,17 @@ def plain_local_losses(
             rate = learning_rate(train, step, facts.steps)
             total += plain_step(model, optimizer, train, rate, tokens, targets) * len(share)
         losses.append(total / train.batch)
-        turns = len(pieces) if step == steps else step % (job.updates.every // len(pieces)) == 0
-        for _ in range(turns):
+        due = step % (job.updates.every // len(pieces)) == 0
+        for number in range(len(pieces) if step == steps else due):
             (start, stop), part = pieces[turn % len(pieces)], parts[turn % len(pieces)]
             with torch.no_grad():
                 flat = [parameters_to_vector(own) for own in weights]
                 mean = sum(one * (n / sum(microbatches)) for one, n in zip(flat, microbatches, strict=True))
-                part.grad = part - mean[start:stop]
-                movers[turn % len(pieces)].step()
+                if due and number == 0:
+                    part.grad = part - mean[start:stop]
+                    movers[turn % len(pieces)].step()
+                else:  # the run ends: what is left is averaged
+                    part.copy_(mean[start:stop])
                 for own, one in zip(weights, flat, strict=True):
                     one[start:stop] = part
                     vector_to_parameters(one, own)
