@@ -119,7 +119,8 @@ def test_a_script_uses_the_token(site: Any) -> None:
 
 async def test_events_come_as_the_run_goes_on(site: Any) -> None:
     """Over a real socket: the whole at first, then what is new, then the end."""
-    server = PageServer(make_app(site.page), bound := bind("127.0.0.1:0"))
+    page = dataclasses.replace(site.page, closing=asyncio.Event())
+    server = PageServer(make_app(page), bound := bind("127.0.0.1:0"))
     server.start()
     url = url_of(bound, False, "")
     assert url.startswith("http://127.0.0.1:")
@@ -140,10 +141,9 @@ async def test_events_come_as_the_run_goes_on(site: Any) -> None:
                     if kind == "state" and len(seen) == 2:
                         site.run.train()
                     elif kind == "state":
-                        site.page.closing.set()
+                        page.closing.set()
     finally:
         await server.stop()
-        site.page.closing.clear()
     assert [kind for kind, _ in seen] == ["curves", "state", "curves", "state", "end"]
     first, second = seen[0][1], seen[2][1]
     assert len(first["point_rows"]) > 100 and len(second["point_rows"]) == 2

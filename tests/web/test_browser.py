@@ -1,0 +1,97 @@
+"""The page in a real browser, over a made-up run: it renders, follows the run, acts, and believes nobody."""
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+from chromium import chromium, until
+
+from farflung.coordinator.web.app import make_app
+from farflung.coordinator.web.server import PageServer, bind, url_of
+
+EVIL = '<img src="x" onerror="window.broken = 1"><script>window.broken = 2</script>'
+
+
+@pytest.fixture
+async def url(site: Any) -> Any:
+    page = dataclasses.replace(site.page, closing=asyncio.Event())
+    server = PageServer(make_app(page), bound := bind("127.0.0.1:0"))
+    server.start()
+    yield url_of(bound, False, "")
+    page.closing.set()
+    await server.stop()
+
+
+async def test_somebody_looks(site: Any, url: str) -> None:
+    async with chromium(viewport={"width": 1280, "height": 900}, color_scheme="light") as (tab, errors):
+        await tab.goto(f"{url}#{site.tokens.viewer}")
+        await tab.wait_for_selector(".node-row")
+        assert await tab.evaluate("location.hash") == "" and await tab.title() != ""
+        assert await tab.inner_text("#name") == "shakespeare-1b" and await tab.inner_text("#phase") == "training"
+        assert await tab.locator(".map .node").count() == 6 and await tab.locator(".map .link path").count() == 8
+        assert "an upload" in await tab.inner_text("#tiles")
+        assert await tab.locator("#chart-loss path.line").count() == 2
+        assert await tab.locator(".map .link.held").count() == 2
+        # A viewer sees no secret and can do nothing.
+        assert not await tab.is_visible("#join") and await tab.locator(".node-row button").count() == 0
+
+        # It follows the run.
+        for _ in range(3):
+            site.run.train()
+        await until(tab, f"document.querySelector('#tiles b').textContent.startsWith('{site.run.step}')")
+
+        # What nodes say is text.
+        site.run.store.add_warning(site.run.now, "attic", EVIL)
+        site.run.train()
+        await until(tab, "document.querySelector('#warnings').textContent.includes('onerror')")
+        assert await tab.evaluate("window.broken") is None and await tab.locator("#warnings img").count() == 0
+
+        # A chosen node's links alone; light and dark; a tip over a curve.
+        await tab.click(".map .node[aria-label=attic]")
+        assert await tab.inner_text("#links-note") == "of attic"
+        before = await tab.evaluate("getComputedStyle(document.body.parentNode).backgroundColor")
+        await tab.click("#theme")
+        assert await tab.evaluate("getComputedStyle(document.body.parentNode).backgroundColor") != before
+        await tab.hover("#chart-loss svg.chart")
+        assert "step" in await tab.inner_text("#chart-loss .tip")
+
+        # A telephone: nothing wider than the screen.
+        await tab.set_viewport_size({"width": 360, "height": 740})
+        await tab.wait_for_timeout(300)
+        assert await tab.evaluate("document.documentElement.scrollWidth") <= 360
+        assert errors == []
+
+
+async def test_the_operator_acts(site: Any, url: str) -> None:
+    site.run.offered = ["pause", "drain", "evict"]
+    before = len(site.commands)
+    async with chromium(viewport={"width": 1280, "height": 900}) as (tab, errors):
+        await tab.goto(url)
+        await tab.fill("#token", "nonsense")
+        await tab.press("#token", "Enter")
+        await until(tab, "document.querySelector('#login-error').textContent !== ''")
+        assert any("403" in one for one in errors)  # the browser itself says that a request was refused
+        errors.clear()
+        await tab.fill("#token", site.tokens.operator)
+        await tab.press("#token", "Enter")
+        await tab.wait_for_selector(".node-row")
+
+        await tab.click("#join")
+        await tab.wait_for_selector("#join-dialog[open]")
+        assert await tab.inner_text("#join-line") == "farflung join farflung://x"
+        await tab.click("#join-close")
+
+        await tab.click(".node-row:has(.who:has-text('attic')) >> text=Drain")
+        assert "Let attic leave?" in await tab.inner_text("#act-dialog")
+        assert len(site.commands) == before  # not before it is confirmed
+        await tab.click("#act-go")
+        await tab.wait_for_selector("#toast:not([hidden])")
+        assert await tab.inner_text("#toast") == "attic is asked to leave"
+        assert site.commands[before:] == [("drain", "attic", "")]
+        assert errors == []
+
+        await tab.reload()  # the cookie is enough
+        await tab.wait_for_selector(".node-row")
+        await tab.click("#logout")
+        await tab.wait_for_selector("#login:not([hidden])")
