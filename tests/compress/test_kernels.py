@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,36 @@ SIGNATURES = {
     "kernels_rotation.thc_encode": ([P, B, P, "*i32", N, N, "i32", "fp32"], {**BLOCK, "GRID": 30}),
 }
 
+# Functions that kernels call.
+PARTS = {
+    "butterfly", "hadamard_in_program", "levels_of", "load_levels", "magnitude", "pack4", "positions", "signs",
+    "step_code", "step_value", "store_group", "uniform", "unpack4",
+}  # fmt: skip
 
-def compile_kernel(name: str) -> None:
-    """Cubins of one kernel for sm_80 and sm_90; asserts that its PTX has no fused multiply-add."""
+
+FUSIBLE = re.compile(r"\bfma\.|\b(add|sub|mul)(\.ftz)?\.f(32|64)\b")
+# What decodes and applies, and has no division, whose own machine code has fused sums.
+APPLY = (
+    "kernels.group_decode",
+    "kernels_cocktail.sparse_add",
+    "kernels_rotation.eden_decode",
+    "kernels_rotation.rotate",
+)
+
+
+def machine_code(cubin: bytes) -> str:
+    """The disassembly of a cubin, by the disassembler that comes with Triton."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run([tool, file.name], capture_output=True, text=True, check=True).stdout
+
+
+def compile_kernel(name: str, fusion: bool = False) -> None:
+    """Cubins of one kernel for sm_80 and sm_90; asserts that no product and sum of it can become one rounding."""
     import importlib
 
     import triton
@@ -72,23 +100,47 @@ def compile_kernel(name: str) -> None:
     signature = dict(zip(names, types, strict=False)) | dict.fromkeys(constants, "constexpr")
     for arch in (80, 90):
         source = ASTSource(kernel, signature, {(names.index(k),): v for k, v in constants.items()})
-        built = triton.compile(source, GPUTarget("cuda", arch, 32), {"enable_fp_fusion": False, "num_warps": 8})
+        built = triton.compile(source, GPUTarget("cuda", arch, 32), {"enable_fp_fusion": fusion, "num_warps": 8})
         assert built.asm["cubin"][:4] == b"\x7fELF"
-        fused = [line.strip() for line in built.asm["ptx"].splitlines() if re.search(r"\bfma\.", line)]
+        # ptxas may fuse a product and a sum that are not marked .rn, and then no fma is seen before the machine code.
+        fused = [line for line in built.asm["ptx"].splitlines() if FUSIBLE.search(line)]
         assert not fused, f"{name} sm_{arch}: {fused[:3]}"
+        if name in APPLY:
+            assert "FFMA" not in machine_code(built.asm["cubin"]), f"{name} sm_{arch}: FFMA in its machine code"
         print(f"{name}: a cubin for sm_{arch} of {len(built.asm['cubin'])} bytes, no fma", flush=True)
 
 
-# Small ones in the quick suite; the rotations unroll a dozen stages, which takes a minute to compile.
-QUICK = ["kernels.group_decode", "kernels_cocktail.sparse_add"]
-ALL = [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in SIGNATURES]
+def compile_all() -> None:
+    """Every kernel of the package has a signature here, and compiles."""
+    import importlib
+
+    from triton.runtime import JITFunction
+
+    modules = {name.partition(".")[0] for name in SIGNATURES}
+    found = [importlib.import_module("farflung.compress." + module) for module in modules]
+    parts = PARTS | {name.partition(".")[2] for name in SIGNATURES}
+    missing = {
+        name for module in found for name, value in vars(module).items() if isinstance(value, JITFunction)
+    } - parts
+    assert not missing, f"neither compiled here nor a part of another: {missing}"
+    for name in SIGNATURES:
+        compile_kernel(name)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_cubins_and_no_fused_sums(name: str, tmp_path: Path) -> None:
+def test_cubins_and_no_fused_sums(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
-    program = (
-        f"import sys; sys.path.insert(0, {str(HERE)!r}); import test_kernels; test_kernels.compile_kernel({name!r})"
-    )
+    program = f"import sys; sys.path.insert(0, {str(HERE)!r}); import test_kernels; test_kernels.compile_all()"
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
+    assert run.stdout.count("no fma") == 2 * len(SIGNATURES)
+
+
+def test_the_check_for_fused_sums_finds_one(tmp_path: Path) -> None:
+    """With fusion on, the same kernel is refused: the check above is one that can fail."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    program = (
+        f"import sys; sys.path.insert(0, {str(HERE)!r}); import test_kernels; "
+        "test_kernels.compile_kernel('kernels.group_decode', fusion=True)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode != 0 and "AssertionError: kernels.group_decode sm_80: [" in run.stderr
