@@ -76,13 +76,13 @@ def kernels(n: int) -> list[tuple[str, float, Callable[[], object], bool]]:
     for block in (4096, 8192):
         cases.append((f"rotation, block {block}", 8, lambda b=block: gpu.rotate(x, b, KEY), True))
         for bits in (1, 4):
-            packed, factors = gpu.eden_encode_packed(x, block, bits, KEY)
+            packed, factors = gpu.eden_encode(x, block, bits, KEY)
             code = bits / 8 + 4 / block
             cases += [
                 (
                     f"eden {bits} bit encode, block {block}",
                     4 + code,
-                    lambda b=block, k=bits: gpu.eden_encode_packed(x, b, k, KEY),
+                    lambda b=block, k=bits: gpu.eden_encode(x, b, k, KEY),
                     True,
                 ),
                 (
@@ -106,18 +106,24 @@ def kernels(n: int) -> list[tuple[str, float, Callable[[], object], bool]]:
     cases.append(("sign with feedback, 2 passes", 20.125, lambda: gpu.sign_with_feedback(x, error), False))
     offer = runs.offer(n, 0.1, 64, KEY)
     where = torch.from_numpy(offer.runs).cuda()
-    cases.append(
-        (
-            "cocktail delta of the offered tenth",
-            1.2,
-            lambda: gpu.gather_delta(x, other, where, 64, offer.elements),
-            False,
-        )
-    )
     kept = offer.elements // 5
-    index = torch.randperm(offer.elements, device="cuda")[:kept].sort().values
-    steps, codes = gpu.group_encode(x[:kept], 128, 4, False, KEY)
-    share = kept / n
+    values, counts = gpu.offered(x, other, where, 64, offer.elements)
+    index, chosen = gpu.largest(values, counts, kept)
+    steps, codes = gpu.quantize_kept(chosen, index, where, 64, 128, None)
+    share, local = kept / n, x.clone()
+    cases += [
+        # x, g and the difference of a tenth
+        ("cocktail: offered difference", 1.2, lambda: gpu.offered(x, other, where, 64, offer.elements), False),
+        # two more digits, a count and the compaction read it again; places and values of a fifth are written
+        ("cocktail: the largest of it", 1.6 + share * 8, lambda: gpu.largest(values, counts, kept), False),
+        # read places and values, write half a byte and a bucket's step; 64 bytes for a local weight, as below
+        (
+            "cocktail: quantise, and take what is sent from the local weights",
+            share * (8.5 + 2 / 128 + 64),
+            lambda: gpu.quantize_kept(chosen, index, where, 64, 128, local),
+            False,
+        ),
+    ]
     # a value is added to a 32-byte sector of its own at worst: 64 bytes moved, and 8.5 read
     cases.append(
         (

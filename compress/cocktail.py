@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from . import fast, masks, runs, scales, selection
+from . import fast, gpu, masks, runs, scales, selection
 from .codec import Codec, bytes_tensor, check_finite, tensor_bytes
 from .errors import CodecError
 from .packing import pack, packed_size, unpack
@@ -38,6 +38,9 @@ class Cocktail(Codec):
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         offer = runs.offer(x.numel(), self.random, self.run, key)
         count, chosen = self.kept(offer.elements), None
+        if offer.elements and gpu.available(x.device):
+            check_finite(x)
+            return self._write_gpu(x, offer, count)
         if x.device.type == "cpu" and fast.worth(offer.elements) and count < offer.elements:
             chosen = fast.largest_offered(x.numpy(), offer.runs, offer.run, offer.elements, count)
         if chosen is None:
@@ -50,6 +53,15 @@ class Cocktail(Codec):
         mask = masks.encode(chosen[0], offer.elements, self.mask)
         return [mask, *self.write_values(torch.from_numpy(chosen[1]))]
 
+    def _write_gpu(self, x: torch.Tensor, offer: runs.Offer, count: int) -> list[Buffer]:
+        where = torch.from_numpy(offer.runs).to(x.device)
+        values, counts = gpu.offered(x, None, where, offer.run, offer.elements)
+        index, kept = gpu.largest(values, counts, count)
+        mask = masks.encode(index.cpu().numpy(), offer.elements, self.mask)
+        if not self._linear4():
+            return [mask, *self.write_values(kept.cpu())]
+        return [mask, *map(tensor_bytes, gpu.quantize_kept(kept, index, where, offer.run, BUCKET, None))]
+
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         positions, values = self.read_sparse(reader, header)
         out = np.zeros(header.elements, np.float32)
@@ -57,11 +69,18 @@ class Cocktail(Codec):
         return torch.from_numpy(out).to(device)
 
     def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
-        if out.device.type == "cpu" and self._linear4() and fast.worth(int(self.top * self.random * header.elements)):
+        kernels = gpu.available(out.device)
+        quick = out.device.type == "cpu" and fast.worth(int(self.top * self.random * header.elements))
+        if self._linear4() and (kernels or quick):
             offer, index = self._read_places(reader, header)
             units = self._read_units(reader, len(index))
             packed = reader.take(packed_size(len(index), 4))
             reader.end()
+            if kernels and len(index):
+                where, places = (torch.from_numpy(each).to(out.device) for each in (offer.runs, index))
+                codes, steps = bytes_tensor(packed, torch.uint8, out.device), scales.to_codes(units, False)
+                gpu.sparse_add(out, where, offer.run, places, codes, steps.to(out.device), BUCKET, weight)
+                return
             fast.add_sparse(out.numpy(), index, offer.runs, offer.run, packed, units.numpy(), BUCKET, weight)
             return
         positions, values = self.read_sparse(reader, header)

@@ -282,7 +282,7 @@ _LIST += [
     Declaration(
         "turboquant",
         25,
-        "eden:Turbo",
+        "turboquant:Turbo",
         "EDEN with the norm as its scale; prod adds the residual's signs",
         "TurboQuant, Zandieh et al., 2025",
         _PRIVATE,

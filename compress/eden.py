@@ -1,4 +1,4 @@
-"""Rotate, then quantise what has become normally distributed: ``eden``, ``drive``, ``turboquant``.
+"""Rotate, then quantise what has become normally distributed: ``eden``, ``drive``.
 
 After a random rotation a block's coordinates are nearly N(0, |x|²/d) whatever x was, so fixed levels (Lloyd-Max) are
 the right ones, and the error does not depend on the data. EDEN (Vargaftik et al., ICML 2022; DRIVE is its 1-bit case)
@@ -6,8 +6,6 @@ sends one number per block that makes the result unbiased, |x|² / <c, Rx>, or o
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 
@@ -57,26 +55,25 @@ class Eden(Rotated):
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         n, count = x.numel(), rotation.coordinates(x.numel(), self.block)
-        quick = self._is_quick(n, x.device)
-        if self.refuses and not quick:
+        quick, kernels = self._is_quick(n, x.device), self._on_gpu(x.device)
+        if self.refuses and not quick and not (kernels and _normal(x, self.block)):
             check_finite(x)
-        packed = torch.empty(packed_size(count, self.whole) if quick else 0, dtype=torch.uint8)
-        codes = torch.empty(0 if quick else count, dtype=torch.uint8, device=x.device)
+            kernels = False
+        direct = quick or kernels
+        packed = torch.empty(packed_size(count, self.whole) if direct else 0, dtype=torch.uint8, device=x.device)
+        codes = torch.empty(0 if direct else count, dtype=torch.uint8, device=x.device)
         factors = torch.empty(rotation.blocks(n, self.block), device=x.device)
         for segment in rotation.layout(n, self.block):
-            if self._on_gpu(segment, x.device):
-                part, numbers = gpu.eden_encode(
-                    x[segment.start : segment.start + segment.length], segment.size, self.whole, key
-                )
-                codes[segment.code : segment.code + segment.length] = part
-                factors[segment.row : segment.row + segment.rows] = numbers
-                continue
             rows = rotation.rows_of(x, segment)
+            numbers, place = factors[segment.row : segment.row + segment.rows], segment.code * self.whole // 8
+            if kernels and segment.size == self.block:
+                part, done = gpu.eden_encode(rows.view(-1), segment.size, self.whole, key)
+                packed[place : place + part.numel()] = part
+                numbers.copy_(done)
+                continue
             if quick:
                 words, table = _words(segment, key), lloyd(self.whole, x.device)
-                done = fast.eden_encode(rows, words, table, packed, count, segment.code)
-                if done is not None:
-                    factors[segment.row : segment.row + segment.rows] = done
+                if fast.eden_encode(rows, words, table, packed, count, segment.code, numbers):
                     continue
                 check_finite(x)
             rows, exponent = rotation.rescale(rows)
@@ -86,12 +83,14 @@ class Eden(Rotated):
             z = turned / torch.where(spread > 0, spread, torch.ones_like(spread))[:, None]
             code = self.quantize(z, self._mixed(segment, key, x.device))
             factor = self.factor(turned, self.levels(code, self._mixed(segment, key, x.device)), energy, segment)
-            factors[segment.row : segment.row + segment.rows] = torch.ldexp(factor.to(torch.float32), exponent)
+            numbers.copy_(torch.ldexp(factor.to(torch.float32), exponent))
             if quick:
                 fast.eden_pack(code.view(-1), self.whole, packed, count, segment.code)
+            elif kernels:
+                packed[place : place + packed_size(code.numel(), self.whole)] = pack(code.view(-1), self.whole)
             else:
                 codes[segment.code : segment.code + code.numel()] = code.view(-1)
-        body = [tensor_bytes(packed)] if quick else self._pack(codes, self._all_mixed(n, key, x.device))
+        body = [tensor_bytes(packed)] if direct else self._pack(codes, self._all_mixed(n, key, x.device))
         return [tensor_bytes(factors.clamp(-LARGEST, LARGEST)), *body]
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
@@ -101,7 +100,7 @@ class Eden(Rotated):
         return out
 
     def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
-        if not self._is_quick(header.elements, out.device):
+        if not self._is_quick(header.elements, out.device) and not self._on_gpu(out.device):
             super().accumulate(reader, header, out, weight)
             return
         self._expect(reader, header)
@@ -115,37 +114,60 @@ class Eden(Rotated):
             raise CodecError(f"the blob claims {n} elements, too many for its {reader.left} bytes")
 
     def _decode(self, reader: Reader, header: Header, out: torch.Tensor, weight: float | None) -> None:
-        """out = decoded; with a weight, which only the compiled loops take, out += decoded * weight."""
+        """out = decoded; with a weight, which the compiled loops and the kernels take, out += decoded * weight."""
         n, key, device = header.elements, self._key(header), out.device
         count = rotation.coordinates(n, self.block)
         factors = self.read_scales(reader, n, device)
-        if self._is_quick(n, device):
-            packed, table = reader.take(packed_size(count, self.whole)), lloyd(self.whole, device)
+        if self._is_quick(n, device) or self._on_gpu(device):
+            packed = reader.take(packed_size(count, self.whole))
             reader.end()
-            for segment in rotation.layout(n, self.block):
-                rows, part = rotation.rows_of(out, segment), factors[segment.row : segment.row + segment.rows]
-                fast.eden_decode(packed, _words(segment, key), table, count, segment.code, part, weight, rows)
-                if segment.length < rows.numel():
-                    rotation.put_rows(out, segment, rows)
+            self._decode_direct(packed, key, factors, out, weight)
             return
         codes = self._unpack(reader, count, self._all_mixed(n, key, device), device)
         for segment in rotation.layout(n, self.block):
             code = codes[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
-            factor = factors[segment.row : segment.row + segment.rows, None]
-            levels = self.levels(code, self._mixed(segment, key, device))
-            rows = rotation.backward(levels, segment, key, self.turns)
-            rotation.put_rows(out, segment, (rows * factor).clamp_(-LARGEST, LARGEST))
+            rows = self._back(code, segment, key, factors)
+            rotation.put_rows(out, segment, rows)
+
+    def _decode_direct(
+        self, packed: memoryview, key: Key, factors: torch.Tensor, out: torch.Tensor, weight: float | None
+    ) -> None:
+        """``_decode`` of packed codes of whole bits, by the compiled loops or by the kernels."""
+        n, count, device = out.numel(), rotation.coordinates(out.numel(), self.block), out.device
+        kernels, table = self._on_gpu(device), lloyd(self.whole, device)
+        data = bytes_tensor(packed, torch.uint8, device) if kernels else None
+        for segment in rotation.layout(n, self.block):
+            rows, part = rotation.rows_of(out, segment), factors[segment.row : segment.row + segment.rows]
+            if data is None:
+                fast.eden_decode(packed, _words(segment, key), table, count, segment.code, part, weight, rows)
+                if segment.length < rows.numel():
+                    rotation.put_rows(out, segment, rows)
+                continue
+            place, size = segment.code * self.whole // 8, packed_size(rows.numel(), self.whole)
+            piece = data[place : place + size]
+            if segment.size == self.block:
+                gpu.eden_decode(piece, part, rows.view(-1), segment.size, self.whole, key, weight)
+                continue
+            code = unpack(piece, rows.numel(), self.whole).view_as(rows)
+            decoded = self._back(code, segment, key, factors)
+            rotation.put_rows(out, segment, decoded if weight is None else rows + decoded * weight)
+
+    def _back(self, code: torch.Tensor, segment: Segment, key: Key, factors: torch.Tensor) -> torch.Tensor:
+        """The decoded rows of a segment's codes, in torch."""
+        rows = rotation.backward(self.levels(code, self._mixed(segment, key, code.device)), segment, key, self.turns)
+        return (rows * factors[segment.row : segment.row + segment.rows, None]).clamp_(-LARGEST, LARGEST)
 
     def _plain(self) -> bool:
         return type(self) is Eden and not self.biased and not self.share and self.turns == 1
 
     def _is_quick(self, count: int, device: torch.device) -> bool:
-        """Whether the compiled loops take a vector of ``count``: its blocks, and what is left over as far as it can."""
+        """Whether the compiled loops take a vector of ``count``."""
         fits = 1 <= self.whole <= 5 and 32 <= self.block <= rotation.EXACT
-        return fits and self._plain() and device.type == "cpu" and fast.worth(count)
+        return fits and self._plain() and device.type == "cpu" and fast.worth(count) and not gpu.available(device)
 
-    def _on_gpu(self, segment: Segment, device: torch.device) -> bool:
-        return self._plain() and self.whole in (1, 4) and 4096 <= segment.size <= 8192 and gpu.available(device)
+    def _on_gpu(self, device: torch.device) -> bool:
+        fits = self.whole in (1, 4) and self.block in (4096, 8192)
+        return fits and self._plain() and gpu.available(device)
 
     def factor(
         self, turned: torch.Tensor, levels: torch.Tensor, energy: torch.Tensor, segment: Segment
@@ -205,6 +227,15 @@ class Eden(Rotated):
         return codes
 
 
+def _normal(x: torch.Tensor, block: int) -> bool:
+    """Whether all is finite, and each block's largest magnitude 0 or far from the ends of fp32's range: there the
+    kernels scale it exactly."""
+    whole = x.numel() // block * block
+    largest, rest = x[:whole].view(-1, block).abs().amax(1), x[whole:]
+    fine = (largest == 0) | ((largest > 2.0**-100) & (largest < 2.0**120))
+    return bool(fine.all() & torch.isfinite(rest).all())
+
+
 def _words(segment: Segment, key: Key) -> torch.Tensor:
     """The Philox words of a segment's signs."""
     count = -(-segment.rows * segment.size // 32)
@@ -219,59 +250,3 @@ def nearest(z: torch.Tensor, bits: int) -> torch.Tensor:
     if z.device.type == "cpu" and bits <= 5 and fast.worth(z.numel()):
         return fast.nearest_levels(z, (table[1:] + table[:-1]) / 2)
     return torch.bucketize(z, (table[1:] + table[:-1]) / 2).to(torch.uint8)
-
-
-class Turbo(Eden):
-    """TurboQuant (Zandieh et al., 2025). kind=mse: the levels times |x|/sqrt(d), biased. kind=prod: one bit less of
-    that, then the signs of the rotated residual, unbiased; with an orthonormal second rotation, whose error is 2.75
-    times below the published Gaussian one."""
-
-    def __init__(self, spec: Spec) -> None:
-        Rotated.__init__(self, spec)
-        self.product = spec.word("kind") == "prod"
-        self.whole = spec.number("bits") - (1 if self.product else 0)
-        self.share, self.amount, self.turns, self.biased = 0.0, float(spec.number("bits")), 1, False
-
-    def factor(
-        self, turned: torch.Tensor, levels: torch.Tensor, energy: torch.Tensor, segment: Segment
-    ) -> torch.Tensor:
-        return (energy.sqrt() / float(segment.size)) if self.whole else torch.zeros_like(energy)
-
-    def levels(self, codes: torch.Tensor, mixed: torch.Tensor | None) -> torch.Tensor:
-        return super().levels(codes, mixed) if self.whole else torch.zeros(codes.shape, device=codes.device)
-
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        first = super().write(x, key) if self.whole else []
-        if not self.product:
-            return first
-        rest = x
-        if first:
-            body = Reader(b"".join(bytes(part) for part in first))
-            rest = x - super().read(body, Header(self.spec, "float32", tuple(x.shape), key.seed, key.step), x.device)
-        bits = torch.empty(rotation.coordinates(x.numel(), self.block), dtype=torch.uint8, device=x.device)
-        lengths = torch.empty(rotation.blocks(x.numel(), self.block), device=x.device)
-        for segment in rotation.layout(x.numel(), self.block):
-            rows, exponent = rotation.rescale(rotation.rows_of(rest, segment))
-            turned = rotation.forward(rows, segment, key, 1, rotation.RESIDUAL)
-            bits[segment.code : segment.code + turned.numel()] = (turned >= 0).to(torch.uint8).view(-1)
-            length = (rows.square().sum(1, dtype=torch.float64).sqrt() * math.sqrt(math.pi / 2) / segment.size).float()
-            lengths[segment.row : segment.row + segment.rows] = torch.ldexp(length, exponent)
-        return [*first, tensor_bytes(lengths.clamp(max=LARGEST)), tensor_bytes(pack(bits, 1))]
-
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
-        n, key = header.elements, self._key(header)
-        count = rotation.coordinates(n, self.block)
-        if packed_size(count, 1) > reader.left:
-            raise CodecError(f"the blob claims {n} elements, too many for its {reader.left} bytes")
-        out = super().read(reader, header, device) if self.whole else torch.zeros(n, device=device)
-        if not self.product:
-            return out
-        lengths = self.read_scales(reader, n, device)
-        bits = unpack(bytes_tensor(reader.take(packed_size(count, 1)), torch.uint8, device), count, 1)
-        for segment in rotation.layout(n, self.block):
-            rows = bits[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
-            turned = rotation.backward(rows.to(torch.float32) * 2.0 - 1.0, segment, key, 1, rotation.RESIDUAL)
-            part = turned * lengths[segment.row : segment.row + segment.rows, None]
-            piece = out[segment.start : segment.start + segment.length]
-            piece += part.reshape(-1)[: segment.length]
-        return out.clamp_(-LARGEST, LARGEST)

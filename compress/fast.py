@@ -156,15 +156,14 @@ def nearest_levels(rows: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
 
 
 def eden_encode(
-    rows: torch.Tensor, words: torch.Tensor, levels: torch.Tensor, packed: torch.Tensor, count: int, first: int
-) -> torch.Tensor | None:
+    rows: torch.Tensor, words: torch.Tensor, levels: torch.Tensor, packed: torch.Tensor, count: int, first: int,
+    factors: torch.Tensor,
+) -> bool:  # fmt: skip
     """The fp32 factors of unbiased EDEN for fp32 ``[rows, 2^k]``; the codes are packed as elements ``first`` on of
-    ``count``. None where the slow way is needed."""
-    factors = torch.empty(len(rows))
+    ``count``. False where the slow way is needed."""
     edges, bits = ((levels[1:] + levels[:-1]) / 2).numpy(), (len(levels) - 1).bit_length()
-    loop = _loops("_eden").encode
-    done = loop(rows.numpy(), words.numpy(), levels.numpy(), edges, bits, packed.numpy(), count, first, factors.numpy())
-    return factors if done else None
+    numbers = words.numpy(), levels.numpy(), edges, bits, packed.numpy(), count, first, factors.numpy()
+    return bool(_loops("_eden").encode(rows.numpy(), *numbers))
 
 
 def eden_pack(codes: torch.Tensor, bits: int, packed: torch.Tensor, count: int, first: int) -> None:

@@ -197,14 +197,6 @@ def hadamard_full(x: torch.Tensor, key: Key) -> torch.Tensor:
 
 
 def eden_encode(x: torch.Tensor, block: int, bits: int, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
-    """(uint8 codes ``[n]``, fp32 factors) of whole blocks, as ``Eden`` of 1 or 4 bits computes them."""
-    from .packing import unpack
-
-    packed, factors = eden_encode_packed(x, block, bits, key)
-    return unpack(packed, x.numel(), bits), factors
-
-
-def eden_encode_packed(x: torch.Tensor, block: int, bits: int, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
     """(packed codes, fp32 factors) of whole blocks."""
     levels = lloyd(bits, x.device)
     edges = (levels[1:] + levels[:-1]) / 2

@@ -12,6 +12,7 @@ import triton.language as tl
 from .kernels import jit, pack4, uniform, unpack4
 
 SIGNS = tl.constexpr(0x5349474E)
+LARGEST = tl.constexpr(3.4028234663852886e38)
 
 
 @jit
@@ -137,6 +138,7 @@ def eden_decode(
         code = tl.reshape((byte[:, None] >> tl.arange(0, 8)[None, :]) & 1, [BLOCK])
     value = hadamard_in_program(tl.load(levels + code), BLOCK, STAGES) * signs(start, seed, step, BLOCK)
     value = value * tl.load(factors + tl.program_id(0))
+    value = tl.minimum(tl.maximum(value, -LARGEST), LARGEST)
     place = out + start + tl.arange(0, BLOCK)
     if ADD:
         value = tl.load(place) + value * weight

@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from farflung.compress import fast, gpu, make, rotation, runs, scales, selection
+from farflung.compress import add, decode, fast, gpu, make, names, rotation, runs, scales, selection
 from farflung.compress.cocktail import BUCKET
 from farflung.compress.eden import Eden
 from farflung.compress.groups import Group
@@ -115,7 +115,7 @@ def eden(device: str) -> None:
             code = codec.quantize(turned / energy.sqrt().float()[:, None], None)
             levels = codec.levels(code, None)
             factor = torch.ldexp(codec.factor(turned, levels, energy, segment).float(), exponent)
-            packed, factors = gpu.eden_encode_packed(x.to(device), block, bits, KEY)
+            packed, factors = gpu.eden_encode(x.to(device), block, bits, KEY)
             equal("eden codes", packed, pack(code.view(-1), bits))
             equal("eden factors", factors, factor)
             value = (rotation.backward(levels, segment, KEY) * factor[:, None]).view(-1)
@@ -140,7 +140,69 @@ def thc(device: str) -> None:
     equal("thc codes", packed, pack(codec.to_codes(codec.levels(x, lengths, key, 1)), 4))
 
 
-CASES = [group, sign, cocktail, eden, thc]
+DISPATCHED = ["int4", "int8:rounding=nearest", "eden", "drive", "cocktail", "cocktail:values=log,random=0.5"]
+NOT_DISPATCHED = ["int2", "eden:bits=2", "int4:scale=32"]
+
+
+def dispatch(device: str) -> None:
+    """Whole blobs and sums through the front door, with the kernels and without."""
+    calls: list[str] = []
+    for kernel in ("group_encode", "group_decode", "eden_encode", "eden_decode", "largest", "sparse_add"):
+        launch = getattr(gpu, kernel)
+        setattr(gpu, kernel, lambda *a, _launch=launch, _name=kernel: (calls.append(_name), _launch(*a))[1])
+    there = gpu.available
+    for spec in DISPATCHED + NOT_DISPATCHED:
+        for n in (5, 9_001):
+            for x in (
+                torch.randn(n) * torch.exp(torch.randn(n)),
+                torch.zeros(n),
+                torch.randn(n) * 1e-39 * (torch.arange(n) % 3),
+            ):
+                gpu.available = lambda device: False  # type: ignore[assignment]
+                blob, expected = make(spec).encode(x, 3, 1), torch.linspace(-1, 1, n)
+                add(blob, expected, 0.3)
+                gpu.available = there
+                calls.clear()
+                assert make(spec).encode(x.to(device), 3, 1) == blob, f"{spec} of {n}: other bytes"
+                out = torch.linspace(-1, 1, n).to(device)
+                add(blob, out, 0.3)
+                equal(f"{spec} of {n}, added", out, expected)
+                assert n == 5 or x[0] == 0 or bool(calls) == (spec in DISPATCHED), f"{spec} of {n} called {calls}"
+
+
+# Their encoders use matrix products, logarithms or other sums whose last bit is the device's own.
+ABOUT = (
+    "powersgd",
+    "demo",
+    "quicfl",
+    "turboquant",
+    "avq",
+    "docofl",
+    "rotq",
+    "dynamiq",
+    "intsgd",
+    "thc",
+    "sign",
+    "qsgd",
+)
+ABOUT += ("nuqsgd", "terngrad", "tile", "global_qsgd", "aqsgd")
+
+
+def plain(device: str) -> None:
+    """Every codec takes the device's tensors where there are no kernels, and gives them back there."""
+    there, gpu.available = gpu.available, lambda device: False  # type: ignore[assignment]
+    x = torch.randn(3, 3001)
+    for name in names():
+        blob, other = make(name).encode(x, 3, 1), make(name).encode(x.to(device), 3, 1)
+        assert name in ABOUT or blob == other, f"{name}: other bytes"
+        here, away = decode(other), decode(other, device)
+        assert away.device.type == torch.device(device).type and here.shape == away.shape
+        assert (here - away.cpu()).norm() <= 1e-5 * here.norm(), f"{name}: decodes to something else"
+        assert name in ABOUT or torch.equal(here, away.cpu()), f"{name}: decodes to other bits"
+    gpu.available = there
+
+
+CASES = [group, sign, cocktail, eden, thc, dispatch, plain]
 
 
 def main(device: str) -> None:
