@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.timeout(900)  # seconds of one core, but cores may be shared
 HERE = Path(__file__).parent
 
 
