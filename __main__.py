@@ -5,6 +5,7 @@ Nothing heavy is imported before a command needs it: ``--help``, ``status`` and 
 
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -302,24 +303,23 @@ def status(
     every: Annotated[float, typer.Option(min=0.2, metavar="S", help="Seconds between two looks.")] = 2.0,
 ) -> None:
     """Who is in, who does what, why anything waits."""
-    from .deploy.linkfile import link_text
     from .deploy.status import show
     from .deploy.watch import watch as keep_looking
 
-    target = link_text(target)
-
-    def ask() -> dict[str, Any]:
-        if target.startswith("farflung:"):
-            return _ask_status(target)
-        from .coordinator.status import read_status
-
-        return read_status(target)
-
     if watch:
-        keep_looking(output, ask, every)
+        keep_looking(output, lambda: _status_record(target), every)
     else:
-        record = ask()
+        record = _status_record(target)
         output.record(record) if output.json else show(output, record)
+
+
+def _status_record(target: str) -> dict[str, Any]:
+    """The status of a run, from its link or from its state folder."""
+    from .coordinator.status import read_status
+    from .deploy.linkfile import link_text
+
+    target = link_text(target)
+    return _ask_status(target) if target.startswith("farflung:") else read_status(target)
 
 
 def _ask_status(text: str) -> dict[str, Any]:
@@ -458,13 +458,30 @@ def init(
     path: Annotated[Path, typer.Argument(help="The job file to write.")] = Path("job.toml"),
     *,
     pretrained: Annotated[Path | None, typer.Option(metavar="FOLDER", help="A model folder to fine-tune.")] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(metavar="STATE|LINK|FILE", help="Fit it to the nodes of that run, or to a cluster file."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented job file."""
     from .deploy.jobfile import write
 
-    following = write(path, pretrained, force)
+    following = write(path, pretrained, force, _devices(hardware) if hardware else ())
     output.record({"path": str(path)}) if output.json else output.say(f"wrote {path}; next: {following}")
+
+
+def _devices(source: str) -> list[Mapping[str, Any]]:
+    """What the nodes of a run have, or the devices of a cluster file."""
+    if Path(source).is_file():
+        from .scheduler.network import Network
+
+        return [{"memory_bytes": one.memory_bytes} for one in Network.load(Path(source)).devices]
+    nodes = _status_record(source)["nodes"]
+    nodes = [node for node in nodes if node["in"]] or nodes  # after its end: all that the run had
+    if not nodes:
+        raise FarflungError(f"no node has joined the run of {source} yet", "join first, or leave --hardware out")
+    return [{"kind": one["kind"], "description": one["device"], "memory_bytes": one["memory_bytes"]} for one in nodes]
 
 
 @command(app)

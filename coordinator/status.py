@@ -132,6 +132,8 @@ def _node(row: NodeRow, view: ViewRow | None, live: Mapping[str, Any] | None) ->
         "address": row.address,
         "dials_out": bool(row.dials_out),
         "device": device.get("description") or device.get("kind"),
+        "kind": device.get("kind"),
+        "memory_bytes": int(device.get("memory_bytes", 0)) or None,
         "tflops": device.get("tflops"),
         "joined": row.joined,
         "left": row.left_at,
