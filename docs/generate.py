@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference.md"
-RECIPES = ("docker", "compose", "helm", "systemd", "skypilot", "vast", "notebook", "slurm")
+RECIPES = ("docker", "compose", "helm", "systemd", "skypilot", "vast", "notebook", "slurm", "grafana")
 _FIRST, _AFTER = "### [run]\n", "A mistake is refused at the start"
 
 

@@ -70,7 +70,11 @@ def compose(folder: Path, *files: str) -> dict[str, Any]:
     return services
 
 
-@pytest.mark.parametrize("files", [["compose.yaml"], ["compose.yaml", "compose.gpu.yaml"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "files",
+    [["compose.yaml"], ["compose.yaml", "compose.gpu.yaml"], ["compose.yaml", "../grafana/compose.yaml"]],
+    ids=" ".join,
+)
 def test_compose_accepts_the_project_and_farflung_its_commands(files: list[str]) -> None:
     services = compose(DEPLOY / "compose", *files)
     for name in ("coordinator", "node"):
@@ -80,8 +84,8 @@ def test_compose_accepts_the_project_and_farflung_its_commands(files: list[str])
         assert Path(build["context"]) == DEPLOY.parent and (DEPLOY.parent / build["dockerfile"]).is_file()
         assert service["cap_drop"] == ["ALL"]
     assert services["node"]["depends_on"]["coordinator"]["condition"] == "service_healthy"
-    link = services["coordinator"]["command"][-1]
-    assert services["node"]["command"][1] == f"@{link}"
+    words = services["coordinator"]["command"]
+    assert services["node"]["command"][1] == "@" + words[words.index("--link-file") + 1]
 
 
 def test_compose_would_refuse_a_mistake(tmp_path: Path) -> None:
