@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from . import __version__
 from .deploy.commands import command, execute, new_app, not_yet, reported
 from .deploy.output import INTERRUPTED, NotYet, Output
 from .proto.errors import FarflungError
+
+if TYPE_CHECKING:
+    from .proto.link import Link
 
 _ANSWER_SECONDS = 10.0
 
@@ -199,28 +202,40 @@ def join(
         str | None, typer.Option(metavar="HOST:PORT", help="Where Prometheus finds this node's metrics.")
     ] = None,
     insecure: _Insecure = False,
+    pause_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The node pauses while this file exists; so it does on SIGUSR1.")
+    ] = None,
     island: Annotated[int | None, typer.Option(help="(not yet)")] = None,
-    max_upload: Annotated[str | None, typer.Option(metavar="RATE", help="(not yet)")] = None,
-    max_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="(not yet)")] = None,
-    max_disk: Annotated[str | None, typer.Option(metavar="SIZE", help="(not yet)")] = None,
-    hours: Annotated[float | None, typer.Option(help="(not yet)")] = None,
+    max_upload: Annotated[
+        str | None, typer.Option(metavar="RATE", help="The most that it sends, e.g. 20mbit, all links together.")
+    ] = None,
+    max_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the device, e.g. 6GB.")] = None,
+    max_disk: Annotated[str | None, typer.Option(metavar="SIZE", help="For the training data that it keeps.")] = None,
+    hours: Annotated[float | None, typer.Option(min=0.0, help="It leaves after so many.")] = None,
     lifeline: Annotated[bool, typer.Option("--lifeline", hidden=True)] = False,
 ) -> int:
     """Join a run with this machine.
 
     Measures the device and the links, gets a stage of the model and trains. Ctrl-C leaves politely.
     """
-    not_yet(island=island, max_upload=max_upload, max_memory=max_memory, max_disk=max_disk, hours=hours)
+    not_yet(island=island)
     from .deploy.linkfile import link_text
     from .deploy.terminal import screen
+    from .deploy.wan import units
     from .node.join import find
     from .proto.link import parse_link
 
     address = parse_link(link_text(link))
+    upload = units.rate(max_upload, "--max-upload") or 0.0
+    memory, disk = (
+        units.size(text, name) if text else 0 for text, name in ((max_memory, "--max-memory"), (max_disk, "--max-disk"))
+    )
     # Idle threads must not spin while another process has their core; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     find(address)  # before the seconds that torch takes: a wrong address is a matter of milliseconds
+    from .node.agent import Interrupted
     from .node.agent import run as run_node
+    from .node.owner import Limits
 
     if lifeline:
         _hold_lifeline()
@@ -236,10 +251,16 @@ def join(
                 cache=cache,
                 insecure=insecure,
                 metrics=metrics,
+                pause_file=pause_file,
+                limits=Limits(upload, memory, disk, hours or 0.0),
                 emit=view.show,
             )
-    except KeyboardInterrupt:
-        output.note("interrupted; the run has heard a goodbye")
+    except Interrupted as interrupt:
+        output.note(
+            "interrupted; the run has heard a goodbye"
+            if interrupt.heard
+            else "interrupted; the coordinator did not answer, so the run has to find out by itself"
+        )
         return INTERRUPTED
 
 
@@ -260,6 +281,7 @@ def token(
     ttl: Annotated[str, typer.Option(help="How long it admits nodes: 90s, 45m, 24h, 7d.")] = "24h",
     uses: Annotated[int | None, typer.Option(min=1, help="How many first joins.", show_default="any number")] = None,
     revoke: Annotated[str | None, typer.Option(metavar="ID", help="End this ticket instead.")] = None,
+    operator: Annotated[bool, typer.Option("--operator", help="A link for commands; it admits no node.")] = False,
 ) -> None:
     """Make another ticket for a run, or end one."""
     from .coordinator.tickets import issue, revoke_ticket
@@ -269,29 +291,75 @@ def token(
         revoke_ticket(state, revoke)
         output.record({"revoked": revoke}) if output.json else output.say(f"ticket {revoke} admits nobody any more")
         return
-    link = issue(state, ttl=ttl, uses=uses)
-    output.record({"link": str(link)}) if output.json else output.say(join_line(str(link)))
+    link = str(issue(state, ttl=ttl, uses=uses, operator=operator))
+    output.record({"link": link}) if output.json else output.say(link if operator else join_line(link))
 
 
 _Target = Annotated[
     str, typer.Argument(metavar="STATE|LINK", help="The run's folder, or its link (@FILE: what FILE holds).")
 ]
-_Node = Annotated[str | None, typer.Argument(help="The node.")]
+_TheNode = Annotated[str, typer.Argument(metavar="NODE", help="The node.")]
+_Node = Annotated[str | None, typer.Argument(help="The node; without it, the whole run.")]
+_Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for those who look at the run.")]
 
 
-def _later(name: str, text: str) -> None:
-    def body(output: Output, target: _Target, node: _Node = None) -> None:
-        raise NotYet(f"farflung coordinator {name}", "stop the node with Ctrl-C, or the coordinator with Ctrl-C")
-
-    body.__doc__ = f"{text} (not yet)."
-    command(coordinator, name)(body)
+@command(coordinator)
+def drain(output: Output, target: _Target, node: _TheNode, *, why: _Why = "") -> None:
+    """Let a node hand over and leave; it has no place until `resume`."""
+    _command(output, target, "drain", node, why=why)
 
 
-_later("drain", "Let a node leave politely")
-_later("evict", "Remove a node")
-_later("pause", "Stop training until resume")
-_later("resume", "Go on training")
-_later("set", "Change a job value at the next view: KEY=VALUE")
+@command(coordinator)
+def evict(output: Output, target: _Target, node: _TheNode, *, why: _Why = "") -> None:
+    """Put a node out at once, for good: its key and its name are refused from now on."""
+    _command(output, target, "evict", node, why=why)
+
+
+@command(coordinator)
+def pause(output: Output, target: _Target, node: _Node = None, *, why: _Why = "") -> None:
+    """Stop training after the step in work, of the whole run or of one node, until `resume`."""
+    _command(output, target, "pause", node, why=why)
+
+
+@command(coordinator)
+def resume(output: Output, target: _Target, node: _Node = None, *, why: _Why = "") -> None:
+    """Go on training: the run after `pause`, a node after `drain` or `pause`."""
+    _command(output, target, "resume", node, why=why)
+
+
+@command(coordinator, "set")
+def set_value(
+    output: Output,
+    target: _Target,
+    value: Annotated[str, typer.Argument(metavar="KEY=VALUE", help="As in the job file: train.learning_rate=0.0005")],
+    *,
+    why: _Why = "",
+) -> None:
+    """Change a job value at the next view: steps, learning rate and schedule, codecs, checkpoints, evaluation."""
+    _command(output, target, "set", argument=value, why=why)
+
+
+def _command(
+    output: Output, target: str, kind: str, node: str | None = None, argument: str = "", why: str = ""
+) -> None:
+    """Give a running coordinator a command, and show its answer."""
+    import getpass
+    import socket
+    from contextlib import nullcontext
+
+    from .coordinator.tickets import operating
+    from .deploy.linkfile import link_text
+    from .proto.control_pb2 import CommandRequest
+    from .proto.link import parse_link
+
+    target = link_text(target)
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    with nullcontext(parse_link(target)) if target.startswith("farflung:") else operating(target) as link:
+        request = CommandRequest(
+            run=link.run, ticket=link.ticket, command=kind, node=node or "", argument=argument, by=by, why=why
+        )
+        answer = _ask(link, "Command", request).answer
+    output.record({"answer": answer}) if output.json else output.say(answer)
 
 
 @command(app)
@@ -326,27 +394,32 @@ def _ask_status(text: str) -> dict[str, Any]:
     """The status as a running coordinator answers it."""
     import json
 
+    from .proto.control_pb2 import StatusRequest
+    from .proto.link import parse_link
+
+    link = parse_link(text)
+    record: dict[str, Any] = json.loads(_ask(link, "Status", StatusRequest(run=link.run, ticket=link.ticket)).status)
+    return record
+
+
+def _ask(link: "Link", method: str, request: Any) -> Any:
+    """A running coordinator's answer; its refusal, or why there is none, as an error."""
     import grpc
 
     from .node.join import find
     from .proto import rpc
-    from .proto.control_pb2 import StatusRequest
     from .proto.errors import Refused
-    from .proto.link import parse_link
 
-    link = parse_link(text)
     with rpc.blocking_coordinator_channel(link.address, find(link).authority) as channel:
         try:
-            request = StatusRequest(run=link.run, ticket=link.ticket)
-            reply = rpc.coordinator_stub(channel).Status(request, timeout=_ANSWER_SECONDS)
+            reply = getattr(rpc.coordinator_stub(channel), method)(request, timeout=_ANSWER_SECONDS)
         except grpc.RpcError as error:
             words = error.details() if isinstance(error, grpc.Call) else str(error)
             message = f"the coordinator at {link.address} did not answer: {words}"
             raise FarflungError(message, "copy the whole link again; is it still running?") from error
     if reply.refused:
         raise Refused(*reply.refused.split("\n", 1))
-    record: dict[str, Any] = json.loads(reply.status)
-    return record
+    return reply
 
 
 @command(app)

@@ -121,7 +121,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, keep: int, about: dict[str, Any]) -> None:
-        self.folder, self._keep, self._about = folder, keep, about
+        self.folder, self.keep, self._about = folder, keep, about
         self._open: dict[int, _Receiving] = {}
         self._gone_back_to: list[tuple[int, int]] = []
         self._held: set[int] = set()
@@ -232,7 +232,7 @@ class Checkpoints:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _prune(self) -> None:
-        for step in [one for one in self.steps() if one not in self._damaged][: -self._keep]:
+        for step in [one for one in self.steps() if one not in self._damaged][: -self.keep]:
             if step not in self._held:
                 shutil.rmtree(self._target(step), ignore_errors=True)
         for replaced in self.incoming.glob("replaced-*"):

@@ -25,7 +25,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from ..proto.errors import FarflungError, Refused
 from .store import Store, Ticket
 
-NODE_DAYS = 7
+NODE_LIFE = 24 * 3600.0
+"""Seconds that a node's certificate is good for; nodes have it renewed after two thirds of them."""
 CA_DAYS = 3650
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
 _SKEW = timedelta(days=1)  # a joiner's clock may be wrong by hours
@@ -49,8 +50,9 @@ class Authority:
     key: bytes
     fingerprint: bytes
 
-    def sign(self, request: bytes, name: str) -> tuple[bytes, str]:
-        """A node's certificate (PEM, 7 days, CN and DNS name = ``name``) for its CSR, and its public key's sha256.
+    def sign(self, request: bytes, name: str, life: float = NODE_LIFE) -> tuple[bytes, str]:
+        """A node's certificate (PEM, CN and DNS name = ``name``) for its CSR, good for ``life`` seconds, and its public
+        key's sha256.
 
         The CSR's own names are ignored. Refused when it is no CSR or not signed by its own key.
         """
@@ -72,7 +74,7 @@ class Authority:
             .public_key(csr.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _SKEW)
-            .not_valid_after(now + timedelta(days=NODE_DAYS))
+            .not_valid_after(now + timedelta(seconds=life))
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage(both), critical=False)
@@ -175,6 +177,22 @@ def check_ticket(store: Store, ticket: str, now: float, take_use: bool, returns:
         raise Refused(f"the ticket {number} expired {_ago(now - known.expires)} ago", again)
     if take_use and not store.take_ticket_use(number):
         raise Refused(f"the ticket {number} is used up", again)
+    return number
+
+
+def make_operator(store: Store, ticket: str) -> None:
+    """Let a ticket ("ID.SECRET") give commands."""
+    store.put(f"operator {ticket.partition('.')[0]}", "1")
+
+
+def check_operator(store: Store, ticket: str, now: float) -> str:
+    """The id of a valid ticket that may give commands; one that only lets nodes join may not. Refused."""
+    number = check_ticket(store, ticket, now, take_use=False)
+    if store.get(f"operator {number}") is None:
+        raise Refused(
+            "this link lets nodes join, and commands nobody",
+            "give the state folder; or a link of `farflung coordinator token STATE --operator`",
+        )
     return number
 
 

@@ -14,6 +14,9 @@
 * A spare that goes away changes nothing, unless others still fetch from it.
 * A node that goes away after its last step does, until all have finished: the others may still evaluate with it.
 * Nodes that report different histories of a section make a view change, at most one in 10 s.
+* A node that is drained, paused, or on its way out has no place in the next plan. It is asked for its last contribution
+  first, and stays a member of the view that replaces it, for its state is what the others may need. While the whole run
+  is paused nobody has a view: everybody keeps what it has, and waits.
 """
 
 from __future__ import annotations
@@ -58,6 +61,14 @@ class Node:
     measured: bool = False
     passed_over: bool = False
     """The plan, asked, does not want it: a spare outside the view, until the next change."""
+    away: str = ""
+    """Why its owner has paused it."""
+    parting: str = ""
+    """Why it is about to leave."""
+    told_to_leave: float | None = None
+    """When it was asked for its last contribution."""
+    returns: bool = False
+    """It had no place in the view and may have one again."""
 
     @property
     def member(self) -> s.Member:
@@ -111,6 +122,14 @@ class State:
     """When the last node finished, while the last checkpoint is waited for."""
     disagreements: int = 0
     ticked: float | None = None
+    held: Mapping[str, s.Hold] = field(default_factory=dict)
+    """Nodes that a person wants to have no place, also while they are not there."""
+    paused: str = ""
+    """Why nobody trains."""
+    job: str = ""
+    """The job as it was last changed."""
+    saving: bool = False
+    """A checkpoint is wanted as soon as there can be one."""
     why: str = "waiting for nodes"
 
 
@@ -131,15 +150,27 @@ class Membership:
         state, effects = self._handle(state, event, now)
         return state, effects, state.why if state.why != before else ""
 
+    def cannot_do_without(self, state: State, name: str) -> str:
+        """Why nobody could train if this node had no place; empty where the others can, or nobody trains now."""
+        if state.view is None or state.phase in (WAITING, DONE) or name not in state.nodes:
+            return ""
+        try:
+            self._plan(state, tuple(other for other in _plannable(state) if other != name), state.view.plan)
+        except PlanError as error:
+            return str(error)
+        return ""
+
     # ---- one event ---------------------------------------------------------------------------
 
     def _handle(self, state: State, event: s.Input, now: float) -> Result:
+        if isinstance(event, (s.Hold, s.Release, s.Evict, s.Pause, s.GoOn, s.Changed, s.Save, s.Replan)):
+            return self._commanded(state, event, now)
         if isinstance(event, s.Tick):
             return self._tick(state, now)
         if isinstance(event, s.CheckpointComplete):
             if event.position.step < state.newest.step:
                 return state, []
-            return self._check_finished(replace(state, newest=event.position), now)
+            return self._check_finished(replace(state, newest=event.position, saving=False), now)
         if isinstance(event, s.Joined):
             return self._joined(state, event, now)
         node = state.nodes.get(event.name)
@@ -171,6 +202,10 @@ class Membership:
             return (replace(state, reported={**state.reported, event.name: best}) if current else state), []
         if isinstance(event, s.Finished):
             return self._finished(state, event, now)
+        if isinstance(event, s.Leaving):
+            return self._leaving(state, event, now)
+        if isinstance(event, s.Back):
+            return self._returned(state, event.name, f"{event.name} is back", now)
         if isinstance(event, s.Accused):
             return self._diverged(state, event, now) if event.diverged else self._accused(state, event)
         return state, []
@@ -295,6 +330,108 @@ class Membership:
         why = f"{name} and {peer} hold different histories of a section"
         return self._begin(replace(state, judged=now), why, now)
 
+    # ---- what people want ----------------------------------------------------------------------
+
+    def _commanded(self, state: State, event: s.Input, now: float) -> Result:
+        everybody = tuple(sorted(state.nodes))
+        if isinstance(event, s.Hold):
+            state = replace(state, held={**state.held, event.name: event}, why=f"{event.name} is {event.why}")
+            return self._make_room(state, event.name, now)
+        if isinstance(event, s.Release):
+            state = replace(state, held={name: hold for name, hold in state.held.items() if name != event.name})
+            return self._returned(state, event.name, event.why, now)
+        if isinstance(event, s.Evict):
+            state = replace(state, held={name: hold for name, hold in state.held.items() if name != event.name})
+            node = state.nodes.get(event.name)
+            if node is None:
+                return state, []
+            state, effects = self._gone(state, node, event.why, now)
+            return state, [s.SendStop((node.name,), f"{node.name} was {event.why}", refused=True), *effects]
+        if isinstance(event, s.Pause):
+            state = replace(state, paused=event.why, why=event.why)
+            return self._anew(state, event.why, now, [s.SendNotice(everybody, event.why)])
+        if isinstance(event, s.GoOn):
+            state = replace(state, paused="", unplannable=frozenset(), why=event.why)
+            state, effects = self._progress(state, now)
+            return state, [s.SendNotice(everybody, event.why), *effects]
+        if isinstance(event, s.Changed):
+            return self._anew(replace(state, job=event.job), event.why, now)
+        if isinstance(event, s.Save):
+            return self._anew(replace(state, saving=True), f"a checkpoint is wanted: {event.why}", now)
+        assert isinstance(event, s.Replan)
+        return self._replanned(state, event.why, now)
+
+    def _anew(self, state: State, why: str, now: float, effects: list[s.Effect] | None = None) -> Result:
+        """What is new of the run begins with a view: the next one, if that is not announced yet."""
+        if state.phase == PREPARING or (state.phase == TRAINING and not _all_finished(state)):
+            state, more = self._begin(state, why, now)
+            return state, [*(effects or ()), *more]
+        return state, effects or []
+
+    def _make_room(self, state: State, name: str, now: float) -> Result:
+        """A node is to have no place any more, or has none and is to know why."""
+        node, change = state.nodes.get(name), state.change
+        if node is None:
+            return state, []
+        why, leaves = f"{name} is {_no_place(state, node)}", _leaves(state, node)
+        if state.phase == TRAINING and state.view and _trains(state, name, state.view):
+            if node.told_to_leave is not None:
+                return state, []
+            words = s.SendLeave((name,), _no_place(state, node), stays=not leaves)
+            return _put(state, replace(node, told_to_leave=now)), [words]
+        if state.phase == PREPARING and state.pinned and name in state.pinned.plan.nodes:
+            return self._begin(state, why, now)
+        if change is not None and name in change.awaited:
+            return state, []  # the others may need what it holds: it is told when the view trains
+        if leaves:
+            return state, [s.SendStop((name,), why)]
+        return state, [s.SendNotice((name,), f"{name} is a spare: {why}")]
+
+    def _leaving(self, state: State, event: s.Leaving, now: float) -> Result:
+        """Its last contribution is in."""
+        node = state.nodes[event.name]
+        if event.asked and not _no_place(state, node):
+            return state, []  # it may stay after all
+        if not event.asked and event.stays:
+            node = replace(node, away=event.why)
+        elif not event.asked:
+            node = replace(node, parting=event.why)
+        state = _put(state, node)
+        if state.phase == TRAINING and state.view and _trains(state, node.name, state.view):
+            return self._anew(state, f"{node.name} is {event.why}", now)
+        return self._make_room(state, node.name, now)
+
+    def _returned(self, state: State, name: str, why: str, now: float) -> Result:
+        """What kept a node from having a place is over."""
+        state = replace(state, unplannable=frozenset(), why=why)
+        node = state.nodes.get(name)
+        if node is not None:
+            node = replace(node, away="", told_to_leave=None, passed_over=False, returns=True)
+            state = _put(state, node)
+        return self._progress(state, now)
+
+    def _replanned(self, state: State, why: str, now: float) -> Result:
+        """A view change, if the planner would now do it another way."""
+        if state.phase != TRAINING or state.view is None or state.finished:
+            return state, []
+        try:
+            plan = self._plan(state, _plannable(state), state.view.plan)
+        except PlanError:
+            return state, []
+        return (state, []) if plan.same_placement(state.view.plan) else self._begin(state, why, now)
+
+    def _plan(self, state: State, names: tuple[str, ...], current: Plan | None) -> Plan:
+        """A plan of those of ``names`` that may have a place; the others are spares, with the reason."""
+        without = {name: why for name in names if (why := _no_place(state, state.nodes[name]))}
+        willing = tuple(name for name in names if name not in without)
+        if not willing:
+            raise PlanError("; ".join(f"{name} is {why}" for name, why in without.items()) or "no node is left")
+        if current is not None:
+            spares = {name: why for name, why in current.spares.items() if name in willing}
+            current = current if spares == current.spares else replace(current, spares=spares)
+        plan = self._planner(willing, current, state.broken)
+        return replace(plan, spares={**plan.spares, **without}) if without else plan
+
     # ---- time --------------------------------------------------------------------------------
 
     def _tick(self, state: State, now: float) -> Result:
@@ -321,6 +458,15 @@ class Membership:
                 state = _put(state, replace(node, doubted=True))
                 why = f"{node.name} is silent for {silent:.0f} s"
                 effects.append(s.Dial(node.name, node.session, node.address, why))
+        late = [
+            name
+            for name, node in state.nodes.items()
+            if node.told_to_leave is not None and now - node.told_to_leave > state.rules.leave_s
+        ]
+        for name in late:
+            if state.phase == TRAINING and (why := _no_place(state, state.nodes[name])):
+                state, more = self._anew(state, f"{name} is {why}", now)
+                effects += more
         state, more = self._progress(state, now)
         return state, effects + more
 
@@ -358,14 +504,17 @@ class Membership:
 
     def _waiting(self, state: State, now: float) -> Result:
         rules = state.rules
-        present = [node for node in state.nodes.values() if node.attending]
+        if state.paused:
+            return replace(state, why=state.paused), []
+        present = [node for node in state.nodes.values() if node.attending and not _no_place(state, node)]
+        without = "".join(f"; {node.name} is {why}" for node in state.nodes.values() if (why := _no_place(state, node)))
         names = ", ".join(sorted(node.name for node in present)) or "nobody"
         wanted = 1 if state.begun else rules.wanted
         if len(present) < wanted:
             more = wanted - len(present)
             need = f"waiting for {more} more node{'s' if more > 1 else ''}"
             reason = f" ({rules.wanted_why})" if not state.begun else ""
-            return replace(state, why=f"{need}{reason}; {names} in"), []
+            return replace(state, why=f"{need}{reason}; {names} in{without}"), []
         if frozenset(node.name for node in present) == state.unplannable:
             return state, []
         if not self._settled(state, now):
@@ -424,7 +573,8 @@ class Membership:
         new = [
             node
             for node in state.nodes.values()
-            if node.attending and node.ready and not node.passed_over and not _in_view(state, node.name, view)
+            if node.attending and node.ready and not node.passed_over and not _no_place(state, node)
+            if not _in_view(state, node.name, view) or (node.returns and node.name not in view.plan.nodes)
         ]
         if not new or not self._settled(state, now):
             return state, []
@@ -434,7 +584,7 @@ class Membership:
         names = ", ".join(sorted(node.name for node in new))
         present = _plannable(state)
         try:
-            plan = self._planner(present, view.plan, state.broken)
+            plan = self._plan(state, present, view.plan)
         except PlanError as error:
             plan, why = view.plan, str(error)
         else:
@@ -445,7 +595,8 @@ class Membership:
                 state = _put(state, replace(state.nodes[node.name], passed_over=True))
                 effects.append(s.SendNotice((node.name,), f"{node.name} is a spare: {said}"))
             return replace(state, why=f"{names} is held as a spare: {why}"), effects
-        state, more = self._begin(state, f"{names} joined", now)
+        back = all(node.returns for node in new)
+        state, more = self._begin(state, f"{names} {'is back' if back else 'joined'}", now)
         return state, effects + more
 
     # ---- the view change -----------------------------------------------------------------------
@@ -458,7 +609,10 @@ class Membership:
             state = replace(state, phase=WAITING, change=None, number=number, finished={}, diverged=None)
             state, effects = self._waiting(state, now)
             return replace(state, why=f"{why}; {state.why}"), effects
-        nodes = {name: replace(node, passed_over=False) for name, node in state.nodes.items()}
+        nodes = {
+            name: replace(node, passed_over=False, returns=False, told_to_leave=None)
+            for name, node in state.nodes.items()
+        }
         change = Change(number, why, now, awaited=awaited)
         sentence = f"view {number} is being made: {why}"
         state = replace(state, phase=FLUSHING, number=number, nodes=nodes, change=change, why=sentence)
@@ -481,6 +635,8 @@ class Membership:
             return self._waiting(state, now)
         if change.awaited - set(change.flushed):
             return state, []
+        if state.paused:
+            return replace(state, phase=WAITING, change=None, why=state.paused), []
         decision = resume(
             state.rules,
             state.view,
@@ -494,10 +650,11 @@ class Membership:
         names = tuple(sorted(change.awaited))
         current = state.pinned or state.view
         try:
-            plan = self._planner(names, current.plan if current else None, state.broken)
+            plan = self._plan(state, names, current.plan if current else None)
         except PlanError as error:
             why = f"no plan for {', '.join(names)}: {error}"
-            state = replace(state, phase=WAITING, change=None, why=why, unplannable=frozenset(names))
+            willing = frozenset(name for name in names if not _no_place(state, state.nodes[name]))
+            state = replace(state, phase=WAITING, change=None, why=why, unplannable=willing)
             return state, [s.SendNotice(names, why), s.Say("waiting", "", why)]
         why = f"{change.why}; {decision.why}; {plan.why}" if plan.why else f"{change.why}; {decision.why}"
         announcement = s.Announcement(
@@ -510,6 +667,8 @@ class Membership:
             decision.checkpoint,
             decision.norm,
             why,
+            state.job,
+            state.saving,
         )
         effects: list[s.Effect] = [
             s.Say("warning", name, f"{name} has another chain of rounds than its group and fetches the group's weights")
@@ -565,7 +724,15 @@ class Membership:
             unplannable=frozenset(),
             why=f"view {view.number} trains: {view.why}",
         )
-        return state, [s.SendStart(tuple(sorted(change.awaited)), view.number, f"view {view.number} trains")]
+        effects: list[s.Effect] = [
+            s.SendStart(tuple(sorted(change.awaited)), view.number, f"view {view.number} trains")
+        ]
+        effects += [
+            s.SendStop((node.name,), f"{node.name} is {_no_place(state, node)}")
+            for node in state.nodes.values()
+            if node.name not in view.plan.nodes and _leaves(state, node)
+        ]
+        return state, effects
 
     def _disagreed(self, state: State, clash: str, now: float) -> Result:
         """Nodes of a group hold different weights: nobody's are trusted, the newest checkpoint's are."""
@@ -629,6 +796,26 @@ def disagreement(answers: Mapping[str, tuple[s.Fingerprint, ...]]) -> str:
 
 def _put(state: State, node: Node) -> State:
     return replace(state, nodes={**state.nodes, node.name: node})
+
+
+def _no_place(state: State, node: Node) -> str:
+    """Why a node is to have no place in a plan; empty: it may have one."""
+    hold = state.held.get(node.name)
+    return hold.why if hold else node.parting or node.away
+
+
+def _leaves(state: State, node: Node) -> bool:
+    """Whether a node goes when the others can do without it."""
+    hold = state.held.get(node.name)
+    return bool(node.parting) or (hold is not None and hold.leaves)
+
+
+def _trains(state: State, name: str, view: s.Announcement) -> bool:
+    return name in view.plan.nodes and _in_view(state, name, view)
+
+
+def _all_finished(state: State) -> bool:
+    return state.view is not None and set(state.view.plan.nodes) <= set(state.finished)
 
 
 def _arrived(node: Node, event: s.Hello) -> Node:

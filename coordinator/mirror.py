@@ -34,7 +34,7 @@ class Mirror:
 
     def __init__(self, target: Target, run: Run, keep: int, there: set[int]) -> None:
         self.target, self.there = target, there
-        self._run, self._keep = run, keep
+        self._run, self.keep = run, keep
         self._away = ""
         self._since = 0.0
         """When the last try failed after others had not."""
@@ -98,7 +98,7 @@ class Mirror:
     def _carry(self, step: int) -> None:
         with self._run.checkpoints.held(step) as folder:
             self.target.upload(folder, step)
-        self.target.prune(self._keep)
+        self.target.prune(self.keep)
         self.there = set(self.target.steps())
 
     def _arrived(self, step: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..proto import control_pb2 as pb
 from . import signals as s
 
-Send = s.SendMeasure | s.SendFlush | s.SendView | s.SendStart | s.SendStop | s.SendNotice
+Send = s.SendMeasure | s.SendFlush | s.SendView | s.SendStart | s.SendStop | s.SendNotice | s.SendLeave
 
 
 def order_of(effect: Send, term: int) -> pb.Order:
@@ -21,7 +21,9 @@ def order_of(effect: Send, term: int) -> pb.Order:
     if isinstance(effect, s.SendStart):
         return pb.Order(term=term, start=pb.Start(view=effect.view))
     if isinstance(effect, s.SendStop):
-        return pb.Order(term=term, stop=pb.Stop(why=effect.why, failed=effect.failed))
+        return pb.Order(term=term, stop=pb.Stop(why=effect.why, failed=effect.failed, refused=effect.refused))
+    if isinstance(effect, s.SendLeave):
+        return pb.Order(term=term, leave=pb.Leave(why=effect.why, stays=effect.stays))
     return pb.Order(term=term, notice=pb.Notice(message=effect.why))
 
 
@@ -39,6 +41,8 @@ def view_of(view: s.Announcement) -> pb.View:
         checkpoint=view.checkpoint,
         norm=view.norm,
         why=view.why,
+        job=view.job,
+        save=view.save,
     )
 
 

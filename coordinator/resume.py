@@ -32,7 +32,8 @@ class Rules:
     ``wanted`` nodes are needed for the first view, ``wanted_why`` says where the number comes from. ``samples`` are the
     training samples, ``layers`` the model's layers. A node without heartbeat for ``doubt_s`` is dialled and out if it
     does not answer; one that answers (an overloaded machine does) is out after ``silence_s``. From its join to its
-    first hello a node has ``arrive_s``.
+    first hello a node has ``arrive_s``, to hand over its last contribution when it is told to ``leave_s``. A
+    coordinator that is told to end waits for a last checkpoint for ``save_s``.
     """
 
     mode: str
@@ -52,6 +53,8 @@ class Rules:
     doubt_s: float = 3.0
     silence_s: float = 15.0
     return_s: float = 5.0
+    leave_s: float = 30.0
+    save_s: float = 15.0
 
 
 @dataclass(frozen=True)

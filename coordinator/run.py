@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ..proto import control_pb2 as pb
-from ..proto.errors import FarflungError, RunFailed
-from ..proto.job import Facts, Job
+from ..proto.errors import FarflungError, Refused, RunFailed
+from ..proto.job import CheckCodec, Facts, Job
 from ..proto.link import split_address
 from ..proto.sampling import Position
 from ..scheduler import Device
@@ -28,6 +28,7 @@ from ..scheduler.plans import Plan
 from . import events
 from . import signals as s
 from .checkpoints import Checkpoints, Complete
+from .commands import Command, Desk, held_in
 from .history import History
 from .identity import digest
 from .membership import DONE, TRAINING, WAITING, Membership, Planner, State
@@ -37,6 +38,7 @@ from .orders import Send, fingerprints_of, flushed_of, order_of
 from .planning import planner_of, workload_of
 from .progress import Progress
 from .resume import Rules, planned_nodes
+from .speeds import Speeds
 from .status import position_of, status_of
 from .store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
 
@@ -88,13 +90,22 @@ class Run:
         term: int,
         planner: Planner | None = None,
         clock: Callable[[], float] = time.monotonic,
+        check_codec: CheckCodec | None = None,
     ) -> None:
         self.job, self.facts, self.store, self.checkpoints, self.emit = job, facts, store, checkpoints, emit
         self.term, self._clock = term, clock
         self.links = {(source, target): (latency, rate) for source, target, latency, rate in store.links()}
         self._devices = {row.name: json.loads(row.device or "{}") for row in store.nodes()}
-        self.machine = Membership(planner or planner_of(workload_of(job, facts), self._device, lambda: self.links))
-        self.state = _restored(rules, store)
+        self._planner = planner
+        self.speeds = Speeds(facts, job.train.microbatch, lambda name: self._tflops(name) or 1.0)
+        self.machine = self._machine()
+        self.state = replace(
+            _restored(rules, store),
+            held=held_in(store),
+            paused=store.get("paused") or "",
+            job=job.model_dump_json(),
+        )
+        self.desk = Desk(store, self.feed, self._take_job, self._tell_revoked, check_codec)
         self.finished = asyncio.Event()
         self.result: events.Event | None = None
         self.failure: RunFailed | None = None
@@ -124,6 +135,38 @@ class Run:
         store.put("phase", self.state.phase)
         store.put("why", self.state.why)
 
+    def _machine(self) -> Membership:
+        planner = self._planner or planner_of(workload_of(self.job, self.facts), self._device, lambda: self.links)
+        return Membership(planner)
+
+    # ---- people ------------------------------------------------------------------------------
+
+    def command(self, command: Command) -> str:
+        """Do what a person wants; the answer in a sentence. Refused or JobError, with a hint, say why not."""
+        if self.is_over:
+            raise Refused(f"the run is over: {self.state.why}", "start the coordinator again to go on with it")
+        position = self.state.view.position.step if self.state.view else 0
+        step = max([position, *self.state.reported.values()])
+        answer = self.desk.take(command, self.machine, self.state, self.job, self.facts, step)
+        log.info("%s", answer)
+        self.emit(events.event("notice", message=answer, node=command.node))
+        return answer
+
+    def _take_job(self, job: Job, facts: Facts) -> None:
+        self.job, self.facts = job, facts
+        self.store.put("job", job.model_dump_json())
+        self.store.put("facts", facts.model_dump_json())
+        self.checkpoints.keep = job.checkpoint.keep
+        if self.mirror is not None:
+            self.mirror.keep = job.checkpoint.keep
+        self.machine = self._machine()
+
+    def _tell_revoked(self, to: Attendance | None = None) -> None:
+        """The names whose certificates count no more, to everybody or to a node that has just come."""
+        order = pb.Order(term=self.term, revoked=pb.Revoked(nodes=sorted(self.desk.evicted)))
+        for stream in [to] if to else self._streams.values():
+            stream.queue.put_nowait(order)
+
     # ---- nodes -------------------------------------------------------------------------------
 
     def admit(self, row: NodeRow) -> None:
@@ -146,6 +189,8 @@ class Run:
         stream = self._streams[name] = Attendance(name, session, self._clock())
         self._deserted.clear()
         stream.queue.put_nowait(pb.Order(term=self.term, ledger=self._progress.ledger))
+        if self.desk.evicted:
+            self._tell_revoked(stream)
         row = self._sessions[name]
         if name not in self.state.nodes:  # from before this coordinator's start
             self.feed(s.Joined(name, session, row.address, bool(row.dials_out)))
@@ -193,6 +238,11 @@ class Run:
         elif kind == "warning":
             warning: Any = report.warning  # grpc-stubs and the builtin share the name Warning
             self.warn(warning.node or name, warning.message[:1000])
+        elif kind == "leaving":
+            leaving = report.leaving
+            self.feed(s.Leaving(name, session, leaving.why[:200] or "leaving", leaving.stays, leaving.asked))
+        elif kind == "back":
+            self.feed(s.Back(name, session))
         elif kind == "goodbye":
             self.feed(s.Left(name, session, report.goodbye.why[:200] or "goodbye"))
         elif kind == "finished":
@@ -221,15 +271,23 @@ class Run:
         if self._progress.is_new(name, report):
             self._bytes += report.bytes_updates + report.bytes_activations + report.bytes_other
             self.observed.step(name, report, self._clock())
+            self.speeds.step(name, report.compute_seconds, self._clock())
         self.feed(s.StepFinished(name, session, report.view, report.step))
         self._keep_steps(self._progress.step(name, report, time.time()))
+
+    def _last_step(self) -> int:
+        """The run's last step, as the view counts it: samples that are trained again take steps of their own."""
+        view = self.state.pinned or self.state.view
+        if self.job.run.steps is not None or view is None:
+            return self.facts.steps
+        return view.position.last_step((self.job.run.epochs or 1) * self.facts.samples, self.job.train.batch)
 
     def _keep_steps(self, rows: list[StepRow]) -> None:
         for row in rows:
             self.store.put_step(row)
             self.history.step(row, self.observed.parts_of_step(row.step))
             self.store.put("bytes", str(self._bytes))
-            self.emit(events.step(row, self.facts.steps))
+            self.emit(events.step(row, self._last_step()))
 
     # ---- the machine -------------------------------------------------------------------------
 
@@ -278,6 +336,8 @@ class Run:
             if self.store.server is not None:
                 self.store.server.check_lease()
             self.feed(s.Tick())
+            if self.trains and (slow := self.speeds.news(self._clock())):
+                self.feed(s.Replan(slow))
             self._acknowledge()
             self._advise()
             await asyncio.sleep(TICK_S)
@@ -302,6 +362,11 @@ class Run:
                 self._said[stream.session] = found
                 stream.queue.put_nowait(pb.Order(term=self.term, notice=pb.Notice(advice=found)))
 
+    async def saved(self) -> None:
+        """Wait until the checkpoint that is wanted is complete, or cannot be made because nobody trains any more."""
+        while self.state.saving and self.state.phase not in (WAITING, DONE):  # noqa: ASYNC110
+            await asyncio.sleep(TICK_S / 4)
+
     async def stop(self, why: str, patience: float, failed: bool = False) -> None:
         """Ask every node to leave, and wait until they have, at most ``patience`` seconds."""
         self.state = replace(self.state, phase=DONE, why=why)
@@ -325,7 +390,7 @@ class Run:
             self._announce(effect)
         elif isinstance(effect, s.SendMeasure):
             self._send(effect, (effect.to,))
-        elif isinstance(effect, (s.SendFlush, s.SendStart, s.SendStop, s.SendNotice)):
+        elif isinstance(effect, (s.SendFlush, s.SendStart, s.SendStop, s.SendNotice, s.SendLeave)):
             if isinstance(effect, s.SendStart) and self.store.get("began") is None:
                 self.store.put("began", str(time.time()))
             self._send(effect, effect.to)
@@ -369,6 +434,8 @@ class Run:
                 view.why,
                 time.time(),
             )
+            self.store.put("steps", str(self._last_step()))
+            self.speeds.enter(view.plan)
             for name, done in self._pending.items():
                 if done.step == position.step and view.checkpoint < 0:  # committed after all: its report counts
                     self._keep_steps(self._progress.step(name, done, time.time()))
@@ -422,9 +489,16 @@ class Run:
 
     def _device(self, name: str) -> Device:
         found: dict[str, Any] = self._devices.get(name, {})
-        tflops, memory = float(found.get("tflops") or 0.0), float(found.get("memory_bytes") or 0.0)
-        device = Device(name, memory_bytes=memory if memory > 0 else None)
-        return replace(device, tflops=tflops) if math.isfinite(tflops) and tflops > 0 else device
+        tflops = self._tflops(name) * self.speeds.factor(name, self._clock())
+        memory = float(found.get("memory_bytes") or 0.0)
+        upload = float(found.get("upload_bps") or 0.0)
+        device = Device(name, memory_bytes=memory if memory > 0 else None, upload=upload if upload > 0 else None)
+        return replace(device, tflops=tflops) if tflops > 0 else device
+
+    def _tflops(self, name: str) -> float:
+        """As measured when it joined; 0 where that is not known."""
+        found = float(self._devices.get(name, {}).get("tflops") or 0.0)
+        return found if math.isfinite(found) and found > 0 else 0.0
 
     def _done(self, step: int) -> events.Event:
         evals, checkpoints, totals = self.store.evals(), self.store.checkpoints(), self.store.totals()

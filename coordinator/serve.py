@@ -28,10 +28,12 @@ from ..proto.job import CheckCodec, Facts, Job, load_job
 from ..proto.jobfile import moved_files, refused_changes
 from ..proto.link import join_address, split_address
 from . import events
+from . import signals as s
 from .artifacts import Artifacts
+from .commands import standing
 from .database import FILE, LeaseLost
 from .facts import PROFILE_COMMAND, Prepared, in_thread, prepare, restore
-from .identity import Authority, load_authority, parse_duration, save_authority
+from .identity import NODE_LIFE, Authority, load_authority, parse_duration, save_authority
 from .lease import leading, stand_by
 from .lock import StateLock
 from .loggers import Logger, Make, loggers_wanted
@@ -79,6 +81,7 @@ class Options:
     loggers: Sequence[Make] = ()
     timing: dict[str, float] = field(default_factory=dict)
     """Times of Rules, where they differ."""
+    certificate_life: float = NODE_LIFE
 
 
 class _Interrupted(Exception):
@@ -124,24 +127,35 @@ def serve(
     return _run_loop(_with_signals(options, emit))
 
 
-async def run_coordinator(options: Options, emit: events.Emit, stop: asyncio.Event) -> int:
-    """The same on a running event loop; setting ``stop`` ends it as SIGINT does."""
+async def run_coordinator(
+    options: Options, emit: events.Emit, stop: asyncio.Event, at_once: asyncio.Event | None = None
+) -> int:
+    """The same on a running event loop; setting ``stop`` ends it as SIGINT does, ``at_once`` as a second SIGINT."""
+    at_once = at_once or asyncio.Event()
     job = load_job(options.job, options.check_codec)
     state = options.state or Path("runs") / job.run.name
     if options.database and (state / FILE).exists():
         raise FarflungError(f"{state} holds a run of its own", "give another --state beside --database")
+    if not state.exists():
+        _reserve(options.listen).close()  # a start that is refused leaves no run behind
     lock = StateLock(state)
     try:
         with contextlib.closing(Store(options.database or state, create=True)) as store:
             if store.server is None:
-                return await _serve(options, job, state, store, emit, stop)
-            return await _take_turns(options, job, state, store, emit, stop)
+                return await _serve(options, job, state, store, emit, stop, at_once)
+            return await _take_turns(options, job, state, store, emit, stop, at_once)
     finally:
         lock.release()
 
 
 async def _take_turns(
-    options: Options, job: Job, state: Path, store: Store, emit: events.Emit, stop: asyncio.Event
+    options: Options,
+    job: Job,
+    state: Path,
+    store: Store,
+    emit: events.Emit,
+    stop: asyncio.Event,
+    at_once: asyncio.Event,
 ) -> int:
     """Lead when no other coordinator of the same database does, until the run is over."""
     assert store.server is not None
@@ -153,14 +167,23 @@ async def _take_turns(
                 emit(events.event("notice", message="another coordinator has finished the run", node=""))
                 return 0
             try:
-                return await _serve(options, job, state, store, emit, stop)
+                return await _serve(options, job, state, store, emit, stop, at_once)
             except LeaseLost as error:
                 emit(events.event("warning", message=f"{error.message}; the nodes train on", node=""))
     return INTERRUPTED
 
 
-async def _serve(options: Options, job: Job, state: Path, store: Store, emit: events.Emit, stop: asyncio.Event) -> int:
+async def _serve(
+    options: Options,
+    job: Job,
+    state: Path,
+    store: Store,
+    emit: events.Emit,
+    stop: asyncio.Event,
+    at_once: asyncio.Event,
+) -> int:
     moved = _check_resumed(job, store, str(state))
+    job = standing(job, store, options.check_codec)
     authority = None if options.insecure else _authority(store, state)
     reserved = _reserve(options.listen)
     server: grpc.aio.Server | None = None
@@ -184,10 +207,20 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
         for sentence in found.passed:
             emit(events.event("warning", message=sentence, node=""))
         rules = _rules(job, prepared.facts, options)
-        run = Run(job, prepared.facts, store, found.checkpoints, emit, rules, store.next_term(), options.planner)
+        run = Run(
+            job,
+            prepared.facts,
+            store,
+            found.checkpoints,
+            emit,
+            rules,
+            store.next_term(),
+            options.planner,
+            check_codec=options.check_codec,
+        )
         if found.target is not None:
             run.mirror = Mirror(found.target, run, job.checkpoint.keep, found.there)
-        identity = Identity(store.get("run") or "", authority, state)
+        identity = Identity(store.get("run") or "", authority, state, options.certificate_life)
         service = CoordinatorService(run, Artifacts(prepared.files, found.checkpoints), identity)
         server = _server(authority, options.listen, reserved)
         rpc.add_CoordinatorServicer_to_server(service, server)
@@ -208,6 +241,8 @@ async def _serve(options: Options, job: Job, state: Path, store: Store, emit: ev
             emit(events.event("notice", message=f"leaves the run to {successors[0]}", node=""))
             await run.abandon()
             return INTERRUPTED
+        if run is not None:
+            await _save(run, emit, at_once)
         store.put("phase", "interrupted")
         if run is not None:
             await run.stop("the coordinator was interrupted", _PARTING_S)
@@ -279,6 +314,22 @@ async def _until_over(run: Run, emit: events.Emit, stop: asyncio.Event) -> int:
     emit(run.result)
     await run.stop("the run is done", _PARTING_S)
     return 0
+
+
+async def _save(run: Run, emit: events.Emit, at_once: asyncio.Event) -> None:
+    """A last checkpoint, if those who train can make one in time and nobody insists on the end."""
+    if not run.trains:
+        return
+    emit(events.event("notice", message="stopping: a last checkpoint first; Ctrl-C again leaves at once", node=""))
+    run.feed(s.Save("the coordinator was told to end"))
+    ticking = asyncio.create_task(run.tick())
+    try:
+        await asyncio.wait_for(_unless(at_once, run.saved()), run.state.rules.save_s)
+    except (_Interrupted, asyncio.TimeoutError):
+        log.warning("left without a last checkpoint")
+    finally:
+        ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
 
 
 async def _first_of(waiting: Coroutine[Any, Any, Any], ticking: asyncio.Task[None]) -> None:
@@ -378,6 +429,8 @@ def _remember(store: Store, job: Job, options: Options, port: int) -> None:
     store.put("job", job.model_dump_json())
     store.put("insecure", "1" if options.insecure else "0")
     store.put("address", _advertised(options, port))
+    host = split_address(options.listen, "--listen")[0]
+    store.put("listening", join_address("127.0.0.1" if host in ("0.0.0.0", "::", "*") else host, port))
     store.put("phase", "preparing_start")
     store.put("why", "the coordinator reads the data and the model")
     if store.get("run") is None:
@@ -445,12 +498,16 @@ def _rules(job: Job, facts: Facts, options: Options) -> Rules:
 
 
 async def _with_signals(options: Options, emit: events.Emit) -> int:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    stop, at_once, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+
+    def end() -> None:
+        (at_once if stop.is_set() else stop).set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
         # Only the main thread gets signals; elsewhere whoever started it ends it.
         with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
-            loop.add_signal_handler(number, stop.set)
-    return await run_coordinator(options, emit, stop)
+            loop.add_signal_handler(number, end)
+    return await run_coordinator(options, emit, stop, at_once)
 
 
 def _run_loop(main: Coroutine[Any, Any, int]) -> int:

@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from ..proto.errors import FarflungError, Refused
 from ..proto.link import split_address
 from .artifacts import Artifacts, NoArtifact
 from .checkpoints import Receiver, ShardRefused
-from .identity import NAME, Authority, check_ticket, digest
+from .commands import Command
+from .identity import NAME, NODE_LIFE, Authority, check_operator, check_ticket, digest
 from .run import Attendance, Run, dial
 from .store import NodeRow
 
@@ -33,15 +34,20 @@ log = logging.getLogger(__name__)
 Context = Any  # grpc.aio.ServicerContext
 DIAL_BACK_S = 3.0
 _FIRST_REPORT_S = 10.0
+_LAST_WORDS_S = 1.0
 
 
 @dataclass(frozen=True)
 class Identity:
-    """``run``: the run's id; ``authority``: its CA, None without TLS; ``state``: the state folder."""
+    """``run``: the run's id; ``authority``: its CA, None without TLS; ``state``: the state folder.
+
+    ``life``: seconds that a node's certificate is good for.
+    """
 
     run: str
     authority: Authority | None
     state: Path
+    life: float = NODE_LIFE
 
 
 class CoordinatorService(rpc.CoordinatorServicer):
@@ -79,7 +85,12 @@ class CoordinatorService(rpc.CoordinatorServicer):
             raise Refused(f"{name[:80]!r} is no name for a node", "--name: letters, digits, '.', '_', '-', at most 63")
         certificate, key_hash = b"", ""
         if self._identity.authority is not None:
-            certificate, key_hash = self._identity.authority.sign(request.certificate_request, name)
+            certificate, key_hash = self._identity.authority.sign(
+                request.certificate_request, name, self._identity.life
+            )
+        refusal = run.desk.refusal(name, key_hash)
+        if refusal:
+            raise Refused(refusal, "ask the person at the coordinator")
         known = store.node(name)
         returns = known is not None and bool(key_hash) and known.key_hash == key_hash
         check_ticket(store, request.ticket, now, take_use=False, returns=returns)
@@ -102,6 +113,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             session=session,
             secret=secret,
             certificate=certificate,
+            certificate_life=self._identity.life,
             authority=self._identity.authority.certificate if self._identity.authority else b"",
             job=run.job.model_dump_json(),
             facts=run.facts.model_dump_json(),
@@ -138,6 +150,8 @@ class CoordinatorService(rpc.CoordinatorServicer):
                     # Its goodbye ends the stream; who has none to say is let go all the same.
                     await asyncio.wait([reader], timeout=_FIRST_REPORT_S)
                     break
+            # A read that is broken off would end the call as cancelled, and its node would not know that it was heard.
+            await asyncio.wait([reader], timeout=_LAST_WORDS_S)
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
@@ -147,11 +161,30 @@ class CoordinatorService(rpc.CoordinatorServicer):
         """Hand reports over until the stream ends: a clean end is no goodbye, only a Goodbye is."""
         try:
             async for report in requests:
-                self._run.report(stream, report)
+                if report.WhichOneof("kind") == "renew":
+                    self._renew(stream, report.renew.certificate_request)
+                else:
+                    self._run.report(stream, report)
         except rpc.BROKEN as error:
             log.info("the control stream of %s broke: %s", stream.name, rpc.why_broken(error))
         finally:
             stream.queue.put_nowait(None)
+
+    def _renew(self, stream: Attendance, request: bytes) -> None:
+        """Another certificate for the key that the node joined with, and for no other."""
+        authority, row = self._identity.authority, self._run.store.node(stream.name)
+        if authority is None or row is None:
+            return
+        try:
+            certificate, key = authority.sign(request, stream.name, self._identity.life)
+        except Refused as error:
+            self._run.warn(stream.name, f"its certificate was not renewed: {error.message}")
+            return
+        if key != row.key_hash:
+            self._run.warn(stream.name, "its certificate was not renewed: it asked for another key")
+            return
+        renewed = pb.Certificate(certificate=certificate, life=self._identity.life)
+        stream.queue.put_nowait(pb.Order(term=self._run.term, certificate=renewed))
 
     async def _caller(self, context: Context) -> tuple[str, str]:
         """(name, session) of a node; ends the call when its session is not, or no longer, of this run."""
@@ -211,29 +244,27 @@ class CoordinatorService(rpc.CoordinatorServicer):
 
     async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
         """The run's status as JSON, for whoever holds a ticket."""
-        reply: pb.StatusReply = self._with_ticket(request, pb.StatusReply, self._status)
-        return reply
+        try:
+            self._check_run(request.run)
+            check_ticket(self._run.store, request.ticket, time.time(), take_use=False, returns=True)
+            return pb.StatusReply(status=json.dumps(self._run.status(self._identity.state)))
+        except FarflungError as error:
+            return pb.StatusReply(refused=f"{error.message}\n{error.hint}")
 
     async def Command(self, request: pb.CommandRequest, context: Context) -> pb.CommandReply:
-        """A person's command."""
-
-        def refuse() -> pb.CommandReply:
-            raise Refused(f"not yet: coordinator {request.command[:40]}", "stop the node with Ctrl-C at its machine")
-
-        reply: pb.CommandReply = self._with_ticket(request, pb.CommandReply, refuse)
-        return reply
-
-    def _status(self) -> pb.StatusReply:
-        return pb.StatusReply(status=json.dumps(self._run.status(self._identity.state)))
-
-    def _with_ticket(self, request: Any, reply: Callable[..., Any], answer: Callable[[], Any]) -> Any:
+        """A person's command, from whoever holds an operator's ticket."""
         try:
-            if request.run != self._identity.run:
-                raise Refused(f"this coordinator has run {self._identity.run}, not {request.run}")
-            check_ticket(self._run.store, request.ticket, time.time(), take_use=False, returns=True)
-            return answer()
+            self._check_run(request.run)
+            number = check_operator(self._run.store, request.ticket, time.time())
+            by = request.by or f"the holder of ticket {number}"
+            command = Command(request.command, request.node, request.argument, by, request.why)
+            return pb.CommandReply(answer=self._run.command(command))
         except FarflungError as error:
-            return reply(refused=f"{error.message}\n{error.hint}")
+            return pb.CommandReply(refused=f"{error.message}\n{error.hint}")
+
+    def _check_run(self, run: str) -> None:
+        if run != self._identity.run:
+            raise Refused(f"this coordinator has run {self._identity.run}, not {run}", "use the link that it printed")
 
 
 async def _dials_out(request: pb.JoinRequest, peer: str) -> bool:

@@ -153,6 +153,89 @@ class Left:
 
 
 @dataclass(frozen=True)
+class Leaving:
+    """The node's last contribution is in: no view needs a place for it. ``stays``: it pauses, and remains as a spare.
+
+    ``asked``: the answer to SendLeave; else its owner or its machine wants it so.
+    """
+
+    name: str
+    session: str
+    why: str
+    stays: bool = False
+    asked: bool = False
+
+
+@dataclass(frozen=True)
+class Back:
+    """The pause that the node's owner wanted is over."""
+
+    name: str
+    session: str
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A person wants the node to have no place: ``leaves`` (drained), or stays as a spare (paused). Until Release."""
+
+    name: str
+    why: str
+    leaves: bool = False
+
+
+@dataclass(frozen=True)
+class Release:
+    """The end of a Hold."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Evict:
+    """A person puts the node out, at once."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A person stops all training after the step in work."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class GoOn:
+    """The end of a Pause."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Changed:
+    """From the next view on the job is this one (JSON)."""
+
+    job: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Save:
+    """A checkpoint is wanted now."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Replan:
+    """What is known of the nodes has changed enough to ask the planner again."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class CheckpointComplete:
     """A checkpoint is complete; ``position`` is where the stream stands after its step."""
 
@@ -177,6 +260,16 @@ Input = (
     | Dialled
     | StreamEnded
     | Left
+    | Leaving
+    | Back
+    | Hold
+    | Release
+    | Evict
+    | Pause
+    | GoOn
+    | Changed
+    | Save
+    | Replan
     | CheckpointComplete
     | Tick
 )
@@ -196,7 +289,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Announcement:
-    """A view, as it is announced. ``holders[layer]``: names; ``checkpoint`` >= 0: load that step's instead."""
+    """A view, as it is announced. ``holders[layer]``: names; ``checkpoint`` >= 0: load that step's instead.
+
+    ``job``: JSON, empty for the one that nodes got when they joined. ``save``: a checkpoint is wanted at its beginning.
+    """
 
     number: int
     plan: Plan
@@ -207,6 +303,8 @@ class Announcement:
     checkpoint: int = -1
     norm: float = 0.0
     why: str = ""
+    job: str = ""
+    save: bool = False
 
     def session_of(self, name: str) -> str | None:
         """The session with which a name is in this view."""
@@ -251,11 +349,12 @@ class SendStart:
 
 @dataclass(frozen=True)
 class SendStop:
-    """End a node's part in the run."""
+    """End a node's part in the run. ``refused``: it may not come back."""
 
     to: tuple[str, ...]
     why: str
     failed: bool = False
+    refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -264,6 +363,15 @@ class SendNotice:
 
     to: tuple[str, ...]
     why: str
+
+
+@dataclass(frozen=True)
+class SendLeave:
+    """Ask a node for its last contribution; it answers Leaving. ``stays``: as there."""
+
+    to: tuple[str, ...]
+    why: str
+    stays: bool = False
 
 
 @dataclass(frozen=True)
@@ -310,4 +418,17 @@ class Fail:
     hint: str = field(default="")
 
 
-Effect = SendMeasure | SendFlush | SendView | SendStart | SendStop | SendNotice | Fence | Dial | Say | Finish | Fail
+Effect = (
+    SendMeasure
+    | SendFlush
+    | SendView
+    | SendStart
+    | SendStop
+    | SendNotice
+    | SendLeave
+    | Fence
+    | Dial
+    | Say
+    | Finish
+    | Fail
+)

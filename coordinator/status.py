@@ -46,7 +46,8 @@ def status_of(
     sent = totals["bytes_updates"] + totals["bytes_activations"]
     seconds = sum(row.seconds for row in steps)
     dial_out = {row.name for row in store.nodes() if row.dials_out}
-    nodes = [_node(row, view, (live or {}).get(row.name)) for row in store.nodes()]
+    held = json.loads(store.get("held") or "{}")
+    nodes = [_node(row, view, (live or {}).get(row.name), held.get(row.name)) for row in store.nodes()]
     record = {
         "run": store.get("run"),
         "name": job.get("run", {}).get("name"),
@@ -54,12 +55,13 @@ def status_of(
         "running": running,
         "phase": store.get("phase") or "preparing_start",
         "why": store.get("why") or "",
+        "paused": store.get("paused") or None,
         "term": int(store.get("term") or 0),
         "address": store.get("address"),
         "leader": store.server.leader() if store.server else None,
         "standbys": store.server.standbys() if store.server else [],
         "step": last.step if last else 0,
-        "steps": facts.get("steps"),
+        "steps": int(store.get("steps") or 0) or facts.get("steps"),
         "loss": last.loss if last else None,
         "eval": {"step": evals[-1].step, "loss": evals[-1].loss, "accuracy": evals[-1].accuracy} if evals else None,
         "step_s": seconds / len(steps) if steps else None,
@@ -110,7 +112,9 @@ def _view(row: ViewRow) -> dict[str, Any]:
     }
 
 
-def _node(row: NodeRow, view: ViewRow | None, live: Mapping[str, Any] | None) -> dict[str, Any]:
+def _node(
+    row: NodeRow, view: ViewRow | None, live: Mapping[str, Any] | None, held: tuple[str, bool] | None
+) -> dict[str, Any]:
     device = json.loads(row.device or "{}")
     role, stage, pipeline, share = "", None, None, None
     if view is not None and row.left_at is None:
@@ -138,6 +142,7 @@ def _node(row: NodeRow, view: ViewRow | None, live: Mapping[str, Any] | None) ->
         "joined": row.joined,
         "left": row.left_at,
         "why": row.why,
+        "held": held[0] if held else None,
         **(live or {}),
     }
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from ..proto.errors import FarflungError
 from ..proto.link import NO_FINGERPRINT, Link, split_address
-from .identity import load_authority, make_ticket, parse_duration
+from .identity import load_authority, make_operator, make_ticket, parse_duration
 from .sealing import shared_fingerprint
 from .store import Store
 
@@ -16,14 +18,32 @@ DEFAULT_TTL = "24h"
 IDENTITY = "identity"
 
 
-def issue(place: Path | str, ttl: str = DEFAULT_TTL, uses: int | None = None) -> Link:
-    """A new link; ``place``: the state folder or the database's address.
+def issue(place: Path | str, ttl: str = DEFAULT_TTL, uses: int | None = None, operator: bool = False) -> Link:
+    """A new link; ``place``: the state folder or the database's address. ``operator``: it gives commands, and admits
+    no node.
 
     FarflungError: no such run, a run that never listened, a duration that is none.
     """
     seconds = parse_duration(ttl)
     with closing(Store(place)) as store:
-        return make_link(store, place, seconds, uses)
+        link = make_link(store, place, seconds, 0 if operator else uses)
+        if operator:
+            make_operator(store, link.ticket)
+        return link
+
+
+@contextmanager
+def operating(place: Path | str) -> Iterator[Link]:
+    """A link for a command from beside the state folder: whoever may write the database may command the run."""
+    link = issue(place, "10m", operator=True)
+    try:
+        with closing(Store(place)) as store:
+            # With a shared database the coordinator may be anywhere.
+            near = store.get("listening") if store.server is None else None
+        host, port = split_address(near or link.address)
+        yield replace(link, host=host, port=port)
+    finally:
+        revoke_ticket(place, link.ticket.partition(".")[0])
 
 
 def make_link(store: Store, place: Path | str, ttl: float | None, uses: int | None = None) -> Link:

@@ -13,13 +13,15 @@ from pathlib import Path
 from types import FrameType
 
 from ..proto.errors import FarflungError, RunFailed
-from .children import Child, Children, Ended
+from .children import Child, Children, Ended, Said
 from .output import FAILED
 from .story import Event
 
 _START_SECONDS = 120.0
 """How long a coordinator may read and tokenise its data before it says where it listens."""
 _PARTING_SECONDS = 20.0
+_LEAVING_SECONDS, _GOODBYE_SECONDS = 40.0, 5.0
+"""After Ctrl-C: for the coordinator's last checkpoint and everybody's goodbye; for the nodes' processes to end then."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,27 @@ def run(plan: LocalRun, show: Callable[[Event], None]) -> int:
         try:
             return _watch(plan, children, show)
         except KeyboardInterrupt:
-            show({"event": "notice", "message": "stopping: everyone says goodbye first"})
+            _take_leave(children, show)
             raise
         finally:
             children.stop()
+
+
+def _take_leave(children: Children, show: Callable[[Event], None]) -> None:
+    """End the coordinator first: it asks for a last checkpoint and sends the nodes home. KeyboardInterrupt: at once."""
+    if not children.all or not children.all[0].alive:
+        return
+    show({"event": "notice", "message": "stopping: everyone says goodbye first; Ctrl-C again leaves at once"})
+    coordinator, *nodes = children.all
+    coordinator.process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + _LEAVING_SECONDS
+    while time.monotonic() < deadline:
+        word = children.next(timeout=0.5)
+        if isinstance(word, Ended) and word.child is coordinator:
+            break
+        if isinstance(word, Said) and word.child is coordinator:
+            show(word.event)
+    children.finish(nodes, _GOODBYE_SECONDS)
 
 
 def threads_for(nodes: int) -> int:

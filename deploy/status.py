@@ -16,6 +16,7 @@ from .units import count_text, rate_text, seconds_text, times_text
 
 Record = Mapping[str, Any]
 _WARNINGS = 5
+_ENDED = "its coordinator has "
 
 
 def show(output: Output, record: Record) -> None:
@@ -47,12 +48,19 @@ def show(output: Output, record: Record) -> None:
 
 def headline(record: Record) -> str:
     """Name, what it is doing, how far it is."""
-    phase = str(record.get("phase") or "unknown").replace("preparing_start", "preparing its data")
-    if not record.get("running") and phase not in ("done", "failed", "interrupted"):
-        phase = f"its coordinator has ended while {phase}"
+    phase = phase_text(record)
     of = f" of {record['steps']}" if record.get("steps") else ""
     step = f", step {record['step']}{of}" if record.get("step") else ""
-    return f"{record.get('name') or record.get('run')}: {phase}{step}"
+    paused = " (paused)" if record.get("paused") else ""
+    return f"{record.get('name') or record.get('run')}: {phase}{paused}{step}"
+
+
+def phase_text(record: Record) -> str:
+    """What the run is doing, or how it ended."""
+    phase = str(record.get("phase") or "unknown").replace("preparing_start", "preparing its data")
+    if record.get("running") or phase in ("done", "failed", "interrupted"):
+        return phase
+    return f"{_ENDED}ended while {phase}"
 
 
 def held_up(record: Record) -> str:
@@ -110,6 +118,8 @@ def node_row(node: Record, now: float) -> tuple[object, ...]:
         does = f"stage {node['stage']} of pipeline {int(node.get('pipeline') or 0) + 1}"
     if node.get("doing"):
         does += f": {node['doing']}"
+    if node.get("held"):
+        does += f" ({node['held']})"
     if not node.get("in", True):
         why = str(node.get("why") or "left")
         does = why.removeprefix(f"{node.get('node')} ")
@@ -143,7 +153,7 @@ def show_runs(output: Output, records: Sequence[Record], folder: object) -> None
         tested = record.get("eval") or {}
         loss = tested.get("loss")
         of = f" of {record['steps']}" if record.get("steps") else ""
-        phase = record.get("phase") if record.get("running") or record.get("phase") == "done" else "ended"
         step = f"{record.get('step') or 0}{of}"
-        rows.append((record.get("state"), phase, step, None if loss is None else f"{loss:.4f}", record.get("why")))
+        phase, tested_loss = phase_text(record), None if loss is None else f"{loss:.4f}"
+        rows.append((record.get("state"), phase.removeprefix(_ENDED), step, tested_loss, record.get("why")))
     table(output, ("folder", "phase", "step", "validation", "why"), rows)

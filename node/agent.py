@@ -1,7 +1,12 @@
-"""A node's life: measure the device, join, train until the run is done or the node's owner has had enough."""
+"""A node's life: measure the device, join, train until the run is done or the node's owner has had enough.
+
+SIGTERM (a spot instance's warning): the last contribution, a view without this node, exit 0, all within 20 s.
+SIGINT: a goodbye, and nothing more. SIGUSR1: a pause, and again for its end.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib
 import signal
@@ -14,12 +19,15 @@ from typing import Any, TextIO
 
 import torch
 
+from ..proto.control_pb2 import Device
 from ..proto.errors import FarflungError
 from ..proto.link import Link
-from .dataset import Dataset, dataset_of
+from .dataset import Dataset, dataset_of, fits_on_disk
+from .identity import known_names
 from .join import join
 from .metrics import check_address
 from .models import model_of
+from .owner import Limits, Owner
 from .probe import find_device, measure_device
 from .trainer import Stopped, Trainer, error_of
 from .wire import Wire
@@ -27,8 +35,20 @@ from .wire import Wire
 Emit = Callable[[dict[str, Any]], None]
 
 
+GONE_SECONDS = 18.0
+"""After SIGTERM. Then the node leaves as it is, and the goodbye may take another second or two."""
+
+
 class Terminated(Exception):
-    """SIGTERM: the machine is about to be taken away."""
+    """SIGTERM: the machine is about to be taken away, and there is nothing to hand over, or no time left."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C; ``heard``: the coordinator has taken the goodbye."""
+
+    def __init__(self, heard: bool) -> None:
+        super().__init__()
+        self.heard = heard
 
 
 def run(
@@ -42,13 +62,15 @@ def run(
     cache: Path | None = None,
     insecure: bool = False,
     metrics: str | None = None,
+    pause_file: Path | None = None,
+    limits: Limits | None = None,
     emit: Emit,
 ) -> int:
     """Join the run of ``link`` and train in it; ``emit`` gets the node's events. Returns the exit status.
 
     Raises:
         FarflungError: the node could not join, was refused, or the run failed; ``status`` says which.
-        KeyboardInterrupt: Ctrl-C, after the coordinator has heard a goodbye.
+        KeyboardInterrupt: Ctrl-C; Interrupted once it has joined.
     """
     if link.insecure and not insecure:
         raise FarflungError(
@@ -57,11 +79,20 @@ def run(
         )
     metrics_at = check_address(metrics)
     cache = cache or Path.home() / ".cache" / "farflung"
-    signal.signal(signal.SIGTERM, _terminate)
+    owner = Owner(pause_file, limits)
+    _obey_signals(owner)
     # Seconds of work that the others would wait for if it came after the join.
     importlib.import_module("transformers.modeling_utils")
-    lock = _one_of_a_name(cache, link.run, name) if name else None
-    joined = join(link, measure_device(device), name or "", advertise or "", cache, listen or "")
+    lock: TextIO | None = None
+    if name:
+        lock = _one_of_a_name(cache, link.run, name)
+    else:
+        name, lock = _as_before(cache, link.run)
+    found = _within(measure_device(device), owner.limits)
+    joined = join(link, found, name, advertise or "", cache, listen or "")
+    if lock is None:
+        with contextlib.suppress(FarflungError):  # without TLS nobody remembers names, and several may share one
+            lock = _one_of_a_name(cache, link.run, joined.name)
     emit(
         {
             "event": "joined",
@@ -71,25 +102,31 @@ def run(
             + (", where nobody can dial it: it dials the others" if joined.dials_out else ""),
         }
     )
-    wire = Wire.start(replace(joined.config, metrics=metrics_at))
+    wire = Wire.start(replace(joined.config, metrics=metrics_at, max_upload=owner.limits.upload))
     why = "the node failed"
     try:
         definition = model_of(joined.job, joined.facts, wire.fetch, allow_code)
 
         def open_data() -> Dataset:
-            return dataset_of(joined.job, joined.facts, wire.fetch, cache, allow_code)
+            kept = cache if fits_on_disk(joined.facts, cache, owner.limits.disk) else None
+            if kept is None:
+                message = "the training data do not fit into --max-disk: they are held in memory"
+                emit({"event": "notice", "time": time.time(), "message": message, "node": joined.name})
+            return dataset_of(joined.job, joined.facts, wire.fetch, kept, allow_code)
 
-        trainer = Trainer(wire, joined.name, joined.job, joined.facts, definition, open_data, find_device(device), emit)
+        trainer = Trainer(
+            wire, joined.name, joined.job, joined.facts, definition, open_data, find_device(device), emit, owner
+        )
+        owner.listens = True
         trainer.run()
     except Stopped as stopped:
-        why = ""
+        why = stopped.why
         error = error_of(stopped)
         if error is not None:
             raise error from None
         emit({"event": "left", "time": time.time(), "node": joined.name, "why": stopped.why})
     except KeyboardInterrupt:
-        why = "interrupted by its owner"
-        raise
+        raise Interrupted(wire.close("interrupted by its owner")) from None
     except Terminated:
         why = "its machine is being taken away (SIGTERM)"
         emit({"event": "left", "time": time.time(), "node": joined.name, "why": why})
@@ -97,10 +134,19 @@ def run(
         why = f"failed: {problem}"
         raise
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         wire.close(why)
         if lock is not None:
             lock.close()
     return 0
+
+
+def _within(device: Device, limits: Limits) -> Device:
+    """The device as the plan is to see it: what its owner allows."""
+    if limits.memory:
+        device.memory_bytes = min(device.memory_bytes or limits.memory, limits.memory)
+    device.upload_bps, device.hours = limits.upload, limits.hours
+    return device
 
 
 def _one_of_a_name(cache: Path, run: str, name: str) -> TextIO:
@@ -118,6 +164,28 @@ def _one_of_a_name(cache: Path, run: str, name: str) -> TextIO:
     return lock
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: the goodbye must not be broken off
-    raise Terminated
+def _as_before(cache: Path, run: str) -> tuple[str, TextIO | None]:
+    """The name under which this machine was in the run last, if no other process has it now, and its lock."""
+    for name in known_names(cache, run):
+        with contextlib.suppress(FarflungError):
+            return name, _one_of_a_name(cache, run, name)
+    return "", None
+
+
+def _obey_signals(owner: Owner) -> None:
+    def terminate(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: the goodbye must not be broken off
+        owner.taken_away = True
+        if not owner.listens:
+            raise Terminated
+        signal.setitimer(signal.ITIMER_REAL, GONE_SECONDS)
+
+    def out_of_time(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    def toggle(number: int, frame: FrameType | None) -> None:
+        owner.paused = not owner.paused
+
+    signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGALRM, out_of_time)
+    signal.signal(signal.SIGUSR1, toggle)

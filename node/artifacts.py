@@ -175,7 +175,8 @@ class Artifacts:
                 if not yield_to():
                     break
                 await asyncio.sleep(0.01)
-            data = bytes(payload[at : at + rpc.CHUNK])
+            await self._traffic.uplink.ready()
+            data = bytes(payload[at : at + self._traffic.uplink.write])
             digest.update(data)
             last = at + len(data) == len(payload)
             shard = Shard(step=step, file=file, offset=at, data=data, last=last)

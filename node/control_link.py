@@ -68,6 +68,7 @@ class ControlLink:
         self._ever_lost = False
         self._fenced = False
         self._closing = False
+        self._heard = False
         self.task = asyncio.create_task(self._keep(), name="control link")
 
     def report(self, report: Report) -> None:
@@ -86,9 +87,9 @@ class ControlLink:
         self._reports.append(report)
         self._wake.set()
 
-    async def goodbye(self, why: str, timeout: float) -> None:
-        """Ends the link. With a `why`, and if the coordinator is there, it hears that first. Without one (a trainer
-        that died, a run that is over) nothing is said: the coordinator only sees the stream end."""
+    async def goodbye(self, why: str, timeout: float) -> bool:
+        """Ends the link. With a `why`, and if the coordinator is there, it hears that first; whether it has. Without
+        one (a trainer that died) nothing is said: the coordinator only sees the stream end."""
         self._closing = True
         if why and self._attached:
             self.report(Report(goodbye=Goodbye(why=why)))
@@ -96,6 +97,7 @@ class ControlLink:
         self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
+        return self._heard
 
     # ---- the stream ------------------------------------------------------------------------
 
@@ -105,6 +107,7 @@ class ControlLink:
             try:
                 await self._attend()
                 why = "the coordinator ended the stream"
+                self._heard = self._closing  # it ends a stream whose last word was a goodbye
             except LinkBroken as error:
                 why = str(error)
             except rpc.BROKEN as error:

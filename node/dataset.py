@@ -102,6 +102,14 @@ def dataset_of(
     return BuildData(job, facts, allow_code) if job.data.build is not None else Tokens(facts, fetch, cache)
 
 
+def fits_on_disk(facts: Facts, cache: Path, limit: int) -> bool:
+    """Whether the tokens fit below ``cache`` beside what is there, in ``limit`` bytes (0: no limit)."""
+    size = (facts.samples + facts.validation_samples) * (facts.context + 1)
+    size *= DTYPES[facts.token_dtype].itemsize if facts.token_dtype in DTYPES else 0
+    there = sum(path.stat().st_size for path in cache.glob("tokens-*") if path.name != f"tokens-{facts.tokens_digest}")
+    return not limit or there + size <= limit
+
+
 def _single(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype == torch.float64 else tensor
 

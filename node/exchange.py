@@ -70,6 +70,8 @@ class Exchange:
         """Server errors of the parts that this node publishes: what its encodings of sums lost so far."""
         self._pending: dict[int, Tensor] = {}
         self._own: dict[int, Contribution] = {}
+        self.last: compress.Codec | None = None
+        """What this node's own contributions go with when there will be no more of them."""
         self._sent: Tensor | None = None
         self._progress: Tensor | None = None
         """With an explicit error feedback: x - g when the round began."""
@@ -108,6 +110,11 @@ class Exchange:
         """Rounds in phases: this node's contribution to the phase after the one that ``result`` answers."""
         raise RuntimeError(f"part {result.part} of {self.plan.section} has no next phase")
 
+    def bits_sent(self) -> float:
+        """Bits of each element in this node's newest contribution."""
+        elements = sum(self.plan.parts[index].stop - self.plan.parts[index].start for index in self._own)
+        return 8 * sum(sum(sent.sizes) for sent in self._own.values()) / max(elements, 1)
+
     def codec_of(self, round: int) -> compress.Codec:
         """The dense warm-up rounds go without a codec."""
         return self.dense if round <= self.dense_rounds else self.codec
@@ -122,7 +129,7 @@ class Exchange:
 
     def _encode(self, values: Tensor, round: int, part: Part, rank: int) -> Contribution:
         """The seed is shared by all members, who offer the same coordinates; the rank makes their errors differ."""
-        codec = self.codec_of(round)
+        codec = self.last if self.last is not None and rank == self.me else self.codec_of(round)
         blobs = [
             codec.encode(
                 values[start : start + SEGMENT],

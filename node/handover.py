@@ -50,6 +50,7 @@ class From(enum.IntEnum):
     COORDINATOR_LOST = 7  # why
     COORDINATOR_BACK = 8  # term
     REPLY = 9  # call id, error sentence | "", bytes | (start, length)
+    PARTED = 10  # whether the coordinator has taken the goodbye
 
 
 class Unpacker:
@@ -122,12 +123,15 @@ class TrainerEnd:
                 raise gone()
             messages.extend(self._unpacker.feed(data))
 
-    def wait_for_end(self, timeout: float) -> None:
-        """Throws away what comes until the other side has closed the pipe, for at most `timeout` seconds."""
+    def wait_for_end(self, timeout: float) -> Iterator[tuple[Any, ...]]:
+        """What comes until the other side has closed the pipe, for at most `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
-            if self._poll.poll(left * 1000.0) and not self._pipe.recv(1 << 20):
-                return
+            if self._poll.poll(left * 1000.0):
+                data = self._pipe.recv(1 << 20)
+                if not data:
+                    return
+                yield from self._unpacker.feed(data)
 
     def close(self) -> None:
         self._pipe.close()

@@ -37,6 +37,12 @@ def load_key(folder: Path, run: str, name: str) -> bytes | None:
         return None
 
 
+def known_names(folder: Path, run: str) -> list[str]:
+    """Names under which this machine has joined `run`, the last one first."""
+    keys = (folder / "identity" / run).glob("*.key")
+    return [path.stem for path in sorted(keys, key=lambda path: path.stat().st_mtime, reverse=True)]
+
+
 def save_key(folder: Path, run: str, name: str, key: bytes) -> None:
     """Keeps the key for the next join, readable by its owner only. FarflungError when the folder can't be written."""
     path = _key_path(folder, run, name)

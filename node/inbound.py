@@ -121,7 +121,7 @@ class Inbound:
         return verdict
 
     def judge(self, stream: Stream, header: Header) -> str:
-        if header.kind == Message.PROBE:
+        if header.kind == Message.PROBE and stream.sender not in self.membership.revoked:
             return "probe"
         return self.membership.verdict(stream.sender, stream.session, header.view)
 
@@ -151,6 +151,8 @@ class Inbound:
             raise StreamRefused(f"speaks protocol {greeting.protocol}, node {self.name} speaks {PROTOCOL}")
         if greeting.run != self.run:
             raise StreamRefused(f"is in run {greeting.run}, node {self.name} is in {self.run}")
+        if greeting.name in self.membership.revoked:
+            raise StreamRefused(f"{greeting.name} was evicted from the run")
         if self.secure and greeting.name not in rpc.peer_names(context):
             raise StreamRefused(f"says it is {greeting.name}, but its certificate says otherwise")
         if greeting.to != self.name:

@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -25,6 +26,7 @@ from ..proto import rpc
 from ..proto.data_pb2 import Header
 from ..proto.errors import FarflungError
 from ..proto.logs import set_up as set_up_logs
+from . import identity
 from .artifacts import Artifacts
 from .control_link import ControlLink
 from .handover import From, LoopEnd, To
@@ -58,7 +60,7 @@ class IoProcess:
         self._end = end
         self._send_arena = send_arena
         self._last_action = LastAction(send_arena.view(0, LastAction.SIZE))
-        self._traffic = Traffic(self._last_action.tell_arriving)
+        self._traffic = Traffic(self._last_action.tell_arriving, config.max_upload)
         self._membership = Membership(config.name)
         self._inbox = Inbox(receive_arena, config.receive_limit, self._received)
         secure = config.credentials.secure
@@ -85,6 +87,8 @@ class IoProcess:
         self._storing = asyncio.Lock()
         self._metrics: NodeMetrics | None = None
         self._end_metrics: Callable[[], None] = lambda: None
+        self._fastest = 0.0
+        self._renewed: asyncio.Future[control.Certificate] | None = None
 
     async def start(self) -> None:
         """Opens the port and tells the trainer its number, or why not."""
@@ -94,7 +98,9 @@ class IoProcess:
         credentials = config.credentials
         try:
             port = rpc.bind(
-                self._server, config.listen, rpc.peer_server_credentials(credentials) if credentials.secure else None
+                self._server,
+                config.listen,
+                rpc.peer_server_credentials(lambda: self._me.credentials) if credentials.secure else None,
             )
         except OSError as error:
             self._end.write(int(From.FAILED), str(error))
@@ -127,6 +133,8 @@ class IoProcess:
                 lambda term: self._end.write(int(From.COORDINATOR_BACK), term),
             )
             self._control.task.add_done_callback(self._finished)
+            if config.certificate_life:
+                self._spawn(self._keep_certificate(config.certificate_life))
         self._end.write(int(From.LISTENING), port)
 
     async def stop(self, why: str = "", drain: float = 0.0) -> None:
@@ -135,7 +143,8 @@ class IoProcess:
         for link in self._links.values():
             await link.drained(deadline)
         if self._control is not None:
-            await self._control.goodbye(why, GOODBYE_TIMEOUT)
+            heard = await self._control.goodbye(why, GOODBYE_TIMEOUT)
+            self._end.write(int(From.PARTED), heard)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -219,6 +228,8 @@ class IoProcess:
             elif method == "measure":
                 peers = [control.Member.FromString(peer) for peer in arguments[0]]
                 payload = (await self._measure(peers)).SerializeToString()
+            elif method == "uplink":
+                payload = str(self._uplink()).encode()
             else:
                 payload = json.dumps({**self._traffic.sent, **self._traffic.dropped}).encode()
             lent = self._inbox.lend(payload)
@@ -251,8 +262,29 @@ class IoProcess:
         """Orders go to the trainer, except Measure, which is answered here without disturbing it."""
         if order.WhichOneof("kind") == "measure":
             self._spawn(self._measure_and_report(list(order.measure.peers)))
+        elif order.WhichOneof("kind") == "certificate":
+            if self._renewed is not None and not self._renewed.done():
+                self._renewed.set_result(order.certificate)
+        elif order.WhichOneof("kind") == "revoked":
+            self._membership.revoked = frozenset(order.revoked.nodes)
+            self._inbound.view_changed()
         else:
             self._end.write(int(From.ORDER), order.SerializeToString())
+
+    async def _keep_certificate(self, life: float) -> None:
+        """Have the certificate renewed after two thirds of its life; until it is, ask again."""
+        request = identity.certificate_request(self.config.key, self.config.name)
+        while True:
+            await asyncio.sleep(life * 2 / 3)
+            self._renewed = asyncio.get_running_loop().create_future()
+            while not self._renewed.done():
+                assert self._control is not None
+                self._control.report(control.Report(renew=control.Renew(certificate_request=request)))
+                await asyncio.wait([self._renewed], timeout=min(60.0, life / 12))
+            renewed = self._renewed.result()
+            life = renewed.life
+            # From the next connection on; those that are open live on.
+            self._me.credentials = replace(self._me.credentials, certificate=renewed.certificate)
 
     def _lost(self, link: PeerLink, why: str) -> None:
         if self._membership.members.get(link.peer.name) != link.peer:
@@ -279,7 +311,12 @@ class IoProcess:
             )
             if not link.closed:
                 links.links.append(measured)
+                self._fastest = max(self._fastest, measured.bandwidth_bps)
         return links
+
+    def _uplink(self) -> float:
+        limit = self.config.max_upload
+        return min(self._fastest, limit) if limit and self._fastest else self._fastest or limit
 
     async def _measure_and_report(self, peers: list[control.Member]) -> None:
         links = await self._measure(peers)

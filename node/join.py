@@ -134,6 +134,7 @@ def join(
         authority=credentials.authority,
         certificate=credentials.certificate,
         key=credentials.key,
+        certificate_life=reply.certificate_life if credentials.secure else 0.0,
     )
     return Joined(
         reply.name,

@@ -148,7 +148,9 @@ class PeerLink:
         """One write at a time, so that an urgent message waits for at most one chunk here."""
         shortener = Shortener()
         while True:
-            while parts := self.queue.next_write(shortener):
+            while self.queue.waiting:
+                await self._traffic.uplink.ready()
+                parts = self.queue.next_write(shortener, self._traffic.uplink.write)
                 message = b"".join(buffer for _, buffers in parts for buffer in buffers)
                 sizes = [(category, frames.size(buffers)) for category, buffers in parts]
                 self._traffic.wrote(sizes, self.peer.name)

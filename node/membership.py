@@ -12,6 +12,7 @@ WAIT = "wait"
 OTHER_VIEW = "of another view"
 NOT_MEMBER = "from a node outside the view"
 OTHER_SESSION = "from another session"
+REVOKED = "from an evicted node"
 
 
 @dataclass
@@ -22,6 +23,8 @@ class Membership:
     view: int = 0
     newest: int = 0
     members: dict[str, Member] = field(default_factory=dict)
+    revoked: frozenset[str] = frozenset()
+    """Names of evicted nodes, whose certificates are good for some time yet."""
 
     def enter(self, view: int, members: Iterable[Member]) -> None:
         self.view = view
@@ -40,6 +43,8 @@ class Membership:
 
         A peer may enter a view a moment earlier than this node: its messages wait in its stream.
         """
+        if sender in self.revoked:
+            return REVOKED
         if view > self.newest:
             return WAIT
         if view != self.view or view == 0:

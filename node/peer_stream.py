@@ -32,9 +32,12 @@ class LinkBroken(Exception):
     """The stream of a link ended; the text says why."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Self:
-    """This node, as it greets its peers. ``coordinator`` (HOST:PORT) is where two nodes that only dial out meet."""
+    """This node, as it greets its peers; ``credentials`` are renewed while it lives.
+
+    ``coordinator`` (HOST:PORT) is where two nodes that only dial out meet.
+    """
 
     run: str
     name: str

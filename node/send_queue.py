@@ -76,10 +76,9 @@ class SendQueue:
         """Whether a message of a priority under `below` waits to be written."""
         return any(self._waiting[:below])
 
-    def next_write(self, shortener: Shortener) -> Parts:
-        """Frames for one gRPC message, most urgent first, of about CHUNK bytes; empty when nothing waits."""
+    def next_write(self, shortener: Shortener, room: int = CHUNK) -> Parts:
+        """Frames for one gRPC message, most urgent first, of about ``room`` bytes; empty when nothing waits."""
         parts: Parts = []
-        room = CHUNK
         while room > 0:
             queue = next((queue for queue in self._waiting if queue), None)
             if queue is None:

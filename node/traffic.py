@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from ..proto.data_pb2 import Kind
+from .uplink import Uplink
 
 GRPC_PREFIX = 5
 
@@ -40,8 +41,9 @@ def category_of(kind: int) -> str:
 class Traffic:
     """Counters of one node's I/O process."""
 
-    def __init__(self, tell_arriving: Callable[[int], None] = lambda count: None) -> None:
-        """``tell_arriving(count)``: so many messages have arrived in part."""
+    def __init__(self, tell_arriving: Callable[[int], None] = lambda count: None, max_upload: float = 0.0) -> None:
+        """``tell_arriving(count)``: so many messages have arrived in part. ``max_upload``: bits a second, 0 for any."""
+        self.uplink = Uplink(max_upload)
         self.sent: Counter[str] = Counter(dict.fromkeys(CATEGORIES, 0))
         self.sent_to: Counter[str] = Counter()  # peer -> bytes on this node's link to it
         self.dropped: Counter[str] = Counter()  # why -> messages
@@ -54,6 +56,7 @@ class Traffic:
         prefix = GRPC_PREFIX
         for category, length in parts:
             self.sent[category] += length + prefix
+            self.uplink.spent(length + prefix)
             if to:
                 self.sent_to[to] += length + prefix
             prefix = 0

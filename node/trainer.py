@@ -12,6 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -28,8 +29,10 @@ from ..scheduler import Plan
 from .activations import AqsgdEnds
 from .dataset import Dataset
 from .exchange import Refused
+from .last_words import left_unsaid, say_all
 from .models import ModelDefinition
 from .optimizers import make_optimizer
+from .owner import Owner, Wish
 from .probe import available_memory, usable_cores
 from .stage_state import StageState
 from .state_transfer import StateServer, load_state
@@ -57,6 +60,16 @@ class Stopped(Exception):
         self.why, self.failed, self.refused = stop.why, stop.failed, stop.refused
 
 
+@dataclass
+class _Parting:
+    """A wish to have no place, since ``step`` and the time ``began``. ``told``: the coordinator knows."""
+
+    wish: Wish
+    step: int
+    told: bool = False
+    began: float = field(default_factory=time.monotonic)
+
+
 class Trainer:
     """One node's trainer, from its first view to its last."""
 
@@ -70,8 +83,9 @@ class Trainer:
         open_data: Callable[[], Dataset],
         device: torch.device,
         emit: Callable[[dict[str, Any]], None] = lambda event: None,
+        owner: Owner | None = None,
     ) -> None:
-        self.emit = emit
+        self.emit, self.owner = emit, owner or Owner()
         self.wire, self.name, self.job, self.facts = wire, name, job, facts
         self.definition, self.device = definition, device
         self._open_data = open_data
@@ -87,12 +101,22 @@ class Trainer:
         self._orders: deque[control_pb2.Order] = deque()
         self._mail: dict[tuple[int, int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
         self._states: dict[str, tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
-        self.ends = AqsgdEnds(job.activations.forward, available_memory() // 8)
+        self.ends = AqsgdEnds(job.activations.forward, self._memory() // 8)
         self.lost: set[str] = set()
         """Members of this view whose connection is broken at present."""
         self._members: set[str] = set()
         self._server = StateServer(self.send)
         self.clock = StepClock()
+        self._own: _Parting | None = None
+        """What its owner wants."""
+        self._deserted = False
+        self._asked: _Parting | None = None
+        """What the coordinator wants, until it is answered."""
+
+    def _memory(self) -> int:
+        """Bytes of main memory that this node may still take."""
+        available, limit = available_memory(), self.owner.limits.memory
+        return min(available, limit) if limit else available
 
     @cached_property
     def data(self) -> Dataset:
@@ -128,6 +152,8 @@ class Trainer:
         self._server = StateServer(self.send)  # lets go of what only joiners needed
         self._tell(view)
         if self.training is not None:
+            if self._own is not None:
+                self._own.told = False  # a place, all the same: the coordinator may have started again
             self.training.run()
             self._finished()
         self.wire.doing = "is a spare" if self.training is None else "is done"
@@ -173,8 +199,13 @@ class Trainer:
                 self._receive(event.sender, event.header, event.payload)
             elif isinstance(event, PeerLost):
                 self.lost.add(event.peer)
-            elif not isinstance(event, (CoordinatorLost, CoordinatorBack)):
+            elif isinstance(event, CoordinatorLost | CoordinatorBack):
+                self._deserted = isinstance(event, CoordinatorLost)
+                if self._own is not None:
+                    self._own.told = False  # it may have started again
+            else:
                 raise TypeError(event)
+        self._heed()
         if self.training is not None:
             self.training.tick()
 
@@ -187,12 +218,47 @@ class Trainer:
                 raise ViewEnds(order.flush)
         elif kind in ("view", "start"):
             self._orders.append(order)
+        elif kind == "leave":
+            self._asked = self._parting(Wish(order.leave.why, order.leave.stays))
         elif kind == "notice" and order.notice.HasField("advice"):
             said = order.notice.advice
             told = {"doing": said.doing, "use": said.use, "better": said.better}
             self.emit({"event": "advice", "time": time.time(), "node": self.name, **told})
         elif kind == "notice":
             self.emit({"event": "notice", "time": time.time(), "message": order.notice.message, "node": self.name})
+
+    def _heed(self) -> None:
+        """Tell the coordinator when this node wants no place any more: when a round has taken what it had."""
+        wish = self.owner.wish()
+        if wish != (self._own.wish if self._own else None):
+            if wish is None:
+                self.wire.report(control_pb2.Report(back=control_pb2.Back()))
+                self.emit({"event": "notice", "time": time.time(), "message": "no longer paused", "node": self.name})
+            self._own = self._parting(wish) if wish else None
+        for parting in (self._own, self._asked):
+            if parting is not None and not parting.told and self._handed_over(parting):
+                if self._deserted and not parting.wish.stays:  # nobody is there to give its place away
+                    raise Stopped(control_pb2.Stop(why=parting.wish.why))
+                parting.told = True
+                rest = left_unsaid(self.training) if self.training is not None else ""
+                leaving = control_pb2.Leaving(
+                    why=parting.wish.why + rest, stays=parting.wish.stays, asked=parting is self._asked
+                )
+                self.wire.report(control_pb2.Report(leaving=leaving))
+        if self._asked is not None and self._asked.told:
+            self._asked = None
+
+    def _parting(self, wish: Wish) -> _Parting:
+        if self.training is not None:
+            say_all(self.training, self.wire.uplink())
+        return _Parting(wish, self.step)
+
+    def _handed_over(self, parting: _Parting) -> bool:
+        """Whether a round that began after the wish is applied, or none can be waited for."""
+        training = self.training
+        if training is None or training.step >= training.last_step or training.mode.reached > parting.step:
+            return True
+        return time.monotonic() - parting.began > parting.wish.seconds
 
     def _receive(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
         """Handle a message; one that makes no sense is the sender's fault and must not end this node."""
@@ -271,6 +337,8 @@ class Trainer:
     def _prepare(self, view: control_pb2.View) -> None:
         """Take up the place that the view gives this node, with everything that belongs there."""
         self.view = view.number
+        if view.job:
+            self._take_job(Job.model_validate_json(view.job))
         self._members = {member.name for member in view.members}
         self.lost = set()
         self._server = StateServer(self.send)
@@ -290,6 +358,7 @@ class Trainer:
         if self.name in plan.nodes:
             new = next((state for state in held if state.same_place(self.definition, plan, self.name)), None)
             if new is None:
+                self._must_fit(plan)
                 new = StageState(self.definition, self.job, plan, self.name, self.optimizer, self.device)
                 load_state(self, new, held, view)
         position = Position(view.step, view.cursor, tuple(view.redo))
@@ -297,7 +366,7 @@ class Trainer:
         if new is not None:
             for section in new.sections.values():
                 section.restart_chain(view.number, round)
-            self.training = Training(self, new, plan, position)
+            self.training = Training(self, new, plan, position, view.save)
         # Until everybody is prepared, what this node held before may be asked for, now or by the next view.
         self._kept = next((state for state in held if state is not new), None)
         self.state = new
@@ -305,6 +374,28 @@ class Trainer:
         if new is not None:
             prepared.fingerprints.extend(self._fingerprints())
         self.wire.report(control_pb2.Report(prepared=prepared))
+
+    def _take_job(self, job: Job) -> None:
+        """The job as it is from this view on: some of its values may change while the run goes on."""
+        if job.activations.forward != self.job.activations.forward:
+            self.ends = AqsgdEnds(job.activations.forward, self._memory() // 8)
+        self.job = job
+        self.facts = self.facts.model_copy(update={"steps": job.steps(self.facts.samples)})
+
+    def _must_fit(self, plan: Plan) -> None:
+        """FarflungError when the owner allows less memory than the stage's weights and what moves them take."""
+        limit = self.owner.limits.memory
+        if not limit:
+            return
+        ranges = [plan.stages[stage] for stage in plan.stages_of(self.name)]
+        held = [layer for first, last in ranges for layer in self.facts.profile.layers[first : last + 1]]
+        copies = 2 + (self.job.updates.mode == "delta") + {"sgd": 1, "adamw": 2}.get(self.job.train.optimizer, 2)
+        needed = sum(layer.parameters for layer in held) * 4 * copies
+        if needed > limit:
+            raise FarflungError(
+                f"its layers need {needed / 1e9:.3g} GB, and --max-memory allows {limit / 1e9:.3g} GB",
+                "allow more, or let more nodes join, so that each holds less",
+            )
 
     def _catch_up(self, view: control_pb2.View) -> None:
         """Finish what the old view agreed on: the committed step, the rounds that some member has applied."""
@@ -377,7 +468,8 @@ class Trainer:
 def error_of(stopped: Stopped) -> FarflungError | None:
     """The error that a coordinator's stop means for this node, None if it is the ordinary end."""
     if stopped.refused:
-        return FarflungError(stopped.why, "", 3)
+        hint = "`farflung join LINK` begins anew; if a person has put this node out, ask the one at the coordinator"
+        return FarflungError(stopped.why, hint, 3)
     if stopped.failed:
         return FarflungError(stopped.why, "the coordinator's log says more", 4)
     return None

@@ -44,8 +44,10 @@ class ViewEnds(Exception):
 class Training:
     """A node's training in one view. Built when the view is prepared, ``run`` once it starts."""
 
-    def __init__(self, trainer: Trainer, state: StageState, plan: Plan, position: Position) -> None:
+    def __init__(self, trainer: Trainer, state: StageState, plan: Plan, position: Position, save: bool = False) -> None:
         job = trainer.job
+        self.save = save
+        """A checkpoint is wanted as soon as g holds everything before this view."""
         self.trainer, self.state, self.plan, self.position = trainer, state, plan, position
         self.job = job
         self.gradient = job.updates.mode == "gradient"
@@ -131,6 +133,9 @@ class Training:
     def run(self) -> None:
         """Train from the view's first step to the run's last. Raises ViewEnds when the view ends before."""
         self.started = True
+        if self.save and self.gradient:  # x is g
+            self.save = False
+            self._checkpoint(self.step)
         if self.step >= self.last_step:  # the view before ended between the last step and what was due there
             self.mode.settle()
             self._milestones(self.step)
@@ -207,7 +212,7 @@ class Training:
                 "event": "step",
                 "time": time.time(),
                 "step": step,
-                "steps": facts.steps,
+                "steps": self.last_step,
                 "samples": samples,
                 "seconds": seconds,
                 "tokens_per_second": samples * facts.context / seconds,
@@ -243,7 +248,9 @@ class Training:
         train, last = self.job.train, step == self.last_step
         if last or (train.eval_every and step % train.eval_every == 0):
             self._evaluate(step)
-        if last or (self.job.checkpoint.every and step % self.job.checkpoint.every == 0):
+        due = last or (self.job.checkpoint.every and step % self.job.checkpoint.every == 0)
+        if due or (self.save and self.mode.reached > self.position.step):
+            self.save = False
             self._checkpoint(step)
 
     def _evaluate(self, step: int) -> None:

@@ -210,6 +210,10 @@ class Wire:
         counts: dict[str, int] = json.loads(self._call("statistics"))
         return counts
 
+    def uplink(self) -> float:
+        """Bits a second that this node's links have reached, and its owner allows; 0 where none was measured. Waits."""
+        return float(self._call("uplink"))
+
     # ---- life ------------------------------------------------------------------------------
 
     @property
@@ -233,19 +237,23 @@ class Wire:
         assert isinstance(self._listening, int)
         return self._listening
 
-    def close(self, why: str, drain: float = 1.0) -> None:
+    def close(self, why: str, drain: float = 1.0) -> bool:
         """Ends the I/O process: waits up to `drain` seconds for acknowledgements, says goodbye with `why` (nothing is
-        said where it is empty). Waits. May be called again, and after the I/O process has died."""
+        said where it is empty). Waits; whether the coordinator has taken the goodbye. May be called again, and after
+        the I/O process has died."""
         if self._closed:
-            return
+            return False
         self._closed = True
+        heard = False
         try:
             with contextlib.suppress(RunFailed, OSError):  # it was gone already: what is left is to tidy up
                 self._end.write(int(To.CLOSE), why, drain)
-                self._end.wait_for_end(drain + CLOSE_TIMEOUT)
+                for kind, *values in self._end.wait_for_end(drain + CLOSE_TIMEOUT):
+                    heard = heard or (kind == From.PARTED and values[0])
         finally:
             self._end.close()
             self._host.wait(CLOSE_TIMEOUT)
+        return heard
 
     def __enter__(self) -> Wire:
         return self

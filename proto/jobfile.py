@@ -41,8 +41,12 @@ _RESUMABLE = {
     ("train", "min_learning_rate_ratio"),
     ("train", "warmup_steps"),
     ("train", "decay"),
+    ("train", "eval_every"),
     ("parallel", "min_nodes"),
+    ("checkpoint", "every"),
+    ("checkpoint", "keep"),
 }
+_SETTABLE = sorted(".".join(key) for key in _RESUMABLE - {("parallel", "min_nodes")})
 _FILES = {("data", name) for name in ("text", "jsonl", "parquet", "webdataset", "tokens", "validation", "tokenizer")}
 _FILES |= {("model", "pretrained")}
 
@@ -54,8 +58,11 @@ def load_job(path: str | Path, check_codec: CheckCodec | None = None) -> Job:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise JobError(f"there is no job file {path}", "`farflung job init` writes one") from None
+    except IsADirectoryError:
+        raise JobError(f"{path} is a folder, not a job file", f"name the file, e.g. {path / 'job.toml'}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise JobError(f"cannot read the job file {path}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise JobError(f"cannot read the job file {path}: {why}", "`farflung job init` writes one") from None
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -441,3 +448,38 @@ def _changes(old: Job, new: Job) -> Iterator[tuple[tuple[str, str], Any, Any]]:
         for name, value in values.items():
             if value != before[table][name]:
                 yield (table, name), before[table][name], value
+
+
+def with_value(job: Job, text: str, check_codec: CheckCodec | None = None) -> tuple[Job, str]:
+    """The job with ``KEY=VALUE`` put in, and the key: one of those that may change while the run goes on.
+
+    A key's last word will do where it is clear; a value is written as in a job file, quotes may be left out. JobError.
+    """
+    wished, equals, value = (part.strip() for part in text.partition("="))
+    known = [key for key in _SETTABLE if wished in (key, key.partition(".")[2])]
+    hint = f"what may be changed while a run goes on: {', '.join(_SETTABLE)}"
+    if not equals or not value:
+        raise JobError(f"{text!r} is not KEY=VALUE", "write it like train.learning_rate=0.0005")
+    if len(known) != 1:
+        raise JobError(f"{wished} cannot be changed while the run goes on{_nearest(wished, _SETTABLE)}", hint)
+    table, _, name = known[0].partition(".")
+    raw = job.model_dump(mode="json")
+    raw[table][name] = _value(value)
+    if table == "run":
+        raw[table]["epochs" if name == "steps" else "steps"] = None
+    try:
+        changed = Job.model_validate(raw)
+    except ValidationError as error:
+        raise JobError("; ".join(sentence for _, sentence in _schema_mistakes(error, raw)), hint) from None
+    mistakes = [sentence for _, sentence in job_mistakes(changed, check_codec)]
+    if mistakes:
+        raise JobError("; ".join(mistakes), "the run goes on as it was")
+    return changed, known[0]
+
+
+def _value(text: str) -> Any:
+    """A value as a job file has it; what is none is a word."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -110,11 +110,17 @@ def coordinator_server_credentials(certificate: bytes, key: bytes) -> grpc.Serve
     return grpc.ssl_server_credentials([(key, certificate)])
 
 
-def peer_server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
-    """Mutual TLS: only certificates that the CA signed get through the handshake."""
-    return grpc.ssl_server_credentials(
-        [(credentials.key, credentials.certificate)], credentials.authority, require_client_auth=True
-    )
+def peer_server_credentials(present: Callable[[], Credentials]) -> grpc.ServerCredentials:
+    """Mutual TLS: only certificates that the CA signed get through the handshake.
+
+    ``present`` is asked at each handshake, so that a renewed certificate is shown from the next connection on.
+    """
+
+    def shown() -> grpc.ServerCertificateConfiguration:
+        now = present()
+        return grpc.ssl_server_certificate_configuration([(now.key, now.certificate)], now.authority)
+
+    return grpc.dynamic_ssl_server_credentials(shown(), shown, require_client_authentication=True)
 
 
 def bind(server: grpc.aio.Server | grpc.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:

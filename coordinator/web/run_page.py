@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...proto.errors import Refused
+from ..commands import KINDS, Command
 from ..history import History
 from ..metrics import Counts, registry_of, text_of
 from ..run import Run
@@ -43,8 +43,8 @@ class RunSource:
         return self._run.store.views()
 
     def commands(self) -> Sequence[str]:
-        """None: this version has no commands."""
-        return ()
+        """What may be done now, by the names of ``commands.KINDS``."""
+        return () if self._run.is_over else KINDS
 
 
 class RunPage:
@@ -64,6 +64,7 @@ class RunPage:
         """``bound``: server.bind's socket; ``certificate``: for TLS; ``make_link(seconds)``: a new link for nodes."""
         self._make_link, self._link, self._link_made = make_link, "", 0.0
         self._closing = asyncio.Event()
+        self._run = run
         tokens = load_tokens(state, run_id)
         feed = Feed(RunSource(run, state))
         registry = registry_of(lambda: feed.record, counts, run.observed)
@@ -90,7 +91,7 @@ class RunPage:
         return f"farflung join {self._link}"
 
     async def _command(self, command: str, node: str, argument: str) -> str:
-        raise Refused(f"not yet: {command[:40]}", "stop the node with Ctrl-C at its machine")
+        return self._run.command(Command(command, node, argument, by="the operator's page"))
 
 
 def is_loopback(bound: socket.socket) -> bool:

@@ -57,7 +57,7 @@ LAYERS = [
 ]
 PROFILE = Profile(layers=LAYERS, tied=False, family="gpt2").model_dump_json()
 PROFILE_COMMAND = (sys.executable, "-c", f"import sys; sys.stdin.read(); print({PROFILE!r})")
-TIMING = {"settle_s": 0.2, "measure_s": 3.0, "return_s": 2.0, "last_checkpoint_s": 5.0}
+TIMING = {"settle_s": 0.2, "measure_s": 3.0, "return_s": 2.0, "last_checkpoint_s": 5.0, "save_s": 5.0}
 
 
 class Coordinator:
@@ -197,8 +197,11 @@ class FakeNode:
             if self.pending is not None:
                 answer.pending.CopyFrom(self.pending)
             await self.say(flushed=answer)
+        elif kind == "leave":
+            await self.say(leaving=pb.Leaving(why=order.leave.why, stays=order.leave.stays, asked=True))
         elif kind == "view" and not self.refuse_to_prepare:
             self.view, self.pending = order.view, None
+            self.job = Job.model_validate_json(order.view.job)
             self.plan = Plan.from_json(order.view.plan)
             self.step = self.ready = order.view.step
             self.layers = []
@@ -226,6 +229,8 @@ class FakeNode:
         view, stage = self.view, self.plan.stage_of(self.name)
         last_stage = stage == len(self.plan.stages) - 1
         position = Position(view.step, view.cursor, tuple(view.redo))
+        if view.save and self.plan.group(stage)[0] == self.name:
+            await self.store(view.step, f"stage-{stage}.bin", position)
         while self.step < self.job.run.steps:
             await asyncio.sleep(self.step_s)
             done = pb.StepDone(view=view.number, step=self.step + 1, seconds=self.step_s)

@@ -5,91 +5,12 @@ from dataclasses import dataclass, field, replace
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from membership_script import BATCH, Script, holding, planner, rules
 
 from farflung.coordinator import signals as s
 from farflung.coordinator.membership import DONE, FLUSHING, PREPARING, TRAINING, WAITING, Membership, State
-from farflung.coordinator.resume import Rules
 from farflung.proto.sampling import Position
 from farflung.scheduler.errors import PlanError
-from farflung.scheduler.plans import Plan
-
-LAYERS, MICROBATCH, BATCH = 4, 2, 8
-
-
-def planner(names, current, broken, stages=2):
-    """Pipelines of ``stages`` in the order of names, the rest spare; fewer stages for too few nodes."""
-    names = sorted(names)
-    if not names:
-        raise PlanError("no nodes")
-    stages = min(stages, len(names))
-    count = min(len(names) // stages, BATCH // MICROBATCH)
-    used = names[: count * stages]
-    cut = [LAYERS * index // stages for index in range(stages + 1)]
-    share, rest = divmod(BATCH // MICROBATCH, count)
-    return Plan(
-        tuple(tuple(used[index * stages : (index + 1) * stages]) for index in range(count)),
-        tuple((cut[index], cut[index + 1] - 1) for index in range(stages)),
-        tuple(share + (index < rest) for index in range(count)),
-        dict.fromkeys(names[count * stages :], "one too many"),
-    )
-
-
-def rules(wanted=4, mode="gradient"):
-    return Rules(
-        mode=mode,
-        batch=BATCH,
-        microbatch=MICROBATCH,
-        seed=1,
-        samples=50,
-        layers=LAYERS,
-        wanted=wanted,
-        wanted_why="2 stages x 2 pipelines",
-    )
-
-
-class Script:
-    """Feeds events and remembers the effects."""
-
-    def __init__(self, wanted=4):
-        self.machine, self.state, self.now, self.effects = Membership(planner), State(rules(wanted)), 0.0, []
-
-    def __call__(self, *events, dt=0.0):
-        self.now += dt
-        self.effects = []
-        for event in events:
-            self.state, effects, _ = self.machine.apply(self.state, event, self.now)
-            self.effects += effects
-        return self
-
-    def join(self, *names, session="1"):
-        for name in names:
-            self(s.Joined(name, name + session, f"{name}:1"), s.Hello(name, name + session, 0))
-        return self
-
-    def heartbeats(self):
-        return [s.Heard(node.name, node.session) for node in self.state.nodes.values()]
-
-    def wait(self, seconds):
-        made = []
-        for _ in range(int(seconds / 0.5)):
-            self(*self.heartbeats(), s.Tick(), dt=0.5)
-            made += self.effects
-        self.effects = made
-        return self
-
-    def answer(self, kind, names, **keys):
-        number = self.state.change.number
-        return self(*(kind(name, name + "1", number, **keys) for name in names))
-
-    def get(self, kind):
-        return [effect for effect in self.effects if isinstance(effect, kind)]
-
-    def started(self, names="abcd"):
-        self.join(*names).wait(1.5)
-        self(*(s.Measured(name, name + "1") for name in names))
-        self.answer(s.Flushed, names).answer(s.Prepared, names)
-        assert self.state.phase == TRAINING
-        return self
 
 
 def test_waits_and_says_for_what():
@@ -126,14 +47,6 @@ def test_measuring_is_bounded():
     script.wait(2)
     assert script.state.phase == FLUSHING
     assert "did not measure" in script.get(s.Say)[0].why
-
-
-def holding(script, name, step, ready=None):
-    """A plan member's answer to the flush: it holds its stage's layers."""
-    plan = script.state.view.plan
-    first, last = plan.stages[plan.stage_of(name)]
-    number = script.state.change.number
-    return s.Flushed(name, name + "1", number, step, ready or step, layers=frozenset(range(first, last + 1)))
 
 
 def test_killed_node():
@@ -540,6 +453,8 @@ class Cluster(RuleBasedStateMachine):
                 for member in effect.view.members if effect.view.number > self.announced else ():
                     assert self.state.nodes[member.name].session == member.session
                 self.announced = effect.view.number
+            if isinstance(effect, s.SendStop) and not effect.refused and self.state.phase == TRAINING:
+                assert not set(effect.to) & set(self.state.view.plan.nodes), "it was to hand over first"
             if isinstance(effect, s.Dial):
                 fake = self.fakes.get(effect.name)
                 alive = fake is not None and fake.alive and fake.session == effect.session
@@ -549,7 +464,7 @@ class Cluster(RuleBasedStateMachine):
                 if fake is not None and fake.session == effect.session:
                     self.fakes.pop(effect.name)
                     fake.alive = False
-            if isinstance(effect, (s.SendFlush, s.SendView, s.SendStart, s.SendMeasure)):
+            if isinstance(effect, (s.SendFlush, s.SendView, s.SendStart, s.SendMeasure, s.SendLeave, s.SendStop)):
                 for name in (effect.to,) if isinstance(effect.to, str) else effect.to:
                     fake = self.fakes.get(name)
                     if fake is not None and fake.attending:
@@ -562,6 +477,11 @@ class Cluster(RuleBasedStateMachine):
     def receive(self, fake, order):
         if isinstance(order, s.SendMeasure):
             fake.outbox.append(s.Measured(fake.name, fake.session))
+        elif isinstance(order, s.SendLeave):
+            fake.outbox.append(s.Leaving(fake.name, fake.session, order.why, order.stays, asked=True))
+        elif isinstance(order, s.SendStop):
+            fake.alive = fake.attending = fake.trains = False
+            self.feed(s.Left(fake.name, fake.session, "told to"))
         elif isinstance(order, s.SendFlush):
             fake.trains = False
             ready = fake.ready[0] if fake.ready else fake.step
@@ -671,6 +591,28 @@ class Cluster(RuleBasedStateMachine):
         if fake is not None:
             fake.alive = fake.attending = fake.trains = False
             self.feed(s.Left(fake.name, fake.session, "goodbye"))
+
+    @rule(name=st.sampled_from("abcdef"), leaves=st.booleans(), done=st.booleans())
+    def hold(self, name, leaves, done):
+        self.feed(s.Release(name, f"{name} released") if done else s.Hold(name, "held", leaves))
+
+    @rule(index=st.integers(0, 5), stays=st.booleans(), back=st.booleans())
+    def go_away(self, index, stays, back):
+        fake = self.pick(index, self.living())
+        if fake is not None:
+            fake.outbox.append(
+                s.Back(fake.name, fake.session) if back else s.Leaving(fake.name, fake.session, "away", stays)
+            )
+
+    @rule(index=st.integers(0, 5))
+    def evict(self, index):
+        fake = self.pick(index, self.living())
+        if fake is not None:
+            self.feed(s.Evict(fake.name, "evicted"))
+
+    @rule(event=st.sampled_from([s.Pause("paused"), s.GoOn("resumed"), s.Changed("{}", "set"), s.Save("wanted")]))
+    def command(self, event):
+        self.feed(event)
 
     @rule(index=st.integers(0, 5))
     def reconnect(self, index):
@@ -791,15 +733,25 @@ class Cluster(RuleBasedStateMachine):
         assert len(whole) <= 1, "two whole crews train"
 
     # Liveness.
+    def nobody_is_held(self):
+        self.feed(s.GoOn("resumed"))
+        for name, node in list(self.state.nodes.items()):
+            self.feed(s.Release(name, f"{name} released"))
+            if node.parting:
+                self.feed(s.Left(name, node.session, "taken away"))
+            elif node.away:
+                self.feed(s.Back(name, node.session))
+
     def teardown(self):
         for fake in list(self.living()):
             if not fake.attending:
                 fake.attending = True
                 self.feed(s.Hello(fake.name, fake.session, 0))
-        for name in "abcdef":
-            if len(self.living()) < 2:
-                self.join(name)
         for _ in range(400):
+            self.nobody_is_held()
+            for name in "abcdef":
+                if len(self.living()) < 2:
+                    self.join(name)
             self.smoothly(1)
             crew = self.crew()
             if self.state.phase == TRAINING and crew is not None:

@@ -46,7 +46,7 @@ def test_hello_heartbeats_orders_reports_goodbye(process, secure, authority, cer
         assert wait_for(wire, OrderEvent).order.notice.message == "spare for now"
         wire.report(control.Report(prepared=control.Prepared(view=3)))
         assert coordinator.wait("prepared")[0].view == 3
-        wire.close("interrupted")
+        assert wire.close("interrupted"), "the goodbye was heard"
         assert coordinator.wait("goodbye")[0].why == "interrupted"
 
 

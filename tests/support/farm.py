@@ -136,7 +136,7 @@ class Process:
                 "words": words,
                 "stdout": str(self.said),
                 "stderr": str(self.log),
-                "environment": {"PYTHONPATH": str(farm.folder), "OMP_NUM_THREADS": "1", **environment},
+                "environment": {"PYTHONPATH": farm.path, "OMP_NUM_THREADS": "1", **environment},
                 "cwd": str(farm.folder),
             }
         )
@@ -209,6 +209,11 @@ class Farm:
         self.cables: dict[str, Cable] = {}
         self.current: Process | None = None
         """The coordinator."""
+
+    @property
+    def path(self) -> str:
+        """Where its processes look for modules: the model's, and then whatever this one is told of."""
+        return os.pathsep.join(filter(None, (str(self.folder), os.environ.get("PYTHONPATH"))))
 
     def __enter__(self) -> Farm:
         return self

@@ -1,0 +1,72 @@
+"""What the owner of this machine wants of its node beside training: a pause, an end after some hours, SIGTERM."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+TERM_SECONDS = 15.5
+"""After SIGTERM, for the last contribution and the round that takes it; the view change needs the rest of 20 s."""
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Wish:
+    """To have no place in the run: ``stays`` as a spare, or leaves. ``seconds``: how long it waits for a round."""
+
+    why: str
+    stays: bool = False
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the node may use at most; 0 is no limit. upload: bits a second; memory, disk: bytes; hours: of its life."""
+
+    upload: float = 0.0
+    memory: int = 0
+    disk: int = 0
+    hours: float = 0.0
+
+
+class Owner:
+    """The wish as it stands, and the limits.
+
+    Args:
+        pause_file: the node pauses while this file exists.
+    """
+
+    def __init__(
+        self,
+        pause_file: Path | None = None,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits or Limits()
+        self._pause_file, self._clock = pause_file, clock
+        self._began = self._looked = clock()
+        self._file_there = pause_file is not None and pause_file.exists()
+        self.paused = False
+        """Toggled by SIGUSR1."""
+        self.taken_away = False
+        """SIGTERM has come."""
+        self.listens = False
+        """A trainer looks at the wish, so that nothing has to be broken off."""
+
+    def wish(self) -> Wish | None:
+        """What the owner wants now; None: that it trains. Looks for the file at most twice a second."""
+        now = self._clock()
+        if self.taken_away:
+            return Wish("being taken away with its machine (SIGTERM)", seconds=TERM_SECONDS)
+        hours = self.limits.hours
+        if hours and now - self._began > 3600 * hours:
+            return Wish(f"leaving: its owner gave it {hours:g} hours")
+        if self._pause_file is not None and now - self._looked >= _LOOK_SECONDS:
+            self._looked, self._file_there = now, self._pause_file.exists()
+        if self._file_there:
+            return Wish(f"paused by its owner: {self._pause_file} exists", stays=True)
+        if self.paused:
+            return Wish("paused by its owner (SIGUSR1)", stays=True)
+        return None

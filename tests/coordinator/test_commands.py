@@ -1,0 +1,164 @@
+"""A person's commands over gRPC, to a coordinator with fake nodes: who may give them, what they do, what stays."""
+
+import asyncio
+import json
+
+import pytest
+
+from farflung.coordinator.commands import standing
+from farflung.coordinator.status import read_status
+from farflung.coordinator.store import Store
+from farflung.coordinator.tickets import issue, operating, revoke_ticket
+from farflung.proto import control_pb2 as pb
+from farflung.proto.errors import JobError
+from farflung.proto.job import Job, load_job
+from farflung.proto.jobfile import with_value
+
+LONG = ("steps = 12", "steps = 60000")
+
+
+async def ask(node, link, command, target="", argument="", why=""):
+    request = pb.CommandRequest(
+        run=link.run, ticket=link.ticket, command=command, node=target, argument=argument, by="alice@lab", why=why
+    )
+    return await node.stub.Command(request, timeout=10)
+
+
+@pytest.fixture
+async def run(cluster):
+    """(coordinator, nodes by name, a link that commands) of a run of four that trains."""
+    coordinator = cluster.coordinator(cluster.job(LONG, ("every = 4\nkeep", "every = 90000\nkeep")))
+    link = await coordinator.link
+    nodes = {name: await cluster.node(link, name) for name in ("a", "b", "c", "d")}
+    await coordinator.event("step", step=2)
+    return coordinator, nodes, issue(coordinator.state, operator=True)
+
+
+async def test_who_may_command(run, cluster):
+    coordinator, nodes, operator = run
+    link = await coordinator.link
+    refused = (await ask(nodes["a"], link, "evict", "b")).refused
+    assert refused.startswith("this link lets nodes join, and commands nobody\n") and "--operator" in refused
+    stranger = cluster.fake(operator, "x")
+    assert "is used up" in (await stranger.join()).refused, "an operator's ticket admits no node"
+    assert "there is no command 'dance'" in (await ask(nodes["a"], operator, "dance")).refused
+    assert "there is no node z" in (await ask(nodes["a"], operator, "drain", "z")).refused
+    with operating(coordinator.state) as beside:
+        assert beside.host == "127.0.0.1"
+        assert "not paused" in (await ask(nodes["a"], beside, "resume")).refused
+    assert "was revoked" in (await ask(nodes["a"], beside, "resume")).refused
+    revoke_ticket(coordinator.state, operator.ticket[:8])
+    assert "was revoked" in (await ask(nodes["a"], operator, "pause")).refused
+    old = issue(coordinator.state, "1s", operator=True)
+    await asyncio.sleep(1.1)
+    assert "expired" in (await ask(nodes["a"], old, "pause")).refused
+    assert len([event for event in coordinator.events if event["event"] == "view"]) == 1
+
+
+async def test_drain_and_let_back_in(run, cluster, eventually):
+    coordinator, nodes, operator = run
+    answer = await ask(nodes["a"], operator, "drain", "b", why="a new disk")
+    assert answer.answer.startswith("b is drained by alice@lab: a new disk; it leaves when it has handed over")
+    second = await coordinator.event("view", view=2)
+    assert "b is drained by alice@lab: a new disk" in second["why"] and "b" in second["spares"]
+    await eventually(lambda: nodes["b"].stopped is not None)
+    assert nodes["b"].stopped.why == "b is drained by alice@lab: a new disk" and not nodes["b"].stopped.failed
+    await coordinator.event("left", node="b")
+    again = cluster.fake(operator.__class__(**{**vars(operator), "ticket": (await coordinator.link).ticket}), "b")
+    again.key = nodes["b"].key
+    assert (await again.join()).refused.startswith("b is drained by alice@lab: a new disk\n")
+    status = read_status(coordinator.state)
+    assert {node["node"]: node["held"] for node in status["nodes"]}["b"] == "drained by alice@lab: a new disk"
+    assert (await ask(nodes["a"], operator, "resume", "b")).answer == "b may train again, resumed by alice@lab"
+    await cluster.node(await coordinator.link, "b", key=nodes["b"].key)
+    third = await coordinator.event("view", view=3)
+    assert any("b" in names for names in third["pipelines"])
+
+
+async def test_evict(run, cluster, eventually):
+    coordinator, nodes, operator = run
+    assert (await ask(nodes["a"], operator, "evict", "c", why="it lies")).answer.startswith("c is out;")
+    await eventually(lambda: nodes["c"].stopped is not None)
+    assert nodes["c"].stopped.refused and nodes["c"].stopped.why == "c was evicted by alice@lab: it lies"
+    assert "c left: evicted by alice@lab: it lies" in (await coordinator.event("view", view=2))["why"]
+    for name, key in (("c", None), ("new", nodes["c"].key), ("c", nodes["c"].key)):
+        other = cluster.fake(await coordinator.link, name, key=key)
+        assert "c was evicted by alice@lab: it lies" in (await other.join()).refused
+    told = [order.revoked for order in nodes["a"].orders if order.HasField("revoked")]
+    assert [list(one.nodes) for one in told] == [["c"]]
+    await coordinator.end()
+    for node in nodes.values():
+        await node.close()
+    again = cluster.coordinator()
+    other = cluster.fake(await again.link, "c", key=nodes["c"].key)
+    assert "evicted" in (await other.join()).refused, "also by the next coordinator"
+
+
+async def test_pause_and_resume(run, cluster, eventually):
+    coordinator, nodes, operator = run
+    answer = (await ask(nodes["a"], operator, "pause", why="the power is needed")).answer
+    assert answer.startswith("the run is paused by alice@lab: the power is needed;")
+    await eventually(lambda: read_status(coordinator.state)["phase"] == "waiting")
+    status = read_status(coordinator.state)
+    assert status["why"] == status["paused"] == "paused by alice@lab: the power is needed"
+    assert "already" in (await ask(nodes["a"], operator, "pause")).refused
+    steps = {name: node.step for name, node in nodes.items()}
+    await asyncio.sleep(1.0)
+    assert steps == {name: node.step for name, node in nodes.items()}
+    assert (await ask(nodes["a"], operator, "resume")).answer == "the run is resumed by alice@lab"
+    second = await coordinator.event("view", number=2)
+    assert second["step"] == max(steps.values())
+    await coordinator.event("step", step=second["step"] + 3)
+    assert read_status(coordinator.state)["paused"] is None
+
+    await ask(nodes["a"], operator, "pause", "d")
+    third = await coordinator.event("view", number=3)
+    assert third["spares"] == ["c", "d"], coordinator.events[-40:]
+    assert nodes["d"].stopped is None
+    assert (await ask(nodes["a"], operator, "resume", "d")).answer == "d may train again, resumed by alice@lab"
+    fourth = await coordinator.event("view", number=4)
+    assert any("d" in names for names in fourth["pipelines"])
+
+
+async def test_set(run, cluster):
+    coordinator, nodes, operator = run
+    answer = (await ask(nodes["a"], operator, "set", argument="train.learning_rate=0.5", why="too slow")).answer
+    assert answer == "train.learning_rate 0.001 -> 0.5, set by alice@lab: too slow; from the next view on"
+    second = await coordinator.event("view", view=2)
+    assert second["why"].startswith("train.learning_rate 0.001 -> 0.5, set by alice@lab: too slow")
+    await coordinator.event("step", step=second["step"] + 1)
+    assert {node.job.train.learning_rate for node in nodes.values()} == {0.5}
+    refused = (await ask(nodes["a"], operator, "set", argument="train.batch=16")).refused
+    assert refused.startswith("train.batch cannot be changed while the run goes on")
+    assert "what may be changed" in refused and "train.warmup_steps" in refused
+    assert "already" in (await ask(nodes["a"], operator, "set", argument="run.steps=1")).refused
+    assert (await ask(nodes["a"], operator, "set", argument="learning_rate=0.5")).answer.endswith("is 0.5 already")
+    await ask(nodes["a"], operator, "set", argument="keep=1")
+    assert await coordinator.end() == 130
+    for node in nodes.values():
+        await node.close()
+    job = load_job(cluster.folder / "job.toml")
+    store = Store(coordinator.state)
+    assert standing(job, store).train.learning_rate == 0.5 and standing(job, store).checkpoint.keep == 1
+    changed = load_job(cluster.job(LONG, ("eval_every = 4", "eval_every = 4\nlearning_rate = 0.25")))
+    assert standing(changed, store).train.learning_rate == 0.25, "what was changed in the file since is the file's"
+    assert json.loads(store.get("set")).keys() == {"checkpoint.keep"}
+    store.close()
+
+
+def test_values():
+    job = Job.model_validate({"run": {"steps": 9}, "model": {"build": "m:f"}, "data": {"build": "m:g"}})
+    assert with_value(job, "updates.codec=int8")[0].updates.codec == "int8"
+    assert with_value(job, 'decay = "none"')[0].train.decay == "none"
+    assert with_value(job, "epochs=2")[0].run.model_dump() == {"name": "", "seed": 1, "epochs": 2, "steps": None}
+    for text, words in (
+        ("updates.codec", "is not KEY=VALUE"),
+        ("every=2x", "checkpoint.every"),
+        ("train.learning_rat=1", "did you mean train.learning_rate"),
+        ("train.learning_rate=-1", "a number above 0"),
+        ("model.layers=3", "cannot be changed"),
+        ("train.decay=linear", "not yet"),
+    ):
+        with pytest.raises(JobError) as caught:
+            with_value(job, text)
+        assert words in str(caught.value)

@@ -1,0 +1,96 @@
+"""A node that goes gives its last contribution with the codec that its uplink has time for."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from farflung import compress
+from farflung.node.exchange import Exchange
+from farflung.node.last_words import last_codec, left_unsaid, say_all
+from farflung.node.round_messages import Decide, Part, RoundPlan
+from farflung.node.sections import Layout, Section
+
+NUMEL = 4096
+
+
+def exchange(name, codec, pattern="publishers"):
+    section = Section(Layout.of("stage-0", {"w": (NUMEL,)}), False, (), torch.device("cpu"), True)
+    section.x.copy_(torch.randn(NUMEL, generator=torch.Generator().manual_seed(ord(name))))
+    parts = (
+        (Part(0, "a", 0, NUMEL, 0),)
+        if pattern == "all_to_all"
+        else (
+            Part(0, "a", 0, NUMEL // 2, 0),
+            Part(1, "b", NUMEL // 2, NUMEL, 0),
+        )
+    )
+    return Exchange(
+        section, RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), parts, pattern, False), name, codec, 0, False, 7
+    )
+
+
+def training(one, durations=()):
+    rounds = SimpleNamespace(plan=one.plan, me=one.plan.members[one.me], durations=list(durations))
+    mode = SimpleNamespace(reached=5)
+    state = SimpleNamespace(sections={"stage-0": one.section})
+    link = SimpleNamespace(exchange=one, rounds=rounds)
+    return SimpleNamespace(gradient=False, links={"stage-0": link}, mode=mode, step=7, state=state)
+
+
+@pytest.mark.parametrize(
+    ("bits", "spec"), [(100, "none"), (20, "bf16"), (9, "int8"), (5, "int4"), (2.1, "topk:ratio=0.05")]
+)
+def test_what_fits(bits, spec):
+    assert last_codec(bits) == spec
+    values = torch.randn(1 << 16, generator=torch.Generator().manual_seed(1))
+    assert len(compress.make(spec).encode(values, seed=1, step=1, rank=0)) * 8 <= bits * values.numel()
+
+
+def test_more_than_usual_where_there_is_time():
+    one, other = (
+        exchange("a", "cocktail:random=0.1,top=0.2,bits=4"),
+        exchange("b", "cocktail:random=0.1,top=0.2,bits=4"),
+    )
+    for round in (1, 2):
+        own = one.contributions(round)
+        if round == 1:
+            small = one.bits_sent()
+            assert 0 < small < 2
+            say_all(training(one), 1e6)
+    assert str(one.last.spec) == "none" and one.bits_sent() > 32
+    theirs = other.contributions(1)
+    result, refused = other.decide(1, Decide(1, ((0, own[1]), (1, theirs[1]))))
+    assert not refused and result.contributors == (0, 1), "whoever decides reads it as it comes"
+
+
+@pytest.mark.parametrize("pattern", ["publishers", "all_to_all"])
+def test_less_than_usual_where_there_is_not(pattern):
+    one = exchange("a", "none", pattern)
+    one.contributions(1)
+    sent = NUMEL if pattern == "all_to_all" else NUMEL // 2
+    rate = sent * 8.5 / 15
+    say_all(training(one), rate)
+    assert str(one.last.spec) == "int8"
+    say_all(training(one, [1.0] * 9), rate)
+    assert str(one.last.spec).startswith("topk"), "no longer than a round takes: nobody waits"
+
+
+def test_nothing_changes_without_need_or_knowledge():
+    one = exchange("a", "int8")
+    one.contributions(1)
+    for rate in (0.0, NUMEL / 2 * 9 / 15):
+        say_all(training(one), rate)
+        assert one.last is None
+    gradient = training(one)
+    gradient.gradient = True
+    say_all(gradient, 1e9)
+    assert one.last is None and left_unsaid(gradient) == ""
+
+
+def test_what_goes_with_it_is_said():
+    one = exchange("a", "none")
+    one.section.x.copy_(one.section.g)
+    assert left_unsaid(training(one)) == ""
+    one.section.x[0] += 3.0
+    assert left_unsaid(training(one)) == "; 2 local steps and a rest of norm 3 go with it"

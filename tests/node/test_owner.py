@@ -1,0 +1,85 @@
+"""What the owner of a node's machine wants and allows."""
+
+import pytest
+
+from farflung.node.agent import _as_before, _one_of_a_name, _within
+from farflung.node.dataset import fits_on_disk
+from farflung.node.identity import save_key
+from farflung.node.owner import TERM_SECONDS, Limits, Owner
+from farflung.proto.control_pb2 import Device
+from farflung.proto.job import Facts, Profile
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_wishes(tmp_path):
+    clock, file = Clock(), tmp_path / "pause"
+    owner = Owner(file, Limits(hours=2), clock)
+    assert owner.wish() is None
+    owner.paused = True
+    assert owner.wish().stays and "SIGUSR1" in owner.wish().why
+    owner.paused = False
+    file.touch()
+    assert owner.wish() is None, "it is looked for twice a second"
+    clock.now += 1
+    assert owner.wish().stays and str(file) in owner.wish().why
+    file.unlink()
+    clock.now += 1
+    assert owner.wish() is None
+    clock.now += 2 * 3600
+    assert owner.wish().why == "leaving: its owner gave it 2 hours" and not owner.wish().stays
+    owner.taken_away = True
+    assert owner.wish().seconds == TERM_SECONDS and not owner.wish().stays
+
+
+def test_a_file_that_is_there_from_the_start(tmp_path):
+    (tmp_path / "pause").touch()
+    assert Owner(tmp_path / "pause").wish().stays
+
+
+def test_the_plan_sees_what_is_allowed():
+    device = _within(Device(memory_bytes=8 << 30), Limits(upload=2e7, memory=6 << 30, hours=3))
+    assert (device.memory_bytes, device.upload_bps, device.hours) == (6 << 30, 2e7, 3)
+    assert _within(Device(memory_bytes=4 << 30), Limits(memory=6 << 30)).memory_bytes == 4 << 30
+    assert _within(Device(memory_bytes=4 << 30), Limits()).upload_bps == 0
+
+
+@pytest.mark.parametrize(("limit", "fits"), [(0, True), (1100, True), (1099, False)])
+def test_the_disk(tmp_path, limit, fits):
+    facts = Facts(
+        samples=8,
+        validation_samples=2,
+        context=49,
+        vocabulary=256,
+        token_dtype="uint16",
+        steps=1,
+        tokens_digest="new",
+        profile=Profile(layers=[], tied=False, family=""),
+        artifacts={},
+    )
+    (tmp_path / "tokens-old").write_bytes(bytes(100))
+    (tmp_path / "tokens-new").write_bytes(bytes(1000))
+    assert fits_on_disk(facts, tmp_path, limit) is fits
+
+
+def test_a_machine_comes_back_as_itself(tmp_path):
+    assert _as_before(tmp_path, "run") == ("", None)
+    save_key(tmp_path, "run", "node-1", b"key")
+    save_key(tmp_path, "other", "node-9", b"key")
+    name, lock = _as_before(tmp_path, "run")
+    assert name == "node-1"
+    assert _as_before(tmp_path, "run") == ("", None), "a second process at the same time is somebody else"
+    save_key(tmp_path, "run", "node-2", b"key")
+    second, other = _as_before(tmp_path, "run")
+    assert second == "node-2"
+    lock.close()
+    other.close()
+    with _one_of_a_name(tmp_path, "run", "node-2"):
+        first, lock = _as_before(tmp_path, "run")
+        assert first == "node-1"
+        lock.close()
