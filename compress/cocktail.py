@@ -131,8 +131,8 @@ class Cocktail(Codec):
             top = (1 << (self.bits - 1)) - 1
             step = scales.to_codes(magnitude.amax(1) / top, up=False)
             unit = scales.to_scales(step)[:, None]
-            level = (padded / torch.where(unit > 0, unit, 1.0)).round_().clamp_(-top, top)
-            codes = (torch.where(unit > 0, level, 0.0) + float(top + 1)).to(torch.uint8)
+            level = padded / torch.where(unit > 0, unit, torch.inf)
+            codes = level.round_().clamp_(-top, top).add_(float(top + 1)).to(torch.uint8)
         return [tensor_bytes(step), tensor_bytes(pack(codes.view(-1)[:count], self.bits))]
 
     def _linear4(self) -> bool:

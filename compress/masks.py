@@ -104,11 +104,18 @@ def _best(positions: np.ndarray, gaps: np.ndarray | None, size: int) -> tuple[in
     guess = min(_MAX_LOW, max(0, int(np.floor(np.log2(max(mean * 0.7, 1.0)) + 0.5))))
     best: tuple[int, int, int] | None = None
     for low in {guess, max(0, guess - 1)}:
-        unary = count + (fast.gap_sum(positions, low) if gaps is None else int((gaps >> low).sum(dtype=np.int64)))
+        unary = count + _skipped(positions, gaps, low)
         if best is None or unary + count * low < best[0]:
             best = (unary + count * low, low, unary)
     assert best is not None
     return best[1], best[2]
+
+
+def _skipped(positions: np.ndarray, gaps: np.ndarray | None, low: int) -> int:
+    """The sum of gap >> low."""
+    if low == 0:
+        return int(positions[-1]) + 1 - len(positions)
+    return fast.gap_sum(positions, low) if gaps is None else int((gaps >> low).sum(dtype=np.int64))
 
 
 def _rice(positions: np.ndarray, gaps: np.ndarray | None, low: int, unary_bits: int) -> bytes:

@@ -46,10 +46,11 @@ def largest(values: np.ndarray, k: int) -> np.ndarray:
         return np.arange(n)
     order = magnitudes(values)
     if n > _SAMPLED:
-        sample = np.sort(order[:: n >> 15])
+        sample = order[:: n >> 15].copy()
         places = bounds(sample, k / n)
         if places is not None:
             low, high = places
+            sample.partition([low, min(high, len(sample) - 1)])
             index = np.flatnonzero(order >= sample[low])
             near = order[index]
             least = threshold(near, sample[high] if high < len(sample) else None, k)
