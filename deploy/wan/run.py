@@ -64,11 +64,8 @@ def run(
         folder = Path(state) if state else Path("runs") / f"{Path(job).stem}-{made.name}"
         training = Training(Path(job), folder, chosen, insecure, device)
         report = check.check(made, quick=True)
-        show(
-            _event(
-                what="up", name=made.name, backend=made.backend, hosts=[h.name for h in names.hosts], check=report.why
-            )
-        )
+        inside = {"hosts": [h.name for h in names.hosts], "coordinator": names.coordinator, "state": str(folder)}
+        show(_event(what="up", name=made.name, backend=made.backend, check=report.why, **inside))
         if not report.ok:
             show(
                 {
@@ -87,7 +84,7 @@ def run(
             stop.set()
             children.stop()
             late = lab.late_between(before, made.stat()) if made.alive() else None
-            if late is not None:
+            if late is not None and late.packets:
                 usable, why = lateness.verdict(late, names.smallest_delay_ms())
                 show(_event(what="lateness", usable=usable, why=why, **dataclasses.asdict(late)))
                 if not usable:
@@ -240,10 +237,10 @@ def command(options: argparse.Namespace) -> int:
     with screen(output) as shown:
 
         def show(event: Mapping[str, Any]) -> None:
-            if event.get("event") != "wan" or output.json:
-                shown.show(event)
-            else:
+            if event.get("event") == "wan" and not output.json:
                 output.note(_told(event))
+            elif event.get("event") != "listening" or output.json:  # its link and its page are inside the WAN
+                shown.show(event)
 
         return run(options.topology, options.job, show, nodes=hosts, **fit)
 
@@ -251,7 +248,8 @@ def command(options: argparse.Namespace) -> int:
 def _told(event: Mapping[str, Any]) -> str:
     """A `wan` event as a line."""
     if event["what"] == "up":
-        return f"WAN {event['name']} ({event['backend']}), {len(event['hosts'])} hosts: {event['check']}"
+        what = f"WAN {event['name']} ({event['backend']}), {len(event['hosts'])} hosts: {event['check']}"
+        return f"{what}\nthe coordinator is in {event['coordinator']}; from anywhere: farflung status {event['state']}"
     if event["what"] == "change":
         return f"WAN after {event['at']:.0f} s: {event['change']} ({event['changed']} changed)"
     return f"WAN: {event['why']}"

@@ -321,5 +321,5 @@ def test_a_run_with_a_bad_job_ends_with_the_jobs_error_and_takes_its_wan_down(wa
             made.topology, str(job), lambda e: events.append(dict(e)), backend="relay", state=str(tmp_path / "state")
         )
     assert caught.value.status == 2
-    assert [e["what"] for e in events if e["event"] == "wan"] == ["up", "lateness"]
+    assert [e["what"] for e in events if e["event"] == "wan"] == ["up"]
     assert made.name not in lab.names() and spaces(made) == []
