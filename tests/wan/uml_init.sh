@@ -4,12 +4,11 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t tmpfs run /run
-mount -t tmpfs tmp /tmp
-mkdir /tmp/out
-mount -t hostfs out /tmp/out -o "$FARFLUNG_OUT"
+mkdir /run/out /run/tmp  # and not below /tmp, where the clone under test may be
+mount -t hostfs out /run/out -o "$FARFLUNG_OUT"
 ip link set lo up
-export HOME=/tmp PYTHONDONTWRITEBYTECODE=1
-$FARFLUNG_PYTHON $FARFLUNG_GUEST /tmp/out $(cat /tmp/out/modules) >/tmp/out/log 2>&1
+export HOME=/run/tmp TMPDIR=/run/tmp PYTHONDONTWRITEBYTECODE=1
+$FARFLUNG_PYTHON $FARFLUNG_GUEST /run/out $(cat /run/out/modules) >/run/out/log 2>&1
 sync
 halt -f 2>/dev/null
 echo o >/proc/sysrq-trigger
