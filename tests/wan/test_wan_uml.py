@@ -76,10 +76,15 @@ def test_ping_through_netem_is_as_set(guest: dict[str, Any]) -> None:
     assert guest["first_ping"]["least"] < 100, "ARP went through the delay"
 
 
+def fills(mbit: float, rate: float) -> bool:
+    """Whether a transfer had what a rate allows. A guest whose timers the host delays loses some of a shaper's tokens,
+    and never gets more than it should."""
+    return 0.88 <= mbit / (rate * 0.956) <= 1.03
+
+
 def test_tcp_through_netem_fills_the_link(guest: dict[str, Any]) -> None:
     assert abs(guest["mbit"] / (50 * 0.956) - 1) <= 0.06
-    assert abs(guest["uplink_mbit"] / (20 * 0.956) - 1) <= 0.08
-    assert abs(guest["downlink_mbit"] / (30 * 0.956) - 1) <= 0.08
+    assert fills(guest["uplink_mbit"], 20) and fills(guest["downlink_mbit"], 30)
 
 
 def test_live_changes(guest: dict[str, Any]) -> None:
@@ -91,7 +96,7 @@ def test_live_changes(guest: dict[str, Any]) -> None:
 
 def test_a_hosts_uplink_and_downlink_change_live(guest: dict[str, Any]) -> None:
     for key, rate in (("uplink_set", 8), ("downlink_set", 12), ("uplink_gone", 50), ("downlink_gone", 50)):
-        assert abs(guest[key] / (rate * 0.956) - 1) <= 0.08, key
+        assert fills(guest[key], rate), (key, guest[key])
     assert abs(guest["ping_host"]["least"] - 80) <= 3
 
 
