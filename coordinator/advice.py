@@ -105,10 +105,13 @@ def _shared(links: Iterable[Record], name: str, end: str) -> tuple[float, float]
 
 
 def _place(record: Record, node: Record) -> str:
-    view = record.get("view") or {}
-    first, last = (view.get("stages") or [[0, 0]])[node["stage"]]
-    layers = f"layer {first}" if first == last else f"layers {first}–{last}"
-    return f"holds stage {node['stage']} ({layers}) of pipeline {int(node['pipeline']) + 1}"
+    stages = (record.get("view") or {})["stages"]
+    held = node.get("stages") or [node["stage"]]
+    spans = [f"{first}" if first == last else f"{first}–{last}" for first, last in (stages[at] for at in held)]
+    one = len(held) == 1
+    what = f"stage{'' if one else 's'} {', '.join(map(str, held))}"
+    layers = f"layer{'' if one and '–' not in spans[0] else 's'} {', '.join(spans)}"
+    return f"holds {what} ({layers}) of pipeline {int(node['pipeline']) + 1}"
 
 
 def _use(record: Record, node: Record) -> str:

@@ -116,12 +116,13 @@ def _node(
     row: NodeRow, view: ViewRow | None, live: Mapping[str, Any] | None, held: tuple[str, bool] | None
 ) -> dict[str, Any]:
     device = json.loads(row.device or "{}")
-    role, stage, pipeline, share = "", None, None, None
+    role, stage, stages, pipeline, share = "", None, [], None, None
     if view is not None and row.left_at is None:
         plan = json.loads(view.plan)
         for number, names in enumerate(plan.get("pipelines", [])):
             if row.name in names:
                 role, stage, pipeline = "trains", names.index(row.name), number
+                stages = [at for at, name in enumerate(names) if name == row.name]
                 share = plan["microbatches"][number] / sum(plan["microbatches"])
         if not role:
             spare = plan.get("spares", {}).get(row.name)
@@ -132,6 +133,7 @@ def _node(
         "role": role or ("left" if row.left_at else "waits for the first view"),
         "pipeline": pipeline,
         "stage": stage,
+        "stages": stages,
         "share": share,
         "address": row.address,
         "dials_out": bool(row.dials_out),

@@ -16,6 +16,7 @@ Record = Mapping[str, Any]
 
 TIMELINE = 60
 FORWARD, BACKWARD, UPDATES = "activations", "gradients", "updates"
+BOTH = "activations and gradients"
 
 
 def picture(record: Record, timeline: Sequence[Record], commands: Sequence[str] = ()) -> dict[str, Any]:
@@ -74,10 +75,18 @@ def _plan(view: Record | None) -> dict[str, Any] | None:
         "view": view["view"],
         "why": view["why"],
         "stages": view["stages"],
-        "pipelines": view["pipelines"],
+        "pipelines": [list(dict.fromkeys(names)) for names in view["pipelines"]],
+        "columns": columns(view),
         "shares": [count / total for count in view["microbatches"]],
         "spares": view.get("spares") or {},
     }
+
+
+def columns(view: Record) -> list[dict[str, Any]]:
+    """The stages that stand in a column of the picture: one, or those that an interleaved schedule gives one node."""
+    names = view["pipelines"][0]
+    held = [[stage for stage, other in enumerate(names) if other == name] for name in dict.fromkeys(names)]
+    return [{"stages": stages, "layers": [view["stages"][stage] for stage in stages]} for stages in held]
 
 
 def _links(record: Record, view: Record | None) -> list[dict[str, Any]]:
@@ -117,7 +126,9 @@ def carried(view: Record | None) -> dict[tuple[str, str], str]:
     for names in pipelines:
         for source, target in pairwise(names):
             if source != target:
-                found[source, target], found[target, source] = FORWARD, BACKWARD
+                for pair, what in (((source, target), FORWARD), ((target, source), BACKWARD)):
+                    # Of two nodes with interleaved stages each sends both kinds.
+                    found[pair] = what if found.get(pair, what) == what else BOTH
     for group in zip(*pipelines, strict=True):
         for source in group:
             for target in group:

@@ -65,6 +65,11 @@ def test_nothing_is_full() -> None:
     assert bottleneck(record([])) is None and bottleneck({}) is None
 
 
+def test_several_stages_of_one_node() -> None:
+    run = {**record([node("a", 0, stages=[0, 2])]), "view": {"stages": [[0, 0], [1, 2], [3, 4]]}}
+    assert advice(run, "a")["doing"] == "holds stages 0, 2 (layers 0, 3–4) of pipeline 1"
+
+
 def test_who_does_not_train() -> None:
     spare = node("s", None, role="spare: its uplink would slow the run down")
     run = record([spare, node("w", None, role="waits for the first view"), {"node": "g", "in": False}])

@@ -7,7 +7,7 @@ import pytest
 from made_up_run import PIPELINES, MadeUpRun
 
 from farflung.coordinator.web.feed import Feed
-from farflung.coordinator.web.picture import carried, picture
+from farflung.coordinator.web.picture import carried, columns, picture
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +20,8 @@ def test_what_each_link_carries() -> None:
     assert roles["frankfurt-1", "attic"] == "activations" and roles["attic", "frankfurt-1"] == "gradients"
     assert roles["attic", "oregon-1"] == roles["oregon-1", "attic"] == "updates"
     assert ("frankfurt-1", "oregon-1") not in roles and len(roles) == 8
+    both = carried({"pipelines": [["a", "b", "a", "b"]]})  # an interleaved schedule
+    assert both == {("a", "b"): "activations and gradients", ("b", "a"): "activations and gradients"}
     assert carried(None) == {} and carried({"pipelines": [["a", "a"]]}) == {}
 
 
@@ -47,6 +49,14 @@ def test_the_plan_and_the_time_to_go(run: MadeUpRun) -> None:
     assert picture({**record, "phase": "waiting"}, [])["run"]["eta_s"] is None
     assert [one["node"] for one in shown["gone"]] == ["spot-7"]
     assert shown["gone"][0]["why"] == "left: its machine is being taken away (SIGTERM)"
+
+
+def test_stages_of_an_interleaved_schedule_stand_in_one_column() -> None:
+    view = {"pipelines": [["a", "b", "a", "b"]], "stages": [[0, 0], [1, 2], [3, 3], [4, 5]]}
+    assert columns(view) == [
+        {"stages": [0, 2], "layers": [[0, 0], [3, 3]]},
+        {"stages": [1, 3], "layers": [[1, 2], [4, 5]]},
+    ]
 
 
 def test_before_the_first_view(run: MadeUpRun) -> None:

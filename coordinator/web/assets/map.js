@@ -37,7 +37,7 @@ function draw(host) {
 /** Where each card stands. Wide: a column a stage; narrow: a row a stage. */
 function layout(state, width) {
   const plan = state.plan, at = {}, titles = [];
-  const pipelines = plan?.pipelines ?? [], stages = plan?.stages ?? [];
+  const pipelines = plan?.pipelines ?? [], stages = plan?.columns ?? [];
   const present = new Set(state.nodes.map((node) => node.node));
   const narrow = width < Math.max(620, stages.length * 210);
   const label = narrow ? 0 : 116, gap = narrow ? 58 : 56;
@@ -67,9 +67,9 @@ function layout(state, width) {
     });
   });
   if (!narrow)
-    stages.forEach(([first, last], stage) => titles.push({
+    stages.forEach((column, stage) => titles.push({
       x: label + stage * (cell.width + between) + cell.width / 2, y: 13, align: "mid",
-      text: `stage ${stage} · ${first === last ? `layer ${first}` : `layers ${first}–${last}`}`,
+      text: `stage${column.stages.length > 1 ? "s" : ""} ${column.stages.join(", ")} · ${layersOf(column.layers)}`,
     }));
   const rest = state.nodes.map((node) => node.node).filter((name) => !at[name]);
   if (rest.length) {
@@ -83,6 +83,11 @@ function layout(state, width) {
     });
   }
   return { at, titles, width: Math.max(width, right + 2), height: bottom + 6, narrow, between, gap };
+}
+
+function layersOf(spans) {
+  const texts = spans.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`));
+  return (texts.length === 1 && !texts[0].includes("–") ? "layer " : "layers ") + texts.join(", ");
 }
 
 function card(node, place, state, chosen, choose) {

@@ -112,6 +112,7 @@ function show() {
 function drawMap() {
   const note = state.bottleneck;
   put($("map-note"), [note], () => (note ? h("span", { class: "held" }, `held up by ${note.text}`) : "nothing is full"));
+  $("map").closest(".columns").classList.toggle("stacked", (state.plan?.columns.length ?? 0) > 3);
   const key = JSON.stringify([state.nodes, state.links, state.plan, chosen]);
   if ($("map").dataset.key !== key) {
     $("map").dataset.key = key;
