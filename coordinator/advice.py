@@ -18,6 +18,12 @@ _NEAR_S = 0.005
 """Nodes no further apart than this, one way, are in one region."""
 
 
+def phase_of(record: Record) -> str:
+    """The phase in a person's words: a run that waits because somebody paused it is paused."""
+    phase = str(record.get("phase") or "unknown")
+    return "paused" if phase == "waiting" and record.get("paused") else phase
+
+
 def bottleneck(record: Record) -> dict[str, Any] | None:
     """The busiest device or connection: ``kind`` (compute, upload, download, link), ``node`` (the sender of a link),
     ``to`` (of a link), ``load`` (fraction), ``text``. None while nothing is busier than ``FULL``.

@@ -15,6 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from .. import __version__
+from .advice import phase_of
 from .observed import PARTS, Observed
 
 Record = Mapping[str, Any]
@@ -120,7 +121,7 @@ def values_of(record: Record, counts: Counts, observed: Observed) -> Values:
 
     put("farflung_run_info", 1, record.get("run"), record.get("name"), __version__)
     for phase in PHASES:
-        put("farflung_phase", record.get("phase") == phase, phase)
+        put("farflung_phase", phase_of(record) == phase, phase)
     put("farflung_step", record.get("step"))
     put("farflung_steps_planned", record.get("steps"))
     put("farflung_view", (record.get("view") or {}).get("view"))

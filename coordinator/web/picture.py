@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from ..advice import phase_of
 from ..store import ViewRow
 
 Record = Mapping[str, Any]
@@ -55,9 +56,9 @@ def timeline_of(views: Sequence[ViewRow], plans: Sequence[Record]) -> list[dict[
 def _run(record: Record) -> dict[str, Any]:
     keys = (
         *("name", "run", "phase", "why", "step", "steps", "loss", "eval", "tokens_per_second", "step_s", "samples"),
-        *("bytes_updates", "bytes_activations", "bytes_other", "bytes_dense", "times_fewer_bytes", "term"),
+        *("bytes_updates", "bytes_activations", "bytes_other", "bytes_dense", "times_fewer_bytes", "term", "paused"),
     )
-    return {**{key: record.get(key) for key in keys}, "eta_s": _eta(record)}
+    return {**{key: record.get(key) for key in keys}, "phase": phase_of(record), "eta_s": _eta(record)}
 
 
 def _eta(record: Record) -> float | None:
@@ -139,4 +140,5 @@ def carried(view: Record | None) -> dict[tuple[str, str], str]:
 
 def _gone(node: Record) -> dict[str, Any]:
     why = str(node.get("why") or "left")
-    return {"node": node["node"], "left": node["left"], "why": why.removeprefix(f"{node['node']} ")}
+    why = why.removeprefix(f"{node['node']} ")
+    return {"node": node["node"], "left": node["left"], "why": why, "held": node.get("held")}

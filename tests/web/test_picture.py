@@ -47,6 +47,7 @@ def test_the_plan_and_the_time_to_go(run: MadeUpRun) -> None:
     assert shown["plan"]["shares"] == [0.625, 0.375] and shown["plan"]["stages"] == [[0, 5], [6, 13]]
     assert shown["run"]["eta_s"] == pytest.approx((4000 - 40) * record["step_s"])
     assert picture({**record, "phase": "waiting"}, [])["run"]["eta_s"] is None
+    assert picture({**record, "phase": "waiting", "paused": "paused by me"}, [])["run"]["phase"] == "paused"
     assert [one["node"] for one in shown["gone"]] == ["spot-7"]
     assert shown["gone"][0]["why"] == "left: its machine is being taken away (SIGTERM)"
 

@@ -10,10 +10,12 @@ const PART_WORDS = {
   wire: "idle, with a message on its way", waiting: "idle, for the computing of others", other: "everything else",
 };
 const COMMANDS = {
-  pause: ["Pause", "Pause the run?", "Everybody finishes the step in work and waits. Nothing is lost."],
-  resume: ["Resume", "Go on training?", "Nodes that are held or paused take part again."],
-  drain: ["Drain", "Let {node} leave?", "It sends its last contribution and goes; the others take over its share."],
-  evict: ["Evict", "Put {node} out?", "At once, and it may not come back with its key."],
+  pause: ["Pause", "Pause the run?", "Everybody keeps what it has and waits. Nothing is lost."],
+  resume: ["Resume", "Go on training?", "Everybody who is here trains again."],
+  "pause node": ["Pause", "Pause {node}?", "It stays as a spare from the edge of its next step on, until you resume it."],
+  "resume node": ["Resume", "Let {node} take part again?", "It gets a place in the next view, if the plan wants it."],
+  drain: ["Drain", "Let {node} leave?", "It hands over and goes; the others take over its share. It has no place until you resume it."],
+  evict: ["Evict", "Put {node} out?", "At once. Its key and its name are refused from now on: this cannot be taken back here."],
 };
 
 let me = null, state = null, chosen = null, stream = null, curves = { edition: -1, points: [], evals: [] };
@@ -101,11 +103,11 @@ function show() {
   drawCharts();
   put($("nodes"), [state.nodes, chosen, state.commands, me.role], nodes);
   put($("links"), [state.links, chosen], links);
-  put($("views"), [state.timeline, state.gone], views);
+  put($("views"), [state.timeline, state.gone, state.commands], views);
   $("warnings-card").hidden = !state.warnings.length;
   put($("warnings"), state.warnings, () => state.warnings.toReversed().map((one) =>
     h("li", {}, h("time", {}, clock(one.time)), one.node && h("b", {}, one.node), h("span", {}, one.message))));
-  put($("commands"), [state.commands, me.role], () => runCommands());
+  put($("commands"), [state.commands, me.role, run.paused], () => runCommands());
   put($("foot"), [run.run, run.term, state.checkpoints], () => foot(run));
 }
 
@@ -200,7 +202,8 @@ function nodes() {
       h("div", { class: "cell" }, h("span", { class: "key" }, "busy"), use === null ? "–" : [meter(use, "use", "busy"), percent(use)]),
       h("div", { class: "cell" }, h("span", { class: "key" }, "heard"), h("span", { class: silent ? "late" : "" }, node.heard_s === undefined ? "–" : `${node.heard_s.toFixed(1)} s ago`)),
       h("div", { class: "cell faint" }, h("span", { class: "key" }, "at"), node.dials_out ? "dials out" : node.address),
-      me.role === "operator" && nodeCommands(node),
+      nodeCommands(node),
+      node.held && h("div", { class: "better" }, node.held),
       say.better && h("div", { class: "better" }, say.better));
   });
 }
@@ -225,7 +228,7 @@ function views() {
     h("div", { class: "when" }, h("b", {}, `view ${view.view}`), h("time", {}, clock(view.time)), h("span", { class: "faint" }, `after step ${view.step} · ${view.shape[0]} × ${view.shape[1]} · ${view.nodes} nodes`)),
     h("div", {}, view.why)) }));
   for (const gone of state.gone)
-    rows.push({ time: gone.left, make: () => h("li", { class: "gone" }, h("div", { class: "when" }, h("b", {}, `${gone.node} is gone`), h("time", {}, clock(gone.left))), h("div", {}, gone.why)) });
+    rows.push({ time: gone.left, make: () => h("li", { class: "gone" }, h("div", { class: "when" }, h("b", {}, `${gone.node} is gone`), h("time", {}, clock(gone.left)), gone.held && nodeCommands(gone)), h("div", {}, gone.why)) });
   if (!rows.length) return h("li", { class: "empty" }, "The first view is made when enough nodes are in.");
   return rows.toSorted((a, b) => b.time - a.time).map((row) => row.make());
 }
@@ -239,18 +242,18 @@ function foot(run) {
 
 function runCommands() {
   if (me.role !== "operator") return [];
-  return state.commands.filter((name) => name === "pause" || name === "resume").map((name) =>
-    h("button", { onclick: () => ask(name, "") }, COMMANDS[name][0]));
+  const fits = state.run.paused ? "resume" : "pause";
+  return state.commands.includes(fits) && [h("button", { onclick: () => ask(fits, "") }, COMMANDS[fits][0])];
 }
 
 function nodeCommands(node) {
-  const can = ["drain", "evict"].filter((name) => state.commands.includes(name));
-  return can.length > 0 && h("div", { class: "buttons" }, can.map((name) =>
+  const can = (node.held ? ["resume"] : ["pause", "drain", "evict"]).filter((name) => state.commands.includes(name));
+  return me.role === "operator" && can.length > 0 && h("div", { class: "buttons" }, can.map((name) =>
     h("button", { class: "small", onclick: (event) => { event.stopPropagation(); ask(name, node.node); } }, COMMANDS[name][0])));
 }
 
 function ask(command, node) {
-  const [word, title, text] = COMMANDS[command];
+  const [word, title, text] = COMMANDS[node && COMMANDS[`${command} node`] ? `${command} node` : command];
   $("act-title").textContent = title.replace("{node}", node);
   $("act-text").textContent = text;
   $("act-error").textContent = "";

@@ -1,0 +1,93 @@
+"""The page of a real run in a real browser: processes that train on this machine, and somebody who watches."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import chromium, until
+
+JOB = """\
+[run]
+name = "watched"
+steps = 100000
+[model]
+family = "gpt2"
+layers = 2
+width = 32
+heads = 2
+context = 32
+[data]
+text = ["text.txt"]
+validation = 0.1
+[train]
+batch = 8
+microbatch = 2
+eval_every = 10
+[parallel]
+stages = 2
+[checkpoint]
+every = 0
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[tuple[Any, str]]:
+    """(the process, the page's address for the operator) of a coordinator and two nodes."""
+    (tmp_path / "text.txt").write_text(
+        "".join(f"{n}. To be, or not to be, that is the question.\n" for n in range(600))
+    )
+    (tmp_path / "job.toml").write_text(JOB)
+    words = [sys.executable, "-m", "farflung", "run", "job.toml", "--nodes", "2", "--state", "state", "--json"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (
+        (tmp_path / "stderr").open("w") as log,
+        subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=log, text=True, cwd=tmp_path, env=environment
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            yield process, next(one["page"] for one in map(json.loads, process.stdout) if one["event"] == "listening")
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=120)
+    assert process.returncode == 130
+
+
+@pytest.mark.slow
+async def test_somebody_watches_a_run(run: tuple[Any, str]) -> None:
+    process, address = run
+    async with chromium(viewport={"width": 1440, "height": 900}) as (tab, errors):
+        await tab.goto(address)
+        await until(tab, "document.querySelector('#phase').textContent === 'training'")
+        step = "parseInt(document.querySelector('#tiles b').textContent)"
+        await until(tab, f"{step} >= 10")
+        first = await tab.evaluate(step)
+        await until(tab, f"{step} > {first + 5}")
+        await until(tab, "document.querySelectorAll('#chart-loss path.line').length === 2")
+        await until(tab, "document.querySelectorAll('.split-row').length === 2")
+        assert await tab.locator(".map .node").count() == 2
+        await until(tab, "document.querySelector('#map').textContent.includes('bit/s')")
+        await tab.click("#join")
+        await tab.wait_for_selector("#join-dialog[open]")
+        assert (await tab.inner_text("#join-line")).startswith("farflung join farflung://")
+        await tab.click("#join-close")
+
+        await tab.click("#commands >> text=Pause")
+        await tab.click("#act-go")
+        await until(tab, "document.querySelector('#phase').textContent === 'paused'")
+        await tab.click("#commands >> text=Resume")
+        await tab.click("#act-go")
+        await until(tab, "document.querySelector('#phase').textContent === 'training'")
+        paused = await tab.evaluate(step)
+        await until(tab, f"{step} > {paused}")
+        assert errors == []
+
+        process.send_signal(signal.SIGINT)
+        await until(tab, "!document.querySelector('#away').hidden")
