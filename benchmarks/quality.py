@@ -206,7 +206,7 @@ def examples(only: str) -> None:
         text = [str(path) for path in write_text(Path(folder))]
         for path in [None, *sorted(JOB.parent.glob("*.toml"))]:
             name = path.stem if path else "one optimiser"
-            content = tomllib.loads((path or JOB).read_text())
+            content = tomllib.loads((path or JOB.with_name("diloco.toml")).read_text())
             if content["data"].get("text") != ["shakespeare/*.txt"] or only not in name or known("examples", name, 1):
                 continue
             content["data"]["text"] = text

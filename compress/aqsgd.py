@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import torch
 
 from .codec import DTYPES, Codec, bytes_tensor, flatten, tensor_bytes
+from .disk_store import DiskStore
 from .errors import CodecError
 from .packing import pack, packed_size, unpack
 from .philox import Key
@@ -95,21 +96,29 @@ def _entry(value: torch.Tensor, version: int) -> Entry:
 
 
 class _End:
-    """The store of one end: committed entries by sample id, least recently used first, and what is staged."""
+    """The store of one end: committed entries by sample id, least recently used first, and what is staged.
 
-    def __init__(self, spec: str | Spec, max_bytes: int | None, device: torch.device | str) -> None:
+    max_bytes: of entries in memory; those seen longest ago go to ``disk``, or are forgotten where there is none.
+    """
+
+    def __init__(
+        self, spec: str | Spec, max_bytes: int | None, device: torch.device | str, disk: DiskStore | None = None
+    ) -> None:
         self.spec = parse(spec) if isinstance(spec, str) else spec
         if self.spec.name != "aqsgd":
             raise CodecError(f"an AQ-SGD end needs an aqsgd spec, not {str(self.spec)!r}")
         self.bits, self.first_bits = self.spec.number("bits"), self.spec.number("first_bits")
         self.group = self.spec.number("group")
         self.max_bytes, self.device = max_bytes, torch.device(device)
+        self.disk = disk
         self.bytes = 0
         self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self._on_disk: dict[int, tuple[int, int]] = {}
+        """Version and checksum of what was put there."""
         self._staged: dict[Hashable, dict[int, Entry]] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + (len(self.disk) if self.disk is not None else 0)
 
     def commit(self, token: Hashable) -> None:
         """Make the entries staged for a microbatch the ones that the next visit changes. Unknown tokens: nothing."""
@@ -118,7 +127,12 @@ class _End:
             self._entries[sample] = entry
             self.bytes += entry.value.nbytes
         while self.max_bytes is not None and self.bytes > self.max_bytes and self._entries:
-            self.forget(next(iter(self._entries)))
+            sample = next(iter(self._entries))
+            entry = self._entries[sample]
+            self.forget(sample)
+            if self.disk is not None:
+                self.disk.put(sample, tensor_bytes(entry.value))
+                self._on_disk[sample] = (entry.version, entry.checksum)
 
     def rollback(self, token: Hashable) -> None:
         """Drop what a microbatch staged."""
@@ -134,15 +148,27 @@ class _End:
         entry = self._entries.pop(sample, None)
         if entry is not None:
             self.bytes -= entry.value.nbytes
+        if self.disk is not None:
+            self.disk.drop(sample)
+            self._on_disk.pop(sample, None)
 
     def clear(self) -> None:
         """Drop everything, as when the other end is another node."""
         self._entries.clear()
         self._staged.clear()
         self.bytes = 0
+        if self.disk is not None:
+            self.disk.clear()
+            self._on_disk.clear()
 
     def _find(self, sample: int) -> Entry | None:
         entry = self._entries.get(sample)
+        if entry is None and self.disk is not None and (data := self.disk.take(sample)) is not None:
+            version, checksum = self._on_disk.pop(sample)
+            if zlib.crc32(data) == checksum:  # else the disk has lost it, and the sample goes whole
+                entry = Entry(bytes_tensor(data, torch.bfloat16, self.device), version, checksum)
+                self._entries[sample] = entry
+                self.bytes += entry.value.nbytes
         if entry is not None:
             self._entries.move_to_end(sample)
         return entry
@@ -177,9 +203,14 @@ class Sender(_End):
     """
 
     def __init__(
-        self, spec: str | Spec = "aqsgd", *, max_bytes: int | None = None, device: torch.device | str = "cpu"
+        self,
+        spec: str | Spec = "aqsgd",
+        *,
+        max_bytes: int | None = None,
+        device: torch.device | str = "cpu",
+        disk: DiskStore | None = None,
     ) -> None:
-        super().__init__(spec, max_bytes, device)
+        super().__init__(spec, max_bytes, device, disk)
         self.counters = Counters()
         self._recent: Counters = Counters()
         self._sent: dict[Hashable, _Sent] = {}
@@ -290,9 +321,14 @@ class Receiver(_End):
     sent, ``rollback`` it when it is abandoned."""
 
     def __init__(
-        self, spec: str | Spec = "aqsgd", *, max_bytes: int | None = None, device: torch.device | str = "cpu"
+        self,
+        spec: str | Spec = "aqsgd",
+        *,
+        max_bytes: int | None = None,
+        device: torch.device | str = "cpu",
+        disk: DiskStore | None = None,
     ) -> None:
-        super().__init__(spec, max_bytes, device)
+        super().__init__(spec, max_bytes, device, disk)
         self.nacks = 0
         self._open: dict[Hashable, _Open] = {}
 

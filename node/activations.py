@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .. import compress
 from ..compress.aqsgd import Receiver, Sender
+from ..compress.disk_store import DiskStore
 from ..compress.spec import parse
 from ..compress.wire import open_blob
 from ..proto import data_pb2
@@ -155,9 +156,9 @@ class Incoming:
 class AqsgdEnds:
     """The AQ-SGD ends of a node, kept across views as long as a link has the same two nodes and the same layers."""
 
-    def __init__(self, spec: str, max_bytes: int | None = None) -> None:
-        """``max_bytes``: what one end may keep; the least recently seen samples make room."""
-        self.spec, self.max_bytes = spec, max_bytes
+    def __init__(self, spec: str, memory: int, disk: int = 0) -> None:
+        """``memory``, ``disk``: bytes that all ends of the node may keep; samples seen longest ago make room."""
+        self.spec, self.memory, self.disk = spec, memory, disk
         self._senders: dict[tuple[str | None, int], Sender] = {}
         self._given_up: set[tuple[str | None, int]] = set()
         self._receivers: dict[tuple[str | None, int], Receiver] = {}
@@ -168,7 +169,7 @@ class AqsgdEnds:
         if after is None or not stateful(self.spec) or key in self._given_up:
             return None
         if key not in self._senders:
-            self._senders[key] = Sender(self.spec, max_bytes=self.max_bytes)
+            self._senders[key] = Sender(self.spec, disk=self._room())
         self._senders[key].rollback_all()
         return self._senders[key]
 
@@ -178,7 +179,7 @@ class AqsgdEnds:
         if before is None or not stateful(self.spec):
             return None
         if key not in self._receivers:
-            self._receivers[key] = Receiver(self.spec, max_bytes=self.max_bytes)
+            self._receivers[key] = Receiver(self.spec, disk=self._room())
         self._receivers[key].rollback_all()
         return self._receivers[key]
 
@@ -188,9 +189,22 @@ class AqsgdEnds:
         self._senders.pop((after, boundary), None)
 
     def keep(self, links: Collection[tuple[str | None, int]]) -> None:
-        """Forget the ends of all other links."""
+        """Forget the ends of all other links, and divide the room among these."""
         self._senders = {key: end for key, end in self._senders.items() if key in links}
         self._receivers = {key: end for key, end in self._receivers.items() if key in links}
+        ends = [*self._senders.values(), *self._receivers.values()]
+        for end in ends:
+            end.max_bytes = self.memory // len(ends)
+            if end.disk is not None:
+                end.disk.max_bytes = self.disk // len(ends)
+
+    def trouble(self) -> str:
+        """What went wrong with the disk, in a sentence; empty while nothing did."""
+        ends = [*self._senders.values(), *self._receivers.values()]
+        return next((end.disk.problem for end in ends if end.disk is not None and end.disk.problem), "")
+
+    def _room(self) -> DiskStore | None:
+        return DiskStore(self.disk) if self.disk else None
 
 
 def _decoded(header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:

@@ -352,7 +352,9 @@ class Rounds:
                 wanted = () if before is None else before.contributors
             else:
                 wanted = tuple(range(len(self.plan.members)))
-            here = [(i, current.contributions[part.index, i]) for i in wanted if i in self._sent(part.index)]
+            here = [
+                (i, current.contributions[part.index, i]) for i in wanted if (part.index, i) in current.contributions
+            ]
             absent = {self.plan.members[i] for i in wanted} - {self.plan.members[i] for i, _ in here}
             lost = part.phase > 0 or any(self.misses[name] >= KEPT_ROUNDS - 1 for name in absent)
             if wanted and (not absent or (overdue and not lost)):
@@ -367,9 +369,6 @@ class Rounds:
             current.complete = True
             effects.append(Complete(current.number))
         return effects
-
-    def _sent(self, part: int) -> set[int]:
-        return {i for of, i in self._current().contributions if of == part}
 
     def _current(self) -> OpenRound:
         if self.open is None:

@@ -101,7 +101,7 @@ class Trainer:
         self._orders: deque[control_pb2.Order] = deque()
         self._mail: dict[tuple[int, int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
         self._states: dict[str, tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
-        self.ends = AqsgdEnds(job.activations.forward, self._memory() // 8)
+        self.ends = AqsgdEnds(job.activations.forward, self._memory() // 4, int(job.activations.disk_gb * 1e9))
         self.lost: set[str] = set()
         """Members of this view whose connection is broken at present."""
         self._members: set[str] = set()

@@ -154,7 +154,7 @@ class Training:
         """Say what a person should know of this step's numbers, each thing once a view."""
         seen = (step - self.position.step) * self.job.train.batch
         for chunk in self.chunks:
-            troubles = {"activations": chunk.outgoing.trouble}
+            troubles = {"activations": chunk.outgoing.trouble, "disk": self.trainer.ends.trouble()}
             if chunk.model.is_last and not math.isfinite(self._tally.loss_sum):
                 troubles["loss"] = f"the loss of step {step} is not finite"
             verdict = chunk.outgoing.verdict()  # on the samples since it was last asked

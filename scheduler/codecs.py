@@ -42,8 +42,10 @@ def bits_of(spec: str, plain: float = 32.0) -> float:
     bits = number("bits", 16.0 if name in ("topk", "randomk", "powersgd") else 4.0)
     top = number("top", number("ratio", number("density", 1.0)))
     random = number("random", 1.0)
-    if name == "powersgd":
+    if name in ("powersgd", "sign", "drive"):
         return 1.0
+    if name == "chunked_topk":  # of every 4096: 12 bits of place and a value each, and two scales
+        return number("k", 64.0) * (12 + number("bits", 2.0)) / 4096 + 32 / 4096
     if not 0 < top <= 1 or not 0 < random <= 1 or not 0 < bits <= 32:
         raise PlanError(f"codec {spec!r}: its fractions must be above 0 and at most 1, its bits at most 32")
     positions = math.log2(1 / top) + 1.5 if top < 1 else 0.0

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from farflung.compress import CodecError, decode, make
 from farflung.compress.aqsgd import Receiver, Sender
+from farflung.compress.disk_store import DiskStore
 
 SPEC = "aqsgd:bits=4"
 
@@ -157,3 +158,34 @@ def test_changes_scale_exactly(bits: int, scale: float) -> None:
         visit(sender, receiver, 0, [1], x * factor)
         values.append(visit(sender, receiver, 1, [1], y * factor))
     assert torch.equal(values[0] * scale, values[1])
+
+
+def test_what_has_no_room_in_memory_lies_on_disk(tmp_path) -> None:
+    disk = DiskStore(5 * 2 * 64, str(tmp_path))
+    sender, receiver = Sender("aqsgd:bits=4", max_bytes=3 * 2 * 64, disk=disk), Receiver("aqsgd:bits=4")
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(1))
+    for visit in range(3):
+        for start in range(0, 8, 2):
+            ids = [start, start + 1]
+            blob = sender.encode((visit, start), ids, x[ids] + visit * 0.01)
+            values = receiver.receive((visit, start), blob).values
+            assert values is not None
+            torch.testing.assert_close(values, x[ids] + visit * 0.01, rtol=0, atol=0.1)
+            sender.commit((visit, start))
+            receiver.commit((visit, start))
+    assert sender.counters.samples == 24 and sender.counters.hits == 16  # 3 in memory and 5 on disk: all eight
+    assert sender.bytes <= 3 * 2 * 64 and len(disk) == 5 and not list(tmp_path.iterdir())
+    small = DiskStore(2 * 128, str(tmp_path))
+    for sample in range(3):
+        small.put(sample, bytes([sample]) * 128)
+    assert small.take(0) is None and small.take(1) == bytes([1]) * 128 and len(small) == 1
+
+
+def test_a_disk_that_takes_no_more_says_so(tmp_path, monkeypatch) -> None:
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    disk = DiskStore(1000, str(tmp_path))
+    monkeypatch.setattr("farflung.compress.disk_store.os.pwrite", full)
+    disk.put(1, b"x" * 10)
+    assert "No space left on device" in disk.problem and disk.take(1) is None

@@ -151,6 +151,21 @@ def test_aqsgd_between_the_stages_of_an_interleaved_pipeline():
     assert outcome.losses[30] < outcome.losses[1]
 
 
+def test_aqsgd_keeps_on_disk_what_has_no_room_in_memory():
+    job = job_of(activations={"forward": "aqsgd:bits=4", "backward": "int8", "disk_gb": 0.001}, epochs=6)
+
+    def little_memory(hub):
+        for trainer in hub.trainers.values():
+            trainer.ends.memory = 4000  # of 30 samples at 256 bytes each
+
+    hub, _, _ = start(job, before=little_memory)
+    outcome = hub.finish(PLAN.nodes)
+    assert not hub.errors and not outcome.warnings
+    for sender in (hub.trainers[name].training.chunks[0].outgoing.sender for name in "ac"):
+        assert sender.bytes <= 4000 and len(sender.disk) > 0
+        assert sender.counters.hit_rate > 0.7 and not sender.counters.nacks
+
+
 def test_where_aqsgd_does_not_pay_the_sender_goes_on_without_it():
     job = job_of(activations={"forward": "aqsgd:bits=4", "backward": "int8"}, epochs=8)
     plan = Plan(pipelines=(("a", "b"),), stages=((0, 1), (2, 3)), microbatches=(6,))
@@ -158,7 +173,7 @@ def test_where_aqsgd_does_not_pay_the_sender_goes_on_without_it():
     hub = Hub(job, facts)
     for name in plan.nodes:
         hub.start(name, Windows(facts))
-        hub.trainers[name].ends.max_bytes = 1000  # room for three samples: nothing is ever seen again
+        hub.trainers[name].ends.memory = 1000  # room for three samples: nothing is ever seen again
     events = []
     hub.trainers["a"].emit = events.append
     hub.begin(plan, plan.nodes, checkpoint=0)
