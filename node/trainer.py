@@ -101,7 +101,7 @@ class Trainer:
         self._orders: deque[control_pb2.Order] = deque()
         self._mail: dict[tuple[int, int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
         self._states: dict[str, tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
-        self.ends = AqsgdEnds(job.activations.forward, self._memory() // 4, int(job.activations.disk_gb * 1e9))
+        self.ends = self._aqsgd_ends(job)
         self.lost: set[str] = set()
         """Members of this view whose connection is broken at present."""
         self._members: set[str] = set()
@@ -112,6 +112,10 @@ class Trainer:
         self._deserted = False
         self._asked: _Parting | None = None
         """What the coordinator wants, until it is answered."""
+
+    def _aqsgd_ends(self, job: Job) -> AqsgdEnds:
+        disk, limit = int(job.activations.disk_gb * 1e9), self.owner.limits.disk
+        return AqsgdEnds(job.activations.forward, self._memory() // 4, min(disk, limit) if limit else disk)
 
     def _memory(self) -> int:
         """Bytes of main memory that this node may still take."""
@@ -378,7 +382,7 @@ class Trainer:
     def _take_job(self, job: Job) -> None:
         """The job as it is from this view on: some of its values may change while the run goes on."""
         if job.activations.forward != self.job.activations.forward:
-            self.ends = AqsgdEnds(job.activations.forward, self._memory() // 8)
+            self.ends = self._aqsgd_ends(job)
         self.job = job
         self.facts = self.facts.model_copy(update={"steps": job.steps(self.facts.samples)})
 
