@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from . import philox, rotation
+from . import gpu, philox, rotation
 from .dithered import LARGEST
+from .packing import unpack
 from .philox import Key
 from .solvers import quantile, stochastic_levels
 from .spec import Spec
@@ -63,6 +64,11 @@ class Thc(Summed):
         out = torch.empty(self.levels_count(x.numel()), dtype=torch.int32, device=x.device)
         for segment in rotation.layout(x.numel(), self.block):
             length = statistic[segment.row : segment.row + segment.rows, None]
+            if self._on_gpu(segment, x.device):
+                part = x[segment.start : segment.start + segment.length].contiguous()
+                packed = gpu.thc_encode(part, length.reshape(-1), self.table, self.reach, segment.size, key)
+                out[segment.code : segment.code + part.numel()] = self.to_levels(unpack(packed, part.numel(), 4))
+                continue
             scaled = rotation.rows_of(x, segment) / torch.where(length > 0, length, torch.ones_like(length))
             turned = rotation.forward(scaled, segment, Key(key.seed, key.step))
             y = (turned.clamp(-self.reach, self.reach) / (2 * self.reach) + 0.5) * self.grid
@@ -72,6 +78,10 @@ class Thc(Summed):
             level = torch.where(u < (y - low) / (high - low), high, low)
             out[segment.code : segment.code + level.numel()] = level.view(-1)
         return out
+
+    def _on_gpu(self, segment: rotation.Segment, device: torch.device) -> bool:
+        fits = self.bits == 4 and self.grid < 256 and segment.size == self.block and self.block in (4096, 8192)
+        return fits and gpu.available(device)
 
     def to_codes(self, levels: torch.Tensor) -> torch.Tensor:
         return torch.searchsorted(self.table.to(levels.device), levels).to(torch.uint8)
