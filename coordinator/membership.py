@@ -39,6 +39,7 @@ _BROKEN_AFTER, _BROKEN_WITHIN_S = 3, 60.0
 _DISAGREEMENTS = 2
 _PEERS_IN_TIME = 5  # a node measures one link after the other; of so many, slow ones, within `measure_s`
 _DIVERGED_AGAIN_S = 10.0
+_STEPS_OF_PATIENCE = 10
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,8 @@ class State:
     """The job as it was last changed."""
     saving: bool = False
     """A checkpoint is wanted as soon as there can be one."""
+    slowest_s: float = 0.0
+    """Seconds of the slowest of the recent steps."""
     why: str = "waiting for nodes"
 
 
@@ -198,6 +201,7 @@ class Membership:
             return self._prepared(state, event, now)
         if isinstance(event, s.StepFinished):
             best = max(event.step, state.reported.get(event.name, 0))
+            state = replace(state, slowest_s=max(event.seconds, 0.9 * state.slowest_s))
             current = state.view is not None and event.view == state.view.number
             return (replace(state, reported={**state.reported, event.name: best}) if current else state), []
         if isinstance(event, s.Finished):
@@ -484,9 +488,10 @@ class Membership:
         if state.phase == DONE:
             return state, []
         assert change is not None
-        if state.phase == FLUSHING and now - change.began > state.rules.flush_s:
+        patience = max(state.rules.flush_s, _STEPS_OF_PATIENCE * state.slowest_s)  # nobody is out while it computes
+        if state.phase == FLUSHING and now - change.began > patience:
             silent = change.awaited - set(change.flushed)
-            return self._expel(state, silent, f"no answer to the flush for {state.rules.flush_s:g} s", now)
+            return self._expel(state, silent, f"no answer to the flush for {patience:.0f} s", now)
         if state.phase == PREPARING and now - change.began > state.rules.prepare_s:
             silent = change.awaited - set(change.prepared)
             return self._expel(state, silent, f"not prepared after {state.rules.prepare_s:g} s", now)

@@ -272,7 +272,7 @@ class Run:
             self._bytes += report.bytes_updates + report.bytes_activations + report.bytes_other
             self.observed.step(name, report, self._clock())
             self.speeds.step(name, report.compute_seconds, self._clock())
-        self.feed(s.StepFinished(name, session, report.view, report.step))
+        self.feed(s.StepFinished(name, session, report.view, report.step, report.seconds))
         self._keep_steps(self._progress.step(name, report, time.time()))
 
     def _last_step(self) -> int:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Context = Any  # grpc.aio.ServicerContext
 DIAL_BACK_S = 3.0
 _FIRST_REPORT_S = 10.0
-_LAST_WORDS_S = 1.0
+_LAST_WORDS_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,11 @@ class CoordinatorService(rpc.CoordinatorServicer):
 
     async def _join(self, request: pb.JoinRequest, peer: str) -> pb.JoinReply:
         run, store, now = self._run, self._run.store, time.time()
-        if request.protocol != PROTOCOL:
+        oldest = request.oldest_protocol or request.protocol
+        if not oldest <= PROTOCOL <= request.protocol:
+            speaks = str(request.protocol) if oldest == request.protocol else f"{oldest} to {request.protocol}"
             message = (
-                f"the node speaks protocol {request.protocol} (farflung {request.version}), "
+                f"the node speaks protocol {speaks} (farflung {request.version}), "
                 f"the coordinator {PROTOCOL} (farflung {__version__})"
             )
             raise Refused(message, f"install the same version on both machines: pip install farflung=={__version__}")
@@ -114,6 +116,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             secret=secret,
             certificate=certificate,
             certificate_life=self._identity.life,
+            protocol=PROTOCOL,
             authority=self._identity.authority.certificate if self._identity.authority else b"",
             job=run.job.model_dump_json(),
             facts=run.facts.model_dump_json(),

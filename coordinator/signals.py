@@ -94,12 +94,13 @@ class Prepared:
 
 @dataclass(frozen=True)
 class StepFinished:
-    """A node's report of a step."""
+    """A node's report of a step, and how long it took."""
 
     name: str
     session: str
     view: int
     step: int
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
 
 
 class Speeds:
-    """``nominal(node)``: the speed that a node was measured with at its join, in any unit."""
+    """``nominal(node)``: the speed that a node was measured with at its join, in Tflop/s."""
 
     def __init__(self, facts: Facts, microbatch: int, nominal: Callable[[str], float]) -> None:
         self._layers = [layer.flops_per_sample for layer in facts.profile.layers]
@@ -33,6 +33,8 @@ class Speeds:
         self._seconds: dict[str, deque[float]] = {}
         self._slow: dict[str, tuple[float, float]] = {}
         """node -> the part of its speed that it reaches, and when that was seen."""
+        self._usual = 1.0
+        """The part of their measured speed that nodes reach in training."""
         self._told: Mapping[str, float] = {}
         self._next, self._pause = 0.0, FIRST_PAUSE_S
 
@@ -54,17 +56,25 @@ class Speeds:
 
     def _compare(self, now: float) -> None:
         reached = {
-            name: self._work[name] / median(seconds) / max(self._nominal(name), 1e-9)
+            name: self._work[name] / 1e12 / median(seconds) / max(self._nominal(name), 1e-9)
             for name, seconds in self._seconds.items()
         }
-        usual = median(sorted(reached.values())[len(reached) // 2 :])  # half of the nodes may be slow
+        usual = self._usual = median(sorted(reached.values())[len(reached) // 2 :])  # half of the nodes may be slow
         for name, value in reached.items():
             self._slow.pop(name, None)
             if value < SLOW * usual:
                 self._slow[name] = (max(value / usual, 0.01), now)
 
     def factor(self, node: str, now: float) -> float:
-        """What a node's measured speed is to be multiplied with for a plan."""
+        """What a node's measured speed is to be multiplied with for a plan.
+
+        While nobody is slow that is 1. When somebody is, it must show against what a step takes besides computing, so
+        then all are counted with what they really reach.
+        """
+        return self.part(node, now) * self._usual if self._slow else 1.0
+
+    def part(self, node: str, now: float) -> float:
+        """How much of its speed a node reaches, compared with the others: 1 unless it is slow."""
         part, seen = self._slow.get(node, (1.0, now))
         if node not in self._work and now - seen > FORGET_S:
             return 1.0

@@ -49,10 +49,18 @@ class Inbound:
     """Serves the peers' streams of one node."""
 
     def __init__(
-        self, run: str, name: str, session: str, secure: bool, membership: Membership, inbox: Inbox, traffic: Traffic
+        self,
+        run: str,
+        name: str,
+        session: str,
+        secure: bool,
+        membership: Membership,
+        inbox: Inbox,
+        traffic: Traffic,
+        protocol: int = PROTOCOL,
     ) -> None:
         self.run, self.name, self.session, self.secure = run, name, session, secure
-        self.membership, self.inbox, self.traffic = membership, inbox, traffic
+        self.membership, self.inbox, self.traffic, self.protocol = membership, inbox, traffic, protocol
         self.offers = Offers()
         self._last: dict[tuple[str, str], list[int]] = {}  # (name, session) -> last transfer of each priority
         self._current: dict[tuple[str, str], object] = {}  # newest stream of each; an older one is superseded
@@ -147,8 +155,8 @@ class Inbound:
             greeting = Greeting.FromString(bytes(first.head))
         except DecodeError as error:
             raise StreamRefused("the greeting cannot be read") from error
-        if greeting.protocol != PROTOCOL:
-            raise StreamRefused(f"speaks protocol {greeting.protocol}, node {self.name} speaks {PROTOCOL}")
+        if greeting.protocol != self.protocol:
+            raise StreamRefused(f"speaks protocol {greeting.protocol}, node {self.name} speaks {self.protocol}")
         if greeting.run != self.run:
             raise StreamRefused(f"is in run {greeting.run}, node {self.name} is in {self.run}")
         if greeting.name in self.membership.revoked:

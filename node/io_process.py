@@ -65,7 +65,14 @@ class IoProcess:
         self._inbox = Inbox(receive_arena, config.receive_limit, self._received)
         secure = config.credentials.secure
         self._inbound = Inbound(
-            config.run, config.name, config.session, secure, self._membership, self._inbox, self._traffic
+            config.run,
+            config.name,
+            config.session,
+            secure,
+            self._membership,
+            self._inbox,
+            self._traffic,
+            config.protocol,
         )
         metadata = rpc.session_metadata(config.name, config.session, config.secret)
         self._me = Self(
@@ -76,6 +83,7 @@ class IoProcess:
             config.dials_out,
             config.coordinator,
             metadata,
+            config.protocol,
         )
         self._links: dict[str, PeerLink] = {}
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 
 from .. import __version__
-from ..proto import PROTOCOL, rpc
+from ..proto import OLDEST_PROTOCOL, PROTOCOL, rpc
 from ..proto.control_pb2 import Device, JoinReply, JoinRequest
 from ..proto.errors import FarflungError, Refused
 from ..proto.job import Facts, Job
@@ -110,6 +110,7 @@ def join(
         request = JoinRequest(
             version=__version__,
             protocol=PROTOCOL,
+            oldest_protocol=OLDEST_PROTOCOL,
             run=link.run,
             ticket=link.ticket,
             name=name,
@@ -134,6 +135,7 @@ def join(
         authority=credentials.authority,
         certificate=credentials.certificate,
         key=credentials.key,
+        protocol=reply.protocol or PROTOCOL,
         certificate_life=reply.certificate_life if credentials.secure else 0.0,
     )
     return Joined(

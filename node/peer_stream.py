@@ -46,6 +46,7 @@ class Self:
     dials_out: bool = False
     coordinator: str = ""
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    protocol: int = PROTOCOL
 
     def way_to(self, peer: Member) -> tuple[str, grpc.aio.Channel]:
         """(address that is dialled, channel): the peer itself, or the coordinator for a peer that can't be dialled."""
@@ -103,7 +104,7 @@ async def raise_status(stream: rpc.PeerCall | rpc.PeerContext) -> None:
 
 async def _greet(call: rpc.PeerCall, me: Self, peer: Member, traffic: Traffic, you_send: bool) -> None:
     greeting = Greeting(
-        protocol=PROTOCOL,
+        protocol=me.protocol,
         run=me.run,
         name=me.name,
         session=me.session,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..proto import rpc
+from ..proto import PROTOCOL, rpc
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class WireConfig:
     authority: bytes = b""  # PEM; empty: insecure
     certificate: bytes = b""
     key: bytes = field(default=b"", repr=False)
+    protocol: int = PROTOCOL  # that the run speaks
     certificate_life: float = 0.0  # seconds until it ends, from the start on; 0: it is not renewed
     heartbeat: float = 1.0  # seconds
     max_upload: float = 0.0  # bits a second, 0 for no limit

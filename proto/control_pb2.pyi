@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("version", "protocol", "run", "ticket", "name", "address", "certificate_request", "device", "may_dial_out")
+    __slots__ = ("version", "protocol", "run", "ticket", "name", "address", "certificate_request", "device", "may_dial_out", "oldest_protocol")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class JoinRequest(_message.Message):
     CERTIFICATE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     MAY_DIAL_OUT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     version: str
     protocol: int
     run: str
@@ -25,7 +26,8 @@ class JoinRequest(_message.Message):
     certificate_request: bytes
     device: Device
     may_dial_out: bool
-    def __init__(self, version: _Optional[str] = ..., protocol: _Optional[int] = ..., run: _Optional[str] = ..., ticket: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., device: _Optional[_Union[Device, _Mapping]] = ..., may_dial_out: bool = ...) -> None: ...
+    oldest_protocol: int
+    def __init__(self, version: _Optional[str] = ..., protocol: _Optional[int] = ..., run: _Optional[str] = ..., ticket: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., device: _Optional[_Union[Device, _Mapping]] = ..., may_dial_out: bool = ..., oldest_protocol: _Optional[int] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind", "description", "tflops", "memory_bytes", "cores", "upload_bps", "hours")
@@ -46,7 +48,7 @@ class Device(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., description: _Optional[str] = ..., tflops: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., cores: _Optional[int] = ..., upload_bps: _Optional[float] = ..., hours: _Optional[float] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("refused", "name", "session", "secret", "certificate", "authority", "job", "facts", "term", "dials_out", "certificate_life")
+    __slots__ = ("refused", "name", "session", "secret", "certificate", "authority", "job", "facts", "term", "dials_out", "certificate_life", "protocol")
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +60,7 @@ class JoinReply(_message.Message):
     TERM_FIELD_NUMBER: _ClassVar[int]
     DIALS_OUT_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_LIFE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     refused: str
     name: str
     session: str
@@ -69,7 +72,8 @@ class JoinReply(_message.Message):
     term: int
     dials_out: bool
     certificate_life: float
-    def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ..., dials_out: bool = ..., certificate_life: _Optional[float] = ...) -> None: ...
+    protocol: int
+    def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ..., dials_out: bool = ..., certificate_life: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew")

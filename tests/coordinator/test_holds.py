@@ -235,3 +235,12 @@ def test_a_name_that_is_not_here(event):
     script = Script().started()
     script(event)
     assert script.state.phase == TRAINING and not script.effects
+
+
+def test_nobody_is_put_out_while_it_computes():
+    script = Script().started()
+    script(s.StepFinished("d", "d1", 1, 1, seconds=60.0), s.Left("c", "c1", "goodbye"))
+    script(*(holding(script, name, 1) for name in "ab")).wait(500)
+    assert script.state.phase == FLUSHING and "d" in script.state.nodes, "its step may take as long again"
+    script.wait(110)
+    assert "d" not in script.state.nodes

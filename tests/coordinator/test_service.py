@@ -6,6 +6,7 @@ import json
 import grpc
 import pytest
 
+from farflung import __version__
 from farflung.coordinator.status import read_status
 from farflung.coordinator.store import Store
 from farflung.proto import control_pb2 as pb
@@ -182,6 +183,11 @@ async def test_a_fixed_shape_waits_and_says_for_what(cluster, eventually):
 
 REFUSALS = [
     ({"protocol": 999}, "the node speaks protocol 999", "install the same version"),
+    (
+        {"protocol": 3, "oldest_protocol": 2, "version": "9.0"},
+        f"the node speaks protocol 2 to 3 (farflung 9.0), the coordinator 1 (farflung {__version__})",
+        "install the same version",
+    ),
     ({"run": "00" * 8}, "the link is for run", "use the link"),
     ({"ticket": "00000000." + "0" * 32}, "the ticket is wrong", "farflung coordinator token"),
     ({"name": "a b"}, "'a b' is no name for a node", "--name"),
@@ -190,6 +196,14 @@ REFUSALS = [
     ({"address": "nonsense"}, "'nonsense' is not HOST:PORT", "set --advertise"),
     ({"certificate_request": b"x"}, "the certificate request", ""),
 ]
+
+
+async def test_a_newer_node_that_speaks_the_runs_protocol_joins(cluster):
+    """Nodes are upgraded one after the other, before their coordinator is."""
+    coordinator = cluster.coordinator()
+    node = cluster.fake(await coordinator.link, "newer")
+    reply = await node.join(protocol=2, oldest_protocol=1, version="9.0")
+    assert not reply.refused and reply.protocol == 1
 
 
 async def test_refusals(cluster):

@@ -37,14 +37,14 @@ def run(made, seconds, steps=STEPS, now=0.0):
     for _ in range(steps):
         for name, value in seconds.items():
             made.step(name, value, now)
-    return {name: round(made.factor(name, now), 3) for name in seconds}
+    return {name: round(made.part(name, now), 3) for name in seconds}
 
 
 def test_all_as_planned():
     made = speeds(c=2.0, d=2.0)
     made.enter(PLAN)
     assert run(made, {"a": 1.0, "b": 1.0, "c": 0.5, "d": 0.5}) == dict.fromkeys("abcd", 1.0)
-    assert made.news(1.0) == ""
+    assert made.news(1.0) == "" and made.factor("a", 1.0) == 1.0
 
 
 def test_one_is_slow():
@@ -52,6 +52,8 @@ def test_one_is_slow():
     made.enter(PLAN)
     assert run(made, {"a": 1.0, "b": 1.0, "c": 5.0, "d": 1.0}, STEPS - 1) == dict.fromkeys("abcd", 1.0), "not yet"
     assert run(made, {"a": 1.0, "b": 1.0, "c": 5.0, "d": 1.0}) == {"a": 1.0, "b": 1.0, "c": 0.2, "d": 1.0}
+    reached = 2 * 1e9 * 2 * 2 / 1e12  # layers, flops, microbatches of two samples: of one Tflop/s
+    assert made.factor("a", 0.0) == pytest.approx(reached) and made.factor("c", 0.0) == pytest.approx(reached / 5)
     assert made.news(10.0) == "c computes at 20% of its speed"
     assert made.news(10.0 + FIRST_PAUSE_S / 2) == ""
     assert made.news(10.0 + FIRST_PAUSE_S) and not made.news(10.0 + 2 * FIRST_PAUSE_S), "the pause has doubled"
@@ -77,7 +79,7 @@ def test_two_of_which_one_is_slow_and_who_is_left_out_is_forgotten():
     made.enter(Plan((("a",), ("b",)), ((0, 3),), (2, 2)))
     assert run(made, {"a": 1.0, "b": 4.0}) == {"a": 1.0, "b": 0.25}
     made.enter(Plan((("a",),), ((0, 3),), (4,)))
-    assert made.factor("b", FORGET_S - 1) == 0.25 and made.factor("b", FORGET_S + 1) == 1.0
+    assert made.part("b", FORGET_S - 1) == 0.25 and made.part("b", FORGET_S + 1) == 1.0
     assert made.news(5.0) == "", "it trains no more"
 
 

@@ -1,0 +1,35 @@
+"""Nodes hear nothing more of one that was evicted, although its certificate is good for a day."""
+
+import contextlib
+import time
+
+from stub_coordinator import StubCoordinator
+from wires import receive, wait_for
+
+from farflung.node.wire import PeerLost
+from farflung.proto.control_pb2 import Revoked
+from farflung.proto.data_pb2 import Header, Kind
+
+
+def test_an_evicted_name_is_refused(authority, certificates, thread_nodes):
+    with contextlib.closing(StubCoordinator((authority.certificate, authority.key))) as coordinator:
+        a = thread_nodes.start("a", coordinator=coordinator.address, secret="s", **certificates("a"))
+        b = thread_nodes.start("b", **certificates("b"))
+        c = thread_nodes.start("c", **certificates("c"))
+        thread_nodes.enter(1)
+        for wire in (b, c):
+            wire.send("a", Header(kind=Kind.STATE, step=1), b"x")
+        assert {message.sender for message in receive(a, 2)} == {"b", "c"}
+        coordinator.order(revoked=Revoked(nodes=["b"]))
+        deadline = time.monotonic() + 60
+        while "from an evicted node" not in a.statistics() and time.monotonic() < deadline:
+            b.send("a", Header(kind=Kind.STATE, step=2), b"x")  # the view still has it
+            time.sleep(0.1)
+        assert a.statistics()["from an evicted node"] > 0
+        c.send("a", Header(kind=Kind.STATE, step=3), b"x")
+        assert [message.sender for message in receive(a, 1)] == ["c"]
+        # A new stream of it is not even greeted.
+        b.close("")
+        again = thread_nodes.start("b", session="b-2", **certificates("b"))
+        thread_nodes.enter(2)
+        assert "b was evicted from the run" in wait_for(again, lambda event: isinstance(event, PeerLost)).why
