@@ -37,6 +37,7 @@ from .observed import Observed
 from .orders import Send, fingerprints_of, flushed_of, order_of
 from .planning import planner_of, workload_of
 from .progress import Progress
+from .refusals import Refusals
 from .resume import Rules, planned_nodes
 from .speeds import Speeds
 from .status import position_of, status_of
@@ -121,6 +122,7 @@ class Run:
             finished = max(view.position.step, known[-1].step if known else 0)
             self._progress.restore(view.number, view.plan, finished, evaluated[-1].step if evaluated else 0)
         self._acknowledged, self._acknowledged_at = self._progress.ledger, -math.inf
+        self._refusals = Refusals()
         self._pending: dict[str, pb.StepDone] = {}
         """Reports of a step of which a flushed node did not know whether it is committed."""
         self._streams: dict[str, Attendance] = {}
@@ -238,6 +240,8 @@ class Run:
         elif kind == "warning":
             warning: Any = report.warning  # grpc-stubs and the builtin share the name Warning
             self.warn(warning.node or name, warning.message[:1000])
+            if warning.refused and warning.node != name:
+                self._refused(name, warning.node, warning.refused)
         elif kind == "leaving":
             leaving = report.leaving
             self.feed(s.Leaving(name, session, leaving.why[:200] or "leaving", leaving.stays, leaving.asked))
@@ -248,6 +252,15 @@ class Run:
         elif kind == "finished":
             done = report.finished
             self.feed(s.Finished(name, session, done.view, done.step, fingerprints_of(done.fingerprints)))
+
+    def _refused(self, by: str, name: str, points: int) -> None:
+        """A member refused something of another: enough of that, and it is out."""
+        accused = self.state.nodes.get(name)
+        if accused is None or by not in self.state.nodes:
+            return
+        why = self._refusals.count(by, name, accused.session, points)
+        if why and not self.is_over:
+            self.warn(name, self.command(Command("evict", name, by="the coordinator", why=why)))
 
     def warn(self, node: str, message: str) -> None:
         """Tell people, the same thing at most every 10 s."""
@@ -528,6 +541,7 @@ class Run:
             name: {
                 "attending": name in self._streams,
                 "heard_s": round(now - node.heard, 1),
+                "refused": self._refusals.of(name, node.session),
                 "doing": self.live.get(name, silent).doing,
                 "trainer_age": round(self.live.get(name, silent).trainer_age, 1),
                 **observed.get(name, {}),

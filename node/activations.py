@@ -28,6 +28,8 @@ Nack = Callable[[int, int, Sequence[int]], None]
 """``nack(step, microbatch, samples)`` asks the sender for samples whole."""
 
 
+MOST_ELEMENTS = 1 << 30
+"""Of an activation whose size is not known yet; more is not decoded."""
 NOT_FINITE = Contribution((), (), 0)
 """What is sent instead of NaN: codecs refuse it, and the stages after must come to drop the step, not to wait."""
 
@@ -125,11 +127,13 @@ class Incoming:
     def __init__(self, receiver: Receiver | None, nack: Nack) -> None:
         self.receiver = receiver
         self.nack = nack
+        self.limit = MOST_ELEMENTS
+        """The most elements that the next message may have."""
 
     def forward(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor | None:
         """The output of the stage before; None while samples that this end lacks are asked for again."""
         if self.receiver is None or not header.sizes:
-            return _decoded(header, payload)
+            return _decoded(header, payload, self.limit)
         blob = _only_piece(header, payload)
         if not stateful(str(open_blob(blob)[0].spec)):  # the sender has found that AQ-SGD does not pay
             self.receiver.clear()
@@ -141,11 +145,11 @@ class Incoming:
 
     def backward(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:
         """The gradient of this stage's output."""
-        return _decoded(header, payload)
+        return _decoded(header, payload, self.limit)
 
     def plain(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:
         """A validation microbatch from the stage before."""
-        return _decoded(header, payload)
+        return _decoded(header, payload, self.limit)
 
     def commit(self, step: int, microbatch: int) -> None:
         """The microbatch's gradient goes back, which tells the sender that its message was used."""
@@ -207,10 +211,10 @@ class AqsgdEnds:
         return DiskStore(self.disk) if self.disk else None
 
 
-def _decoded(header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:
+def _decoded(header: data_pb2.Header, payload: npt.NDArray[np.uint8], limit: int) -> Tensor:
     if not header.sizes:
         return torch.full(tuple(header.shape), torch.nan)
-    return compress.decode(_only_piece(header, payload))
+    return compress.decode(_only_piece(header, payload), limit=limit)
 
 
 def _only_piece(header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> bytes | memoryview:

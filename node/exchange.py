@@ -14,6 +14,7 @@ from torch import Tensor
 from .. import compress
 from ..compress.spec import spec_feedback
 from ..proto.outer import Outer
+from .outliers import Norms
 from .round_messages import Contribution, Decide, Part, Result, RoundPlan
 from .sections import Section
 
@@ -66,12 +67,14 @@ class Exchange:
         self.share = plan.weights[self.me] / math.fsum(plan.weights)
         """This node's part of the section's members; they add up to 1."""
         self.explicit = not gradient and spec_feedback(self.codec.spec)
+        self.norms = Norms()
         self.errors: dict[int, Tensor] = {}
         """Server errors of the parts that this node publishes: what its encodings of sums lost so far."""
         self._pending: dict[int, Tensor] = {}
         self._own: dict[int, Contribution] = {}
         self.last: compress.Codec | None = None
         """What this node's own contributions go with when there will be no more of them."""
+        self._own_norms: dict[int, float] = {}
         self._sent: Tensor | None = None
         self._progress: Tensor | None = None
         """With an explicit error feedback: x - g when the round began."""
@@ -100,6 +103,9 @@ class Exchange:
                 self._progress = vector
                 vector = vector if section.feedback is None else vector + section.feedback
                 self._sent = vector
+        self._own_norms = {
+            part.index: float(torch.linalg.vector_norm(vector[part.start : part.stop])) for part in parts
+        }
         self._own = {part.index: self._offer(vector, round, part) for part in parts if part.phase == 0}
         return self._own
 
@@ -150,19 +156,15 @@ class Exchange:
         dividing by the contributors would count it twice.
         """
         part = self.plan.parts[decide.part]
-        refused: list[Refused] = []
         total = torch.zeros(part.stop - part.start, device=self.section.g.device)
         counted: list[tuple[int, Contribution]] = []
+        values, refused = self._acceptable(part, decide)
         for index, sent in decide.contributions:
-            try:
-                values = self._decode(sent.payload, sent.sizes, part, self.plan.members[index])
-            except Refused as problem:
-                refused.append(problem)
-                if self.gradient:  # a share of a step cannot be sent later: the step is dropped everywhere
-                    total.fill_(torch.nan)
-                continue
-            total.add_(values * (self.weights[index] / self.divisor))
-            counted.append((index, sent))
+            if index in values:
+                total.add_(values[index] * (self.weights[index] / self.divisor))
+                counted.append((index, sent))
+        if refused and self.gradient:  # a share of a step cannot be sent later: the step is dropped everywhere
+            total.fill_(torch.nan)
         who = tuple(index for index, _ in counted)
         digests = tuple(sent.digest for _, sent in counted)
         if self.plan.pattern == "all_to_all":
@@ -176,6 +178,23 @@ class Exchange:
             kept = self._decode(made.payload, made.sizes, part, self.plan.members[self.me])
             self._pending[part.index] = total - kept
         return Result(part.index, who, digests, made.payload, made.sizes, made.digest), refused
+
+    def _acceptable(self, part: Part, decide: Decide) -> tuple[dict[int, Tensor], list[Refused]]:
+        """The decoded values of the members that may count, and why the others may not."""
+        values: dict[int, Tensor] = {}
+        refused: list[Refused] = []
+        for index, sent in decide.contributions:
+            try:
+                values[index] = self._decode(sent.payload, sent.sizes, part, self.plan.members[index])
+            except Refused as problem:
+                refused.append(problem)
+        norms = {index: float(torch.linalg.vector_norm(one)) for index, one in values.items()}
+        norms = {index: norm for index, norm in norms.items() if not math.isnan(norm)}
+        for index, limit in self.norms.absurd(part.index, norms, self.me).items():
+            del values[index]
+            why = f"an absurd norm: {norms[index]:.3g}, where the group's median allows {limit:.3g}"
+            refused.append(Refused(self.plan.members[index], why))
+        return values, refused
 
     def _decode(self, payload: Sequence[bytes] | memoryview, sizes: Sequence[int], part: Part, member: str) -> Tensor:
         """The values of a part, fp32. Empty bytes are a gradient that was not finite: NaN, so nobody applies it."""
@@ -212,7 +231,17 @@ class Exchange:
                     target.add_(values * (self.weights[index] / self.divisor))
             else:
                 target.copy_(self._decode(result.payload, result.sizes, part, part.publisher))
+                self._check_result(part, target)
         return update
+
+    def _check_result(self, part: Part, values: Tensor) -> None:
+        """A published sum that is absurdly long is refused, unless what this node itself sent is as long."""
+        norm = float(torch.linalg.vector_norm(values))
+        if part.publisher == self.plan.members[self.me] or not math.isfinite(norm):
+            return
+        limit = self.norms.absurd_result(part.index, norm, self._own_norms.get(part.index, 0.0))
+        if limit:
+            raise Refused(part.publisher, f"a result of an absurd norm: {norm:.3g}, more than {limit:.3g}")
 
     def apply_delta(self, update: Tensor, results: Sequence[Result]) -> None:
         """g and x move by the outer step of the update; what of this node's own was counted leaves x.

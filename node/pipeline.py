@@ -6,6 +6,7 @@ stage, whatever order things arrive in.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..compress import CodecError
 from ..proto import data_pb2
 from ..scheduler import Action, actions
-from .activations import Incoming, Outgoing
+from .activations import MOST_ELEMENTS, Incoming, Outgoing
 from .round_messages import Contribution
 from .stage import StageModel
 from .step_clock import StepClock
@@ -27,6 +29,8 @@ Take = Callable[[int, int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint
 """``take(kind, step, microbatch, layer)`` waits for that message and returns it; ``layer`` is the first of the later of
 the two stages that it goes between."""
 Send = Callable[[str, data_pb2.Header, Sequence[bytes]], None]
+Spoiled = Callable[[str, str], None]
+"""``spoiled(neighbour, why)``: what it sent makes no sense, so the step cannot be computed; does not return."""
 
 
 class Batches(Protocol):
@@ -79,12 +83,15 @@ class StageRunner:
         take: Take,
         pump: Callable[[], None],
         send: Send,
+        spoiled: Spoiled,
         device: torch.device,
         precision: str,
         clock: StepClock,
     ) -> None:
         self.chunks, self.place, self.data = chunks, place, data
-        self.take, self.pump, self.send = take, pump, send
+        self.take, self.pump, self.send, self.spoiled = take, pump, send, spoiled
+        self._samples: dict[int, tuple[int, ...]] = {}
+        """Stage -> the shape of one sample's activation, as the first that could be computed had it."""
         self.device, self.precision, self.clock = device, precision, clock
 
     def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally:
@@ -151,22 +158,50 @@ class StageRunner:
             tokens = targets = torch.empty(0)
         if chunk.model.is_first:
             return tokens.to(self.device), targets
-        header, payload = self.take(kind, step, microbatch, chunk.model.first)
-        if kind == data_pb2.EVALUATION:
-            return chunk.incoming.plain(header, payload).to(self.device), targets
-        hidden = self._hidden(chunk, header, payload)
-        while hidden is None:  # entries that this end lacks: it has asked for them whole
+        read = chunk.incoming.plain if kind == data_pb2.EVALUATION else chunk.incoming.forward
+        wanted = (len(samples), self._samples.get(chunk.stage))
+        hidden = None
+        while hidden is None:  # again where this end lacks entries: it has asked for them whole
             header, payload = self.take(kind, step, microbatch, chunk.model.first)
-            hidden = self._hidden(chunk, header, payload)
+            hidden = self._received(chunk.before, chunk.incoming, read, header, payload, wanted)
         return hidden.to(self.device), targets
 
-    def _hidden(self, chunk: Chunk, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor | None:
-        with self.clock.coding():
-            return chunk.incoming.forward(header, payload)
+    def _received(
+        self,
+        sender: str | None,
+        incoming: Incoming,
+        read: Callable[[data_pb2.Header, npt.NDArray[np.uint8]], Tensor | None],
+        header: data_pb2.Header,
+        payload: npt.NDArray[np.uint8],
+        wanted: tuple[int, tuple[int, ...] | None],
+    ) -> Tensor | None:
+        """What a neighbour sent, if it makes sense; ``wanted``: samples and the shape of each, where that is known."""
+        samples, sample = wanted
+        incoming.limit = MOST_ELEMENTS if sample is None else samples * math.prod(sample)
+        try:
+            if not header.sizes:
+                _check_shape(tuple(header.shape), *wanted)
+            with self.clock.coding():
+                values = read(header, payload)
+            if values is not None:
+                _check_shape(tuple(values.shape), *wanted)
+            return values
+        except CodecError as problem:
+            self.spoiled(sender or "", f"{data_pb2.Kind.Name(header.kind)} of step {header.step}: {problem}")
+            raise
 
     def _compute(self, chunk: Chunk, inputs: Tensor) -> Tensor:
-        with self.clock.computing(), self._autocast():
-            output: Tensor = chunk.model(inputs)
+        try:
+            with self.clock.computing(), self._autocast():
+                output: Tensor = chunk.model(inputs)
+        except (RuntimeError, IndexError) as problem:
+            known = chunk.model.is_first or chunk.stage in self._samples
+            if known or isinstance(problem, torch.OutOfMemoryError):
+                raise
+            self.spoiled(chunk.before or "", f"an activation of shape {tuple(inputs.shape)}: {problem}")
+            raise
+        if not chunk.model.is_first:
+            self._samples[chunk.stage] = tuple(inputs.shape[1:])
         return output
 
     def _score(self, chunk: Chunk, output: Tensor, targets: Tensor, tally: Tally) -> Tensor:
@@ -185,8 +220,11 @@ class StageRunner:
         gradient = None
         if not chunk.model.is_last:
             header, payload = self.take(data_pb2.ACTIVATION_GRADIENT, step, microbatch, chunk.model.last + 1)
-            with self.clock.coding():
-                gradient = chunk.incoming.backward(header, payload).to(self.device, output.dtype)
+            wanted = (len(output), tuple(output.shape[1:]))
+            read = chunk.incoming.backward
+            received = self._received(chunk.after, chunk.incoming, read, header, payload, wanted)
+            assert received is not None
+            gradient = received.to(self.device, output.dtype)
             chunk.outgoing.commit(step, microbatch)  # the receiver has used what was sent
         with self.clock.computing():
             torch.autograd.backward([output], None if gradient is None else [gradient])
@@ -219,3 +257,10 @@ class StageRunner:
         if self.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
+
+
+def _check_shape(shape: tuple[int, ...], samples: int, sample: tuple[int, ...] | None) -> None:
+    """CodecError for a shape that no neighbour sends; without ``sample`` only what would fill the memory is none."""
+    if not shape or shape[0] != samples or sample not in (None, shape[1:]) or math.prod(shape) > MOST_ELEMENTS:
+        wanted = "x".join(map(str, (samples, *(sample if sample is not None else ("...",)))))
+        raise CodecError(f"shape {shape} where {wanted} belongs")

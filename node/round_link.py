@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from ..proto import data_pb2
-from .exchange import Exchange, received
+from .exchange import Exchange, Refused, received
 from .round_messages import (
     Advance,
     AskContribution,
@@ -28,7 +29,17 @@ from .rounds import Rounds
 
 Send = Callable[[str, data_pb2.Header, Sequence[bytes] | memoryview], None]
 Warn = Callable[[str, str], None]
-"""``warn(node, message)``: something of ``node`` was refused, or its history is another one."""
+"""``diverged(node, message)``: its history is another one."""
+
+
+class Refuses(Protocol):
+    """``refuse(node, message, points)``: something of ``node`` was refused; see coordinator/refusals.py."""
+
+    def __call__(self, node: str, why: str, points: int = 1, /) -> None: ...
+
+
+ENOUGH = 30
+"""Points that evict a node, given by one member alone."""
 
 
 class RoundLink:
@@ -39,7 +50,7 @@ class RoundLink:
         exchange: Exchange,
         rounds: Rounds,
         send: Send,
-        warn: Warn,
+        refuse: Refuses,
         diverged: Warn,
         clock: Callable[[], float] = time.monotonic,
         coding: Callable[[], AbstractContextManager[object]] = nullcontext,
@@ -49,17 +60,35 @@ class RoundLink:
         self.exchange = exchange
         self.rounds = rounds
         self.send = send
-        self.warn = warn
+        self.refuse = refuse
+        self._update: Tensor | None = None
+        self._spoiled = 0
         self.clock = clock
         self.coding = coding
 
     @property
     def complete(self) -> bool:
-        """The open round may be applied."""
-        return self.rounds.open is not None and self.rounds.open.complete
+        """The open round may be applied. One whose results make no sense never may, and only a view change ends it."""
+        current = self.rounds.open
+        if current is None or not current.complete or self._spoiled == current.number:
+            return False
+        if self._update is None:
+            try:
+                with self.coding():
+                    self._update = self.exchange.results(current.number, current.results, current.contributions)
+            except Refused as problem:
+                self._spoiled = current.number
+                self.refuse(problem.member, f"round {current.number} cannot be applied: {problem.why}", self._blocking)
+        return self._update is not None
+
+    @property
+    def _blocking(self) -> int:
+        """Points of what keeps everybody from going on: each of the others sees it, and there may be only one."""
+        return ENOUGH // min(3, max(1, len(self.rounds.plan.members) - 1))
 
     def begin(self) -> None:
         """Encode this node's contribution and send it on its way."""
+        self._update, self._spoiled = None, 0
         with self.coding():
             own = self.exchange.contributions(self.rounds.applied + 1)
         self._carry(self.rounds.begin(own, self.clock()))
@@ -78,11 +107,10 @@ class RoundLink:
     def update(self) -> tuple[Tensor, tuple[Result, ...]]:
         """The complete round's update D [numel] and its results in part order."""
         current = self.rounds.open
-        if current is None or not current.complete:
+        if current is None or not self.complete or self._update is None:
             raise RuntimeError("the round is not complete")
-        results = tuple(current.results[part.index] for part in self.rounds.parts)
-        with self.coding():
-            return self.exchange.results(current.number, current.results, current.contributions), results
+        update, self._update = self._update, None
+        return update, tuple(current.results[part.index] for part in self.rounds.parts)
 
     def finish(self, results: Sequence[Result], block: int) -> None:
         """The update has been applied to ``g``: close the round and move the chain on."""
@@ -139,13 +167,14 @@ class RoundLink:
                 with self.coding():
                     result, refused = self.exchange.decide(self.rounds.applied + 1, effect)
                 for problem in refused:
-                    self.warn(problem.member, f"update refused: {problem.why}")
+                    points = self._blocking if self.rounds.plan.patient else 1
+                    self.refuse(problem.member, f"update refused: {problem.why}", points)
                 waiting += self.rounds.decided(effect.part, result, self.clock())
             elif isinstance(effect, Advance):
                 own = self.exchange.advance(effect.result)
                 waiting += self.rounds.advance(effect.result, own, self.clock())
             elif isinstance(effect, Refuse):
-                (self.diverged if effect.diverged else self.warn)(effect.sender, effect.why)
+                (self.diverged if effect.diverged else self.refuse)(effect.sender, effect.why)
             elif not isinstance(effect, Complete):
                 raise TypeError(effect)
 

@@ -121,7 +121,7 @@ def _fetch_from_peers(
 ) -> None:
     """Ask some tensors at a time; a holder that is lost, silent or lacks one is passed over for the next."""
     waiting = deque(sources)
-    asked: dict[str, str] = {}
+    asked = trainer.awaited = {}
     heard = dict.fromkeys((node for nodes in sources.values() for node in nodes), time.monotonic())
     tries = dict.fromkeys(sources, 0)
     while waiting or asked:

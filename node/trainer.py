@@ -104,6 +104,8 @@ class Trainer:
         self.ends = self._aqsgd_ends(job)
         self.lost: set[str] = set()
         """Members of this view whose connection is broken at present."""
+        self.awaited: dict[str, str] = {}
+        """Tensors that were asked for, and of whom."""
         self._members: set[str] = set()
         self._server = StateServer(self.send)
         self.clock = StepClock()
@@ -269,7 +271,7 @@ class Trainer:
         try:
             self._received(sender, header, payload)
         except (Refused, compress.CodecError, ValueError) as problem:
-            self.warn(sender, f"a {data_pb2.Kind.Name(header.kind)} that makes no sense: {problem}")
+            self.refuse(sender, f"a {data_pb2.Kind.Name(header.kind)} that makes no sense: {problem}")
 
     def _received(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
         kind = header.kind
@@ -281,7 +283,7 @@ class Trainer:
             if self.training.expects(sender, header):
                 self._mail[kind, header.step, header.microbatch, header.layer] = (header, payload)
             else:
-                self.warn(sender, f"an activation of step {header.step} that nobody waits for")
+                self.refuse(sender, f"an activation of step {header.step} that nobody waits for")
         elif kind in ROUND_KINDS:
             # Rounds of the view before may still be finished while this one is prepared.
             old = self.training is None or header.round <= self.training.base_round
@@ -291,7 +293,10 @@ class Trainer:
         elif kind == data_pb2.STATE_REQUEST:
             self._server.request(sender, header.text, header.moments)
         elif kind == data_pb2.STATE:
-            self._states[header.text] = (header, payload)
+            if self.awaited.get(header.text) == sender:
+                self._states[header.text] = (header, payload)
+            else:
+                self.refuse(sender, "state that it was not asked for")
         elif self.training is not None:
             self.training.handle(sender, header, payload)
 
@@ -459,6 +464,10 @@ class Trainer:
     def warn(self, node: str, message: str) -> None:
         """Tell the run that something of ``node`` was refused or went wrong."""
         self.wire.report(control_pb2.Report(warning=control_pb2.Warning(node=node, message=message)))
+
+    def refuse(self, node: str, why: str, points: int = 1) -> None:
+        """Tell the run that something of another node was refused; enough points, and it is evicted."""
+        self.wire.report(control_pb2.Report(warning=control_pb2.Warning(node=node, message=why, refused=points)))
 
     def diverged(self, node: str, why: str) -> None:
         """Another member of a section holds another history of it: only a view change can tell who is right."""

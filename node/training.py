@@ -22,7 +22,7 @@ from .modes import DeltaMode, GradientMode, Mode
 from .optimizers import clip_factor, learning_rate
 from .phased import PhasedExchange, phases_of
 from .pipeline import Chunk, Place, StageRunner, Tally
-from .round_link import RoundLink
+from .round_link import ENOUGH, RoundLink
 from .rounds import Rounds
 from .stage_state import StageState, round_plan
 
@@ -86,7 +86,7 @@ class Training:
                     self.exchanges[name],
                     Rounds(rounds, trainer.name, section.round, section.chain),
                     self._send_round,
-                    trainer.warn,
+                    trainer.refuse,
                     trainer.diverged,
                     coding=trainer.clock.coding,
                 )
@@ -103,6 +103,7 @@ class Training:
             trainer.take,
             trainer.pump,
             self._send_activation,
+            self._spoiled,
             trainer.device,
             job.train.precision,
             trainer.clock,
@@ -293,6 +294,11 @@ class Training:
     def _send_activation(self, to: str, header: data_pb2.Header, payload: Sequence[bytes]) -> None:
         self.trainer.send(to, header, payload, URGENT)
 
+    def _spoiled(self, node: str, why: str) -> None:
+        """A neighbour's message makes no sense: without it the step has no end, and only a view change helps."""
+        self.trainer.refuse(node, why, ENOUGH)
+        self.wait(lambda: False)
+
     def _nack(self, before: str | None, layer: int, step: int, microbatch: int, samples: Iterable[int]) -> None:
         header = data_pb2.Header(kind=data_pb2.NACK, step=step, microbatch=microbatch, samples=list(samples))
         header.layer = layer
@@ -321,7 +327,10 @@ class Training:
             known = {(chunk.after, chunk.model.last + 1) for chunk in self.chunks}
         else:
             known = {(chunk.before, chunk.model.first) for chunk in self.chunks}
-        return (sender, header.layer) in known and self.step <= header.step <= self.step + 2
+        evaluation = header.kind == data_pb2.EVALUATION
+        samples = self.trainer.facts.validation_samples if evaluation else self.job.train.batch
+        near = self.step <= header.step <= self.step + 2
+        return (sender, header.layer) in known and near and header.microbatch * self.job.train.microbatch < samples
 
     def tick(self) -> None:
         for link in self.links.values():

@@ -259,12 +259,14 @@ class Evidence(_message.Message):
     def __init__(self, peer: _Optional[str] = ..., why: _Optional[str] = ..., diverged: bool = ...) -> None: ...
 
 class Warning(_message.Message):
-    __slots__ = ("message", "node")
+    __slots__ = ("message", "node", "refused")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     message: str
     node: str
-    def __init__(self, message: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
+    refused: int
+    def __init__(self, message: _Optional[str] = ..., node: _Optional[str] = ..., refused: _Optional[int] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("why",)

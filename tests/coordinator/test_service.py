@@ -350,3 +350,21 @@ class Store_:
 
     def __exit__(self, *_):
         self.store.close()
+
+
+async def test_what_the_others_refuse_is_counted_and_evicts(cluster, eventually):
+    coordinator = cluster.coordinator(cluster.job(("steps = 12", "steps = 6000")))
+    link = await coordinator.link
+    nodes = {name: await cluster.node(link, name) for name in ("a", "b", "c", "d")}
+    await coordinator.event("step", step=2)
+    why = "update refused: values that are not finite"
+    await nodes["a"].say(warning=pb.Warning(node="d", message=why, refused=9))
+    await coordinator.event("warning", node="d", message=why)
+    status = json.loads((await nodes["a"].stub.Status(pb.StatusRequest(run=link.run, ticket=link.ticket))).status)
+    assert {one["node"]: one["refused"] for one in status["nodes"]} == {"a": 0, "b": 0, "c": 0, "d": 9}
+    await nodes["b"].say(warning=pb.Warning(node="d", message=why, refused=1))
+    left = await coordinator.event("left")
+    assert left["node"] == "d"
+    assert left["why"].startswith("evicted by the coordinator: what it sent was refused by a, b")
+    await eventually(lambda: nodes["d"].stopped is not None)
+    assert nodes["d"].stopped.refused and "evicted" in nodes["d"].stopped.why

@@ -81,12 +81,12 @@ class Group:
                 exchange,
                 Rounds(plan, name, 0, section.chain),
                 send,
-                self.warn,
-                self.warn,
+                self.refuse,
+                self.refuse,
                 lambda: self.now,
             )
 
-    def warn(self, node: str, why: str) -> None:
+    def refuse(self, node: str, why: str, points: int = 1) -> None:
         self.warnings.append((node, why))
 
     def deliver(self, index: int, keep: bool = False) -> None:

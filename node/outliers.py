@@ -1,0 +1,50 @@
+"""Which vectors are absurdly long: a member's share of a round against the group's median of now and of late.
+
+Honest shares of one part differ by small factors; an attacker that wants to move the reference by force is longer by
+orders of magnitude. Whoever stays below the limit is averaged like everybody else: this is no robust aggregation.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from statistics import median_low
+
+FACTOR = 100.0
+"""Longer than so many times the median is absurd."""
+_REMEMBERED = 20
+_ENOUGH = 5
+
+
+class Norms:
+    """What was accepted lately of each part: medians of the members' norms, and norms of the results."""
+
+    def __init__(self) -> None:
+        self._medians: dict[int, deque[float]] = {}
+        self._results: dict[int, deque[float]] = {}
+
+    def absurd(self, part: int, norms: Mapping[int, float], trusted: int) -> dict[int, float]:
+        """Members (by index) whose norm is absurd, with their limit. ``trusted`` (this node itself) never is.
+
+        Of two members the shorter one is the median. What is accepted is remembered.
+        """
+        lately = self._medians.setdefault(part, deque(maxlen=_REMEMBERED))
+        limit = FACTOR * max(median_low(norms.values()), *lately, 0.0) if norms else 0.0
+        found = {index: limit for index, norm in norms.items() if norm > limit > 0 and index != trusted}
+        accepted = [norm for index, norm in norms.items() if index not in found]
+        if accepted:
+            lately.append(median_low(accepted))
+        return found
+
+    def absurd_result(self, part: int, norm: float, own: float) -> float:
+        """The limit that a published result exceeds, 0 where it is plausible; then it is remembered.
+
+        It is held against the results before and what this node sent itself, ``own``: when everybody's numbers blow
+        up, that is no publisher's lie. The first results of a view have nothing to be held against.
+        """
+        results = self._results.setdefault(part, deque(maxlen=_REMEMBERED))
+        limit = FACTOR * max(own, *results) if len(results) >= _ENOUGH else 0.0
+        if norm > limit > 0:
+            return limit
+        results.append(norm)
+        return 0.0

@@ -1,0 +1,225 @@
+"""Members that lie in rounds: what they send is refused and counted, and nothing of it reaches anybody's weights."""
+
+import math
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from windows import Windows, facts_of, wait_until
+
+from farflung import compress
+from farflung.coordinator.refusals import BY_ONE, BY_SEVERAL, Refusals
+from farflung.node.loopback import Hub
+from farflung.node.outliers import FACTOR, Norms
+from farflung.node.wire_events import Received
+from farflung.proto import data_pb2
+from farflung.proto.job import Job
+from farflung.scheduler import Plan
+
+STEPS = 12
+NAMES = ("a", "b", "c", "d")
+PLAN = Plan(pipelines=tuple((name,) for name in NAMES), stages=((0, 3),), microbatches=(2, 2, 1, 1))
+PIPES = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 1), (2, 3)), microbatches=(3, 3))
+
+
+def job_of(mode, **updates):
+    return Job.model_validate(
+        {
+            "run": {"name": "hostile", "seed": 5, "steps": STEPS},
+            "model": {"family": "gpt2", "layers": 2, "width": 16, "heads": 2, "context": 8, "tie": False},
+            "data": {"text": ["none.txt"]},
+            "train": {"batch": 12, "microbatch": 2, "learning_rate": 3e-3, "eval_every": 0},
+            "updates": {"mode": mode, "block": 256, "codec": "none", "dense_rounds": 0, **updates},
+            "checkpoint": {"every": 0},
+        }
+    )
+
+
+def start(job, tamper, plan=PLAN):
+    facts = facts_of(samples=60, validation=10, context=8, vocabulary=17, steps=STEPS)
+    hub = Hub(job, facts)
+    hub.tamper = lambda *message: tamper(hub, *message)
+    data = Windows(facts)
+    for name in plan.nodes:
+        hub.start(name, data)
+    hub.begin(plan, plan.nodes, checkpoint=0)
+    return hub
+
+
+def nan(values):
+    return torch.full_like(values, math.nan)
+
+
+LIES = {
+    "not finite": (nan, "not finite"),
+    "too long by far": (lambda values: values.add(1.0) * 1e6, "absurd norm"),
+    "the wrong shape": (lambda values: torch.ones(values.numel() + 8), "do not decode"),
+}
+
+
+def encoded(values):
+    """What codec none writes, also of numbers that it would not take."""
+    blob = bytearray(compress.make("none").encode(torch.ones_like(values)))
+    blob[-4 * values.numel() :] = values.numpy().tobytes()
+    blob[4:8] = struct.pack("<I", zlib.crc32(blob[8:], zlib.crc32(blob[:4])))
+    return blob
+
+
+def rewritten(header, data, change):
+    """The message's one piece with other values in it."""
+    values = compress.decode(data.tobytes())
+    blob = encoded(change(values))
+    del header.sizes[:]
+    header.sizes.append(len(blob))
+    return np.frombuffer(bytes(blob), dtype=np.uint8)
+
+
+def assert_sound(hub, names):
+    for name in names:
+        for section in hub.trainers[name].state.sections.values():
+            for vector in (section.g, section.x, section.feedback):
+                assert vector is None or bool(torch.isfinite(vector).all())
+                assert vector is None or float(vector.abs().max()) < 100
+
+
+@pytest.mark.parametrize("pattern", ["publishers", "all_to_all"])
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lying_contribution_is_left_out_and_its_sender_named(pattern, lie):
+    change, why = LIES[lie]
+
+    def tamper(hub, sender, to, header, data):
+        if sender == "d" and header.kind == data_pb2.CONTRIBUTION and header.round % 3 == 0:
+            return rewritten(header, data, change)
+        return data
+
+    hub = start(job_of("delta", pattern=pattern), tamper)
+    outcome = hub.finish(NAMES)
+    assert not hub.errors
+    assert any(warning.startswith("d: ") and why in warning for warning in outcome.warnings), outcome.warnings
+    assert all(warning.startswith("d: ") for warning in outcome.warnings)
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    assert outcome.losses[STEPS] < outcome.losses[1]
+    assert_sound(hub, NAMES)
+
+
+def test_a_lie_in_gradient_mode_costs_the_step_and_nothing_else():
+    def tamper(hub, sender, to, header, data):
+        if sender == "d" and header.kind == data_pb2.CONTRIBUTION and header.round == 4:
+            return rewritten(header, data, nan)
+        return data
+
+    hub = start(job_of("gradient", pattern="publishers"), tamper)
+    outcome = hub.finish(NAMES)
+    assert not hub.errors
+    assert any("d: update refused" in warning for warning in outcome.warnings)
+    assert any("step 4 had a gradient that is not finite: no node applied it" in one for one in outcome.warnings)
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    assert_sound(hub, NAMES)
+
+
+@pytest.mark.parametrize("mode", ["delta", "gradient"])
+@pytest.mark.parametrize("lie", ["not finite", "the wrong shape", "too long by far"])
+def test_a_lying_publisher_stops_the_round_until_it_is_out(mode, lie):
+    """Its result is applied by nobody; with the next view, which it is not in, the others go on."""
+    change, why = LIES[lie]
+
+    def tamper(hub, sender, to, header, data):
+        if sender == "d" and header.kind == data_pb2.RESULT and header.round >= 7:
+            return rewritten(header, data, change)
+        return data
+
+    hub = start(job_of(mode, pattern="publishers"), tamper)
+    wait_until(lambda: any("cannot be applied" in text for _, text in said(hub)))
+    assert all(why in text for node, text in said(hub) if node == "d")
+    rest = ["a", "b", "c"]
+    hub.change(Plan(pipelines=(("a",), ("b",), ("c",)), stages=((0, 3),), microbatches=(2, 2, 2)), rest)
+    outcome = hub.finish(rest)
+    assert not {name for name in hub.errors if name != "d"}
+    assert outcome.losses[STEPS] < outcome.losses[1]
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    assert_sound(hub, rest)
+
+
+def said(hub):
+    """(node, message) of the refusals that have been reported and not read yet."""
+    found = []
+    for _, report in list(hub.reports.queue):
+        if report.WhichOneof("kind") == "warning" and report.warning.refused:
+            found.append((report.warning.node, report.warning.message))
+    return found
+
+
+def test_replays_and_forgeries_change_nothing():
+    """Old messages again, and a contribution of another's that nobody asked for: everybody's bits are those without."""
+    outcomes = []
+    for hostile in (False, True):
+        kept = []
+
+        def tamper(hub, sender, to, header, data, hostile=hostile, kept=kept):
+            if hostile and sender == "d" and header.kind in (data_pb2.CONTRIBUTION, data_pb2.RESULT):
+                kept.append((to, header, data))
+                hub.wires[kept[len(kept) // 2][0]].events.put(Received("d", *kept[len(kept) // 2][1:]))
+                forged = data_pb2.Header()
+                forged.CopyFrom(header)
+                forged.contributors[:] = [0]  # as if a had sent it
+                hub.wires[to].events.put(Received("d", forged, data))
+            return data
+
+        hub = start(job_of("delta", pattern="publishers"), tamper)
+        outcomes.append(hub.finish(NAMES))
+    clean, attacked = outcomes
+    assert clean.losses == attacked.losses and clean.fingerprints == attacked.fingerprints
+    assert any(one.startswith("d: ") for one in attacked.warnings) and not clean.warnings
+
+
+def test_norms_are_held_against_the_median_of_now_and_of_late():
+    norms = Norms()
+    assert norms.absurd(0, {0: 1.0, 1: 2.0, 2: 3.0, 3: 2.0 * FACTOR + 1}, 0) == {3: 2.0 * FACTOR}
+    assert norms.absurd(0, {0: 1e-9, 1: 2.0, 2: 1e-9}, 0) == {}, "it was as long a round ago"
+    assert norms.absurd(1, {0: 0.0, 1: 0.0, 2: 5.0}, 0) == {}, "nothing to go by"
+    assert norms.absurd(2, {0: 1e9, 1: 1.0, 2: 1.0}, 0) == {}, "never this node itself"
+    assert norms.absurd(3, {}, 0) == {}
+
+
+def test_results_are_held_against_those_before_and_what_this_node_sent():
+    norms = Norms()
+    assert [norms.absurd_result(0, value, 0.0) for value in (1.0, 1e6, 1.0, 1.0, 1.0)] == [0.0] * 5
+    assert norms.absurd_result(0, 2e8, 0.0) == 1e6 * FACTOR
+    assert norms.absurd_result(0, 2e8, 3e6) == 0.0, "everybody's numbers have grown"
+
+
+def test_points_evict_sooner_on_the_word_of_two():
+    refusals = Refusals()
+    assert not any(refusals.count("a", "d", "s1", 1) for _ in range(BY_ONE - 1))
+    assert refusals.of("d", "s1") == BY_ONE - 1 and refusals.of("d", "s2") == 0
+    assert "refused by a" in refusals.count("a", "d", "s1", 1)
+    assert refusals.of("d", "s1") == 0
+    assert not refusals.count("a", "d", "s1", BY_SEVERAL - 1)
+    assert "refused by a, b" in refusals.count("b", "d", "s1", 1)
+    assert refusals.count("a", "d", "s1", 10**9), "what leaves a pipeline without an end is enough by itself"
+
+
+def test_nonsense_from_a_neighbour_stops_the_step_until_it_is_out():
+    """An activation of another shape, or a gradient that does not decode: the neighbour lives, and says who it was."""
+
+    def cut(values):
+        return values[:, :3]
+
+    for kind, sender, victim in ((data_pb2.ACTIVATION, "c", "d"), (data_pb2.ACTIVATION_GRADIENT, "d", "c")):
+
+        def tamper(hub, who, to, header, data, kind=kind, sender=sender):
+            if who == sender and header.kind == kind and header.step == 4:
+                blob = compress.make("none").encode(cut(compress.decode(data.tobytes())))
+                header.sizes[:] = [len(blob)]
+                return np.frombuffer(blob, dtype=np.uint8)
+            return data
+
+        hub = start(job_of("gradient"), tamper, PIPES)
+        wait_until(lambda hub=hub: said(hub))
+        assert [(node, "where" in text) for node, text in said(hub)] == [(sender, True)]
+        hub.change(Plan(pipelines=(("a", "b"),), stages=((0, 1), (2, 3)), microbatches=(6,)), ["a", "b", victim])
+        outcome = hub.finish(["a", "b"])
+        assert victim not in hub.errors and outcome.losses[STEPS] < outcome.losses[1]
+        assert_sound(hub, ["a", "b"])
