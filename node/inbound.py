@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from dataclasses import dataclass, field
 
 import xxhash
@@ -25,6 +26,16 @@ from .membership import TAKE, WAIT, Membership
 from .offers import Offers
 from .shorten import Expander
 from .traffic import OTHER, Traffic, category_of
+
+GREETING_SECONDS = 20.0
+"""A stream that has not said by then who it is ends."""
+MOST_STRANGERS = 64
+"""Streams that have not greeted yet."""
+MOST_STREAMS = 8
+"""Of one peer: two of each direction, while an older session or stream of it is on its way out."""
+STALLED_SECONDS = 60.0
+STALLED_BYTES = 1 << 16
+"""An incomplete message of which so much, or its end, does not come in so long holds memory that others need."""
 
 
 class StreamRefused(Exception):
@@ -63,7 +74,9 @@ class Inbound:
         self.membership, self.inbox, self.traffic, self.protocol = membership, inbox, traffic, protocol
         self.offers = Offers()
         self._last: dict[tuple[str, str], list[int]] = {}  # (name, session) -> last transfer of each priority
-        self._current: dict[tuple[str, str], object] = {}  # newest stream of each; an older one is superseded
+        self._current: dict[tuple[str, str], Stream] = {}  # newest stream of each; an older one is superseded
+        self._strangers = 0
+        self._open: Counter[str] = Counter()
         self._changed = asyncio.Event()
 
     def view_changed(self) -> None:
@@ -81,23 +94,43 @@ class Inbound:
 
     async def _serve(self, context: rpc.PeerContext) -> None:
         try:
-            greeting = self._greeting(await context.read(), context)
+            greeting = await self._greeted(context)
         except (FrameError, StreamRefused) as error:
             self.traffic.dropped["greeting refused"] += 1
             await self._write(context, [(OTHER, Frame(Kind.REFUSE, head=str(error).encode()))])
             return
-        await self._write(context, [(OTHER, Frame(Kind.WELCOME))])
-        if greeting.you_send:
-            await self.offers.serve(context, greeting.name, greeting.session)
-        else:
-            await self.receive(context, greeting.name, greeting.session)
+        self._open[greeting.name] += 1
+        try:
+            await self._write(context, [(OTHER, Frame(Kind.WELCOME))])
+            if greeting.you_send:
+                await self.offers.serve(context, greeting.name, greeting.session)
+            else:
+                await self.receive(context, greeting.name, greeting.session)
+        finally:
+            self._open[greeting.name] -= 1
+
+    async def _greeted(self, context: rpc.PeerContext) -> Greeting:
+        if self._strangers >= MOST_STRANGERS:
+            raise StreamRefused(f"{MOST_STRANGERS} streams have not said yet who they are")
+        self._strangers += 1
+        try:
+            first = await asyncio.wait_for(context.read(), GREETING_SECONDS)
+        except asyncio.TimeoutError:
+            raise StreamRefused(f"no greeting within {GREETING_SECONDS:.0f} s") from None
+        finally:
+            self._strangers -= 1
+        greeting = self._greeting(first, context)
+        if self._open[greeting.name] >= MOST_STREAMS:
+            raise StreamRefused(f"{greeting.name} has {MOST_STREAMS} streams open here already")
+        return greeting
 
     async def receive(self, end: rpc.PeerContext | rpc.PeerCall, sender: str, session: str) -> None:
         """Takes what a peer sends on a greeted stream, until it ends or does not fit."""
         refusal = ""
-        stream = Stream(self, end, sender, session)
         key = (sender, session)
-        self._current[key] = stream
+        if (old := self._current.get(key)) is not None:
+            old.stop("a newer stream has taken its place")
+        stream = self._current[key] = Stream(self, end, sender, session)
         try:
             while self._current.get(key) is stream:
                 message = await end.read()
@@ -106,13 +139,21 @@ class Inbound:
                 await stream.take(message)
         except (FrameError, StreamRefused, ArenaFull, ValueError) as error:
             refusal = str(error)
+        except asyncio.CancelledError:
+            if not stream.stopped:
+                raise
+            refusal = stream.stopped
         finally:
-            stream.drop_incomplete()
+            stream.close()
             if self._current.get(key) is stream:
                 del self._current[key]
         if refusal:
-            self.traffic.dropped["broken frame"] += 1
+            self.traffic.dropped["stream ended here" if stream.stopped else "broken frame"] += 1
             await self._write(end, [(OTHER, Frame(Kind.REFUSE, head=refusal.encode()))])
+
+    def reserved(self, sender: str) -> int:
+        """Bytes that incomplete messages of a peer hold."""
+        return sum(stream.reserved for (name, _), stream in self._current.items() if name == sender)
 
     def is_new(self, stream: Stream, priority: int, transfer: int) -> bool:
         """Whether this transfer has not been delivered before (transfers of a priority arrive in order)."""
@@ -179,9 +220,48 @@ class Stream:
         self._expander = Expander(inbound.run, session)
         self._arriving: list[Arriving | None] = [None] * frames.PRIORITIES
         self._done: dict[int, tuple[int, str]] = {}
+        self.stopped = ""
+        """Why this node ends the stream."""
+        self._task = asyncio.current_task()
+        self._clock = asyncio.get_running_loop()
+        self._reading = True
+        self._moved, self._unmarked = self._clock.time(), 0
+        self._timer = self._clock.call_later(STALLED_SECONDS, self._check)
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that its incomplete messages hold."""
+        return sum(one.total for one in self._arriving if one is not None and one.start is not None)
+
+    def stop(self, why: str) -> None:
+        """End the stream, which waits for its sender."""
+        self.stopped = self.stopped or why
+        if self._task is not None and self._reading:
+            self._task.cancel()
+
+    def close(self) -> None:
+        """The stream has ended: what is incomplete is dropped."""
+        self._timer.cancel()
+        self._task = None
+        for priority in range(frames.PRIORITIES):
+            self._forget(priority)
+
+    def _check(self) -> None:
+        """A sender that lets an incomplete message lie holds memory; it has to connect again."""
+        late = self._clock.time() - self._moved
+        if self._reading and any(self._arriving) and late > STALLED_SECONDS:
+            self.stop(f"nothing of an incomplete message came for {late:.0f} s")
+            return
+        self._timer = self._clock.call_later(STALLED_SECONDS / 4, self._check)
+
+    def _mark(self, count: int) -> None:
+        self._unmarked += count
+        if self._unmarked >= STALLED_BYTES or not any(self._arriving):
+            self._moved, self._unmarked = self._clock.time(), 0
 
     async def take(self, message: bytes) -> None:
         """One gRPC message of frames. FrameError, ValueError or StreamRefused for what does not fit."""
+        self._reading = False
         for frame in frames.decode(message):
             if frame.kind is Kind.WHOLE:
                 await self._whole(frame)
@@ -193,11 +273,9 @@ class Stream:
                 self._end(frame)
             else:
                 raise StreamRefused(f"sent a frame of kind {frame.kind.name}, which only the receiver sends")
+            self._mark(len(frame.body))
         await self._inbound.acknowledge(self._end_of_stream, self._done)
-
-    def drop_incomplete(self) -> None:
-        for priority in range(frames.PRIORITIES):
-            self._forget(priority)
+        self._reading = True
 
     async def _admit(self, header: Header, priority: int, transfer: int) -> str:
         verdict = self._inbound.judge(self, header)
@@ -228,6 +306,9 @@ class Stream:
         verdict = await self._admit(header, frame.priority, frame.transfer)
         arriving = Arriving(frame.transfer, header, frame.total, None, None)
         if verdict == TAKE:
+            largest, held = self._inbound.inbox.largest, self._inbound.reserved(self.sender)
+            if held + frame.total > largest:
+                raise StreamRefused(f"a message of {frame.total} bytes beside {held}, where {largest} are the most")
             arriving.start = await self._inbound.inbox.block(frame.total)
             arriving.view = self._inbound.inbox.view(arriving.start, frame.total)
         else:

@@ -30,6 +30,11 @@ class Inbox:
         self._taken = asyncio.Event()
 
     @property
+    def largest(self) -> int:
+        """Bytes of the largest message, and of one peer's incomplete ones together: the others need room too."""
+        return self._arena.size // 2
+
+    @property
     def held(self) -> int:
         """Bytes that wait for the trainer."""
         return self._inline + self._block_bytes

@@ -27,6 +27,8 @@ BYTES_AT_ONCE = 64 << 20
 ANSWER_SECONDS = 600.0
 """Silence of a source that is connected. A broken connection is noticed at once; 463 MB at 50 Mbit/s take 74 s."""
 BULK = 2
+MOST_WAITING = 1 << 16
+"""Requests of a view that is being prepared: more than the tensors that its joiners can lack."""
 
 
 class StateServer:
@@ -46,6 +48,8 @@ class StateServer:
     def request(self, sender: str, name: str, moments: bool) -> None:
         """``sender`` wants a parameter: its reference, and the optimiser's moments if it says so."""
         if self._held is None:
+            if len(self._waiting) == MOST_WAITING:
+                raise ValueError(f"{MOST_WAITING} requests wait already")
             self._waiting.append((sender, name, moments))
             return
         vectors = self._held.get(name, {})
