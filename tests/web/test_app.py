@@ -161,11 +161,11 @@ def test_beyond_loopback_it_is_tls(site: Any, tmp_path: Path) -> None:
         server = PageServer(make_app(page), bound := bind("127.0.0.1:0"), files)
         server.start()
         trusted = ssl.create_default_context(cafile=files[0])
-        trusted.check_hostname = False
         try:
             async with httpx2.AsyncClient(verify=trusted, timeout=60, trust_env=False) as client:
                 url = url_of(bound, True, "")
-                return await client.post(url + "login", json={"token": site.tokens.operator})
+                body, name = {"token": site.tokens.operator}, {"sni_hostname": "coordinator"}
+                return await client.post(url + "login", json=body, extensions=name)
         finally:
             await server.stop()
 

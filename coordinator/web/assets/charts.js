@@ -47,13 +47,15 @@ function draw(host) {
   const tip = h("div", { class: "tip", hidden: true });
   const cross = s("line", { y1: TOP, y2: HEIGHT - BOTTOM, class: "cross", visibility: "hidden" });
   svg.append(cross);
-  svg.addEventListener("pointermove", (event) => point(event, svg, { x, width, series, options, tip, cross }));
-  svg.addEventListener("pointerleave", () => { tip.hidden = true; cross.setAttribute("visibility", "hidden"); });
+  const show = () => point(host.pointer, { x, width, series, options, tip, cross });
+  svg.addEventListener("pointermove", (event) => { host.pointer = event.clientX - svg.getBoundingClientRect().left; show(); });
+  svg.addEventListener("pointerleave", () => { host.pointer = null; tip.hidden = true; cross.setAttribute("visibility", "hidden"); });
   host.replaceChildren(svg, tip, legend);
+  if (host.pointer) show();  // the curve went on under a pointer that rests
 }
 
-function point(event, svg, { x, width, series, options, tip, cross }) {
-  const at = x.back(event.clientX - svg.getBoundingClientRect().left);
+function point(pixel, { x, width, series, options, tip, cross }) {
+  const at = x.back(pixel);
   const rows = series.map((one) => [one, nearest(one.points, at)]).filter(([, found]) => found && found[1] !== null);
   if (!rows.length) return;
   const step = rows[0][1][0];

@@ -97,7 +97,7 @@ function show() {
   $("progress-bar").style.width = 100 * Math.min(1, done) + "%";
   $("progress").setAttribute("aria-valuenow", Math.round(100 * done));
   put($("why"), [run.why, run.phase], () => h("span", {}, run.why));
-  put($("tiles"), [run, state.bottleneck], tiles);
+  put($("tiles"), [run, state.bottleneck, state.nodes.some((node) => node.parts)], tiles);
   drawMap();
   put($("time"), state.nodes.map((node) => [node.node, node.parts, node.step_s]), times);
   drawCharts();
@@ -113,7 +113,7 @@ function show() {
 
 function drawMap() {
   const note = state.bottleneck;
-  put($("map-note"), [note], () => (note ? h("span", { class: "held" }, `held up by ${note.text}`) : "nothing is full"));
+  put($("map-note"), [note], () => (note ? h("span", { class: "held" }, `held up by ${note.text}`) : ""));
   $("map").closest(".columns").classList.toggle("stacked", (state.plan?.columns.length ?? 0) > 3);
   const key = JSON.stringify([state.nodes, state.links, state.plan, chosen]);
   if ($("map").dataset.key !== key) {
@@ -139,6 +139,7 @@ function legend() {
 const short = (names) => (names.length > 4 ? `${names.slice(0, 3).join(", ")} and ${names.length - 3} more` : names.join(", "));
 
 function tiles() {
+  const trains = state.nodes.some((node) => node.parts);
   const run = state.run, sent = run.bytes_updates + run.bytes_activations, times = run.times_fewer_bytes;
   const tile = (title, value, detail, kind = "") => h("div", { class: "tile " + kind }, h("span", { class: "title" }, title), h("b", {}, value), h("span", { class: "detail" }, detail));
   return [
@@ -147,8 +148,8 @@ function tiles() {
     tile("Speed", run.tokens_per_second ? [count(run.tokens_per_second), h("small", {}, " tokens/s")] : "–", run.step_s ? `${seconds(run.step_s)} a step` : " "),
     tile("Bytes", times ? [times < 1 ? digits(1 / times) : digits(times), h("small", {}, times < 1 ? "× more" : "× fewer")] : "–",
       run.bytes_dense ? `${bytes(sent)} instead of ${bytes(run.bytes_dense)} in fp16` : `${bytes(sent)} of updates and activations`),
-    tile("Held up by", state.bottleneck ? { compute: "a device", upload: "an upload", download: "a download", link: "a link" }[state.bottleneck.kind] : "nothing",
-      state.bottleneck ? state.bottleneck.text : "no device and no link is full", state.bottleneck ? "held" : ""),
+    tile("Held up by", state.bottleneck ? { compute: "a device", upload: "an upload", download: "a download", link: "a link" }[state.bottleneck.kind] : trains ? "nothing" : "–",
+      state.bottleneck ? state.bottleneck.text : trains ? "no device and no link is full" : "nobody trains", state.bottleneck ? "held" : ""),
   ];
 }
 
