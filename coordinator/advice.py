@@ -33,7 +33,7 @@ def bottleneck(record: Record) -> dict[str, Any] | None:
 
 
 def advice(record: Record, name: str) -> dict[str, str]:
-    """``doing``, ``use`` and ``better`` of a node, a sentence each; ``better`` is empty where nothing is known."""
+    """``doing``, ``use`` and ``better`` of a node, a sentence each; ``better`` is empty with nothing on its side."""
     node = next((one for one in record.get("nodes") or () if one["node"] == name), None)
     if node is None or not node.get("in"):
         return {"doing": "is not in the run", "use": "none", "better": ""}
@@ -44,6 +44,14 @@ def advice(record: Record, name: str) -> dict[str, str]:
         use = "steps in when another node goes" if spare else "none yet"
         return {"doing": doing, "use": use, "better": spare}
     return {"doing": _place(record, node), "use": _use(record, node), "better": _better(record, node)}
+
+
+def told(record: Record, name: str) -> dict[str, str]:
+    """What the node's own terminal shows: ``advice``, or that others hold the run up."""
+    found, held = advice(record, name), bottleneck(record)
+    if held is not None and not found["better"] and found["use"] != "none":
+        found["better"] = f"nothing here: the run is held up by {held['text']}"
+    return found
 
 
 def regions(names: Iterable[str], links: Iterable[Record], hosts: Mapping[str, str]) -> list[list[str]]:
@@ -129,17 +137,14 @@ def _use(record: Record, node: Record) -> str:
 
 
 def _better(record: Record, node: Record) -> str:
-    """What would help, by what is full: on this node's side, or elsewhere."""
+    """What would help, by what is full on this node's side."""
     name, parts = node["node"], node.get("parts")
     mine = [one for one in _loads(record) if one["load"] >= FULL and name in (one["node"], one.get("to"))]
     busiest = max(mine, key=lambda one: float(one["load"]), default=None)
     if busiest is None:
         if not parts:
             return ""
-        held_up = bottleneck(record)
-        if held_up is not None:
-            return f"nothing here: the run is held up by {held_up['text']}"
-        if parts["wire"] >= parts["waiting"] and parts["wire"] > parts["compute"]:
+        if bottleneck(record) is None and parts["wire"] >= parts["waiting"] and parts["wire"] > parts["compute"]:
             return (
                 f"a shorter way to the others: {parts['wire']:.0%} of a step is the delay of messages, not their size"
             )

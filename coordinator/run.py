@@ -27,6 +27,7 @@ from ..scheduler import Device
 from ..scheduler.plans import Plan
 from . import events
 from . import signals as s
+from .advice import told
 from .checkpoints import Checkpoints, Complete
 from .commands import Command, Desk, held_in
 from .history import History
@@ -369,9 +370,10 @@ class Run:
         if now - self._advised < ADVICE_S or not self.trains:
             return
         self._advised = now
-        for node in self.status(Path())["nodes"]:
-            stream, found = self._streams.get(node["node"]), pb.Advice(**node.get("advice", {}))
-            if stream is not None and self._said.get(stream.session) != found:
+        record = self.status(Path())
+        for stream in self._streams.values():
+            found = pb.Advice(**told(record, stream.name))
+            if self._said.get(stream.session) != found:
                 self._said[stream.session] = found
                 stream.queue.put_nowait(pb.Order(term=self.term, notice=pb.Notice(advice=found)))
 

@@ -113,9 +113,9 @@ class _Routes:
         return response
 
     async def me(self, request: Request) -> Response:
-        """Who is looking."""
+        """Who is looking; ``role`` null for somebody who has not logged in."""
         role = self._role(request)
-        return JSONResponse(self._who(role)) if role else _login_first()
+        return JSONResponse(self._who(role) if role else {"role": None}, headers={"cache-control": "no-store"})
 
     def _who(self, role: str) -> dict[str, Any]:
         who = {"role": role, "run": self.page.tokens.run, "version": __version__}

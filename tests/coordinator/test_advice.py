@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from farflung.coordinator.advice import advice, bottleneck, of_text, regions
+from farflung.coordinator.advice import advice, bottleneck, of_text, regions, told
 
 
 def node(name: str, stage: int | None = 0, pipeline: int = 0, **keys: Any) -> dict[str, Any]:
@@ -34,7 +34,9 @@ def test_an_upload_that_several_links_share() -> None:
         "use": "50% of every batch goes through it; it computes for 20% of a step",
         "better": "your upload is the bottleneck of stage 1: 18 of 20 Mbit/s",
     }
-    assert advice(run, "a")["better"] == "nothing here: the run is held up by the upload of b: 18 of 20 Mbit/s"
+    assert advice(run, "a")["better"] == ""
+    assert told(run, "a")["better"] == "nothing here: the run is held up by the upload of b: 18 of 20 Mbit/s"
+    assert told(run, "b") == advice(run, "b") and told(run, "nobody")["better"] == ""
 
 
 def test_links_that_are_each_full_share_nothing() -> None:

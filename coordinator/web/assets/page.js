@@ -28,8 +28,8 @@ async function begin() {
     history.replaceState(null, "", location.pathname);
     await login(token);
   } else {
-    const answer = await fetch("me");
-    if (answer.ok) enter(await answer.json());
+    const who = await (await fetch("me")).json();
+    if (who.role) enter(who);
     else $("login").hidden = false;
   }
 }
@@ -66,9 +66,8 @@ function listen() {
 /** The browser gave up: either the login is over or nobody is there. */
 async function lost() {
   try {
-    const answer = await fetch("me");
-    if (answer.status === 401) return location.reload();
-    if (answer.ok) return listen();
+    const who = await (await fetch("me")).json();
+    return who.role ? listen() : location.reload();
   } catch { /* nobody is there */ }
   away("No answer from the coordinator; trying again.");
   setTimeout(lost, 3000);
