@@ -46,6 +46,7 @@ def words_here(service: str, folder: Path) -> list[str]:
         "--min-nodes 3": "--min-nodes 1 --listen 127.0.0.1:0",
         "coordinator:7070": "127.0.0.1:0",
         "0.0.0.0:7071": "127.0.0.1:0",
+        "0.0.0.0:7072": "127.0.0.1:0",
     }.items():
         command = command.replace(old, new)
     return shlex.split(re.sub(r"(?<![\w/])/(?=job|state|link|cache)", f"{folder}/", command))
