@@ -14,21 +14,14 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference.md"
 RECIPES = ("docker", "compose", "helm", "systemd", "skypilot", "vast", "notebook", "slurm", "grafana")
-_FIRST, _AFTER = "### [run]\n", "A mistake is refused at the start"
 
 
-def job_tables() -> str:
-    """The tables of the job file as Markdown: key, what is allowed, default."""
+def job_rows() -> dict[str, list[str]]:
+    """The rows of each table of the job file: key, what is allowed, default."""
     from farflung.proto.job import Job
 
-    parts = []
-    for name, table in Job.model_fields.items():
-        kind: Any = table.annotation
-        about = re.sub(r"^``\[\w+\]``[:.]\s*", "", (kind.__doc__ or "").strip())
-        rows = [_row(key, field) for key, field in kind.model_fields.items()]
-        lines = [f"### [{name}]", "", about, "", "| key | allowed | default |", "| --- | --- | --- |", *rows, ""]
-        parts.append("\n".join(lines))
-    return "\n".join(parts) + "\n"
+    tables: dict[str, Any] = {name: field.annotation for name, field in Job.model_fields.items()}
+    return {name: [_row(key, field) for key, field in table.model_fields.items()] for name, table in tables.items()}
 
 
 def _row(key: str, field: Any) -> str:
@@ -40,10 +33,15 @@ def _row(key: str, field: Any) -> str:
 
 
 def reference() -> str:
-    """docs/reference.md as it should be."""
+    """docs/reference.md with the tables as they should be; the words around them are people's."""
     text = REFERENCE.read_text(encoding="utf-8")
-    start, end = text.index(_FIRST), text.index(_AFTER)
-    return text[:start] + job_tables() + text[end:]
+    for name, rows in job_rows().items():
+        table = re.compile(rf"(### \[{name}\]\n.*?\n\| --- \| --- \| --- \|\n)(?:\|[^\n]*\n)*", re.DOTALL)
+        body = "".join(f"{row}\n" for row in rows)
+        text, found = table.subn(lambda match, body=body: match[1] + body, text, count=1)
+        if not found:
+            raise SystemExit(f"docs/reference.md has no table ### [{name}]")
+    return text
 
 
 def commands() -> str:
