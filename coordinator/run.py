@@ -124,6 +124,9 @@ class Run:
             self._progress.restore(view.number, view.plan, finished, evaluated[-1].step if evaluated else 0)
         self._acknowledged, self._acknowledged_at = self._progress.ledger, -math.inf
         self._refusals = Refusals()
+        self._behind = False
+        self._held: s.SendView | None = None
+        """A view that waits for the disk."""
         self._pending: dict[str, pb.StepDone] = {}
         """Reports of a step of which a flushed node did not know whether it is committed."""
         self._streams: dict[str, Attendance] = {}
@@ -352,9 +355,22 @@ class Run:
             self.feed(s.Tick())
             if self.trains and (slow := self.speeds.news(self._clock())):
                 self.feed(s.Replan(slow))
+            self._catch_up()
             self._acknowledge()
             self._advise()
             await asyncio.sleep(TICK_S)
+
+    def _catch_up(self) -> None:
+        """Store what had to wait for room on the disk; nobody hears of a view before it is stored."""
+        why = self.store.catch_up()
+        if why and not self._behind:
+            self.warn("", f"{why}; training goes on, view changes wait until there is room")
+        elif self._behind and not why:
+            self.emit(events.event("notice", message=f"{self.store.name} takes what had to wait", node=""))
+        self._behind = bool(why)
+        if self._held is not None and not why:
+            held, self._held = self._held, None
+            self._send(held, held.to)
 
     def _acknowledge(self) -> None:
         """Tell the nodes which of their reports are stored; the others they say again to the next coordinator."""
@@ -434,6 +450,9 @@ class Run:
     def _announce(self, effect: s.SendView) -> None:
         """Remember a view, then tell its members. A view that is only said again is known already."""
         view = effect.view
+        if self._held is not None and self._held.view.number == view.number:
+            self._held = replace(self._held, to=self._held.to + effect.to)
+            return
         known = self.store.last_view()
         if known is None or known.number < view.number:
             position = view.position
@@ -460,7 +479,10 @@ class Run:
             self.history.back_to(position.step)
             self.checkpoints.discard_after(position.step, view.number)
             self.emit(events.view(view, self.job))
-        self._send(effect, effect.to)
+        if self.store.is_behind:
+            self._held = effect
+        else:
+            self._send(effect, effect.to)
 
     def _fence(self, effect: s.Fence) -> None:
         row = self._sessions.get(effect.name)

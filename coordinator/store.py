@@ -251,6 +251,8 @@ class Store:
         """One more than the last start's term, stored; with a database server it is the lease's."""
         term = self.server.term if self.server else int(self.get("term") or 0) + 1
         self.put("term", str(term))
+        if why := self.catch_up():
+            raise FarflungError(why, "make room, then start again")
         return term
 
     # ---- nodes and tickets -------------------------------------------------------------------

@@ -1,8 +1,10 @@
 """Checkpoints at a target that is not this machine's disk: a real S3 server over HTTP, which also goes away."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
+import subprocess
 import time
 
 import pytest
@@ -11,7 +13,9 @@ from fsspec.registry import known_implementations
 from farflung.coordinator import mirror
 from farflung.coordinator.manifest import MANIFEST
 from farflung.coordinator.status import read_status
+from farflung.coordinator.store import Store
 from farflung.coordinator.targets import Target, TargetAway, TargetDamaged, fetched
+from farflung.proto import control_pb2 as pb
 from farflung.proto.errors import FarflungError, JobError
 
 
@@ -186,3 +190,62 @@ async def test_a_target_that_is_away_from_the_start(cluster, s3, target):
     path.write_text(path.read_text().replace(s3.options["endpoint_url"], options["endpoint_url"]))
     with pytest.raises(TargetAway, match="cannot be written"):
         await cluster.coordinator(path).task
+
+
+# ---- a full disk ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 32 MB of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", folder], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small file system needs root and the right to mount: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(folder):
+    with contextlib.suppress(OSError), (folder / "filler").open("ab", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+async def test_a_full_disk(cluster, small_disk, eventually):
+    """Training goes on, it is said, views wait; nothing is missing when there is room again."""
+    coordinator = cluster.coordinator(cluster.job(("steps = 12", "steps = 60000")), state=small_disk / "state")
+    link = await coordinator.link
+    nodes = [await cluster.node(link, name, step_s=0.02) for name in "abcd"]
+    await coordinator.event("checkpoint", 2)
+
+    def is_said(words):
+        fill(small_disk)  # an old checkpoint may have gone meanwhile
+        return any(words in event.get("message", "") for event in coordinator.events)
+
+    await eventually(lambda: is_said("training goes on, view changes wait"), 120.0)
+    await eventually(lambda: is_said("No space left on device"), 120.0)
+    good = max(event["step"] for event in coordinator.events if event["event"] == "checkpoint")
+    step = nodes[0].step
+    await eventually(lambda: nodes[0].step > step + 20, 120.0)
+    await nodes[3].say(goodbye=pb.Goodbye(why="its owner wants it back"))
+    await coordinator.event("view", view=2)
+    await asyncio.sleep(0.5)
+    assert nodes[0].view.number == 1, "nobody hears of a view that is not stored"
+    (small_disk / "filler").unlink()
+    await eventually(lambda: nodes[0].view.number == 2, 120.0)
+    assert any("takes what had to wait" in event.get("message", "") for event in coordinator.events)
+    step = nodes[0].step
+    await coordinator.event("step", step=step + 5)
+    assert await coordinator.end() == 130
+    with contextlib.closing(Store(coordinator.state)) as store:
+        steps = [row.step for row in store.steps()]
+        assert steps == list(range(1, len(steps) + 1)) and len(steps) >= step + 5
+        assert store.last_view().number == 2
+        assert any("view changes wait" in message for _, _, message in store.warnings(1000))
+    assert good in {int(path.name[5:]) for path in (small_disk / "state" / "checkpoints").glob("step-*")} or (
+        max(event["step"] for event in coordinator.events if event["event"] == "checkpoint") > good
+    ), "the last good checkpoint stays until there is a newer one"
