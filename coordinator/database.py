@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -116,6 +117,7 @@ class PostgreSQL:
             raise FarflungError("--database postgresql://... needs the package psycopg", hint) from None
         self._psycopg, self._url = psycopg, url
         self._holder = secrets.token_hex(8)
+        self._busy = threading.RLock()  # a start looks for checkpoints in a thread while the lease is renewed
         self.term = 0
         """Of the lease, 0: does not lead."""
         self._until = 0.0  # by time.monotonic(): nothing is ordered after it
@@ -228,9 +230,10 @@ class PostgreSQL:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                if self._connection.closed:
-                    self._connection = self._connect()
-                return work(self._connection)
+                with self._busy:
+                    if self._connection.closed:
+                        self._connection = self._connect()
+                    return work(self._connection)
             except (self._psycopg.OperationalError, self._psycopg.InterfaceError) as error:
                 if not self._connection.closed and not self._connection.broken:
                     raise

@@ -35,6 +35,12 @@ class Prepared:
     facts: Facts
     files: dict[str, Path]
 
+    def of(self, job: Job) -> Prepared:
+        """The same for a job that may have other steps. JobError when they do not fit."""
+        facts = self.facts.model_copy(update={"steps": job.steps(self.facts.samples)})
+        check_facts(job, facts)
+        return Prepared(facts, self.files)
+
 
 async def prepare(job: Job, folder: Path, profile_command: Sequence[str] = PROFILE_COMMAND) -> Prepared:
     """Find out everything; token files go to ``folder``. JobError or RunFailed for the first mistake."""
@@ -75,9 +81,7 @@ def restore(job: Job, facts: Facts, folder: Path) -> Prepared | None:
         files["data/tokens"] = folder / facts.tokens_digest
     if set(files) != set(facts.artifacts) or not all(path.is_file() for path in files.values()):
         return None
-    facts = facts.model_copy(update={"steps": job.steps(facts.samples)})
-    check_facts(job, facts)
-    return Prepared(facts, files)
+    return Prepared(facts, files).of(job)
 
 
 async def read_profile(job: Job, vocabulary: int | None, command: Sequence[str]) -> Profile:

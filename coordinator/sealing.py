@@ -23,27 +23,41 @@ _SHORTEST = 12
 _HINT = f"export {PASSPHRASE}=... before starting, the same for every coordinator of the run"
 
 
-def shared_authority(store: Store) -> Authority:
-    """The CA in the database, made and sealed there by the first who leads. FarflungError: no or a wrong passphrase."""
-    passphrase = os.environ.get(PASSPHRASE, "")
-    if len(passphrase) < _SHORTEST:
-        message = f"the key of the run's CA is sealed in the database, and {PASSPHRASE} has no {_SHORTEST} characters"
-        raise FarflungError(message, _HINT)
+def check_passphrase(store: Store) -> None:
+    """FarflungError: there is no passphrase, or it does not open the key in the database."""
     stored = store.get(_KEY)
-    if stored is None:
-        certificate, key = make_authority()
-        salt = os.urandom(16)
-        sealed = {"certificate": certificate.decode(), "salt": salt.hex()}
-        sealed["key"] = _box(passphrase, salt).encrypt(key).decode()
-        store.put(_KEY, json.dumps(sealed))
-        return authority_of(certificate, key)
+    _unseal(store, stored) if stored is not None else _passphrase()
+
+
+def shared_authority(store: Store) -> Authority:
+    """The CA in the database, made and sealed there by the first who leads. Errors as in ``check_passphrase``."""
+    stored = store.get(_KEY)
+    if stored is not None:
+        return _unseal(store, stored)
+    certificate, key = make_authority()
+    salt = os.urandom(16)
+    sealed = {"certificate": certificate.decode(), "salt": salt.hex()}
+    sealed["key"] = _box(_passphrase(), salt).encrypt(key).decode()
+    store.put(_KEY, json.dumps(sealed))
+    return authority_of(certificate, key)
+
+
+def _unseal(store: Store, stored: str) -> Authority:
     found = json.loads(stored)
     try:
-        key = _box(passphrase, bytes.fromhex(found["salt"])).decrypt(found["key"].encode())
+        key = _box(_passphrase(), bytes.fromhex(found["salt"])).decrypt(found["key"].encode())
     except InvalidToken:
         message = f"{PASSPHRASE} does not open the CA key in {store.name}: it was sealed with another"
         raise FarflungError(message, _HINT) from None
     return authority_of(found["certificate"].encode(), key)
+
+
+def _passphrase() -> str:
+    passphrase = os.environ.get(PASSPHRASE, "")
+    if len(passphrase) < _SHORTEST:
+        message = f"the key of the run's CA is sealed in the database, and {PASSPHRASE} has no {_SHORTEST} characters"
+        raise FarflungError(message, _HINT)
+    return passphrase
 
 
 def shared_fingerprint(store: Store) -> bytes:

@@ -45,7 +45,7 @@ from .recovery import find_checkpoints
 from .relay import Relay
 from .resume import Rules
 from .run import Run
-from .sealing import shared_authority
+from .sealing import check_passphrase, shared_authority
 from .service import CoordinatorService, Identity
 from .store import Store
 from .tickets import DEFAULT_TTL, IDENTITY, make_link
@@ -136,7 +136,7 @@ async def run_coordinator(
     state = options.state or Path("runs") / job.run.name
     if options.database and (state / FILE).exists():
         raise FarflungError(f"{state} holds a run of its own", "give another --state beside --database")
-    if not state.exists():
+    if not options.database and not state.exists():
         _reserve(options.listen).close()  # a start that is refused leaves no run behind
     lock = StateLock(state)
     try:
@@ -159,7 +159,16 @@ async def _take_turns(
 ) -> int:
     """Lead when no other coordinator of the same database does, until the run is over."""
     assert store.server is not None
-    _check_resumed(job, store, str(state))
+    moved = _check_resumed(job, store, str(state))
+    if not options.insecure:
+        check_passphrase(store)
+    ahead: Prepared | None = None
+    if store.get("facts") is not None:  # it would hold up the takeover, and other data are better refused now
+        work = _prepare(job, store, state / "artifacts", options.profile_command, moved)
+        try:
+            ahead = await _unless(stop, work)
+        except _Interrupted:
+            return INTERRUPTED
     resumes = store.get("phase") != DONE  # a run that was done before may get more steps
     while await stand_by(store.server, emit, stop):
         async with leading(store.server):
@@ -167,7 +176,7 @@ async def _take_turns(
                 emit(events.event("notice", message="another coordinator has finished the run", node=""))
                 return 0
             try:
-                return await _serve(options, job, state, store, emit, stop, at_once)
+                return await _serve(options, job, state, store, emit, stop, at_once, ahead)
             except LeaseLost as error:
                 emit(events.event("warning", message=f"{error.message}; the nodes train on", node=""))
     return INTERRUPTED
@@ -181,7 +190,9 @@ async def _serve(
     emit: events.Emit,
     stop: asyncio.Event,
     at_once: asyncio.Event,
+    ahead: Prepared | None = None,
 ) -> int:
+    """``ahead``: what a coordinator that stood by has found out already."""
     moved = _check_resumed(job, store, str(state))
     job = standing(job, store, options.check_codec)
     authority = None if options.insecure else _authority(store, state)
@@ -201,7 +212,9 @@ async def _serve(
         if options.insecure:
             emit(events.event("warning", message="no TLS (--insecure): whoever can reach the ports can join", node=""))
         artifacts = state / "artifacts"
-        prepared = await _unless(stop, _prepare(job, store, artifacts, options.profile_command, moved))
+        prepared = ahead and ahead.of(job)
+        if prepared is None:
+            prepared = await _unless(stop, _prepare(job, store, artifacts, options.profile_command, moved))
         store.put("facts", prepared.facts.model_dump_json())
         found = await _unless(stop, in_thread(find_checkpoints, job, state, store, prepared.facts))
         for sentence in found.passed:

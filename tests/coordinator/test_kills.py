@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import random
 import signal
 import socket
@@ -9,7 +10,9 @@ import socket
 import pytest
 from steady_node import steady
 
+from farflung.coordinator.status import read_status
 from farflung.coordinator.store import Store
+from farflung.coordinator.tickets import issue
 from farflung.proto.link import parse_link
 
 TIMING = {"settle_s": 0.2, "measure_s": 3.0, "return_s": 30.0, "last_checkpoint_s": 60.0}
@@ -101,7 +104,7 @@ async def test_a_second_coordinator_takes_over(process, cluster, fake_node, post
     await nodes[0].leave()
     await first.event("view", view=2)
     first.kill()
-    await second.said("leads the run")
+    await second.said("from now on")
     new_link = parse_link((await second.event("listening"))["link"])
     assert new_link.fingerprint == link.fingerprint and new_link.run == link.run
     view = await second.event("view")
@@ -111,7 +114,7 @@ async def test_a_second_coordinator_takes_over(process, cluster, fake_node, post
     await third.said("stands by")
     second.signal(signal.SIGTERM)
     assert await second.ended() == 130
-    await third.said("leads the run")
+    await third.said("from now on")
     kind.hold = STEPS
     await third.event("done")
     assert await third.ended() == 0
@@ -152,3 +155,29 @@ async def test_a_leader_that_was_frozen_is_no_leader(process, cluster, fake_node
         assert store.get("term") == "2"
         assert store.last_view().number == 1
     assert not [order for node in nodes for order in node.orders if order.WhichOneof("kind") == "stop"]
+
+
+async def test_a_second_coordinator_has_the_same_data(process, cluster, postgres, tmp_path):
+    """Under another name it is the same; with other content it is refused before it stands by."""
+    shared = {"database": postgres.new_database(), "listen": f"127.0.0.1:{free_port()}", "environment": SECRET}
+    first = process(cluster.job(), state=tmp_path / "one", **shared)
+    link = parse_link((await first.event("listening"))["link"])
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    job = elsewhere / "job.toml"
+    job.write_text((tmp_path / "job.toml").read_text().replace("text.txt", "copy.txt"))
+    (elsewhere / "copy.txt").write_text((tmp_path / "text.txt").read_text())
+    second = process(job, state=tmp_path / "two", **shared)
+    await second.said("stands by")
+    with contextlib.closing(Store(shared["database"])) as store:
+        assert issue(shared["database"]).fingerprint == link.fingerprint, "a ticket needs no passphrase"
+        status = read_status(shared["database"])
+        assert status["running"] and len(status["standbys"]) == 1 and status["leader"] not in status["standbys"]
+        assert "BEGIN" not in json.loads(store.get("authority"))["key"], "the key is sealed"
+    (elsewhere / "copy.txt").write_text("something else\n" * 200)
+    third = process(job, state=tmp_path / "three", **shared)
+    assert await third.ended() != 0 and "data/tokens differ" in third.errors
+    for passphrase, words in (("", "has no 12 characters"), ("of some other run", "was sealed with another")):
+        environment = {"FARFLUNG_IDENTITY_PASSPHRASE": passphrase}
+        fourth = process(cluster.job(), state=tmp_path / "four", **{**shared, "environment": environment})
+        assert await fourth.ended() != 0 and words in fourth.errors

@@ -60,7 +60,7 @@ class CoordinatorProcess:
             if len(fits) >= number:
                 return fits[number - 1]
             if ended or time.monotonic() > deadline:
-                raise AssertionError(f"no event {kind} {keys} in {self.events}; {self._errors.read_text()[-3000:]}")
+                raise AssertionError(f"no event {kind} {keys} in {self.events}; {self.errors[-3000:]}")
             await asyncio.sleep(0.01)
 
     async def said(self, words, timeout=120.0):
@@ -68,8 +68,13 @@ class CoordinatorProcess:
         deadline = time.monotonic() + timeout
         while not any(words in one.get("message", "") for one in list(self.events)):
             running = self._process.poll() is None and time.monotonic() < deadline
-            assert running, f"nobody said {words!r}: {self.events}; {self._errors.read_text()[-3000:]}"
+            assert running, f"nobody said {words!r}: {self.events}; {self.errors[-3000:]}"
             await asyncio.sleep(0.01)
+
+    @property
+    def errors(self) -> str:
+        """What it wrote to stderr."""
+        return self._errors.read_text()
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
