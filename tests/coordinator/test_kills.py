@@ -51,13 +51,16 @@ async def kills(process, cluster, fake_node, seed, count, steps, **options):
     coordinator = process(job, listen=listen, timing=TIMING, **options)
     link = parse_link((await coordinator.event("listening"))["link"])
     kind = steady(fake_node)
+    kind.hold = share = steps // (count + 1)  # however long a restart takes, something is left to train after it
     nodes = [await cluster.node(link, name, kind=kind, step_s=0.02) for name in "abcd"]
     for _ in range(count):
         after = chance.choice(["listening", "view", "view", "step", "checkpoint"])
         await coordinator.event(after, chance.randint(1, 3) if after == "step" else 1)
         await asyncio.sleep(chance.choice([0.0, chance.uniform(0.0, 0.4)]))
         coordinator.kill()
+        kind.hold += share
         coordinator = process(job, listen=listen, timing=TIMING, **options)
+    kind.hold = steps
     return coordinator, nodes
 
 
@@ -73,10 +76,10 @@ async def test_killed_at_random_moments(process, cluster, fake_node):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 7))
 async def test_killed_at_many_random_moments(process, cluster, fake_node, seed):
-    coordinator, nodes = await kills(process, cluster, fake_node, seed, count=20, steps=1500)
-    assert (await coordinator.event("done", timeout=250.0))["samples"] == 1500 * 8
+    coordinator, nodes = await kills(process, cluster, fake_node, seed, count=20, steps=1512)
+    assert (await coordinator.event("done", timeout=250.0))["samples"] == 1512 * 8
     with contextlib.closing(Store(coordinator.state)) as store:
-        check_nothing_lost(store, nodes, 1500)
+        check_nothing_lost(store, nodes, 1512)
 
 
 # ---- taking over ----------------------------------------------------------------------------
