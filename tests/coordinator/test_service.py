@@ -220,7 +220,7 @@ async def test_refusals(cluster):
 
 async def test_who_cannot_be_dialled_dials_out(cluster, eventually):
     """Accepted where the node is willing; its peers are told; its end is that of its control stream."""
-    coordinator = cluster.coordinator()
+    coordinator = cluster.coordinator(cluster.job(("steps = 12", "steps = 5000")))  # still trains when d goes
     link = await coordinator.link
     others = [await cluster.node(link, name) for name in "abc"]
     d = cluster.fake(link, "d")
