@@ -51,13 +51,12 @@ class Point:
 class History:
     """The curves of steps and evaluations. ``edition`` changes when points that were handed out are no longer true."""
 
-    def __init__(self, steps: Iterable[StepRow] = (), evals: Iterable[EvalRow] = (), points: int = POINTS) -> None:
-        self._limit, self._width = points, 1
-        self._points: list[Point] = []
+    def __init__(self, points: Iterable[Point] = (), evals: Iterable[EvalRow] = (), limit: int = POINTS) -> None:
+        """``points`` and ``evals``: what an earlier start of the coordinator has seen."""
+        self._points = list(points)
+        self._limit, self._width = limit, max((point.count for point in self._points), default=1)
         self._evals: list[tuple[int, float]] = []
         self.edition = 0
-        for row in steps:
-            self.step(row, None)
         for one in evals:
             self.evaluation(one)
 

@@ -30,7 +30,7 @@ from . import signals as s
 from .advice import told
 from .checkpoints import Checkpoints, Complete
 from .commands import Command, Desk, held_in
-from .history import History
+from .history import POINTS, History, Point
 from .identity import digest
 from .membership import DONE, TRAINING, WAITING, Membership, Planner, State
 from .mirror import Mirror
@@ -115,7 +115,7 @@ class Run:
         self.mirror: Mirror | None = None
         """Carries checkpoints to a remote target."""
         self.observed = Observed()
-        self.history = History(store.steps(), store.evals())
+        self.history = History((Point(*row) for row in store.curve(POINTS)), store.evals())
         self._progress = Progress(job.train.batch if job.updates.mode == "gradient" else 0)
         if self.state.view is not None:
             known, evaluated = store.steps(1), store.evals()
@@ -386,7 +386,11 @@ class Run:
         if now - self._advised < ADVICE_S or not self.trains:
             return
         self._advised = now
-        record = self.status(Path())
+        try:
+            record = self.status(Path())
+        except Exception:  # whatever it is, training does not end for want of good advice
+            log.exception("no advice for the nodes")
+            return
         for stream in self._streams.values():
             found = pb.Advice(**told(record, stream.name))
             if self._said.get(stream.session) != found:

@@ -319,6 +319,19 @@ class Store:
             return self._rows(StepRow, "order by step")
         return self._rows(StepRow, "order by step desc limit ?", last)[::-1]
 
+    def curve(self, points: int) -> list[tuple[int, int, int, float, int, float, int, int]]:
+        """All steps as at most about ``points`` rows, each of as many neighbours: last step, how many, how many have a
+        loss, and the sums of loss, tokens, seconds, bytes of updates and activations, bytes in fp16."""
+        last = self._database.read("select coalesce(max(step), 0) from steps")[0][0]
+        width = max(1, -(-int(last) // points))
+        rows = self._database.read(
+            "select max(step), count(*), count(loss), coalesce(sum(loss), 0), sum(tokens), sum(seconds), "
+            "sum(bytes_updates) + sum(bytes_activations), sum(bytes_dense) "
+            f"from steps group by step / {width} order by 1"
+        )
+        kinds = (int, int, int, float, int, float, int, int)
+        return [tuple(kind(value) for kind, value in zip(kinds, row, strict=True)) for row in rows]  # type: ignore[misc]
+
     def totals(self) -> dict[str, int]:
         """Sums over all steps: steps, samples, tokens and the byte counters."""
         names = (

@@ -1,10 +1,12 @@
 """What the reports of the last half minute say, and the curves of a run: pure."""
 
+from pathlib import Path
+
 import pytest
 
-from farflung.coordinator.history import History
+from farflung.coordinator.history import History, Point
 from farflung.coordinator.observed import PARTS, Observed, split_of
-from farflung.coordinator.store import EvalRow, StepRow
+from farflung.coordinator.store import EvalRow, StepRow, Store
 from farflung.proto.control_pb2 import Sent, StepDone
 
 
@@ -55,8 +57,30 @@ def row(step: int, loss: float | None = 2.0) -> StepRow:
     return StepRow(step, 1, loss, 8, 100, 0.5, 10, 20, 1, 300, 200, "", float(step))
 
 
+def grown(steps: int, evals: list[EvalRow]) -> History:
+    history = History(evals=evals)
+    for step in range(1, steps + 1):
+        history.step(row(step), None)
+    return history
+
+
+def test_a_restart_reads_as_many_points_as_it_shows(tmp_path: Path) -> None:
+    store = Store(tmp_path, create=True)
+    assert store.curve(10) == []
+    for step in range(1, 96):
+        store.put_step(row(step, loss=None if step == 1 else float(step)))
+    found = History((Point(*one) for one in store.curve(10)), limit=10)
+    rows = found.since(-1, 0, 0)["point_rows"]
+    assert [one[0] for one in rows] == [9, 19, 29, 39, 49, 59, 69, 79, 89, 95]
+    assert rows[0][:5] == [9, 5.5, 200.0, 30, 300] and rows[1][1] == 14.5
+    found.step(row(96, loss=1.0), None)  # the last point still has room
+    assert found.since(-1, 0, 0)["point_rows"][-1][0] == 96 and len(found.since(-1, 0, 0)["point_rows"]) == 10
+    assert sum(point.count for point in (Point(*one) for one in store.curve(1000))) == 95
+    store.close()
+
+
 def test_curves_stay_small_and_lose_nothing() -> None:
-    history = History(points=10)
+    history = History(limit=10)
     for step in range(1, 101):
         history.step(row(step, loss=float(step)), (0.1, 0.0, 0.0, 0.0, 0.4))
     rows = history.since(-1, 0, 0)["point_rows"]
@@ -65,7 +89,7 @@ def test_curves_stay_small_and_lose_nothing() -> None:
 
 
 def test_only_what_is_new_is_handed_out() -> None:
-    history = History([row(1), row(2)], [EvalRow(2, 1.5, 10, None, 0.0)])
+    history = grown(2, [EvalRow(2, 1.5, 10, None, 0.0)])
     first = history.since(-1, 0, 0)
     assert (first["points"], len(first["point_rows"]), first["eval_rows"]) == (0, 2, [[2, 1.5]])
     history.step(row(3), None)
@@ -74,9 +98,7 @@ def test_only_what_is_new_is_handed_out() -> None:
 
 
 def test_a_run_that_goes_back_forgets() -> None:
-    history = History(
-        [row(step) for step in range(1, 9)], [EvalRow(4, 1.0, 1, None, 0.0), EvalRow(8, 1.0, 1, None, 0.0)]
-    )
+    history = grown(8, [EvalRow(4, 1.0, 1, None, 0.0), EvalRow(8, 1.0, 1, None, 0.0)])
     edition = history.edition
     history.back_to(5)
     found = history.since(edition, 8, 2)

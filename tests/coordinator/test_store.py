@@ -74,6 +74,9 @@ def test_views_and_steps(store):
     assert [row.step for row in store.steps(2)] == [6, 7] and store.steps()[0] == step(1)
     assert store.totals()["steps"] == 7 and store.totals()["samples"] == 64
     assert store.totals()["bytes_dense"] == 7 * 2**40
+    curve = store.curve(4)  # two neighbours a point, by step // 2
+    assert [row[:3] for row in curve] == [(1, 1, 1), (3, 2, 2), (5, 2, 2), (7, 2, 1)]
+    assert curve[1][7] == 2 * 2**40 and all(isinstance(value, (int, float)) for row in curve for value in row)
     store.put_eval(EvalRow(2, 2.5, 10, None, 1.0))
     store.put_eval(EvalRow(6, 2.0, 10, 0.5, 1.0))
     store.put_view(ViewRow(4, "{}", "[]", 5, 40, "[]", -1, "back to step 5", 1.5))
