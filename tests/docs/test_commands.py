@@ -25,6 +25,10 @@ PARSED = {
     "run": "trains to the end of its job: tests/cli/test_run.py, and the fixture below",
     "join": "needs a coordinator that waits for it: tests/recipes/test_commands_run.py",
     "coordinator start": "stays until its run is done: tests/recipes/test_commands_run.py",
+    **dict.fromkeys(
+        [f"coordinator {name}" for name in ("drain", "evict", "pause", "resume", "set")],
+        "needs a run that goes on: tests/coordinator/test_commands.py",
+    ),
     "doctor LINK": "needs a coordinator: tests/cli/test_doctor.py",
     "status LINK": "needs a coordinator: tests/cli/test_status.py",
     "wan": "makes network namespaces, as root: tests/wan",
