@@ -23,6 +23,7 @@ import numpy.typing as npt
 from ..proto.errors import JobError
 from ..proto.job import Job
 from ..proto.jobfile import pretrained_config
+from ..proto.progress import Meter, Tell, silent
 from ..proto.sampling import permutation
 from .documents import documents, token_arrays
 from .tokenizer import Tokenizer
@@ -64,13 +65,15 @@ def model_sizes(job: Job, tokenizer: Tokenizer | None) -> tuple[int, int]:
     return context or 0, vocabulary
 
 
-def tokenise(job: Job, tokenizer: Tokenizer, context: int, folder: Path) -> TokenFile:
+def tokenise(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell = silent) -> TokenFile:
     """Read the job's text, tokenise it, write FOLDER/<sha256>. JobError: no text, or too little for one sample.
 
-    Both passes stream: the tokens wait in a file beside the one that they end in, never in memory.
+    Both passes stream: the tokens wait in a file beside the one that they end in, never in memory. ``tell`` hears how
+    far it is, from this thread.
     """
     dtype = token_dtype(tokenizer.vocabulary)
     kind, patterns = job.data.source()
+    meter = Meter("tokenising", "tokens", tell)
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as files:
 
@@ -78,6 +81,7 @@ def tokenise(job: Job, tokenizer: Tokenizer, context: int, folder: Path) -> Toke
             spool = files.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".tokens-"))
             for piece in _token_arrays(kind, names, job.data.field, tokenizer):
                 spool.write(np.asarray(piece, dtype=dtype).data)
+                meter.add(len(piece))
             spool.flush()
             return _windows(Path(spool.name), dtype, context, kind, ", ".join(names))
 

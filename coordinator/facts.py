@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from ..proto.errors import JobError, RunFailed
 from ..proto.job import Facts, Job, Profile
 from ..proto.jobfile import check_facts
+from ..proto.progress import Tell, silent
 from .data import TokenFile, model_sizes, token_dtype, tokenise
 from .manifest import file_digest
 from .tokenizer import FILES as TOKENIZER_FILES
@@ -42,13 +43,20 @@ class Prepared:
         return Prepared(facts, self.files)
 
 
-async def prepare(job: Job, folder: Path, profile_command: Sequence[str] = PROFILE_COMMAND) -> Prepared:
+async def prepare(
+    job: Job, folder: Path, profile_command: Sequence[str] = PROFILE_COMMAND, tell: Tell = silent
+) -> Prepared:
     """Find out everything; token files go to ``folder``. JobError or RunFailed for the first mistake."""
+    loop = asyncio.get_running_loop()
+
+    def tell_here(event: dict[str, Any]) -> None:
+        loop.call_soon_threadsafe(tell, event)
+
     tokenizer = None if job.data.build else load_tokenizer(job.data.tokenizer)
     context, vocabulary = model_sizes(job, tokenizer)
     asked = asyncio.create_task(read_profile(job, vocabulary if tokenizer else None, profile_command))
     try:
-        tokens, files, digests = await in_thread(_files, job, tokenizer, context, folder)
+        tokens, files, digests = await in_thread(_files, job, tokenizer, context, folder, tell_here)
         profile = await asked
     finally:
         asked.cancel()
@@ -134,14 +142,14 @@ async def in_thread(work: Callable[..., _Result], *arguments: Any) -> _Result:
 
 
 def _files(
-    job: Job, tokenizer: Tokenizer | None, context: int, folder: Path
+    job: Job, tokenizer: Tokenizer | None, context: int, folder: Path, tell: Tell
 ) -> tuple[TokenFile | None, dict[str, Path], dict[str, str]]:
     """The token file (None for data.build), the artifacts' paths and their sha256."""
     files = _model_files(job)
     digests = {name: file_digest(path) for name, path in files.items()}
     if tokenizer is None:
         return None, files, digests
-    tokens = tokenise(job, tokenizer, context, folder)
+    tokens = tokenise(job, tokenizer, context, folder, tell)
     files["data/tokens"], digests["data/tokens"] = tokens.path, tokens.digest
     return tokens, files, digests
 

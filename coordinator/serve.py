@@ -164,7 +164,7 @@ async def _take_turns(
         check_passphrase(store)
     ahead: Prepared | None = None
     if store.get("facts") is not None:  # it would hold up the takeover, and other data are better refused now
-        work = _prepare(job, store, state / "artifacts", options.profile_command, moved)
+        work = _prepare(job, store, state / "artifacts", options.profile_command, moved, emit)
         try:
             ahead = await _unless(stop, work)
         except _Interrupted:
@@ -214,7 +214,7 @@ async def _serve(
         artifacts = state / "artifacts"
         prepared = ahead and ahead.of(job)
         if prepared is None:
-            prepared = await _unless(stop, _prepare(job, store, artifacts, options.profile_command, moved))
+            prepared = await _unless(stop, _prepare(job, store, artifacts, options.profile_command, moved, emit))
         store.put("facts", prepared.facts.model_dump_json())
         found = await _unless(stop, in_thread(find_checkpoints, job, state, store, prepared.facts))
         for sentence in found.passed:
@@ -471,15 +471,17 @@ def _own_address() -> str:
             return "127.0.0.1"
 
 
-async def _prepare(job: Job, store: Store, folder: Path, profile_command: Sequence[str], moved: bool) -> Prepared:
+async def _prepare(
+    job: Job, store: Store, folder: Path, profile_command: Sequence[str], moved: bool, emit: events.Emit
+) -> Prepared:
     """Facts of an earlier start where they still hold, else found out now: of the same data and model."""
     known = store.get("facts")
     if known is None:
-        return await prepare(job, folder, profile_command)
+        return await prepare(job, folder, profile_command, emit)
     facts = Facts.model_validate_json(known)
     prepared = None if moved else restore(job, facts, folder)
     if prepared is None:
-        prepared = await prepare(job, folder, profile_command)
+        prepared = await prepare(job, folder, profile_command, emit)
         found = prepared.facts
         what = {name for name, digest in facts.artifacts.items() if found.artifacts.get(name) != digest}
         what |= set(found.artifacts) - set(facts.artifacts)

@@ -75,6 +75,12 @@ def sentence(event: Event) -> str:
     return words(event) if words else ""
 
 
+def amount_text(event: Event) -> str:
+    """How much is done: 12.3 M tokens, 40 MB."""
+    done = float(event.get("done") or 0)
+    return bytes_text(done) if event.get("unit") == "bytes" else f"{count_text(done)} {event.get('unit')}"
+
+
 def advice_lines(event: Event) -> list[str]:
     """A node's own view: what it does, of what use that is, and what would make it more useful."""
     lines = [f"this node {event.get('doing')}", f"of use: {event.get('use')}"]
@@ -183,6 +189,7 @@ _SENTENCES: dict[str, Callable[[Event], str]] = {
     "checkpoint": lambda event: f"step {event.get('step')}: checkpoint {event.get('path')}",
     "warning": _warning,
     "notice": lambda event: str(event.get("message")),
+    "progress": lambda event: f"{event.get('what')}: {amount_text(event)}",
     "advice": lambda event: "; ".join(advice_lines(event)),
     "done": _done,
     "error": lambda event: f"error: {event.get('message')}" + (f"\nhint: {event['hint']}" if event.get("hint") else ""),

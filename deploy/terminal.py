@@ -97,6 +97,11 @@ class PlainScreen(_Screen):
             self.output.say(line + (f", {saving}" if saving else ""))
         elif kind in ("warning", "error"):
             self.output.note(sentence(event), str(kind))
+        elif kind == "progress":
+            now = self._clock()
+            if now - self._last_step >= _QUIET_SECONDS:
+                self._last_step = now
+                self.output.say(sentence(event))
         elif kind == "advice":
             line = sentence(event)
             if (kind_of := re.sub(r"[\d.]+", "", line)) != self._last_advice:  # other numbers are no news
@@ -176,7 +181,7 @@ class RichScreen(_Screen):
             self._console.print(line, soft_wrap=True)
         elif kind in ("eval", "checkpoint"):
             self._console.print(f"[dim]{line}[/]", soft_wrap=True)
-        elif kind == "notice":
+        elif kind in ("notice", "progress"):
             self._notice = line
         elif kind == "advice":
             self._advice.plain = "\n".join(advice_lines(event))

@@ -22,11 +22,12 @@ import torch
 from ..proto.control_pb2 import Device
 from ..proto.errors import FarflungError
 from ..proto.link import Link
+from ..proto.progress import Meter, Tell
 from .dataset import Dataset, dataset_of, fits_on_disk
 from .identity import known_names
 from .join import join
 from .metrics import check_address
-from .models import model_of
+from .models import Fetch, model_of
 from .owner import Limits, Owner
 from .probe import find_device, measure_device
 from .trainer import Stopped, Trainer, error_of
@@ -103,16 +104,17 @@ def run(
         }
     )
     wire = Wire.start(replace(joined.config, metrics=metrics_at, max_upload=owner.limits.upload))
+    fetch = telling(wire.fetch, emit)
     why = "the node failed"
     try:
-        definition = model_of(joined.job, joined.facts, wire.fetch, allow_code)
+        definition = model_of(joined.job, joined.facts, fetch, allow_code)
 
         def open_data() -> Dataset:
             kept = cache if fits_on_disk(joined.facts, cache, owner.limits.disk) else None
             if kept is None:
                 message = "the training data do not fit into --max-disk: they are held in memory"
                 emit({"event": "notice", "time": time.time(), "message": message, "node": joined.name})
-            return dataset_of(joined.job, joined.facts, wire.fetch, kept, allow_code)
+            return dataset_of(joined.job, joined.facts, fetch, kept, allow_code)
 
         trainer = Trainer(
             wire, joined.name, joined.job, joined.facts, definition, open_data, find_device(device), emit, owner
@@ -147,6 +149,19 @@ def _within(device: Device, limits: Limits) -> Device:
         device.memory_bytes = min(device.memory_bytes or limits.memory, limits.memory)
     device.upload_bps, device.hours = limits.upload, limits.hours
     return device
+
+
+def telling(fetch: Fetch, tell: Tell) -> Fetch:
+    """``fetch`` that says how much of each artifact has come."""
+    meters: dict[str, Meter] = {}
+
+    def counted(name: str, offset: int = 0, length: int | None = None) -> bytes:
+        meter = meters.setdefault(name, Meter(f"fetching {name}", "bytes", tell))
+        data = fetch(name, offset, length)
+        meter.add(len(data))
+        return data
+
+    return counted
 
 
 def _one_of_a_name(cache: Path, run: str, name: str) -> TextIO:

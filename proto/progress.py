@@ -1,0 +1,40 @@
+"""Long work, told as it goes on: nothing in the first two seconds, then once a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+FIRST_S, EVERY_S = 2.0, 1.0
+Tell = Callable[[dict[str, Any]], None]
+"""Takes ``progress`` events: ``what`` is done, how much of it in ``unit`` (``tokens`` or ``bytes``)."""
+
+
+def silent(event: dict[str, Any]) -> None:
+    """Tells nobody."""
+
+
+@dataclass
+class Meter:
+    """Counts one piece of work. Used by one thread; ``tell`` is called from it."""
+
+    what: str
+    unit: str
+    tell: Tell
+    clock: Callable[[], float] = time.monotonic
+    done: int = 0
+    _next: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._next = self.clock() + FIRST_S
+
+    def add(self, count: int) -> None:
+        """So much more is done."""
+        self.done += count
+        if self.clock() >= self._next:
+            self._next = self.clock() + EVERY_S
+            self.tell(
+                {"event": "progress", "time": time.time(), "what": self.what, "done": self.done, "unit": self.unit}
+            )
