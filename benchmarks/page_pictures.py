@@ -1,26 +1,31 @@
-"""Pictures of the web page in a real browser: ``python -m benchmarks.page_pictures OUT [--browser PATH]``.
+"""Pictures of the web page in a real browser, and of a terminal: ``python -m benchmarks.page_pictures OUT``.
 
-Shows a made-up run of six nodes in three regions, the same at every call; docs/*.png come from here.
+Shows a made-up run of six nodes, the same at every call; docs/page-*.png and docs/status.svg come from here.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import io
+import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from made_up_run import MadeUpRun
 from PIL import Image
 from playwright.async_api import Browser, async_playwright
+from rich.console import Console
 
 from farflung.coordinator.web.access import Tokens
 from farflung.coordinator.web.app import Page, make_app
 from farflung.coordinator.web.feed import Feed
 from farflung.coordinator.web.server import PageServer, bind
+from farflung.deploy.watch import screen_of
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
@@ -28,10 +33,12 @@ SHOTS = (("light", 1440, 1330, "light"), ("dark", 1440, 1330, "dark"), ("phone",
 
 
 async def pictures(out: Path, browser_path: str) -> None:
-    """Write page-light.png, page-dark.png and page-phone.png."""
+    """Write page-light.png, page-dark.png, page-phone.png and status.svg."""
     tokens = Tokens("5f2c9a01d3e7b864", "viewer", "operator")
     with tempfile.TemporaryDirectory() as folder:
         run = MadeUpRun(Path(folder))
+        svg = terminal(run.record())
+        await asyncio.to_thread((out / "status.svg").write_text, svg)
         run.offered = ["pause", "drain", "evict"]
         closing = asyncio.Event()
 
@@ -50,6 +57,14 @@ async def pictures(out: Path, browser_path: str) -> None:
             await browser.close()
         closing.set()
         await server.stop()
+
+
+def terminal(record: dict[str, Any]) -> str:
+    """`farflung status --watch` as SVG, with whatever monospaced font there is: nothing is loaded from elsewhere."""
+    console = Console(record=True, width=132, file=io.StringIO())
+    console.print(screen_of(record))
+    drawn = console.export_svg(title="farflung status LINK --watch")
+    return re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
 
 
 async def shot(browser: Browser, url: str, path: Path, width: int, height: int, scheme: str) -> None:

@@ -80,13 +80,15 @@ def line_of(record: Record) -> str:
 def screen_of(record: Record, away: str = "") -> RenderableType:
     """The status as a screen: how far, the numbers, the plan, a row a node and what would make it more useful."""
     from rich.console import Group
+    from rich.padding import Padding
     from rich.progress_bar import ProgressBar
     from rich.text import Text
 
     now = float(record.get("time") or time.time())
     lines: list[RenderableType] = [Text(headline(record), style="bold")]
     if record.get("steps"):
-        lines.append(ProgressBar(total=record["steps"], completed=record.get("step") or 0, width=48))
+        bar = ProgressBar(total=record["steps"], completed=record.get("step") or 0, width=48)
+        lines.append(Padding(bar, 0))  # a bar by itself does not end its line
     if away:
         lines.append(Text(away, style="yellow"))
     elif record.get("why"):

@@ -67,6 +67,7 @@ def test_the_screen_says_what_would_help(record: dict[str, Any]) -> None:
     console = Console(file=io.StringIO(), width=200)
     console.print(screen_of(record, "no answer"))
     text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "no answer" in [line.strip() for line in text.splitlines()]  # beside no bar
     for words in (
         "shakespeare-1b: training, step 100 of 4000",
         "no answer",
