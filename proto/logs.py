@@ -35,7 +35,7 @@ def log_line(level: str, message: str, logger: str = "farflung", when: float | N
     return json.dumps({**line, "error": error} if error else line)
 
 
-class _Handler(logging.StreamHandler[TextIO]):
+class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # no brackets before Python 3.11
     """Ours, so that a second ``set_up`` takes the first one's place and nobody else's."""
 
 
