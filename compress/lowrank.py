@@ -142,7 +142,7 @@ class PowerSgd(Codec):
         context.memory["q"] = total_q.clone()
         # The error is against the mean's approximation, as in the paper, not against a local one that nobody uses.
         out = product(p, total_q).view(-1)[: flat.numel()]
-        context.own = out / context.size
+        context.own = out * (1.0 / context.size if context.part is None else context.part)
         return out.view(x.shape)
 
 

@@ -62,7 +62,8 @@ Program = Generator[Request, Any, torch.Tensor]
 class Context:
     """Who asks. seed: of the run; tensor: a number of the tensor; rank, size: this worker's place in this exchange;
     weight: its share; memory: what a program keeps for its next time (a warm start), safe to lose. own: set by the
-    program to this worker's part of the result, as the others decoded it (flat, weighted): input - own is its error."""
+    program to this worker's part of the result, as the others decoded it (flat, weighted): input - own is its error.
+    part: this worker's of the weight of all who take part; None: as much as any other's."""
 
     seed: int = 0
     tensor: int = 0
@@ -72,6 +73,7 @@ class Context:
     weight: float = 1.0
     memory: dict[str, torch.Tensor] = field(default_factory=dict)
     own: torch.Tensor | None = None
+    part: float | None = None
 
     @property
     def tensor_seed(self) -> int:

@@ -67,6 +67,9 @@ class Exchange:
         self.share = plan.weights[self.me] / math.fsum(plan.weights)
         """This node's part of the section's members; they add up to 1."""
         self.explicit = not gradient and spec_feedback(self.codec.spec)
+        if not gradient and section.feedback is not None and (not self.explicit or len(plan.members) == 1):
+            section.x.add_(section.feedback)  # of another codec, or of a group that is gone: nobody would send it
+            section.feedback = None
         self.norms = Norms()
         self.errors: dict[int, Tensor] = {}
         """Server errors of the parts that this node publishes: what its encodings of sums lost so far."""
@@ -299,12 +302,13 @@ class Exchange:
 
     def commit_gradient(self) -> None:
         """The step was committed: now the error feedback holds what this node's encodings lost."""
-        if self._sent is not None:
-            lost = self._sent.clone()
+        lost = self._sent  # None: what was kept before has all been offered, and no error is carried on
+        if lost is not None:
+            lost = lost.clone()
             for index in self._own:
                 part = self.plan.parts[index]
                 lost[part.start : part.stop].sub_(self._own_values(part))
-            self.section.feedback = lost
+        self.section.feedback = lost
         self._applied()
 
     def fold_errors(self) -> None:

@@ -8,6 +8,7 @@ is fixed in the first phase. From the answers alone every member, those that wer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,12 +39,13 @@ class Running:
     def __post_init__(self) -> None:
         self.request = _reduction(next(self.program))
 
-    def take(self, answer: Tensor | None, contributors: int) -> None:
-        """Go on with the answer to ``request``; a program that has ended stays as it is."""
+    def take(self, answer: Tensor | None, contributors: int, part: float) -> None:
+        """Go on with the answer to ``request``; a program that has ended stays as it is. ``part``: this member's of
+        the weight of the contributors."""
         self.phase += 1
         if self.request is None:
             return
-        self.context.size = contributors
+        self.context.size, self.context.part = contributors, part
         try:
             self.request = _reduction(self.program.send(answer))
         except StopIteration as end:
@@ -97,8 +99,13 @@ class PhasedExchange(Exchange):
         if any(run.phase != part.phase for run in runs):
             return
         answers = self._read(result.payload, result.sizes, runs, part.publisher)
-        for run, answer in zip(runs, answers, strict=True):
-            run.take(answer, len(result.contributors))
+        weights = self.plan.weights
+        share = weights[self.me] / math.fsum(weights[index] for index in result.contributors)
+        try:
+            for run, answer in zip(runs, answers, strict=True):
+                run.take(answer, len(result.contributors), share)
+        except (compress.CodecError, ValueError, ArithmeticError) as problem:
+            raise Refused(part.publisher, f"an answer that no members' numbers have: {problem}") from None
 
     # ---- deciding --------------------------------------------------------------------------
 

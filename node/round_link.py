@@ -77,9 +77,12 @@ class RoundLink:
                 with self.coding():
                     self._update = self.exchange.results(current.number, current.results, current.contributions)
             except Refused as problem:
-                self._spoiled = current.number
-                self.refuse(problem.member, f"round {current.number} cannot be applied: {problem.why}", self._blocking)
+                self._spoil(current.number, problem)
         return self._update is not None
+
+    def _spoil(self, number: int, problem: Refused) -> None:
+        self._spoiled = number
+        self.refuse(problem.member, f"round {number} cannot be applied: {problem.why}", self._blocking)
 
     @property
     def _blocking(self) -> int:
@@ -171,7 +174,11 @@ class RoundLink:
                     self.refuse(problem.member, f"update refused: {problem.why}", points)
                 waiting += self.rounds.decided(effect.part, result, self.clock())
             elif isinstance(effect, Advance):
-                own = self.exchange.advance(effect.result)
+                try:
+                    own = self.exchange.advance(effect.result)
+                except Refused as problem:
+                    self._spoil(self.rounds.applied + 1, problem)
+                    continue
                 waiting += self.rounds.advance(effect.result, own, self.clock())
             elif isinstance(effect, Refuse):
                 (self.diverged if effect.diverged else self.refuse)(effect.sender, effect.why)

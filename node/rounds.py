@@ -113,9 +113,9 @@ class Rounds:
         """The sum that ``Decide`` asked for. From here on the result is published and cannot change."""
         if self.open is None:
             raise RuntimeError("no open round")
-        counted = set(result.contributors)
-        for name, index in self._index.items():
-            self.misses[name] = 0 if index in counted else self.misses[name] + 1
+        if self.plan.parts[part].phase == 0:
+            for name, index in self._index.items():
+                self.misses[name] = 0 if index in result.contributors else self.misses[name] + 1
         self.open.results[part] = result
         others = [name for name in self.plan.members if name != self.me]
         effects: list[Effect] = [SendResult(to, self.open.number, self.chain, result) for to in others]

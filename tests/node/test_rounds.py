@@ -304,6 +304,54 @@ def test_with_an_explicit_error_feedback_x_begins_again_at_g():
         assert float(section.feedback.abs().max()) > 0.1
 
 
+def test_unequal_shares_do_not_drive_the_members_of_a_summed_codec_apart():
+    group = Group("phases", "powersgd:rank=2", [5.0, 1.0])
+    step = torch.randn(NUMEL, generator=torch.Generator().manual_seed(3)) * 0.01
+    for section in (link.exchange.section for link in group.links.values()):
+        section.x.copy_(section.g)
+    for _ in range(40):
+        for link in group.links.values():
+            link.exchange.section.x.add_(step)
+            link.begin()
+        while group.mail:
+            group.deliver(0)
+        for name in group.links:
+            group.apply(name)
+    sections = [link.exchange.section for link in group.links.values()]
+    assert float((sections[0].x - sections[1].x).abs().max()) < 1e-4
+    assert float((sections[1].x - sections[1].g).norm()) < 10 * float(step.norm())
+
+
+@pytest.mark.parametrize(("tamper", "why"), [(-1.0, "no members' numbers have"), (math.nan, "not finite")])
+def test_an_answer_of_a_phase_that_makes_no_sense_puts_its_publisher_out_and_ends_nobody(tamper, why):
+    group = Group("phases", "intsgd:rule=max", [1.0, 1.0, 1.0])
+    for link in group.links.values():
+        link.begin()
+    while group.mail:
+        sender, to, header, _ = group.mail[0]
+        if header.kind == data_pb2.RESULT and sender == "a" and header.part == 0:
+            group.mail[0] = (sender, to, header, torch.full((1,), tamper).numpy().tobytes())
+        group.deliver(0)
+    assert not any(link.complete for name, link in group.links.items() if name != "a")
+    assert sum(node == "a" and why in said for node, said in group.warnings) == 2  # b and c say so
+
+
+def test_another_codec_takes_over_what_the_one_before_had_kept():
+    plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, NUMEL),), "all_to_all", True)
+    section = Section(Layout.of("stage-0", SHAPES), True, (), torch.device("cpu"))
+    kept = section.feedback = torch.ones(NUMEL)
+    exchange = Exchange(section, plan, "a", "none", 0, True, 7)
+    for sent in (kept, torch.zeros(NUMEL)):  # in the first step, and never again
+        own = exchange.contributions(1)[0]
+        update = exchange.results(1, {0: Result(0, (0,), (own.digest,))}, {(0, 0): own})
+        torch.testing.assert_close(update, sent)
+        exchange.commit_gradient()
+    local = section_of(torch.zeros(NUMEL))
+    local.feedback = kept
+    Exchange(local, plan, "a", "none", 0, False, 7)
+    assert local.feedback is None and torch.equal(local.x, kept)
+
+
 def test_a_message_of_another_fragment_is_refused():
     parts = (Part(0, "a", 0, 8, 0), Part(1, "a", 8, 16, 1))
     rounds = Rounds(RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), parts, "publishers", False, 2), "a", 0, 5)
