@@ -316,6 +316,10 @@ def _meta(shard: Shard) -> dict[str, Any]:
         said = None
     if not isinstance(said, dict):
         raise ShardRefused(f"what {shard.file} says of itself is not JSON")
+    try:
+        position_in({**said, "step": shard.step})
+    except (ValueError, TypeError, OverflowError):
+        raise ShardRefused(f"{shard.file} says no position of the stream: {shard.meta[:60]}") from None
     return said
 
 

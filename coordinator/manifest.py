@@ -25,11 +25,13 @@ _POSITION = {"step", "cursor", "redo"}
 def damaged(folder: Path) -> str:
     """What is wrong with a complete checkpoint's files, empty when nothing is."""
     try:
-        for name, digest in read_manifest(folder)["digests"].items():
+        manifest = read_manifest(folder)
+        position_in(manifest)
+        for name, digest in manifest["digests"].items():
             if file_digest(folder / name) != digest:
                 return f"{name} has another digest"
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        return str(error)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
+        return str(error) or type(error).__name__
     return ""
 
 

@@ -53,7 +53,10 @@ class Link:
 def parse_link(text: str) -> Link:
     """Read a link; FarflungError says what is wrong with it and what a link looks like."""
     text = text.strip().strip("'\"")
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:  # a lonely bracket
+        raise _wrong(text, str(error)) from None
     if parts.scheme != "farflung":
         raise _wrong(text, "it does not begin with farflung://")
     try:

@@ -44,3 +44,67 @@ def test_everything_dies_and_resumes(farm):
     [view] = run.c.of("view")[:1]
     assert f"from the checkpoint of step {view['step']}" in view["why"] and view["step"] >= newest
     assert view["step"] % 5 == 0
+
+
+def test_connections_break_while_both_ends_live(farm):
+    run = farm(parallel={"pipelines": 2})
+    run.coordinator()
+    nodes = run.nodes("ab", through=True)
+    for name in ("a", "b", "a"):
+        last = run.trains("a", "b")
+        run.cables[name].cut()
+        run.wait(lambda last=last: run.step() >= last + 5, "training goes on after the cut")
+    assert run.events("left") == [] and all(node.alive for node in nodes.values())
+    steps = {event["step"]: event for event in run.events("step")}
+    assert sorted(steps) == list(range(1, max(steps) + 1)) and {one["samples"] for one in steps.values()} == {12}
+
+
+def test_joiners_and_their_sources_die(farm):
+    """A joiner is killed while it fetches the state; then the source of another: the others, and it, train on."""
+    run = farm(parallel={"pipelines": 3})
+    run.coordinator("--min-nodes", "3")
+    nodes = run.nodes("abc")
+    run.trains("a", "b", "c")
+    nodes["c"].kill()
+    run.trains("a", "b")
+
+    stranger = run.node("x", allow=False)
+    run.wait(lambda: not stranger.alive, "a node that does not allow the job's code leaves")
+    assert stranger.status != 0 and "does not allow" in stranger.of("error")[0]["message"]
+    assert "--allow-code paced" in stranger.of("error")[0]["hint"]
+
+    joiner = run.node("c", through=True)
+    run.cables["c"].frozen = True  # what it asks for never comes
+    run.wait(lambda: "c" in str(run.view()["pipelines"]), "a view with the joiner is announced")
+    joiner.kill()
+    run.trains("a", "b")
+
+    run.node("c", through=True)
+    run.cables["c"].frozen = True
+    run.wait(lambda: "c" in str(run.view()["pipelines"]), "a view with the joiner is announced")
+    nodes["a"].kill()
+    run.cables["c"].frozen = False
+    last = run.trains("b", "c", steps=5)
+    steps = {event["step"]: event for event in run.events("step")}
+    assert sorted(steps) == list(range(1, max(steps) + 1)) and last == max(steps)
+    plain = run.plain_losses(last)
+    assert [steps[n]["loss"] for n in range(last - 3, last + 1)] == pytest.approx(plain[last - 4 :], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_frozen_node_is_left_behind_and_told_so(farm):
+    """Its machine is suspended: no FIN, and the kernel still answers. When it wakes, it hears that it is out."""
+    run = farm(parallel={"pipelines": 3})
+    run.coordinator()
+    nodes = run.nodes("abc")
+    run.trains("a", "b", "c")
+    nodes["c"].freeze()
+    run.trains("a", "b", steps=5)
+    [left] = run.events("left")
+    assert left["node"] == "c" and "no heartbeat" in left["why"]
+    nodes["c"].thaw()
+    run.wait(lambda: not nodes["c"].alive, "the one that slept hears that its session is over")
+    assert nodes["c"].status in (3, 4)
+    assert nodes["c"].of("error")
+    run.node("c")
+    run.trains("a", "b", "c")

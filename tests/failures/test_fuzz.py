@@ -1,0 +1,337 @@
+"""Whatever a member may send, to another member or to the coordinator: refused or taken, never a crash, nothing moved.
+
+FUZZ=N in the environment makes N times as many examples.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import struct
+import tempfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from google.protobuf.descriptor import FieldDescriptor as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from membership_script import BATCH, LAYERS, MICROBATCH, planner, rules
+
+from farflung import compress
+from farflung.compress.spec import declarations
+from farflung.compress.wire import varint
+from farflung.coordinator.checkpoints import Checkpoints, ShardRefused
+from farflung.coordinator.manifest import damaged, position_in, read_manifest
+from farflung.coordinator.membership import TRAINING
+from farflung.coordinator.run import Run
+from farflung.coordinator.store import NodeRow, Store
+from farflung.node.exchange import Exchange, Refused
+from farflung.node.round_link import RoundLink
+from farflung.node.round_messages import Part, RoundPlan
+from farflung.node.rounds import Rounds
+from farflung.node.sections import Layout, Section
+from farflung.node.shorten import Expander
+from farflung.proto import control_pb2 as pb
+from farflung.proto import data_pb2
+from farflung.proto.errors import FarflungError
+from farflung.proto.job import Facts, Job, LayerProfile, Profile, load_job
+from farflung.proto.link import parse_link
+
+TIMES = int(os.environ.get("FUZZ", "1"))
+NUMEL = 48
+
+
+def often(count):
+    return settings(max_examples=count * TIMES, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+numbers = st.one_of(st.integers(0, 5), st.sampled_from([2**31, 2**32 - 1]))
+longs = st.one_of(numbers, st.sampled_from([2**63, 2**64 - 1]))
+
+
+def messages(kind, depth=0, **fixed):
+    """Messages of a protobuf type with any values, most of them plausible."""
+
+    def value(field):
+        if field.type == F.TYPE_MESSAGE:
+            return messages(field.message_type._concrete_class, depth + 1)
+        if field.type in (F.TYPE_DOUBLE, F.TYPE_FLOAT):
+            return st.one_of(st.floats(), st.sampled_from([0.0, 1.0, -1.0]))
+        if field.type == F.TYPE_BOOL:
+            return st.booleans()
+        if field.type == F.TYPE_STRING:
+            return st.sampled_from(["", "a", "d", "stage-0", "{}", "[", "\x00\u2028", "x" * 3000])
+        if field.type == F.TYPE_BYTES:
+            return st.binary(max_size=20)
+        if field.type == F.TYPE_ENUM:
+            return st.sampled_from([one.number for one in field.enum_type.values])
+        if field.type in (F.TYPE_UINT64, F.TYPE_FIXED64):
+            return longs
+        return st.integers(-2, 2**31 - 1) if field.type in (F.TYPE_INT32, F.TYPE_SINT64) else numbers
+
+    @st.composite
+    def build(draw):
+        made = kind()
+        for field in kind.DESCRIPTOR.fields:
+            if field.name in fixed or field.containing_oneof is not None or not draw(st.booleans()):
+                continue
+            repeated = field.is_repeated if hasattr(field, "is_repeated") else field.label == F.LABEL_REPEATED
+            if repeated:
+                getattr(made, field.name).extend(draw(st.lists(value(field), max_size=3)))
+            elif field.type == F.TYPE_MESSAGE:
+                getattr(made, field.name).CopyFrom(draw(value(field)))
+            else:
+                setattr(made, field.name, draw(value(field)))
+        for oneof in kind.DESCRIPTOR.oneofs:
+            field = draw(st.sampled_from(list(oneof.fields)))
+            getattr(made, field.name).CopyFrom(draw(value(field)))
+        for name, what in fixed.items():
+            setattr(made, name, what)
+        return made
+
+    return build()
+
+
+# ---- members to members --------------------------------------------------------------------
+
+
+def ignore(*_):
+    """What it sends, and whom it complains about."""
+
+
+def member(pattern, codec, name="a"):
+    """One member's end of the rounds of three, in an open round."""
+    section = Section(Layout.of("stage-0", {"w": (NUMEL,)}), False, (), torch.device("cpu"))
+    section.x.copy_(torch.linspace(-1, 1, NUMEL))
+    section.restart_chain(1, 0)
+    if pattern == "all_to_all":
+        parts = (Part(0, "a", 0, NUMEL),)
+    else:
+        parts = tuple(Part(i, n, 16 * i, 16 * i + 16) for i, n in enumerate("abc"))
+    plan = RoundPlan("stage-0", ("a", "b", "c"), (1.0, 1.0, 1.0), parts, pattern)
+    exchange = Exchange(section, plan, name, codec, 0, False, 7)
+    link = RoundLink(exchange, Rounds(plan, name, 0, section.chain), ignore, ignore, ignore)
+    link.begin()
+    return link, section
+
+
+def resealed(blob):
+    return bytes(blob[:4]) + struct.pack("<I", zlib.crc32(blob[8:], zlib.crc32(blob[:4]))) + bytes(blob[8:])
+
+
+@st.composite
+def payloads(draw, codec):
+    """An encoding of the right or another size, perhaps changed and sealed again, perhaps noise."""
+    if draw(st.integers(0, 4)) == 0:
+        return draw(st.binary(max_size=60))
+    blob = bytearray(compress.make(codec).encode(torch.randn(draw(st.sampled_from([16, NUMEL, 7]))), seed=1, step=1))
+    for _ in range(draw(st.integers(0, 2))):
+        at = draw(st.integers(8, len(blob) - 1))
+        blob[at] = draw(st.integers(0, 255))
+    return resealed(blob)
+
+
+@pytest.mark.parametrize("pattern", ["publishers", "all_to_all"])
+@pytest.mark.parametrize("codec", ["none", "cocktail:random=0.5,top=0.3,bits=4"])
+@often(20)
+@given(st.data())
+def test_round_messages(pattern, codec, data):
+    link, section = member(pattern, codec)
+    before = section.g.clone(), section.x.clone()
+    for _ in range(data.draw(st.integers(1, 12))):
+        header = data.draw(messages(data_pb2.Header, section="stage-0"))
+        if data.draw(st.integers(0, 3)):
+            header.kind = data.draw(st.sampled_from([data_pb2.CONTRIBUTION, data_pb2.RESULT, data_pb2.RESULT_HELD]))
+            header.chain, header.round = section.chain, data.draw(st.integers(1, 2))
+        payload = data.draw(payloads(codec))
+        if data.draw(st.booleans()):
+            header.sizes[:] = [len(payload)]
+        sender = data.draw(st.sampled_from(["b", "c", "z"]))
+        # What a trainer catches, and blames the sender for.
+        with contextlib.suppress(Refused, compress.CodecError, ValueError):
+            link.handle(sender, header, np.frombuffer(payload, dtype=np.uint8))
+        link.tick()
+        assert link.complete in (True, False)  # looks at what has been staged
+    assert torch.equal(section.g, before[0]) and torch.equal(section.x, before[1])
+
+
+@pytest.mark.parametrize("codec", sorted(declarations()))
+def test_a_blob_that_claims_to_be_large_is_refused_before_anything_is_allocated(codec):
+    try:
+        blob = compress.make(codec).encode(torch.randn(64), seed=1, step=1)
+    except (compress.CodecError, AttributeError):
+        pytest.skip("it has no blobs of its own")
+    assert blob[9:11] == varint(1) + varint(64)
+    bomb = resealed(blob[:9] + varint(1) + varint(1 << 33) + blob[11:])
+    with pytest.raises(compress.CodecError):
+        compress.decode(bomb, limit=1 << 20)
+    with pytest.raises(compress.CodecError):
+        compress.decode_into(bomb, torch.empty(64))
+
+
+@often(60)
+@given(st.binary(max_size=80))
+def test_headers(noise):
+    with contextlib.suppress(ValueError):
+        Expander("run", "session").expand(noise)
+
+
+# ---- members to the coordinator ------------------------------------------------------------
+
+JOB = Job.model_validate(
+    {
+        "run": {"steps": 50},
+        "model": {"family": "gpt2", "layers": 2, "width": 8, "heads": 2, "context": 16},
+        "data": {"text": ["none.txt"]},
+        "train": {"batch": BATCH, "microbatch": MICROBATCH},
+    }
+)
+PROFILE = Profile(
+    layers=[
+        LayerProfile(name=f"l{i}", parameters=10, flops_per_sample=1.0, activation_elements_per_sample=4)
+        for i in range(LAYERS)
+    ],
+    tied=False,
+    family="gpt2",
+)
+
+
+def training_run(folder, now):
+    """A run in which a, b, c and d train, and their streams."""
+    facts = Facts(
+        samples=50,
+        validation_samples=0,
+        context=16,
+        vocabulary=32,
+        steps=50,
+        tokens_digest="",
+        token_dtype="",
+        artifacts={},
+        profile=PROFILE,
+    )
+    store = Store(folder, create=True)
+    checkpoints = Checkpoints(folder / "checkpoints", 3, {})
+    run = Run(JOB, facts, store, checkpoints, lambda event: json.dumps(event), rules(), 1, planner, lambda: now[0])
+    streams = {}
+    for name in "abcd":
+        run.admit(NodeRow(name, f"{name}-1", "", "", f"127.0.0.1:{ord(name)}", "{}", 0.0))
+        streams[name] = run.attach(name, f"{name}-1", 0)
+    for _ in range(4):
+        now[0] += 0.6
+        for stream in streams.values():
+            run.report(stream, pb.Report(heartbeat=pb.Heartbeat(doing="waits")))
+            run.report(stream, pb.Report(links=pb.Links()))
+        run.feed(pb_tick())
+    for kind in ("flushed", "prepared"):
+        for stream in streams.values():
+            run.report(stream, pb.Report(**{kind: {"view": run.state.number}}))
+    assert run.state.phase == TRAINING
+    return run, store, streams
+
+
+def pb_tick():
+    from farflung.coordinator.signals import Tick
+
+    return Tick()
+
+
+@often(25)
+@given(st.lists(messages(pb.Report), min_size=1, max_size=8), st.integers(0, 1))
+def test_reports(reports, flushing):
+    """One member says anything at all; the coordinator lives, and the other three keep their places."""
+
+    async def live():
+        now = [0.0]
+        with tempfile.TemporaryDirectory() as folder:
+            run, store, streams = training_run(Path(folder), now)
+            with contextlib.closing(store):
+                if flushing:
+                    run.report(streams["c"], pb.Report(goodbye=pb.Goodbye(why="gone")))
+                for report in reports:
+                    run.report(streams["d"], report)
+                    now[0] += 0.1
+                    run.feed(pb_tick())
+                assert {"a", "b"} <= set(run.state.nodes) and run.failure is None
+                json.dumps(run.live_status)
+                for task in run._tasks:
+                    task.cancel()
+                await asyncio.gather(*run._tasks, return_exceptions=True)
+
+    asyncio.run(live())
+
+
+# ---- files and words -----------------------------------------------------------------------
+
+LINES = """\
+[run]
+steps = 4
+[model]
+family = "gpt2"
+layers = 2
+width = 32
+heads = 2
+context = 32
+[data]
+text = ["none.txt"]
+[updates]
+codec = "cocktail:random=0.1,top=0.2,bits=4"
+"""
+
+
+@often(40)
+@given(st.data())
+def test_job_files(tmp_path_factory, data):
+    text = list(LINES)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        text[at : at + data.draw(st.integers(0, 3))] = data.draw(
+            st.sampled_from(['"', "[", "]", "=", "\n", "9e9", "-", "é", ""])
+        )
+    path = tmp_path_factory.mktemp("job") / "job.toml"
+    path.write_text("".join(text), encoding="utf-8")
+    with contextlib.suppress(FarflungError):
+        load_job(path)
+
+
+@often(100)
+@given(st.text(max_size=60), st.booleans())
+def test_links(text, prefixed):
+    with contextlib.suppress(FarflungError):
+        parse_link(("farflung://" if prefixed else "") + text)
+
+
+keys = st.sampled_from(["cursor", "redo", "files", "step", "x"])
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["cursor", "redo", "files", "step", "x"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@often(40)
+@given(json_values)
+def test_manifests(tmp_path_factory, content):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    (folder / "manifest.json").write_text(json.dumps(content), encoding="utf-8")
+    if not damaged(folder):
+        position_in(read_manifest(folder))
+
+
+@often(40)
+@given(json_values)
+def test_what_is_said_of_a_checkpoint(tmp_path_factory, content):
+    """A node may say anything of its file: what is then complete can be read."""
+    checkpoints = Checkpoints(tmp_path_factory.mktemp("checkpoints"), 3, {})
+    shard = pb.Shard(step=4, file="stage-0.safetensors", data=b"x", last=True, files=1, meta=json.dumps(content))
+    shard.digest = hashlib.sha256(b"x").digest()
+    with contextlib.suppress(ShardRefused):
+        receiver = checkpoints.receive(shard)
+        with contextlib.closing(receiver):
+            receiver.write(shard)
+    checkpoints.newest()
