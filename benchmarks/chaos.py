@@ -33,6 +33,8 @@ BATCH = 12
 EVENTS = ("kill", "freeze", "nap", "coordinator", "leave", "join", "cut", "slow")
 MORE_STEPS = 4
 """What the run trains after an event before it counts as recovered."""
+STEADY = {"decay": "none"}
+"""The run's length is known only at its end, and must not change the learning rate."""
 DELTA = {"mode": "delta", "codec": "int8", "overlap": 1}
 
 
@@ -53,7 +55,14 @@ class Chaos:
         self.farm.coordinator()
         for name in self.names:
             self.join(name)
-        self.farm.trains(*self.names)
+        self.farm.wait(self.all_train, "everybody trains")
+
+    def all_train(self) -> bool:
+        """Whether all nodes have a place; one that has ended by itself is started again."""
+        for name in set(self.names) - set(self.alive):
+            self.join(name)
+        inside = sorted(name for pipeline in self.farm.view()["pipelines"] for name in pipeline)
+        return inside == self.names and self.farm.step() > 0
 
     def join(self, name: str) -> None:
         self.nodes[name] = self.farm.node(name, through=True)
@@ -84,6 +93,7 @@ class Chaos:
 
     def _kill(self, name: str) -> None:
         self.nodes[name].kill()
+        self.farm.cables.pop(name).close()  # nobody answers there any more
 
     def _leave(self, name: str) -> None:
         self.nodes[name].send(signal.SIGTERM)
@@ -124,7 +134,7 @@ class Chaos:
 def chaos(folder: Path, nursery: Nursery, seed: int, events: int, nodes: int, mode: str) -> dict[str, Any]:
     """Everything that a run went through, and what was checked at its end. AssertionError when something is wrong."""
     updates = DELTA if mode == "delta" else {}
-    with Farm(folder, nursery, parallel={"pipelines": nodes}, updates=updates) as farm:
+    with Farm(folder, nursery, parallel={"pipelines": nodes}, train=STEADY, updates=updates) as farm:
         run = Chaos(farm, seed, nodes)
         run.begin()
         began = time.monotonic()
@@ -174,7 +184,7 @@ def check(farm: Farm, run: Chaos, done: dict[str, Any], mode: str) -> dict[str, 
 
 def undisturbed(folder: Path, nursery: Nursery, nodes: int, steps: int) -> float:
     """The final loss of the same run when nothing happens."""
-    job = {"run": {"steps": steps}, "parallel": {"pipelines": nodes}, "updates": DELTA}
+    job = {"run": {"steps": steps}, "parallel": {"pipelines": nodes}, "train": STEADY, "updates": DELTA}
     with Farm(folder, nursery, pace=0.0, **job) as farm:
         farm.coordinator()
         for number in range(nodes):

@@ -155,7 +155,7 @@ class Process:
 
     def of(self, kind: str, **keys: Any) -> list[dict[str, Any]]:
         """Its events of a kind with these values."""
-        return [e for e in self.events if e["event"] == kind and all(e.get(k) == v for k, v in keys.items())]
+        return [e for e in self.events if e.get("event") == kind and all(e.get(k) == v for k, v in keys.items())]
 
     @property
     def alive(self) -> bool:
@@ -321,7 +321,7 @@ class Farm:
         """Everybody's last words, for a test that fails."""
         told = []
         for process in self.processes:
-            events = [event for event in process.events if event["event"] != "step"]
+            events = [event for event in process.events if event.get("event") != "step"]
             steps = len(process.events) - len(events)
             told.append(f"--- {process.name} (pid {process.pid}, status {process.status}): {steps} steps")
             told += [json.dumps(event)[:300] for event in events[-25:]]

@@ -32,7 +32,8 @@ def start(order, lifeline):
         os.environ.update(order["environment"])
         sys.path[:0] = [word for word in order["environment"].get("PYTHONPATH", "").split(os.pathsep) if word]
         os.chdir(order["cwd"])
-        main([*order["words"], "--json", "--lifeline"])
+        lasting = order["words"][0] == "join" or order["words"][:2] == ["coordinator", "start"]
+        main([*order["words"], "--json", *(["--lifeline"] if lasting else [])])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
