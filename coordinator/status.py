@@ -142,6 +142,7 @@ def _node(
         "memory_bytes": int(device.get("memory_bytes", 0)) or None,
         "tflops": device.get("tflops"),
         "joined": row.joined,
+        "until": row.joined + 3600 * device["hours"] if device.get("hours") else None,
         "left": row.left_at,
         "why": row.why,
         "held": held[0] if held else None,

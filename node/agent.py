@@ -36,6 +36,7 @@ from .wire import Wire
 Emit = Callable[[dict[str, Any]], None]
 
 
+_TAKEN_AWAY = "its machine is being taken away (SIGTERM)"
 GONE_SECONDS = 18.0
 """After SIGTERM. Then the node leaves as it is, and the goodbye may take another second or two."""
 
@@ -78,10 +79,28 @@ def run(
             "this link is of a run without TLS: anyone on the way can read and change everything",
             "join with --insecure if that is what you want",
         )
-    metrics_at = check_address(metrics)
-    cache = cache or Path.home() / ".cache" / "farflung"
     owner = Owner(pause_file, limits)
     _obey_signals(owner)
+    try:
+        return _live(link, device, name, advertise, listen, allow_code, cache, check_address(metrics), owner, emit)
+    except Terminated:
+        emit({"event": "left", "time": time.time(), "node": name or "", "why": _TAKEN_AWAY})
+        return 0
+
+
+def _live(
+    link: Link,
+    device: str,
+    name: str | None,
+    advertise: str | None,
+    listen: str | None,
+    allow_code: Sequence[str],
+    cache: Path | None,
+    metrics: str,
+    owner: Owner,
+    emit: Emit,
+) -> int:
+    cache = cache or Path.home() / ".cache" / "farflung"
     # Seconds of work that the others would wait for if it came after the join.
     importlib.import_module("transformers.modeling_utils")
     lock: TextIO | None = None
@@ -103,7 +122,7 @@ def run(
             + (", where nobody can dial it: it dials the others" if joined.dials_out else ""),
         }
     )
-    wire = Wire.start(replace(joined.config, metrics=metrics_at, max_upload=owner.limits.upload))
+    wire = Wire.start(replace(joined.config, metrics=metrics, max_upload=owner.limits.upload))
     fetch = telling(wire.fetch, emit)
     why = "the node failed"
     try:
@@ -130,7 +149,7 @@ def run(
     except KeyboardInterrupt:
         raise Interrupted(wire.close("interrupted by its owner")) from None
     except Terminated:
-        why = "its machine is being taken away (SIGTERM)"
+        why = _TAKEN_AWAY
         emit({"event": "left", "time": time.time(), "node": joined.name, "why": why})
     except (FarflungError, torch.OutOfMemoryError) as problem:
         why = f"failed: {problem}"

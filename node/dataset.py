@@ -102,10 +102,16 @@ def dataset_of(
     return BuildData(job, facts, allow_code) if job.data.build is not None else Tokens(facts, fetch, cache)
 
 
+def tokens_size(facts: Facts) -> int:
+    """Bytes of the artifact "data/tokens"; 0 where there is none."""
+    if not facts.tokens_digest or facts.token_dtype not in DTYPES:
+        return 0
+    return (facts.samples + facts.validation_samples) * (facts.context + 1) * DTYPES[facts.token_dtype].itemsize
+
+
 def fits_on_disk(facts: Facts, cache: Path, limit: int) -> bool:
     """Whether the tokens fit below ``cache`` beside what is there, in ``limit`` bytes (0: no limit)."""
-    size = (facts.samples + facts.validation_samples) * (facts.context + 1)
-    size *= DTYPES[facts.token_dtype].itemsize if facts.token_dtype in DTYPES else 0
+    size = tokens_size(facts)
     there = sum(path.stat().st_size for path in cache.glob("tokens-*") if path.name != f"tokens-{facts.tokens_digest}")
     return not limit or there + size <= limit
 

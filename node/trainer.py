@@ -27,7 +27,7 @@ from ..proto.job import Facts, Job
 from ..proto.sampling import Position
 from ..scheduler import Plan
 from .activations import AqsgdEnds
-from .dataset import Dataset
+from .dataset import Dataset, tokens_size
 from .exchange import Refused
 from .last_words import left_unsaid, say_all
 from .models import ModelDefinition
@@ -117,7 +117,9 @@ class Trainer:
 
     def _aqsgd_ends(self, job: Job) -> AqsgdEnds:
         disk, limit = int(job.activations.disk_gb * 1e9), self.owner.limits.disk
-        return AqsgdEnds(job.activations.forward, self._memory() // 4, min(disk, limit) if limit else disk)
+        if limit:
+            disk = min(disk, max(0, limit - tokens_size(self.facts)))
+        return AqsgdEnds(job.activations.forward, self._memory() // 4, disk)
 
     def _memory(self) -> int:
         """Bytes of main memory that this node may still take."""

@@ -12,7 +12,7 @@ DELTA = {"mode": "delta", "codec": "int8", "overlap": 1}
 
 
 def order(run, *words, status=0):
-    """``farflung coordinator WORDS``: its answer, or its refusal."""
+    """``farflung coordinator WORDS``: its answer, its link, or its refusal."""
     done = subprocess.run(
         [sys.executable, "-m", "farflung", "coordinator", *words, "--json"],
         capture_output=True,
@@ -22,7 +22,7 @@ def order(run, *words, status=0):
     )
     assert done.returncode == status, (done.stdout, done.stderr)
     said = json.loads(done.stdout)
-    return said.get("answer") or said["message"]
+    return said.get("answer") or said.get("link") or said["message"]
 
 
 def is_exact(run, last):
@@ -45,7 +45,8 @@ def test_an_operator_drains_pauses_sets_and_evicts(farm):
     again = run.node("c")
     run.wait(lambda: not again.alive, "c is refused")
     assert again.status == 3 and "its disk is old" in again.of("error")[0]["message"]
-    order(run, "resume", "state", "c")
+    assert "commands nobody" in order(run, "resume", run.link, "c", status=3)
+    order(run, "resume", order(run, "token", "state", "--operator"), "c")
     nodes["c"] = run.node("c")
     run.trains("a", "b", "c")
 

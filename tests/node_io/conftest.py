@@ -68,7 +68,7 @@ def nothing_left():
     """No file descriptor, child process or shared-memory file outlives a test."""
     before = descriptors()
     yield
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 30.0
     while (left := [found for found in descriptors() if found not in before]) and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.05)
