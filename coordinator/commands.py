@@ -16,7 +16,8 @@ from ..proto.errors import JobError, Refused
 from ..proto.job import CheckCodec, Facts, Job
 from ..proto.jobfile import check_facts, with_value
 from . import signals as s
-from .membership import Membership, State
+from .members import State
+from .membership import Membership
 from .store import Store
 
 KINDS = ("drain", "evict", "pause", "resume", "set")

@@ -21,122 +21,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from ..proto.sampling import Position
 from ..scheduler.errors import PlanError
 from ..scheduler.plans import Plan
 from . import signals as s
-from .resume import Rules, planned_nodes, resume
+from .members import (
+    DONE,
+    FLUSHING,
+    PREPARING,
+    TRAINING,
+    WAITING,
+    Change,
+    Node,
+    Planner,
+    Result,
+    State,
+    all_finished,
+    arrived,
+    disagreement,
+    in_view,
+    leaves,
+    no_place,
+    plannable,
+    put,
+    trains,
+)
+from .resume import planned_nodes, resume
 
-Planner = Callable[[tuple[str, ...], Plan | None, frozenset[tuple[str, str]]], Plan]
-"""``planner(names, current plan, pairs that cannot reach each other)``; PlanError says why there is no plan."""
-
-WAITING, FLUSHING, PREPARING, TRAINING, DONE = "waiting", "flushing", "preparing", "training", "done"
 _STALL_S = 1.0  # a longer gap between two ticks is the coordinator's own, and nobody's silence
 _BROKEN_AFTER, _BROKEN_WITHIN_S = 3, 60.0
 _DISAGREEMENTS = 2
 _PEERS_IN_TIME = 5  # a node measures one link after the other; of so many, slow ones, within `measure_s`
 _DIVERGED_AGAIN_S = 10.0
 _STEPS_OF_PATIENCE = 10
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node that is in the run. ``measured``: its links are known, or were waited for long enough."""
-
-    name: str
-    session: str
-    address: str
-    heard: float
-    dials_out: bool = False
-    attending: bool = False
-    arrived: bool = False
-    """It has said hello."""
-    ready: bool = False
-    """Its trainer is up. Nobody who trains waits for one that still loads its libraries."""
-    doubted: bool = False
-    """It was silent for so long that it was dialled."""
-    asked: float | None = None
-    measured: bool = False
-    passed_over: bool = False
-    """The plan, asked, does not want it: a spare outside the view, until the next change."""
-    away: str = ""
-    """Why its owner has paused it."""
-    parting: str = ""
-    """Why it is about to leave."""
-    told_to_leave: float | None = None
-    """When it was asked for its last contribution."""
-    returns: bool = False
-    """It had no place in the view and may have one again."""
-
-    @property
-    def member(self) -> s.Member:
-        """As its peers need to know it."""
-        return s.Member(self.name, self.session, self.address, self.dials_out)
-
-
-@dataclass(frozen=True)
-class Change:
-    """The view change under way."""
-
-    number: int
-    why: str
-    began: float
-    flushed: Mapping[str, s.Flushed] = field(default_factory=dict)
-    prepared: Mapping[str, s.Prepared] = field(default_factory=dict)
-    awaited: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class State:
-    """Everything that membership depends on. ``why`` is the sentence of its last change."""
-
-    rules: Rules
-    phase: str = WAITING
-    number: int = 0
-    nodes: Mapping[str, Node] = field(default_factory=dict)
-    view: s.Announcement | None = None
-    """The view that trains, or trained last."""
-    pinned: s.Announcement | None = None
-    """Announced after ``view``, and never started."""
-    eligible: frozenset[tuple[str, str]] = frozenset()
-    change: Change | None = None
-    begun: bool = False
-    """A view has started, so that the run goes on with whoever is there."""
-    restored: bool = False
-    """``view`` comes from the database of a coordinator that ended."""
-    last_join: float = 0.0
-    newest: Position = field(default_factory=Position)
-    reported: Mapping[str, int] = field(default_factory=dict)
-    finished: Mapping[str, s.Finished] = field(default_factory=dict)
-    unplannable: frozenset[str] = frozenset()
-    broken: frozenset[tuple[str, str]] = frozenset()
-    complaints: tuple[tuple[float, str, str], ...] = ()
-    accused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    diverged: tuple[str, str] | None = None
-    """Two nodes of the view that trains whose histories differ, until a view change judges them."""
-    judged: float | None = None
-    """When the last view change for that reason began."""
-    ended: float | None = None
-    """When the last node finished, while the last checkpoint is waited for."""
-    disagreements: int = 0
-    ticked: float | None = None
-    held: Mapping[str, s.Hold] = field(default_factory=dict)
-    """Nodes that a person wants to have no place, also while they are not there."""
-    paused: str = ""
-    """Why nobody trains."""
-    job: str = ""
-    """The job as it was last changed."""
-    saving: bool = False
-    """A checkpoint is wanted as soon as there can be one."""
-    slowest_s: float = 0.0
-    """Seconds of the slowest of the recent steps."""
-    why: str = "waiting for nodes"
-
-
-Result = tuple[State, list[s.Effect]]
 
 
 class Membership:
@@ -158,7 +76,7 @@ class Membership:
         if state.view is None or state.phase in (WAITING, DONE) or name not in state.nodes:
             return ""
         try:
-            self._plan(state, tuple(other for other in _plannable(state) if other != name), state.view.plan)
+            self._plan(state, tuple(other for other in plannable(state) if other != name), state.view.plan)
         except PlanError as error:
             return str(error)
         return ""
@@ -182,19 +100,19 @@ class Membership:
         if isinstance(event, s.Left):
             return self._gone(state, node, event.why, now)
         if isinstance(event, s.StreamEnded):
-            state = _put(state, replace(node, attending=False))
+            state = put(state, replace(node, attending=False))
             why = f"the control stream of {node.name} ended: {event.why}"
             return state, [s.Dial(node.name, node.session, node.address, why)]
         if isinstance(event, s.Dialled):
             return self._dialled(state, node, event, now)
-        state = _put(state, replace(node, heard=now, doubted=False))
+        state = put(state, replace(node, heard=now, doubted=False))
         if isinstance(event, s.Heard):
             ready = node.ready or event.ready
-            return (state if ready == node.ready else _put(state, replace(state.nodes[node.name], ready=True))), []
+            return (state if ready == node.ready else put(state, replace(state.nodes[node.name], ready=True))), []
         if isinstance(event, s.Hello):
             return self._hello(state, event, now)
         if isinstance(event, s.Measured):
-            return self._progress(_put(state, replace(state.nodes[node.name], measured=True)), now)
+            return self._progress(put(state, replace(state.nodes[node.name], measured=True)), now)
         if isinstance(event, s.Flushed):
             return self._flushed(state, event, now)
         if isinstance(event, s.Prepared):
@@ -227,12 +145,12 @@ class Membership:
         why = f"{event.name} joined from {event.address}"
         if event.dials_out:
             why += ", where nobody can dial it: it dials the others"
-        state = replace(_put(state, node), last_join=now, why=why)
+        state = replace(put(state, node), last_join=now, why=why)
         return state, [*effects, s.Say("joined", event.name, why)]
 
     def _hello(self, state: State, event: s.Hello, now: float) -> Result:
         """A control stream is (again) open: say again what may have been lost with the old one."""
-        state = _put(state, _arrived(state.nodes[event.name], event))
+        state = put(state, arrived(state.nodes[event.name], event))
         to, change, view = (event.name,), state.change, state.view
         if state.phase == WAITING:
             if state.restored and event.view and not state.begun:
@@ -244,7 +162,7 @@ class Membership:
         if state.phase == PREPARING and change and state.pinned and event.name in change.awaited:
             if event.name not in change.prepared:
                 return state, [s.SendView(to, state.pinned, state.pinned.why)]
-        elif state.phase == TRAINING and view and _in_view(state, event.name, view):
+        elif state.phase == TRAINING and view and in_view(state, event.name, view):
             if event.view == view.number:
                 return state, [s.SendStart(to, view.number, f"view {view.number} trains")]
             if event.name in view.plan.nodes:
@@ -285,7 +203,7 @@ class Membership:
         state = replace(state, nodes=nodes, why=sentence, unplannable=frozenset())
         effects: list[s.Effect] = [s.Say("left", node.name, why), s.Fence(node.name, node.session, sentence)]
         change = state.change
-        if state.phase == TRAINING and state.view and _in_view(state, node.name, state.view, node.session):
+        if state.phase == TRAINING and state.view and in_view(state, node.name, state.view, node.session):
             training = set(state.view.plan.nodes)
             if node.name in training and training - set(state.finished):
                 state, more = self._begin(state, sentence, now)
@@ -321,7 +239,7 @@ class Membership:
         """Two nodes cannot count each other's messages any more; the flush shows who is right."""
         if state.phase != TRAINING or state.view is None or state.diverged or event.peer == event.name:
             return state, []
-        if not all(_in_view(state, name, state.view) for name in (event.name, event.peer)):
+        if not all(in_view(state, name, state.view) for name in (event.name, event.peer)):
             return state, []
         return self._judge(replace(state, diverged=(event.name, event.peer)), now)
 
@@ -367,7 +285,7 @@ class Membership:
 
     def _anew(self, state: State, why: str, now: float, effects: list[s.Effect] | None = None) -> Result:
         """What is new of the run begins with a view: the next one, if that is not announced yet."""
-        if state.phase == PREPARING or (state.phase == TRAINING and not _all_finished(state)):
+        if state.phase == PREPARING or (state.phase == TRAINING and not all_finished(state)):
             state, more = self._begin(state, why, now)
             return state, [*(effects or ()), *more]
         return state, effects or []
@@ -377,31 +295,31 @@ class Membership:
         node, change = state.nodes.get(name), state.change
         if node is None:
             return state, []
-        why, leaves = f"{name} is {_no_place(state, node)}", _leaves(state, node)
-        if state.phase == TRAINING and state.view and _trains(state, name, state.view):
+        why, goes = f"{name} is {no_place(state, node)}", leaves(state, node)
+        if state.phase == TRAINING and state.view and trains(state, name, state.view):
             if node.told_to_leave is not None:
                 return state, []
-            words = s.SendLeave((name,), _no_place(state, node), stays=not leaves)
-            return _put(state, replace(node, told_to_leave=now)), [words]
+            words = s.SendLeave((name,), no_place(state, node), stays=not goes)
+            return put(state, replace(node, told_to_leave=now)), [words]
         if state.phase == PREPARING and state.pinned and name in state.pinned.plan.nodes:
             return self._begin(state, why, now)
         if change is not None and name in change.awaited:
             return state, []  # the others may need what it holds: it is told when the view trains
-        if leaves:
+        if goes:
             return state, [s.SendStop((name,), why)]
         return state, [s.SendNotice((name,), f"{name} is a spare: {why}")]
 
     def _leaving(self, state: State, event: s.Leaving, now: float) -> Result:
         """Its last contribution is in."""
         node = state.nodes[event.name]
-        if event.asked and not _no_place(state, node):
+        if event.asked and not no_place(state, node):
             return state, []  # it may stay after all
         if not event.asked and event.stays:
             node = replace(node, away=event.why)
         elif not event.asked:
             node = replace(node, parting=event.why)
-        state = _put(state, node)
-        if state.phase == TRAINING and state.view and _trains(state, node.name, state.view):
+        state = put(state, node)
+        if state.phase == TRAINING and state.view and trains(state, node.name, state.view):
             return self._anew(state, f"{node.name} is {event.why}", now)
         return self._make_room(state, node.name, now)
 
@@ -411,7 +329,7 @@ class Membership:
         node = state.nodes.get(name)
         if node is not None:
             node = replace(node, away="", told_to_leave=None, passed_over=False, returns=True)
-            state = _put(state, node)
+            state = put(state, node)
         return self._progress(state, now)
 
     def _replanned(self, state: State, why: str, now: float) -> Result:
@@ -419,14 +337,14 @@ class Membership:
         if state.phase != TRAINING or state.view is None or state.finished:
             return state, []
         try:
-            plan = self._plan(state, _plannable(state), state.view.plan)
+            plan = self._plan(state, plannable(state), state.view.plan)
         except PlanError:
             return state, []
         return (state, []) if plan.same_placement(state.view.plan) else self._begin(state, why, now)
 
     def _plan(self, state: State, names: tuple[str, ...], current: Plan | None) -> Plan:
         """A plan of those of ``names`` that may have a place; the others are spares, with the reason."""
-        without = {name: why for name in names if (why := _no_place(state, state.nodes[name]))}
+        without = {name: why for name in names if (why := no_place(state, state.nodes[name]))}
         willing = tuple(name for name in names if name not in without)
         if not willing:
             raise PlanError("; ".join(f"{name} is {why}" for name, why in without.items()) or "no node is left")
@@ -459,7 +377,7 @@ class Membership:
                 state, more = self._gone(state, node, f"no heartbeat for {state.rules.silence_s:g} s", now)
                 effects += more
             elif not node.doubted:
-                state = _put(state, replace(node, doubted=True))
+                state = put(state, replace(node, doubted=True))
                 why = f"{node.name} is silent for {silent:.0f} s"
                 effects.append(s.Dial(node.name, node.session, node.address, why))
         late = [
@@ -468,7 +386,7 @@ class Membership:
             if node.told_to_leave is not None and now - node.told_to_leave > state.rules.leave_s
         ]
         for name in late:
-            if state.phase == TRAINING and (why := _no_place(state, state.nodes[name])):
+            if state.phase == TRAINING and (why := no_place(state, state.nodes[name])):
                 state, more = self._anew(state, f"{name} is {why}", now)
                 effects += more
         state, more = self._progress(state, now)
@@ -511,8 +429,8 @@ class Membership:
         rules = state.rules
         if state.paused:
             return replace(state, why=state.paused), []
-        present = [node for node in state.nodes.values() if node.attending and not _no_place(state, node)]
-        without = "".join(f"; {node.name} is {why}" for node in state.nodes.values() if (why := _no_place(state, node)))
+        present = [node for node in state.nodes.values() if node.attending and not no_place(state, node)]
+        without = "".join(f"; {node.name} is {why}" for node in state.nodes.values() if (why := no_place(state, node)))
         names = ", ".join(sorted(node.name for node in present)) or "nobody"
         wanted = 1 if state.begun else rules.wanted
         if len(present) < wanted:
@@ -558,7 +476,7 @@ class Membership:
                 asked[node.name] = list(peers)
             elif now - node.asked > (patience := state.rules.measure_s * max(1.0, len(state.nodes) / _PEERS_IN_TIME)):
                 why = f"{node.name} did not measure its links within {patience:.0f} s; guesses are used"
-                state = _put(state, replace(node, measured=True))
+                state = put(state, replace(node, measured=True))
                 effects.append(s.Say("warning", node.name, why))
         for name in list(asked):
             for peer in list(asked[name]):
@@ -566,7 +484,7 @@ class Membership:
                     asked.setdefault(peer.name, []).append(state.nodes[name].member)
         for name, wanted in asked.items():
             node = state.nodes[name]
-            state = _put(state, replace(node, asked=now, measured=node.measured or not wanted))
+            state = put(state, replace(node, asked=now, measured=node.measured or not wanted))
             if wanted:
                 effects.append(s.SendMeasure(name, tuple(wanted), f"{name} measures {len(wanted)} links"))
         return state, effects
@@ -578,8 +496,8 @@ class Membership:
         new = [
             node
             for node in state.nodes.values()
-            if node.attending and node.ready and not node.passed_over and not _no_place(state, node)
-            if not _in_view(state, node.name, view) or (node.returns and node.name not in view.plan.nodes)
+            if node.attending and node.ready and not node.passed_over and not no_place(state, node)
+            if not in_view(state, node.name, view) or (node.returns and node.name not in view.plan.nodes)
         ]
         if not new or not self._settled(state, now):
             return state, []
@@ -587,7 +505,7 @@ class Membership:
         if not all(state.nodes[node.name].measured for node in new):
             return state, effects
         names = ", ".join(sorted(node.name for node in new))
-        present = _plannable(state)
+        present = plannable(state)
         try:
             plan = self._plan(state, present, view.plan)
         except PlanError as error:
@@ -597,7 +515,7 @@ class Membership:
         if plan.same_placement(view.plan):
             for node in new:
                 said = plan.spares.get(node.name, why)
-                state = _put(state, replace(state.nodes[node.name], passed_over=True))
+                state = put(state, replace(state.nodes[node.name], passed_over=True))
                 effects.append(s.SendNotice((node.name,), f"{node.name} is a spare: {said}"))
             return replace(state, why=f"{names} is held as a spare: {why}"), effects
         back = all(node.returns for node in new)
@@ -609,7 +527,7 @@ class Membership:
     def _begin(self, state: State, why: str, now: float) -> Result:
         """Announce the next number; everybody who could be in it flushes."""
         number = state.number + 1
-        awaited = frozenset(_plannable(state))
+        awaited = frozenset(plannable(state))
         if not awaited:
             state = replace(state, phase=WAITING, change=None, number=number, finished={}, diverged=None)
             state, effects = self._waiting(state, now)
@@ -658,7 +576,7 @@ class Membership:
             plan = self._plan(state, names, current.plan if current else None)
         except PlanError as error:
             why = f"no plan for {', '.join(names)}: {error}"
-            willing = frozenset(name for name in names if not _no_place(state, state.nodes[name]))
+            willing = frozenset(name for name in names if not no_place(state, state.nodes[name]))
             state = replace(state, phase=WAITING, change=None, why=why, unplannable=willing)
             return state, [s.SendNotice(names, why), s.Say("waiting", "", why)]
         why = f"{change.why}; {decision.why}; {plan.why}" if plan.why else f"{change.why}; {decision.why}"
@@ -733,9 +651,9 @@ class Membership:
             s.SendStart(tuple(sorted(change.awaited)), view.number, f"view {view.number} trains")
         ]
         effects += [
-            s.SendStop((node.name,), f"{node.name} is {_no_place(state, node)}")
+            s.SendStop((node.name,), f"{node.name} is {no_place(state, node)}")
             for node in state.nodes.values()
-            if node.name not in view.plan.nodes and _leaves(state, node)
+            if node.name not in view.plan.nodes and leaves(state, node)
         ]
         return state, effects
 
@@ -784,71 +702,3 @@ class Membership:
             effects.append(s.Say("warning", "", lost))
         why = f"the run is done: {step} steps"
         return replace(state, phase=DONE, why=why), [*effects, s.Finish(step, why), s.SendStop(everybody, why)]
-
-
-def disagreement(answers: Mapping[str, tuple[s.Fingerprint, ...]]) -> str:
-    """A sentence when two nodes hold a section with different content or at different rounds, else empty."""
-    seen: dict[str, tuple[str, s.Fingerprint]] = {}
-    for name, fingerprints in sorted(answers.items()):
-        for one in fingerprints:
-            other, theirs = seen.setdefault(one.section, (name, one))
-            if theirs.round != one.round:
-                return f"{other} holds {one.section} at round {theirs.round}, {name} at round {one.round}"
-            if theirs.content != one.content:
-                return f"{other} and {name} hold different weights of {one.section} after round {one.round}"
-    return ""
-
-
-def _put(state: State, node: Node) -> State:
-    return replace(state, nodes={**state.nodes, node.name: node})
-
-
-def _no_place(state: State, node: Node) -> str:
-    """Why a node is to have no place in a plan; empty: it may have one."""
-    hold = state.held.get(node.name)
-    return hold.why if hold else node.parting or node.away
-
-
-def _leaves(state: State, node: Node) -> bool:
-    """Whether a node goes when the others can do without it."""
-    hold = state.held.get(node.name)
-    return bool(node.parting) or (hold is not None and hold.leaves)
-
-
-def _trains(state: State, name: str, view: s.Announcement) -> bool:
-    return name in view.plan.nodes and _in_view(state, name, view)
-
-
-def _all_finished(state: State) -> bool:
-    return state.view is not None and set(state.view.plan.nodes) <= set(state.finished)
-
-
-def _arrived(node: Node, event: s.Hello) -> Node:
-    return replace(node, attending=True, arrived=True, ready=node.ready or event.view > 0)
-
-
-def _in_view(state: State, name: str, view: s.Announcement, session: str | None = None) -> bool:
-    """Whether this session of the node is in the view."""
-    if session is None:
-        node = state.nodes.get(name)
-        session = node.session if node else ""
-    return view.session_of(name) == session
-
-
-def _plannable(state: State) -> tuple[str, ...]:
-    """Who the next view may consist of: members of the last, and measured nodes with an open stream.
-
-    When a view trains, or has to be replaced, only those whose trainer is up; at the start all wait for all.
-    """
-    members = set()
-    for view in (state.view, state.pinned):
-        if view is not None:
-            members |= {(member.name, member.session) for member in view.members}
-    return tuple(
-        sorted(
-            node.name
-            for node in state.nodes.values()
-            if (node.name, node.session) in members
-            or (node.attending and node.measured and (node.ready or state.phase == WAITING))
-        )
-    )

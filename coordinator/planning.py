@@ -9,7 +9,7 @@ from ..proto.job import Facts, Job
 from ..scheduler import Device, Layer, Network, PlanError, Workload, plan
 from ..scheduler.codecs import bits_of
 from ..scheduler.plans import Plan
-from .membership import Planner
+from .members import Planner
 
 _SEARCH_S = 1.0  # nothing else happens in the coordinator meanwhile
 _MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "onebit_adam": 8.0}

@@ -32,7 +32,8 @@ from .checkpoints import Checkpoints, Complete
 from .commands import Command, Desk, held_in
 from .history import POINTS, History, Point
 from .identity import digest
-from .membership import DONE, TRAINING, WAITING, Membership, Planner, State
+from .members import DONE, TRAINING, WAITING, Planner, State
+from .membership import Membership
 from .mirror import Mirror
 from .observed import Observed
 from .orders import Send, fingerprints_of, flushed_of, order_of

@@ -37,7 +37,7 @@ from .identity import NODE_LIFE, Authority, load_authority, parse_duration, save
 from .lease import leading, stand_by
 from .lock import StateLock
 from .loggers import Logger, Make, loggers_wanted
-from .membership import DONE, Planner
+from .members import DONE, Planner
 from .metrics import Counts
 from .mirror import Mirror
 from .planning import wanted_nodes

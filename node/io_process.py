@@ -8,6 +8,7 @@ trainer's end of the pipe does, however that came about.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from ..proto import control_pb2 as control
 from ..proto import rpc
 from ..proto.data_pb2 import Header
 from ..proto.errors import FarflungError
+from ..proto.link import split_address
 from ..proto.logs import set_up as set_up_logs
 from . import identity
 from .artifacts import Artifacts
@@ -96,6 +98,7 @@ class IoProcess:
         self._metrics: NodeMetrics | None = None
         self._end_metrics: Callable[[], None] = lambda: None
         self._fastest = 0.0
+        self._port = 0
         self._renewed: asyncio.Future[control.Certificate] | None = None
 
     async def start(self) -> None:
@@ -114,6 +117,7 @@ class IoProcess:
             self._end.write(int(From.FAILED), str(error))
             return
         await self._server.start()
+        self._port = port
         if config.metrics:
             from .metrics import NodeMetrics  # not loaded where nobody asks
 
@@ -293,6 +297,14 @@ class IoProcess:
             life = renewed.life
             # From the next connection on; those that are open live on.
             self._me.credentials = replace(self._me.credentials, certificate=renewed.certificate)
+            await self._connect_to_itself()  # so that gRPC takes it now, and not with two connections at one moment
+
+    async def _connect_to_itself(self) -> None:
+        host, _ = split_address(self.config.listen)
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(host, self._port)
+            writer.close()
 
     def _lost(self, link: PeerLink, why: str) -> None:
         if self._membership.members.get(link.peer.name) != link.peer:

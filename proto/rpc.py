@@ -113,14 +113,26 @@ def coordinator_server_credentials(certificate: bytes, key: bytes) -> grpc.Serve
 def peer_server_credentials(present: Callable[[], Credentials]) -> grpc.ServerCredentials:
     """Mutual TLS: only certificates that the CA signed get through the handshake.
 
-    ``present`` is asked at each handshake, so that a renewed certificate is shown from the next connection on.
+    ``present`` is asked when a connection begins, so that a renewed certificate is shown from the next one on. gRPC is
+    given only what is new, because a change while another handshake is going on would crash it.
     """
+    shown = present()
 
-    def shown() -> grpc.ServerCertificateConfiguration:
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal shown
         now = present()
-        return grpc.ssl_server_certificate_configuration([(now.key, now.certificate)], now.authority)
+        if now is shown:
+            return None
+        shown = now
+        return _server_certificate(now)
 
-    return grpc.dynamic_ssl_server_credentials(shown(), shown, require_client_authentication=True)
+    fetch: Any = renewed  # its None is documented, and missing in the stubs
+    return grpc.dynamic_ssl_server_credentials(_server_certificate(shown), fetch, require_client_authentication=True)
+
+
+def _server_certificate(credentials: Credentials) -> grpc.ServerCertificateConfiguration:
+    pair = (credentials.key, credentials.certificate)
+    return grpc.ssl_server_certificate_configuration([pair], credentials.authority)
 
 
 def bind(server: grpc.aio.Server | grpc.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:

@@ -4,7 +4,8 @@ import pytest
 from membership_script import Script, holding, planner, rules
 
 from farflung.coordinator import signals as s
-from farflung.coordinator.membership import DONE, FLUSHING, PREPARING, TRAINING, WAITING, Membership
+from farflung.coordinator.members import DONE, FLUSHING, PREPARING, TRAINING, WAITING
+from farflung.coordinator.membership import Membership
 from farflung.proto.sampling import Position
 from farflung.scheduler.errors import PlanError
 

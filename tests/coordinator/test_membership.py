@@ -8,7 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from membership_script import BATCH, Script, holding, planner, rules
 
 from farflung.coordinator import signals as s
-from farflung.coordinator.membership import DONE, FLUSHING, PREPARING, TRAINING, WAITING, Membership, State
+from farflung.coordinator.members import DONE, FLUSHING, PREPARING, TRAINING, WAITING, State
+from farflung.coordinator.membership import Membership
 from farflung.proto.sampling import Position
 from farflung.scheduler.errors import PlanError
 

@@ -4,7 +4,7 @@ import pytest
 from membership_script import Script, holding
 
 from farflung.coordinator import signals as s
-from farflung.coordinator.membership import FLUSHING, TRAINING
+from farflung.coordinator.members import FLUSHING, TRAINING
 from farflung.coordinator.planning import planner_of
 from farflung.coordinator.speeds import FIRST_PAUSE_S, FORGET_S, STEPS, Speeds
 from farflung.proto.job import Facts, LayerProfile, Profile

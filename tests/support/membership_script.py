@@ -1,7 +1,8 @@
 """The membership machine driven by hand: events in, effects remembered."""
 
 from farflung.coordinator import signals as s
-from farflung.coordinator.membership import TRAINING, Membership, State
+from farflung.coordinator.members import TRAINING, State
+from farflung.coordinator.membership import Membership
 from farflung.coordinator.resume import Rules
 from farflung.scheduler.errors import PlanError
 from farflung.scheduler.plans import Plan
