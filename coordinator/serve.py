@@ -323,7 +323,7 @@ async def _until_over(run: Run, emit: events.Emit, stop: asyncio.Event) -> int:
     if run.mirror is not None:
         await run.stop("the run is done", _PARTING_S)  # nodes need not wait for the target
         await _unless(stop, run.mirror.finish())
-        run.result["checkpoint"] = run.store.checkpoints()[-1].path
+        run.result["checkpoint"] = next((row.path for row in run.store.checkpoints()[::-1]), None)
     emit(run.result)
     await run.stop("the run is done", _PARTING_S)
     return 0

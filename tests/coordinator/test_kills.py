@@ -184,3 +184,29 @@ async def test_a_second_coordinator_has_the_same_data(process, cluster, postgres
         environment = {"FARFLUNG_IDENTITY_PASSPHRASE": passphrase}
         fourth = process(cluster.job(), state=tmp_path / "four", **{**shared, "environment": environment})
         assert await fourth.ended() != 0 and words in fourth.errors
+
+
+async def test_a_database_that_goes_away(process, cluster, fake_node, postgres, tmp_path):
+    """The leader stands by, the nodes train on, and it leads again when the database is back: nothing is missing."""
+    shared = {"database": postgres.new_database(), "listen": f"127.0.0.1:{free_port()}", "environment": SECRET}
+    job = cluster.job(("steps = 12", f"steps = {STEPS}"))
+    coordinator = process(job, state=tmp_path / "one", timing=TIMING, **shared)
+    link = parse_link((await coordinator.event("listening"))["link"])
+    kind = steady(fake_node)
+    kind.hold = 40
+    nodes = [await cluster.node(link, name, kind=kind, step_s=0.02) for name in "abcd"]
+    await coordinator.event("step", 3)
+    postgres.stop()
+    try:
+        await coordinator.said("the nodes train on")
+        kind.hold = 80
+        await coordinator.said("is away")
+    finally:
+        postgres.start()
+    await coordinator.said("from now on")
+    await coordinator.event("listening", 2)
+    kind.hold = STEPS
+    assert (await coordinator.event("done"))["samples"] == STEPS * 8
+    assert await coordinator.ended() == 0
+    with contextlib.closing(Store(shared["database"])) as store:
+        check_nothing_lost(store, nodes, STEPS)
