@@ -74,6 +74,7 @@ async def test_killed_at_random_moments(process, cluster, fake_node):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize("seed", range(2, 7))
 async def test_killed_at_many_random_moments(process, cluster, fake_node, seed):
     coordinator, nodes = await kills(process, cluster, fake_node, seed, count=20, steps=1512)
