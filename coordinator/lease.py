@@ -24,8 +24,7 @@ async def stand_by(server: PostgreSQL, emit: events.Emit, stop: asyncio.Event) -
     while not stop.is_set():
         try:
             if server.take_lease(who):
-                if said:
-                    emit(events.event("notice", message=f"leads the run in {server.name} from now on", node=""))
+                emit(events.event("notice", message=f"leads the run in {server.name} from now on", node=""))
                 return True
             sentence = f"stands by: {server.leader() or 'nobody'} leads the run in {server.name}"
         except LeaseLost as error:
