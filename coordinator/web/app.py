@@ -59,21 +59,22 @@ class Page:
 def make_app(page: Page) -> Starlette:
     """The ASGI application."""
     routes = _Routes(page)
+    small = [Middleware(GZipMiddleware, minimum_size=2048)]  # not for events, which must not wait for each other
     return Starlette(
         routes=[
-            Route("/", routes.asset),
-            Route("/assets/{name}", routes.asset),
+            Route("/", routes.asset, middleware=small),
+            Route("/assets/{name}", routes.asset, middleware=small),
             Route("/login", routes.login, methods=["POST"]),
             Route("/logout", routes.logout, methods=["POST"]),
             Route("/me", routes.me),
-            Route("/state", routes.state),
+            Route("/state", routes.state, middleware=small),
             Route("/events", routes.events),
             Route("/join-line", routes.join_line),
             Route("/command", routes.command, methods=["POST"]),
             Route("/metrics", routes.metrics),
             Route("/health", routes.health),
         ],
-        middleware=[Middleware(_Headers), Middleware(GZipMiddleware, minimum_size=2048)],
+        middleware=[Middleware(_Headers)],
         exception_handlers={Exception: _broken},
     )
 
