@@ -21,7 +21,6 @@ from .membership import Membership
 from .store import Store
 
 KINDS = ("drain", "evict", "pause", "resume", "set")
-_LONGEST = 200
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,13 @@ class Command:
 
     def sentence(self, what: str) -> str:
         """ "paused by alice@lab: the power is needed elsewhere"."""
-        by = f" by {_printable(self.by)}" if self.by else ""
-        return f"{what}{by}" + (f": {_printable(self.why)}" if self.why else "")
+        by = f" by {printable(self.by)}" if self.by else ""
+        return f"{what}{by}" + (f": {printable(self.why)}" if self.why else "")
 
 
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text[:_LONGEST])
+def printable(text: str, most: int = 200) -> str:
+    """What somebody else says, as it may stand in a terminal: nothing that commands it, at most so many characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:most])
 
 
 class Desk:

@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..proto.control_pb2 import EvalDone, Ledger, StepDone
 from ..scheduler.plans import Plan
 from .store import EvalRow, StepRow
+
+LARGEST = 2.0**50
+"""Of any number of a report, so that sums fit into a database and are exact in a browser."""
+_LONGEST_NOTES = 10_000
+
+
+def absurd(report: StepDone | EvalDone, last: int, nodes: Container[str]) -> str:
+    """Why a report cannot be true, empty where it can: steps end with ``last``, links lead to ``nodes``.
+
+    A loss may be anything: training does diverge.
+    """
+    if report.step > last:
+        return f"the run ends with step {last}"
+    sent = report.sent if isinstance(report, StepDone) else ()
+    numbers = [value for field, value in report.ListFields() if field.name not in ("loss_sum", "notes", "sent")]
+    if not all(0 <= number <= LARGEST for number in (*numbers, *(one.bytes for one in sent))):
+        return "its numbers are impossible"
+    if isinstance(report, StepDone) and len(report.notes) > _LONGEST_NOTES:
+        return f"its notes are longer than {_LONGEST_NOTES} characters"
+    strangers = [one.peer for one in sent if one.peer not in nodes]
+    return f"it sent to {strangers[0][:80]!r}, which never joined" if strangers else ""
 
 
 @dataclass
@@ -79,7 +101,7 @@ class Progress:
         return Ledger(view=self._view, step=self._finished, eval=self._evaluated)
 
     def evaluation(self, name: str, report: EvalDone, now: float) -> EvalRow | None:
-        """A last stage's evaluation; the row when all pipelines have reported."""
+        """A last stage's evaluation; the row when all pipelines have reported, and there is a loss."""
         if report.view != self._view or name not in self._last or report.step <= self._evaluated:
             return None
         reports = self._evals.setdefault(report.step, _Open()).reports
@@ -92,17 +114,17 @@ class Progress:
         predictions = sum(one.predictions for one in reports.values())
         accuracy = sum(one.correct for one in reports.values()) / predictions if predictions else None
         loss = sum(one.loss_sum for one in reports.values()) / max(1, tokens)
-        return EvalRow(report.step, loss, tokens, accuracy, now)
+        return EvalRow(report.step, loss, tokens, accuracy, now) if math.isfinite(loss) else None
 
     def _sum(self, step: int, now: float) -> StepRow:
         found: dict[str, StepDone] = self._steps[step].reports if step in self._steps else {}
         reports: Iterable[StepDone] = found.values()
-        tokens = sum(one.tokens for one in reports)
+        tokens, loss = sum(one.tokens for one in reports), sum(one.loss_sum for one in reports)
         notes = {name: json.loads(one.notes) for name, one in found.items() if _is_json(one.notes)}
         return StepRow(
             step,
             self._view,
-            sum(one.loss_sum for one in reports) / tokens if tokens else None,
+            loss / tokens if tokens and math.isfinite(loss) else None,
             self._whole or sum(one.samples for one in reports),
             tokens,
             max((one.seconds for one in reports), default=0.0),

@@ -29,7 +29,7 @@ from . import events
 from . import signals as s
 from .advice import told
 from .checkpoints import Checkpoints, Complete
-from .commands import Command, Desk, held_in
+from .commands import Command, Desk, held_in, printable
 from .history import POINTS, History, Point
 from .identity import digest
 from .members import DONE, TRAINING, WAITING, Planner, State
@@ -38,7 +38,7 @@ from .mirror import Mirror
 from .observed import Observed
 from .orders import Send, fingerprints_of, flushed_of, order_of
 from .planning import planner_of, workload_of
-from .progress import Progress
+from .progress import Progress, absurd
 from .refusals import Refusals
 from .resume import Rules, planned_nodes
 from .speeds import Speeds
@@ -54,6 +54,8 @@ RETURN_S = 2.0
 ADVICE_S = 10.0
 """How often a node is told of what use it is."""
 _SAME_WARNING_S = 10.0
+_MOST_WARNINGS = 20
+"""Of one node within that time."""
 _ACKNOWLEDGE_S = 1.0
 _LOADING_S, _ALIVE_S = 2.5, 1.5
 
@@ -220,12 +222,12 @@ class Run:
             return
         if kind == "heartbeat":
             beat = report.heartbeat
-            self.live[name] = Live(beat.doing, beat.trainer_age)
+            self.live[name] = Live(printable(beat.doing), beat.trainer_age)
             self.feed(s.Heard(name, session, is_ready(beat, self._clock() - stream.since)))
         elif kind == "links":
             self._measured(name, session, report.links)
         elif kind == "flushed":
-            if report.flushed.HasField("pending"):
+            if report.flushed.HasField("pending") and self._is_possible(name, report.flushed.pending):
                 self._pending[name] = report.flushed.pending
             self.feed(flushed_of(name, session, report.flushed))
         elif kind == "prepared":
@@ -233,7 +235,7 @@ class Run:
             self.feed(s.Prepared(name, session, report.prepared.view, prints))
         elif kind == "step":
             self._step(name, session, report.step)
-        elif kind == "eval":
+        elif kind == "eval" and self._is_possible(name, report.eval):
             row = self._progress.evaluation(name, report.eval, time.time())
             if row is not None:
                 self.store.put_eval(row)
@@ -241,19 +243,19 @@ class Run:
                 self.emit(events.evaluation(row))
         elif kind == "evidence":
             said = report.evidence
-            self.feed(s.Accused(name, session, said.peer, said.why[:200], said.diverged))
+            self.feed(s.Accused(name, session, said.peer, printable(said.why), said.diverged))
         elif kind == "warning":
             warning: Any = report.warning  # grpc-stubs and the builtin share the name Warning
-            self.warn(warning.node or name, warning.message[:1000])
+            self.warn(warning.node if warning.node in self._devices else name, printable(warning.message, 1000))
             if warning.refused and warning.node != name:
                 self._refused(name, warning.node, warning.refused)
         elif kind == "leaving":
             leaving = report.leaving
-            self.feed(s.Leaving(name, session, leaving.why[:200] or "leaving", leaving.stays, leaving.asked))
+            self.feed(s.Leaving(name, session, printable(leaving.why) or "leaving", leaving.stays, leaving.asked))
         elif kind == "back":
             self.feed(s.Back(name, session))
         elif kind == "goodbye":
-            self.feed(s.Left(name, session, report.goodbye.why[:200] or "goodbye"))
+            self.feed(s.Left(name, session, printable(report.goodbye.why) or "goodbye"))
         elif kind == "finished":
             done = report.finished
             self.feed(s.Finished(name, session, done.view, done.step, fingerprints_of(done.fingerprints)))
@@ -268,11 +270,11 @@ class Run:
             self.warn(name, self.command(Command("evict", name, by="the coordinator", why=why)))
 
     def warn(self, node: str, message: str) -> None:
-        """Tell people, the same thing at most every 10 s."""
+        """Tell people, the same thing at most every 10 s, and of one node not more than they can read."""
         now, key = self._clock(), (node, message)
-        if now - self._warned.get(key, -math.inf) < _SAME_WARNING_S:
-            return
         self._warned = {one: when for one, when in self._warned.items() if now - when < _SAME_WARNING_S}
+        if key in self._warned or (node and sum(one == node for one, _ in self._warned) >= _MOST_WARNINGS):
+            return
         self._warned[key] = now
         self.store.add_warning(time.time(), node, message)
         self.emit(events.event("warning", message=message, node=node))
@@ -280,12 +282,26 @@ class Run:
     def _measured(self, name: str, session: str, links: pb.Links) -> None:
         for link in links.links:
             source, latency, rate = getattr(link, "from") or name, link.latency_s, link.bandwidth_bps
-            if name in (source, link.to) and math.isfinite(latency + rate) and latency >= 0 and rate >= 0:
+            known = name in (source, link.to) and {source, link.to} <= self._devices.keys()
+            if known and math.isfinite(latency + rate) and latency >= 0 and rate >= 0:
                 self.links[source, link.to] = (latency, rate)
                 self.store.put_link(source, link.to, latency, rate, time.time())
         self.feed(s.Measured(name, session))
 
+    def _is_possible(self, name: str, report: pb.StepDone | pb.EvalDone) -> bool:
+        """Whether a report may be counted; what cannot be true is refused, loudly."""
+        last = max(self._last_step(), self.facts.steps)
+        why = absurd(report, last, self._devices)
+        if why:
+            what = "a step" if isinstance(report, pb.StepDone) else "an evaluation"
+            self.warn(name, f"its report of {what} is refused: {why}")
+        elif not math.isfinite(report.loss_sum):
+            self.warn("", "the loss is not finite any more: go back to an older checkpoint with another learning rate")
+        return not why
+
     def _step(self, name: str, session: str, report: pb.StepDone) -> None:
+        if not self._is_possible(name, report):
+            return
         if self._progress.is_new(name, report):
             self._bytes += report.bytes_updates + report.bytes_activations + report.bytes_other
             self.observed.step(name, report, self._clock())
@@ -326,6 +342,14 @@ class Run:
                 self.emit(events.event("notice", message=why, node=""))
         for effect in effects:
             self._perform(effect)
+
+    def refuses_files(self, name: str, step: int) -> str:
+        """Why a node may not send files of a step's checkpoint; empty where it may."""
+        views = [view for view in (self.state.view, self.state.pinned) if view is not None]
+        if not any(member.name == name for view in views for member in view.members):
+            return f"{name} is in no view"
+        last = max(self._last_step(), self.facts.steps)
+        return f"the run ends with step {last}" if step > last else ""
 
     def checkpoint(self, complete: Complete) -> None:
         """A checkpoint is complete."""

@@ -24,7 +24,7 @@ from ..proto.errors import FarflungError, Refused
 from ..proto.link import split_address
 from .artifacts import Artifacts, NoArtifact
 from .checkpoints import Receiver, ShardRefused
-from .commands import Command
+from .commands import Command, printable
 from .identity import NAME, NODE_LIFE, Authority, check_operator, check_ticket, digest
 from .run import Attendance, Run, dial
 from .store import NodeRow
@@ -107,6 +107,8 @@ class CoordinatorService(rpc.CoordinatorServicer):
         if not returns:
             check_ticket(store, request.ticket, now, take_use=True)
         session, secret = secrets.token_hex(8), secrets.token_urlsafe(24)
+        for words in ("kind", "description"):
+            setattr(request.device, words, printable(getattr(request.device, words)))
         device = json.dumps(MessageToDict(request.device, preserving_proto_field_name=True))
         row = NodeRow(name, session, digest(secret), key_hash, request.address, device, now, dials_out=dials_out)
         run.admit(row)
@@ -227,6 +229,8 @@ class CoordinatorService(rpc.CoordinatorServicer):
         try:
             async for shard in requests:
                 if receiver is None:
+                    if why := self._run.refuses_files(name, shard.step):
+                        raise ShardRefused(why)
                     receiver = checkpoints.receive(shard)
                     if receiver is None:
                         return pb.StoreReply(complete=True)
@@ -241,7 +245,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             return pb.StoreReply(refused=error.message)
         finally:
             if receiver is not None:
-                receiver.close()
+                await asyncio.to_thread(receiver.close)  # its last piece may still be on the way to the disk
 
     # ---- people --------------------------------------------------------------------------------
 

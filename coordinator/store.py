@@ -343,7 +343,7 @@ class Store:
             "bytes_dense",
             "bytes_dense_updates",
         )
-        sums = ", ".join(f"coalesce(sum({name}), 0)" for name in names)
+        sums = ", ".join(f"coalesce(sum({name} * 1.0), 0)" for name in names)  # whole numbers would overflow
         found = self._database.read(f"select count(*), {sums} from steps")[0]
         return dict(zip(("steps", *names), map(int, found), strict=True))
 

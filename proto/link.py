@@ -83,7 +83,7 @@ def parse_link(text: str) -> Link:
 def split_address(text: str, what: str = "address") -> tuple[str, int]:
     """HOST:PORT as (host, port); port 0 is allowed. FarflungError when it is not one."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535 or not host:
+    if not colon or not port.isdigit() or int(port) > 65535 or not host or not host.isprintable():
         raise FarflungError(f"{what} {text!r} is not HOST:PORT", "write it like 0.0.0.0:7070 or [::1]:7070")
     return host.strip("[]"), int(port)
 

@@ -112,6 +112,7 @@ class FakeNode:
         self.orders: list[pb.Order] = []
         self.stopped: pb.Stop | None = None
         self.refuse_to_prepare = False
+        self.loss = 2.5
 
     async def join(self, **changes):
         """The reply; the node listens and holds what the coordinator gave."""
@@ -237,14 +238,14 @@ class FakeNode:
             done.bytes_updates, done.bytes_dense = 10, 100
             if last_stage:
                 share = self.plan.microbatches[self.plan.pipeline_of(self.name)] * self.job.train.microbatch
-                done.samples, done.tokens, done.loss_sum = share, share * 16, share * 16 * 2.5
+                done.samples, done.tokens, done.loss_sum = share, share * 16, share * 16 * self.loss
             self.ready, self.pending = self.step + 1, done
             while not all(self._is_ready(name) for name in self.plan.nodes):  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             self.step, self.pending = self.step + 1, None
             await self.say(step=done)
             if last_stage and self.step % self.job.train.eval_every == 0:
-                await self.say(eval=pb.EvalDone(view=view.number, step=self.step, loss_sum=20.0, tokens=10))
+                await self.say(eval=pb.EvalDone(view=view.number, step=self.step, loss_sum=8 * self.loss, tokens=10))
             if self.step % self.job.checkpoint.every == 0 and self.plan.group(stage)[0] == self.name:
                 await self.store(self.step, f"stage-{stage}.bin", position.after(self.step, self.job.train.batch))
         await self.say(finished=pb.Finished(view=view.number, step=self.step, fingerprints=self._prints()))

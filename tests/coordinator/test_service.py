@@ -284,7 +284,9 @@ async def test_artifacts(cluster):
 
 async def test_checkpoint_shards(cluster):
     coordinator = cluster.coordinator()
-    node = await cluster.node(await coordinator.link, "a")
+    link = await coordinator.link
+    node, *_ = [await cluster.node(link, name, step_s=600.0) for name in ("a", "b", "c", "d")]
+    await coordinator.event("view")
     for changes, why in [
         ({"digest": b"x" * 32}, "another digest"),
         ({"file": "../x"}, "no name for a file"),

@@ -192,3 +192,9 @@ def test_a_database_that_is_not_there(tmp_path):
     with pytest.raises(FarflungError, match="cannot open the database") as caught:
         Store(f"postgresql://x@/postgres?host={tmp_path}", create=True)
     assert "postgresql://USER@HOST:PORT/DATABASE" in caught.value.hint
+
+
+def test_no_sum_is_too_large(store):
+    for number in (1, 2):
+        store.put_step(step(number, bytes_other=2**62))
+    assert store.totals()["bytes_other"] == 2**63

@@ -1,0 +1,77 @@
+"""Reports and files of a member that make no sense: refused, said, and no harm to the run."""
+
+import json
+import math
+
+import pytest
+
+from farflung.coordinator.status import read_status
+from farflung.proto import control_pb2 as pb
+
+LONG = (("steps = 12", "steps = 60000"), ("every = 4\nkeep", "every = 90000\nkeep"))
+
+
+@pytest.fixture
+async def run(cluster):
+    """(coordinator, nodes by name) of a run of four that trains."""
+    coordinator = cluster.coordinator(cluster.job(*LONG))
+    link = await coordinator.link
+    nodes = {name: await cluster.node(link, name) for name in ("a", "b", "c", "d")}
+    await coordinator.event("step", step=2)
+    return coordinator, nodes
+
+
+async def test_impossible_numbers_of_a_step_are_refused(run):
+    coordinator, nodes = run
+    number = nodes["a"].view.number
+    far = {"view": number, "step": 50000}
+    for changes in (
+        {**far, "step": 2**62},
+        {**far, "seconds": math.inf},
+        {**far, "compute_seconds": math.nan},
+        {**far, "waiting_seconds": -1.0},
+        {**far, "bytes_updates": 2**63},
+        {**far, "notes": "x" * 100_000},
+        {**far, "sent": [pb.Sent(peer="nobody", bytes=1)]},
+        {**far, "sent": [pb.Sent(peer="b", bytes=2**63)]},
+    ):
+        await nodes["a"].say(step=pb.StepDone(**changes))
+    await nodes["b"].say(eval=pb.EvalDone(view=number, step=50000, tokens=2**63))
+    for name, said in (("a", "a step"), ("b", "an evaluation")):
+        warning = await coordinator.event("warning", node=name)
+        assert warning["message"].startswith(f"its report of {said}") and "is refused" in warning["message"]
+    seen = max(event["step"] for event in coordinator.events if event["event"] == "step")
+    await coordinator.event("step", step=seen + 3)
+    await nodes["c"].die()  # a view change afterwards goes on where the run is, and within its usual patience
+    assert (await coordinator.event("view", view=number + 1))["step"] < 50000
+
+
+async def test_losses_that_are_not_finite_leave_gaps(run):
+    coordinator, nodes = run
+    for node in nodes.values():
+        node.loss = math.nan
+    warning = await coordinator.event("warning", node="")
+    assert "not finite" in warning["message"]
+    seen = max(event["step"] for event in coordinator.events if event["event"] == "step")
+    assert (await coordinator.event("step", step=seen + 9))["loss"] is None
+    json.dumps(coordinator.events, allow_nan=False)
+
+
+async def test_links_are_of_nodes_of_the_run(run):
+    coordinator, nodes = run
+    links = [pb.LinkMeasurement(to=f"made-up-{number}", latency_s=0.1, bandwidth_bps=1.0) for number in range(10)]
+    await nodes["a"].say(links=pb.Links(links=links))
+    await nodes["a"].say(warning=pb.Warning(message="\x1b[2Jafterwards", node="no node\x1b"))
+    warning = await coordinator.event("warning")
+    assert warning["node"] == "a" and warning["message"] == " [2Jafterwards"
+    assert {one["to"] for one in read_status(coordinator.state)["links"]} <= set(nodes)
+
+
+async def test_who_is_not_in_the_view_stores_nothing(cluster):
+    coordinator = cluster.coordinator(cluster.job(*LONG))
+    node = await cluster.node(await coordinator.link, "a")
+    assert "is in no view" in (await node.store(4, "stage-0.bin", files=1)).refused
+    for name in ("b", "c", "d"):
+        await cluster.node(await coordinator.link, name)
+    await coordinator.event("step", step=2)
+    assert "the run ends with step 60000" in (await node.store(60001, "stage-0.bin", files=1)).refused
