@@ -61,6 +61,8 @@ class Exchange:
         self.dense_rounds = dense_rounds
         self.gradient = gradient
         self.outer = outer or Outer()
+        self.outer_until: float = math.inf
+        """The last round that is an outer step. Those after it only bring in what is left at the run's end."""
         self.seed = xxhash.xxh3_64_intdigest(f"{seed}/{section.layout.section}".encode()) >> 1
         self.divisor = 1.0 if gradient else math.fsum(plan.weights)
         self.weights = (1.0,) * len(plan.members) if gradient else plan.weights
@@ -285,7 +287,7 @@ class Exchange:
     def apply_alone(self, round: int) -> None:
         """A round of a section without a second member: its D is this node's own x - g."""
         section = self.section
-        if self.outer.is_average:
+        if self._outer.is_average:
             section.g.copy_(section.x)
             return
         for part in self.plan.parts_in(round):
@@ -293,10 +295,15 @@ class Exchange:
             self._move(section.x[here] - section.g[here], here)
             section.x[here] = section.g[here]
 
+    @property
+    def _outer(self) -> Outer:
+        """What the round that is being applied does with its mean update."""
+        return self.outer if self.section.round < self.outer_until else Outer()
+
     def _move(self, update: Tensor, here: slice) -> None:
         """Move g and x by what the outer optimiser makes of an update."""
         section = self.section
-        moved = outer_step(self.outer, update, None if section.outer is None else section.outer[here])
+        moved = outer_step(self._outer, update, None if section.outer is None else section.outer[here])
         section.g[here].add_(moved)
         section.x[here].add_(moved)
 

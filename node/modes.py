@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from ..proto.outer import Outer
 from .optimizers import squared_norm
 from .round_link import RoundLink
 from .round_messages import Result
@@ -132,6 +131,9 @@ class DeltaMode:
         """The steps in which the last applied round of each fragment began."""
         self._in_flight = False
         self._begun = self._apply_at = 0
+        due = max(0, training.last_step // self._interval - training.position.step // self._interval)
+        for exchange in training.exchanges.values():
+            exchange.outer_until = training.base_round + due
         self._chased: set[tuple[str, int]] = set()
 
     @property
@@ -162,8 +164,6 @@ class DeltaMode:
 
         They are plain averages. An outer step is one of ``every`` steps; here its momentum would only carry g on.
         """
-        for exchange in self.training.exchanges.values():
-            exchange.outer = Outer()
         for _ in range(rounds):
             self._begin_round(self.training.step)
             self._apply_round()
@@ -173,6 +173,7 @@ class DeltaMode:
         if self._in_flight:
             self._apply_round()
         for link in self.training.links.values():
+            link.rounds.last = self.training.step >= self.training.last_step
             link.begin()
         self._in_flight, self._begun, self._apply_at = True, self.training.step, apply_at
 

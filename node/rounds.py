@@ -82,6 +82,8 @@ class Rounds:
         self.chain = chain
         self.open: OpenRound | None = None
         self.log: list[Applied] = []
+        self.last = False
+        """The run ends with the round to begin: it waits for everybody, for whom it left out has no next one."""
         self.durations: list[float] = []
         self.misses = dict.fromkeys(plan.members, 0)
         self._index = {name: index for index, name in enumerate(plan.members)}
@@ -241,7 +243,7 @@ class Rounds:
 
     def deadline(self) -> float | None:
         """Seconds that a publisher waits after beginning; None while there is too little to go by."""
-        if self.plan.patient or len(self.durations) < ROUNDS_WITHOUT_DEADLINE:
+        if self.plan.patient or self.last or len(self.durations) < ROUNDS_WITHOUT_DEADLINE:
             return None
         usual = median(self.durations)
         spread = median(abs(value - usual) for value in self.durations)

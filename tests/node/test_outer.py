@@ -1,12 +1,14 @@
 """Outer optimisers of delta mode: the plain loop with torch's own SGD, one reference everywhere, nothing lost."""
 
 import json
+import time
 
 import pytest
 import torch
 from plain_loop import plain_local_losses
 from windows import Windows, facts_of, wait_until
 
+from farflung.node import exchange, modes
 from farflung.node.exchange import outer_step
 from farflung.node.loopback import Hub
 from farflung.proto import control_pb2
@@ -69,6 +71,35 @@ def test_a_run_that_ends_between_two_rounds_ends_with_a_plain_average():
     one, other = (hub.trainers[name].state.sections["stage-0"] for name in "ab")
     torch.testing.assert_close(one.g, one.x, rtol=0, atol=1e-6)
     assert torch.equal(one.g, other.g)
+
+
+def test_a_round_in_flight_at_the_last_step_is_an_outer_step_like_any_other(monkeypatch):
+    moved = []
+    monkeypatch.setattr(
+        exchange, "outer_step", lambda outer, *more: (moved.append(outer.momentum), outer_step(outer, *more))[1]
+    )
+    plan = Plan(pipelines=(("a",), ("b",)), stages=((0, 3),), microbatches=(4, 2))
+    hub, _ = start(job_of(NESTEROV, every=7, overlap=3, tie=False), plan)  # due after 7 and 14 of 16 steps
+    outcome = hub.finish(plan.nodes)
+    assert sorted(moved) == [0.0, 0.0, 0.9, 0.9, 0.9, 0.9]
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_the_last_rounds_wait_for_who_is_slow(monkeypatch, fragments):
+    local_step = modes.DeltaMode._local_step
+
+    def slow(self, step, norm):
+        local_step(self, step, norm)
+        if self.training.trainer.name == "c" and step == STEPS:
+            time.sleep(1.5)  # more than a deadline, where the machine has nothing else to do
+
+    monkeypatch.setattr(modes.DeltaMode, "_local_step", slow)
+    plan = Plan(pipelines=(("a",), ("b",), ("c",)), stages=((0, 3),), microbatches=(2, 2, 2))
+    hub, _ = start(job_of("average", every=2, fragments=fragments, tie=False), plan)
+    hub.finish(plan.nodes)
+    section = hub.trainers["c"].state.sections["stage-0"]
+    torch.testing.assert_close(section.x, section.g, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("outer", [NESTEROV, "average"])
