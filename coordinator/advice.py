@@ -13,6 +13,9 @@ Record = Mapping[str, Any]
 
 FULL = 0.6
 """From this load on a device or a connection is called the bottleneck: no step keeps one busy all the time."""
+_IN_TURNS = 0.3
+"""The same for a link between nodes that spend most of a step on the wire: a pipeline uses its directions in turns."""
+_ON_THE_WIRE = 0.5
 _SHARED = 1.1
 _NEAR_S = 0.005
 """Nodes no further apart than this, one way, are in one region."""
@@ -26,10 +29,9 @@ def phase_of(record: Record) -> str:
 
 def bottleneck(record: Record) -> dict[str, Any] | None:
     """The busiest device or connection: ``kind`` (compute, upload, download, link), ``node`` (the sender of a link),
-    ``to`` (of a link), ``load`` (fraction), ``text``. None while nothing is busier than ``FULL``.
+    ``to`` (of a link), ``load`` (fraction), ``text``. None while nothing is busy enough.
     """
-    found = max(_loads(record), key=lambda one: float(one["load"]), default=None)
-    return found if found is not None and found["load"] >= FULL else None
+    return max(_full(record), key=lambda one: float(one["load"]), default=None)
 
 
 def advice(record: Record, name: str) -> dict[str, str]:
@@ -86,6 +88,17 @@ def of_text(used: float, most: float) -> str:
 # ---- loads -----------------------------------------------------------------------------------
 
 
+def _full(record: Record) -> list[dict[str, Any]]:
+    """Devices and connections that are busy enough to hold the run up."""
+    wire = {node["node"]: float(node["parts"]["wire"]) for node in record.get("nodes") or () if node.get("parts")}
+
+    def enough(one: Record) -> float:
+        ends = [wire.get(str(one.get(end)), 0.0) for end in ("node", "to")]
+        return _IN_TURNS if one["kind"] == "link" and min(ends) >= _ON_THE_WIRE else FULL
+
+    return [one for one in _loads(record) if one["load"] >= enough(one)]
+
+
 def _loads(record: Record) -> list[dict[str, Any]]:
     links = [link for link in record.get("links") or () if link.get("used_bps") and link.get("bandwidth_bps")]
     found = []
@@ -139,15 +152,13 @@ def _use(record: Record, node: Record) -> str:
 def _better(record: Record, node: Record) -> str:
     """What would help, by what is full on this node's side."""
     name, parts = node["node"], node.get("parts")
-    mine = [one for one in _loads(record) if one["load"] >= FULL and name in (one["node"], one.get("to"))]
+    mine = [one for one in _full(record) if name in (one["node"], one.get("to"))]
     busiest = max(mine, key=lambda one: float(one["load"]), default=None)
     if busiest is None:
         if not parts:
             return ""
         if bottleneck(record) is None and parts["wire"] >= parts["waiting"] and parts["wire"] > parts["compute"]:
-            return (
-                f"a shorter way to the others: {parts['wire']:.0%} of a step is the delay of messages, not their size"
-            )
+            return f"a faster way to the others: {parts['wire']:.0%} of a step passes on the wire{_worst(record, name)}"
         return ""
     stage = f"the bottleneck of stage {node['stage']}"
     detail = str(busiest["text"]).partition(": ")[2]
@@ -158,3 +169,15 @@ def _better(record: Record, node: Record) -> str:
         return f"your download{source} is {stage}: {detail}"
     target = f" to {busiest['to']}" if busiest["kind"] == "link" else ""
     return f"your upload{target} is {stage}: {detail}"
+
+
+def _worst(record: Record, name: str) -> str:
+    """Which of a node's links is the longest that it uses, with what it carries; empty where none is known."""
+    mine = [link for link in record.get("links") or () if name in (link["from"], link["to"]) and link.get("used_bps")]
+    known = [link for link in mine if link.get("bandwidth_bps") and link.get("latency_s")]
+    if not known:
+        return ""
+    worst = max(known, key=lambda link: float(link["latency_s"]))
+    ends = f"{worst['from']} → {worst['to']}"
+    carries = of_text(worst["used_bps"], worst["bandwidth_bps"])
+    return f", most of all {ends} ({carries}, {1000 * worst['latency_s']:.3g} ms one way)"

@@ -57,11 +57,26 @@ def test_a_device_that_never_rests() -> None:
     )
 
 
+def test_a_link_whose_directions_take_turns() -> None:
+    """As measured between two hosts 30 ms and 3 Mbit/s apart: half full, and yet all that they wait for."""
+    nodes = [node("a", parts=parts(0.23, wire=0.59)), node("b", 1, parts=parts(0.26, wire=0.67))]
+    run = record(nodes, [link("a", "b", 1.48e6, 2.81e6), link("b", "a", 1.47e6, 2.81e6)])
+    held = bottleneck(run)
+    assert held is not None and held["text"] == "the link a → b: 1.48 of 2.81 Mbit/s"
+    assert advice(run, "a")["better"] == "your upload to b is the bottleneck of stage 0: 1.48 of 2.81 Mbit/s"
+    busy = record([node("a", parts=parts(0.5, wire=0.3)), nodes[1]], run["links"])
+    assert bottleneck(busy) is None  # somebody computes meanwhile
+
+
 def test_nothing_is_full() -> None:
     run = record([node("a", parts=parts(0.3, wire=0.5)), node("b", 1, parts=parts(0.4))], [link("a", "b", 5e6)])
     assert bottleneck(run) is None
     assert advice(run, "a")["better"] == (
-        "a shorter way to the others: 50% of a step is the delay of messages, not their size"
+        "a faster way to the others: 50% of a step passes on the wire, "
+        "most of all a → b (5 of 20 Mbit/s, 50 ms one way)"
+    )
+    assert advice(record([node("a", parts=parts(0.3, wire=0.5))]), "a")["better"] == (
+        "a faster way to the others: 50% of a step passes on the wire"
     )
     assert advice(run, "b")["better"] == ""
     assert bottleneck(record([])) is None and bottleneck({}) is None
