@@ -58,6 +58,8 @@ log = logging.getLogger(__name__)
 INTERRUPTED = 130
 DEFAULT_LISTEN = "0.0.0.0:7070"
 _PARTING_S = 10.0
+_ANYWHERE = ("0.0.0.0", "::", "*")
+_LOOPBACK = "127.0.0.1"
 _GRACE_S = 0.5
 _Result = TypeVar("_Result")
 
@@ -209,6 +211,8 @@ async def _serve(
         if options.page is not None:
             page_socket = bind_page(options.page or None)
         _remember(store, job, options, reserved.getsockname()[1])
+        if here := only_here(options, store.get("address") or ""):
+            emit(events.event("warning", message=here, node=""))
         if options.insecure:
             emit(events.event("warning", message="no TLS (--insecure): whoever can reach the ports can join", node=""))
         artifacts = state / "artifacts"
@@ -458,7 +462,17 @@ def _advertised(options: Options, port: int) -> str:
         host, wished = split_address(options.advertise, "--advertise")
         return join_address(host, wished or port)
     host, _ = split_address(options.listen, "--listen")
-    return join_address(_own_address() if host in ("0.0.0.0", "::", "*") else host, port)
+    return join_address(_own_address() if host in _ANYWHERE else host, port)
+
+
+def only_here(options: Options, address: str) -> str:
+    """A warning when the link's address leads others nowhere although every address is listened on, else nothing."""
+    if options.advertise or split_address(options.listen)[0] not in _ANYWHERE or split_address(address)[0] != _LOOPBACK:
+        return ""
+    return (
+        f"the link says {_LOOPBACK}, where only this machine finds the coordinator, as it has no default route: "
+        "start it with --advertise HOST:PORT"
+    )
 
 
 def _own_address() -> str:
@@ -468,7 +482,7 @@ def _own_address() -> str:
             probe.connect(("192.0.2.1", 9))
             return str(probe.getsockname()[0])
         except OSError:
-            return "127.0.0.1"
+            return _LOOPBACK
 
 
 async def _prepare(
