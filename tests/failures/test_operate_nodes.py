@@ -77,7 +77,10 @@ def test_an_operator_drains_pauses_sets_and_evicts(farm):
     assert run.events("warning") == []
 
 
-@pytest.mark.parametrize("updates", [{"mode": "gradient"}, DELTA], ids=["gradient", "delta"])
+@pytest.mark.parametrize(
+    "updates",
+    [pytest.param({"mode": "gradient"}, id="gradient"), pytest.param(DELTA, id="delta", marks=pytest.mark.slow)],
+)
 def test_a_machine_is_taken_away(farm, updates):
     """SIGTERM: the node hands over and ends with status 0 within 20 s, and is welcome again."""
     run = farm(parallel={"pipelines": 2}, updates=updates)

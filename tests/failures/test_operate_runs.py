@@ -8,7 +8,10 @@ import pytest
 DELTA = {"mode": "delta", "codec": "int8", "overlap": 1}
 
 
-@pytest.mark.parametrize("updates", [{"mode": "gradient"}, DELTA], ids=["gradient", "delta"])
+@pytest.mark.parametrize(
+    "updates",
+    [pytest.param({"mode": "gradient"}, id="gradient"), pytest.param(DELTA, id="delta", marks=pytest.mark.slow)],
+)
 def test_ctrl_c_asks_for_a_last_checkpoint(farm, updates):
     run = farm(parallel={"pipelines": 2}, updates=updates, checkpoint={"every": 0})
     run.coordinator()
@@ -29,6 +32,7 @@ def test_ctrl_c_asks_for_a_last_checkpoint(farm, updates):
         assert [steps[n]["loss"] for n in range(1, last + 1)] == pytest.approx(run.plain_losses(last), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_leaves_at_once(farm):
     run = farm(parallel={"pipelines": 2}, checkpoint={"every": 0})
     run.coordinator()
@@ -45,6 +49,7 @@ def test_ctrl_c_twice_leaves_at_once(farm):
     assert run.status()["phase"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_slow_node_gets_less_and_then_nothing(farm):
     """Ten times slower than it said: the smallest share; where the plan may leave it out, it becomes a spare."""
     run = farm(parallel={"pipelines": 2}, pace=0.01)
