@@ -9,6 +9,10 @@ import time
 import pytest
 
 DELTA = {"mode": "delta", "codec": "int8", "overlap": 1}
+BOTH = [
+    pytest.param({"mode": "gradient"}, id="gradient"),
+    pytest.param(DELTA, id="delta", marks=pytest.mark.slow),
+]
 
 
 def order(run, *words, status=0):
