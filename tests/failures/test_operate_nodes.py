@@ -1,12 +1,15 @@
 """A run of real processes is told what to do: by its operator, by the owners of its nodes, by a machine's end."""
 
+import contextlib
+import io
 import json
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
+
+from farflung.__main__ import app
+from farflung.deploy.commands import execute
 
 DELTA = {"mode": "delta", "codec": "int8", "overlap": 1}
 BOTH = [
@@ -16,16 +19,13 @@ BOTH = [
 
 
 def order(run, *words, status=0):
-    """``farflung coordinator WORDS``: its answer, its link, or its refusal."""
-    done = subprocess.run(
-        [sys.executable, "-m", "farflung", "coordinator", *words, "--json"],
-        capture_output=True,
-        text=True,
-        cwd=run.folder,
-        timeout=240,
-    )
-    assert done.returncode == status, (done.stdout, done.stderr)
-    said = json.loads(done.stdout)
+    """``farflung coordinator WORDS``, in this process: its answer, its link, or its refusal."""
+    out = io.StringIO()
+    words = [str(run.state) if word == "state" else word for word in words]
+    with contextlib.redirect_stdout(out):
+        code = execute(app, ["coordinator", *words, "--json"])
+    assert code == status, out.getvalue()
+    said = json.loads(out.getvalue())
     return said.get("answer") or said.get("link") or said["message"]
 
 
