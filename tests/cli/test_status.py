@@ -120,5 +120,8 @@ def test_runs() -> None:
     assert first.split()[:5] == ["runs/shakespeare", "training", "120", "of", "500"]
     assert second.split()[:2] == ["runs/old", "ended"]
     out = Output(stdout=io.StringIO())
+    show_runs(out, [{**RECORD, "running": False, "phase": "interrupted"}], "runs")
+    assert "interrupted" in out.stdout.getvalue(), "as `farflung status` says"
+    out = Output(stdout=io.StringIO())
     show_runs(out, [], "runs")
     assert "farflung run JOB" in out.stdout.getvalue()

@@ -333,6 +333,7 @@ async def test_bad_starts(cluster):
     assert taken.value.message == f"cannot listen on {link.address}: the port is taken" and taken.value.status == 2
     with pytest.raises(FarflungError, match=r"nowhere\.invalid does not resolve"):
         await cluster.coordinator(state=cluster.folder / "s5", listen="nowhere.invalid:0").task
+    assert not (cluster.folder / "s4").exists() and not (cluster.folder / "s5").exists(), "no run is left behind"
 
 
 async def test_interrupt_while_the_data_are_read(cluster):

@@ -172,6 +172,13 @@ def test_missing_file(tmp_path):
         load_job(tmp_path / "none.toml")
 
 
+def test_a_folder_is_no_job_file(tmp_path):
+    with pytest.raises(JobError) as caught:
+        load_job(tmp_path)
+    assert caught.value.message == f"{tmp_path} is a folder, not a job file"
+    assert "job.toml" in caught.value.hint
+
+
 def test_codec_check_is_injected(write):
     asked = []
 
