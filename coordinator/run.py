@@ -181,6 +181,9 @@ class Run:
     def admit(self, row: NodeRow) -> None:
         """A node passed the join checks: it may attend with its session."""
         self._devices[row.name] = json.loads(row.device or "{}")
+        # A life that ended frozen or cut off left numbers that would keep the next one out.
+        self.links = {pair: found for pair, found in self.links.items() if row.name not in pair}
+        self.store.forget_links(row.name)
         self.store.put_node(row)
         self.feed(s.Joined(row.name, row.session, row.address, bool(row.dials_out)))
         self._sessions[row.name] = row

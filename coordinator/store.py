@@ -383,6 +383,10 @@ class Store:
         values = (source, target, latency_s, bandwidth_bps, now)
         self._write(self._upsert("links", dict(zip(_LINK, values, strict=True))))
 
+    def forget_links(self, name: str) -> None:
+        """What was measured of a node's links does not count any more."""
+        self._write(("delete from links where source = ? or target = ?", (name, name)))
+
     def links(self) -> list[tuple[str, str, float, float]]:
         """Measured links: from, to, seconds one way, bits per second."""
         found = self._database.read("select source, target, latency_s, bandwidth_bps from links")

@@ -371,3 +371,23 @@ async def test_what_the_others_refuse_is_counted_and_evicts(cluster, eventually)
     assert left["why"].startswith("evicted by the coordinator: what it sent was refused by a, b")
     await eventually(lambda: nodes["d"].stopped is not None)
     assert nodes["d"].stopped.refused and "evicted" in nodes["d"].stopped.why
+
+
+async def test_links_of_an_earlier_life_are_forgotten(cluster, eventually):
+    coordinator = cluster.coordinator(cluster.job(("steps = 12", "steps = 6000")))
+    link = await coordinator.link
+    nodes = {name: await cluster.node(link, name) for name in ("a", "b", "c", "d")}
+    await coordinator.event("step", step=2)
+    await nodes["a"].say(links=pb.Links(links=[pb.LinkMeasurement(to="d", latency_s=0.0, bandwidth_bps=0.0)]))
+
+    async def measured():
+        reply = await nodes["a"].stub.Status(pb.StatusRequest(run=link.run, ticket=link.ticket))
+        return {(one["from"], one["to"]): one["bandwidth_bps"] for one in json.loads(reply.status)["links"]}
+
+    while (await measured()).get(("a", "d")) != 0.0:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    await nodes["d"].close()
+    await coordinator.event("left", node="d")
+    await cluster.node(link, "d", key=nodes["d"].key)
+    await coordinator.event("joined", 2, node="d")
+    assert (await measured()).get(("a", "d")) != 0.0

@@ -499,3 +499,91 @@ def test_error_feedback_of_gradients_outlives_the_view_and_takes_the_publishers_
     sent = again.contributions(2)[0]
     torch.testing.assert_close(again._decode(sent.payload, sent.sizes, plan.parts[0], "a"), kept)
     assert result.contributors == (0, 1)
+
+
+def wander(pattern: str, codec: str, weights: list[float], seed: int) -> None:
+    """Members at their own pace, messages late, twice, out of order, results lost; then the view ends anywhere."""
+    chance = random.Random(seed)
+    group = Group(pattern, codec, weights)
+    names = list(group.links)
+    total, known = group.total(), {}
+    share = {name: weight / math.fsum(weights) for name, weight in zip(names, weights, strict=True)}
+
+    def begin(name: str) -> None:
+        section = group.links[name].exchange.section
+        step = torch.randn(NUMEL, generator=torch.Generator().manual_seed(chance.randrange(2**31))) * 0.1
+        before = section.x.double()
+        section.x.add_(step)
+        total.add_((section.x.double() - before) * share[name])
+        group.links[name].begin()
+
+    def apply(name: str) -> None:
+        group.apply(name)
+        section = group.links[name].exchange.section
+        first = known.setdefault(section.round, (section.g.clone(), section.chain))
+        assert torch.equal(first[0], section.g) and first[1] == section.chain, "two members went apart"
+
+    def act() -> None:
+        name = chance.choice(names)
+        link = group.links[name]
+        if link.rounds.open is None:
+            begin(name)
+        elif link.complete:
+            apply(name)
+        elif group.mail and chance.random() < 0.9:
+            index = chance.randrange(len(group.mail))
+            if group.mail[index][2].kind == data_pb2.RESULT and chance.random() < 0.1:
+                group.mail.pop(index)
+            else:
+                group.deliver(index, keep=chance.random() < 0.1)
+        else:
+            group.now += chance.choice([0.1, 1.0, 6.0])
+            for one in group.links.values():
+                one.tick()
+
+    for _ in range(chance.randrange(20, 300)):
+        act()
+    # The view ends: what is in flight is gone, those who are behind ask for what somebody has applied.
+    group.mail.clear()
+    target = max(link.rounds.applied for link in group.links.values())
+    for _ in range(200):
+        for name, link in group.links.items():
+            if link.rounds.applied == target:
+                continue
+            if link.rounds.open is None:
+                begin(name)
+            link.is_applied_elsewhere()
+            if not link.complete:
+                link.ask()
+            while group.mail:
+                group.deliver(0)
+            if link.complete:
+                apply(name)
+    assert {link.rounds.applied for link in group.links.values()} == {target}, "somebody could not be helped"
+    for link in group.links.values():
+        link.rounds.open = None
+        link.exchange.fold_errors()
+    # What the explicit feedback of a codec or an open round holds is still in x - g: nothing is lost or doubled.
+    torch.testing.assert_close(group.total(), total, rtol=0, atol=2e-5)
+    assert not group.warnings
+
+
+WANDERINGS = given(
+    st.sampled_from([(p, c) for p in ("publishers", "all_to_all") for c in CODECS]),
+    st.lists(st.sampled_from([0.2, 0.25, 0.5, 1.0]), min_size=2, max_size=4),
+    st.integers(0, 2**32),
+)
+
+
+@settings(max_examples=20, deadline=None)
+@WANDERINGS
+def test_members_at_their_own_pace_until_the_view_ends(way, weights, seed):
+    wander(*way, weights, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=3000, deadline=None)
+@WANDERINGS
+def test_thousands_of_ways_to_the_end_of_a_view(way, weights, seed):
+    wander(*way, weights, seed)

@@ -188,6 +188,12 @@ class Process:
         for pid in self.family:
             os.kill(pid, signal.SIGCONT)
 
+    def held(self) -> tuple[int, int]:
+        """Open descriptors and resident bytes of its process and its children's."""
+        files = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in self.family)
+        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.family)
+        return files, pages * os.sysconf("SC_PAGE_SIZE")
+
     def lines(self) -> list[str]:
         """What it wrote to stderr."""
         return self.log.read_text().splitlines()

@@ -7,6 +7,7 @@ pipe in FARM_LIFELINE as their stdin, so that they end when the test does, howev
 
 import json
 import os
+import resource
 import selectors
 import signal
 import sys
@@ -30,6 +31,8 @@ def start(order, lifeline):
         for number, key in ((1, "stdout"), (2, "stderr")):
             os.dup2(os.open(order[key], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
         os.environ.update(order["environment"])
+        if files := int(os.environ.get("FARM_FILES", "0")):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
         sys.path[:0] = [word for word in order["environment"].get("PYTHONPATH", "").split(os.pathsep) if word]
         os.chdir(order["cwd"])
         lasting = order["words"][0] == "join" or order["words"][:2] == ["coordinator", "start"]
