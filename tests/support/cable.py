@@ -42,8 +42,8 @@ class Cable:
 
     def _run(self, work, *arguments):
         thread = threading.Thread(target=work, args=arguments, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def _accept(self):
         while True:
