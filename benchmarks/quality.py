@@ -298,6 +298,22 @@ def table(kind: str, baseline: str) -> None:
         )
 
 
+def table_of_examples() -> None:
+    """Each job file's last loss, its distance to one optimiser, and the bytes that it sent for updates."""
+    results = load().get("examples", {})
+    if not results:
+        return
+    print("\n| job file | validation loss | against one optimiser | update bytes a step | times fewer than fp16 |")
+    print("| --- | --- | --- | --- | --- |")
+    reference = results["one optimiser"]["1"]["loss"]
+    for name, runs in results.items():
+        run = runs["1"]
+        size = run["update_bytes"] / run["steps"]
+        dense = 2 * 2 * run["parameters"]  # of ring all-reduce in fp16 between two nodes, as in the table above
+        fewer = f"{dense / size:.1f}" if size else ""
+        print(f"| {name} | {run['loss']:.4f} | {100 * (run['loss'] / reference - 1):+.1f} % | {size:,.0f} | {fewer} |")
+
+
 def wire(events: Path) -> None:
     """Update bytes of a real run, everything that was written to gRPC counted, against ring all-reduce in fp16."""
     steps = [event for line in events.read_text().splitlines() if (event := json.loads(line))["event"] == "step"]
@@ -333,6 +349,7 @@ def main() -> None:
         activations(arguments.seeds, arguments.only)
     table("updates", "gradient, none")
     table("activations", "none")
+    table_of_examples()
 
 
 if __name__ == "__main__":
