@@ -1,7 +1,6 @@
 """A coordinator as a process of its own, for tests that kill it; run as a script it is that process."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -81,7 +80,7 @@ class CoordinatorProcess:
 
     def kill(self) -> None:
         """kill -9, also of the profile that it may have started."""
-        with contextlib.suppress(ProcessLookupError):  # it has ended
+        if self._process.poll() is None:  # of one that has ended the number may be another's by now
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join()
