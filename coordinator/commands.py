@@ -63,6 +63,7 @@ class Desk:
         self._check_codec = check_codec
         self.evicted: dict[str, dict[str, str]] = json.loads(store.get("evicted") or "{}")
         """Name -> key (sha256 of its public key) and why."""
+        self._standing: dict[str, Any] = json.loads(store.get("set") or "{}")
 
     def take(self, command: Command, machine: Membership, state: State, job: Job, facts: Facts, step: int) -> str:
         """Do what a command wants; the answer. Refused or JobError say why not."""
@@ -77,19 +78,19 @@ class Desk:
         if kind == "set":
             return self._set(command, job, facts, step)
         if kind == "evict":
-            return self._evict(command)
+            return self._evict(command, state)
         if kind == "resume":
             return self._resume(command, state)
         if kind == "pause" and not name:
             return self._pause(command, state)
         return self._hold(command, machine, state)
 
-    def refusal(self, name: str, key: str) -> str:
+    def refusal(self, name: str, key: str, state: State) -> str:
         """Why a node may not join, of an evicted name or key or of a drained name; empty where it may."""
         for evicted, found in self.evicted.items():
             if evicted == name or (key and found["key"] == key):
                 return f"{evicted} was {found['why']}"
-        hold = held_in(self.store).get(name)
+        hold = state.held.get(name)
         return f"{name} is {hold.why}" if hold is not None and hold.leaves else ""
 
     def _set(self, command: Command, job: Job, facts: Facts, step: int) -> str:
@@ -102,22 +103,22 @@ class Desk:
             raise Refused(f"the run has trained {step} steps already", f"{key} must leave some to train")
         facts = facts.model_copy(update={"steps": changed.steps(facts.samples)})
         check_facts(changed, facts)
-        standing: dict[str, Any] = json.loads(self.store.get("set") or "{}")
-        first = standing.get(key, {}).get("file", before)
-        self.store.put("set", json.dumps({**standing, key: {"file": first, "value": after}}))
+        first = self._standing.get(key, {}).get("file", before)
+        self._standing[key] = {"file": first, "value": after}
+        self.store.put("set", json.dumps(self._standing))
         self._changed(changed, facts)
         why = command.sentence(f"{key} {_shown(before)} -> {_shown(after)}, set")
         self._feed(s.Changed(changed.model_dump_json(), why))
         return f"{why}; from the next view on"
 
-    def _evict(self, command: Command) -> str:
+    def _evict(self, command: Command, state: State) -> str:
         name, row = command.node, self.store.node(command.node)
         why = command.sentence("evicted")
         self.evicted[name] = {"key": row.key_hash if row else "", "why": why}
         self.store.put("evicted", json.dumps(self.evicted))
         self._revoked()
         self._feed(s.Evict(name, why))
-        self._keep_held({key: hold for key, hold in held_in(self.store).items() if key != name})
+        self._keep_held({key: hold for key, hold in state.held.items() if key != name})
         return f"{name} is out; its key and its name are refused from now on, but its ticket still admits other names"
 
     def _pause(self, command: Command, state: State) -> str:
@@ -129,7 +130,7 @@ class Desk:
         return f"the run is {why}; everybody keeps what it has; `farflung coordinator resume STATE` goes on"
 
     def _resume(self, command: Command, state: State) -> str:
-        held = held_in(self.store)
+        held = dict(state.held)
         if not command.node:
             if not state.paused:
                 names = f"; {', '.join(held)}: `farflung coordinator resume STATE NODE`" if held else ""
@@ -157,7 +158,7 @@ class Desk:
             )
         why = command.sentence("drained" if leaves else "paused")
         hold = s.Hold(name, why, leaves)
-        self._keep_held({**held_in(self.store), name: hold})
+        self._keep_held({**state.held, name: hold})
         present = name in state.nodes
         self._feed(hold)
         until = f"until `farflung coordinator resume STATE {name}`"

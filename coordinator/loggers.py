@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from ..proto.errors import FarflungError
-from .events import Event
+from .events import Emit, Event
+from .events import event as new_event
 
 Scalars = dict[str, float]
 
@@ -89,6 +90,23 @@ class WandB:
 Logger = TensorBoard | WandB
 Make = Callable[[str, Mapping[str, Any], Path], Logger]
 """``make(name, job, state)`` for a run of that name, its job as plain values and its state folder."""
+
+
+def heeded(logger: Logger, emit: Emit) -> Emit:
+    """``logger.take`` as the run's events need it: an error there ends no run, it is said, and nothing is logged on."""
+    broken = False
+
+    def take(event: Event) -> None:
+        nonlocal broken
+        try:
+            if not broken:
+                logger.take(event)
+        except Exception as error:
+            broken = True
+            what = f"{type(logger).__name__} takes nothing more: {type(error).__name__}: {error}; training goes on"
+            emit(new_event("warning", message=what, node=""))
+
+    return take
 
 
 def loggers_wanted(tensorboard: Path | None, wandb: str | None) -> list[Make]:

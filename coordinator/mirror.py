@@ -40,6 +40,7 @@ class Mirror:
         """When the last try failed after others had not."""
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
         self._tell()
 
     def wake(self) -> None:
@@ -50,7 +51,7 @@ class Mirror:
     @contextlib.asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Carry while the block runs."""
-        task = asyncio.create_task(self._work())
+        task = self._task = asyncio.create_task(self._work())
         try:
             yield
         finally:
@@ -64,6 +65,8 @@ class Mirror:
         self.wake()
         began = time.monotonic()
         while not self._idle.is_set():
+            if self._task is not None and self._task.done():
+                self._task.result()  # what broke it ends the run's end too
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), 0.2)
             if self._away and time.monotonic() - max(began, self._since) > PATIENCE_S:
@@ -97,9 +100,15 @@ class Mirror:
 
     def _carry(self, step: int) -> None:
         with self._run.checkpoints.held(step) as folder:
-            self.target.upload(folder, step)
-        self.target.prune(self.keep)
-        self.there = set(self.target.steps())
+            self.target.upload(folder, step, self._check)
+        self._check()
+        self.target.prune(self.keep, step)
+        self.there = {one for one in self.target.steps() if one <= step}
+
+    def _check(self) -> None:
+        """LeaseLost when another coordinator may carry now: a thread that was frozen wakes up in the middle."""
+        if (server := self._run.store.server) is not None:
+            server.check_lease()
 
     def _arrived(self, step: int) -> None:
         if self._away:

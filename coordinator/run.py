@@ -30,6 +30,7 @@ from . import signals as s
 from .advice import told
 from .checkpoints import Checkpoints, Complete
 from .commands import Command, Desk, held_in, printable
+from .database import LeaseLost
 from .history import POINTS, History, Point
 from .identity import digest
 from .members import DONE, TRAINING, WAITING, Planner, State
@@ -203,8 +204,9 @@ class Run:
         stream.queue.put_nowait(pb.Order(term=self.term, ledger=self._progress.ledger))
         if self.desk.evicted:
             self._tell_revoked(stream)
-        row = self._sessions[name]
         if name not in self.state.nodes:  # from before this coordinator's start
+            row = self._sessions[name] = replace(self._sessions[name], left_at=None)
+            self.store.put_node(row)
             self.feed(s.Joined(name, session, row.address, bool(row.dials_out)))
         self.feed(s.Hello(name, session, view))
         return stream
@@ -460,7 +462,7 @@ class Run:
         elif isinstance(effect, s.Dial):
             task = asyncio.get_running_loop().create_task(self._dial(effect))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._ended)
         elif isinstance(effect, s.Fence):
             self._fence(effect)
         elif isinstance(effect, s.Say):
@@ -508,6 +510,7 @@ class Run:
             self._pending = {}
             self._keep_steps(self._progress.enter(view.number, view.plan, position.step, time.time()))
             self.store.put_view(row)
+            self._note_absent()
             self.history.back_to(position.step)
             self.checkpoints.discard_after(position.step, view.number)
             self.emit(events.view(view, self.job))
@@ -515,6 +518,13 @@ class Run:
             self._held = effect
         else:
             self._send(effect, effect.to)
+
+    def _note_absent(self) -> None:
+        """Nodes of an earlier start that a view begins without; their sessions may still come back."""
+        for name, row in self._sessions.items():
+            if name not in self.state.nodes and row.left_at is None:
+                self._sessions[name] = replace(row, left_at=time.time())
+                self.store.node_left(name, time.time(), "it has not come back since the coordinator started again")
 
     def _fence(self, effect: s.Fence) -> None:
         row = self._sessions.get(effect.name)
@@ -546,6 +556,13 @@ class Run:
         else:
             why = await dial(effect.address, DIAL_S)
         self.feed(s.Dialled(effect.name, effect.session, not why, why))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Nobody waits for a task of this kind: what ended it is said here."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, LeaseLost):
+            log.error("dialling a node back broke off", exc_info=error)
 
     async def _await_return(self, effect: s.Dial) -> str:
         """For a node that nobody can dial: its control stream is open, or is opened again; else why not."""

@@ -36,7 +36,7 @@ from .facts import PROFILE_COMMAND, Prepared, in_thread, prepare, restore
 from .identity import NODE_LIFE, Authority, load_authority, parse_duration, save_authority
 from .lease import leading, stand_by
 from .lock import StateLock
-from .loggers import Logger, Make, loggers_wanted
+from .loggers import Logger, Make, heeded, loggers_wanted
 from .members import DONE, Planner
 from .metrics import Counts
 from .mirror import Mirror
@@ -207,7 +207,7 @@ async def _serve(
     counts = Counts()
     try:
         loggers.extend(make(job.run.name, job.model_dump(mode="json"), state) for make in options.loggers)
-        emit = events.tee(emit, counts.add, *(logger.take for logger in loggers))
+        emit = events.tee(emit, counts.add, *(heeded(logger, emit) for logger in loggers))
         if options.page is not None:
             page_socket = bind_page(options.page or None)
         _remember(store, job, options, reserved.getsockname()[1])

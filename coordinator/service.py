@@ -25,6 +25,7 @@ from ..proto.link import split_address
 from .artifacts import Artifacts, NoArtifact
 from .checkpoints import Receiver, ShardRefused
 from .commands import Command, printable
+from .database import LeaseLost
 from .identity import NAME, NODE_LIFE, Authority, check_operator, check_ticket, digest
 from .run import Attendance, Run, dial
 from .store import NodeRow
@@ -90,13 +91,15 @@ class CoordinatorService(rpc.CoordinatorServicer):
             certificate, key_hash = self._identity.authority.sign(
                 request.certificate_request, name, self._identity.life
             )
-        refusal = run.desk.refusal(name, key_hash)
+        refusal = run.desk.refusal(name, key_hash, run.state)
         if refusal:
             raise Refused(refusal, "ask the person at the coordinator")
         known = store.node(name)
         returns = known is not None and bool(key_hash) and known.key_hash == key_hash
         check_ticket(store, request.ticket, now, take_use=False, returns=returns)
-        if not returns and (name in run.state.nodes or name in self._joining):
+        # After a restart of the coordinator a node may be in and not have come back yet.
+        is_in = known is not None and known.left_at is None and bool(known.key_hash)
+        if not returns and (is_in or name in run.state.nodes or name in self._joining):
             message = f"a node named {name} is in the run already"
             raise Refused(message, f"choose another name: --name {name}-2")
         self._joining.add(name)
@@ -172,6 +175,10 @@ class CoordinatorService(rpc.CoordinatorServicer):
                     self._run.report(stream, report)
         except rpc.BROKEN as error:
             log.info("the control stream of %s broke: %s", stream.name, rpc.why_broken(error))
+        except LeaseLost as error:
+            log.info("a report of %s came too late: %s", stream.name, error.message)
+        except Exception:  # nobody waits for this task
+            log.exception("a report of %s could not be taken", stream.name)
         finally:
             stream.queue.put_nowait(None)
 

@@ -274,8 +274,8 @@ class Store:
         self._write(("update nodes set left_at = ?, why = ? where name = ?", (now, why, name)))
 
     def add_ticket(self, ticket: Ticket) -> None:
-        """Add a ticket."""
-        self._put_row(ticket)
+        """Add a ticket. NoRoom: whoever has its link needs it now."""
+        self._database.write([self._upsert(_NAMES[Ticket], ticket.__dict__)])
 
     def ticket(self, number: str) -> Ticket | None:
         """A ticket by id."""
@@ -325,8 +325,8 @@ class Store:
         last = self._database.read("select coalesce(max(step), 0) from steps")[0][0]
         width = max(1, -(-int(last) // points))
         rows = self._database.read(
-            "select max(step), count(*), count(loss), coalesce(sum(loss), 0), sum(tokens), sum(seconds), "
-            "sum(bytes_updates) + sum(bytes_activations), sum(bytes_dense) "
+            "select max(step), count(*), count(loss), coalesce(sum(loss), 0), sum(tokens * 1.0), sum(seconds), "
+            "sum(bytes_updates * 1.0) + sum(bytes_activations * 1.0), sum(bytes_dense * 1.0) "
             f"from steps group by step / {width} order by 1"
         )
         kinds = (int, int, int, float, int, float, int, int)

@@ -13,7 +13,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,20 +84,29 @@ class Target:
         except (ValueError, KeyError, TypeError):
             raise TargetDamaged(f"{self.address(step)}/{MANIFEST} cannot be read") from None
 
-    def upload(self, folder: Path, step: int) -> None:
-        """Write a complete checkpoint: there when the manifest is, which comes last. One of the same step goes."""
+    def upload(self, folder: Path, step: int, check: Callable[[], None] = lambda: None) -> None:
+        """Write a complete checkpoint: there when the manifest is, which comes last. One of the same step goes.
+
+        ``check`` is called before each write, and ends it by raising.
+        """
         with self._at("written"):
             there = self._files().get(step, set())
             for name in sorted(there, key=lambda name: name != MANIFEST):  # the manifest first: from then on it is none
+                check()
                 self._fs.rm_file(f"{self._root}/{_name(step)}/{name}")
             for name in json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]:
+                check()
                 self._fs.put_file(str(folder / name), f"{self._root}/{_name(step)}/{name}")
+            check()
             self._fs.pipe_file(f"{self._root}/{_name(step)}/{MANIFEST}", (folder / MANIFEST).read_bytes())
 
-    def prune(self, keep: int) -> None:
-        """Remove all but the newest ``keep``, and what is older than those and has no manifest."""
+    def prune(self, keep: int, newest: int) -> None:
+        """Remove all but the last ``keep`` up to step ``newest``, and what is older than those and has no manifest.
+
+        What is newer than the newest is damaged or of a history that was given up: it makes room for nothing.
+        """
         files = self._files()
-        complete = sorted(step for step, names in files.items() if MANIFEST in names)
+        complete = sorted(step for step, names in files.items() if MANIFEST in names and step <= newest)
         kept = complete[-keep:]
         with self._at("written"):
             for step in [step for step in files if kept and step not in kept and step < kept[-1]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
@@ -231,6 +232,11 @@ def job_mistakes(job: Job, check_codec: CheckCodec | None = None) -> Iterator[Mi
         )
     if path and kind in ("file", "local"):
         yield ("checkpoint", "to"), f"checkpoint.to: write the folder itself: {path}"
+    if urlsplit(job.checkpoint.to).password:
+        yield (
+            ("checkpoint", "to"),
+            "checkpoint.to has a password, and every node sees the job: write it as checkpoint.options.password",
+        )
     if job.checkpoint.options and not path:
         yield ("checkpoint", "options"), "checkpoint.options belong to an address (s3://...); checkpoint.to is a folder"
 

@@ -81,3 +81,22 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch, pack
         loggers.loggers_wanted(*asked)
     assert caught.value.hint == f"pip install {package}"
     assert loggers_wanted(None, None) == []
+
+
+def test_one_that_breaks_is_said_once_and_ends_nothing() -> None:
+    said: list[dict[str, Any]] = []
+
+    class Broken:
+        asked = 0
+
+        def take(self, event: dict[str, Any]) -> None:
+            self.asked += 1
+            raise OSError("no space left on device")
+
+    logger = Broken()
+    emit = tee(said.append, loggers.heeded(logger, said.append))  # type: ignore[arg-type]
+    emit(STEP)
+    emit(STEP)
+    assert logger.asked == 1
+    assert [one["event"] for one in said] == ["step", "warning", "step"]
+    assert said[1]["message"] == "Broken takes nothing more: OSError: no space left on device; training goes on"

@@ -144,6 +144,29 @@ async def test_nodes_that_outlive_the_coordinator_go_on_where_they_are(cluster):
     assert await again.end() == 130
 
 
+async def test_names_of_nodes_that_are_on_their_way_back_are_taken(cluster, eventually):
+    coordinator = cluster.coordinator()
+    link = await coordinator.link
+    nodes = {name: await cluster.node(link, name, step_s=600.0) for name in ("a", "b", "c", "d")}
+    await coordinator.event("view")
+    coordinator.task.cancel()
+    await asyncio.gather(coordinator.task, return_exceptions=True)
+    again = cluster.coordinator(listen=f"127.0.0.1:{link.port}")
+    await again.event("listening")
+    assert "a node named a is in the run already" in (await cluster.fake(link, "a").join()).refused
+    await nodes["d"].die()
+    for name in ("a", "b", "c"):
+        nodes[name]._stop_training()
+        for task in nodes[name].tasks:
+            task.cancel()
+        await nodes[name].attend()
+    another = await cluster.node(link, "e", step_s=600.0)
+    await again.event("view", view=2)
+    status = json.loads((await another.stub.Status(pb.StatusRequest(run=link.run, ticket=link.ticket))).status)
+    assert [one["node"] for one in status["nodes"] if not one["in"]] == ["d"]
+    assert not (await cluster.fake(link, "d").join()).refused
+
+
 async def test_joiner_and_leaver(cluster, eventually):
     job = cluster.job(("stages = 2\npipelines = 2\n", "stages = 2\n"), ("steps = 12", "steps = 100000"))
     coordinator = cluster.coordinator(job, min_nodes=2)

@@ -11,6 +11,7 @@ import pytest
 from fsspec.registry import known_implementations
 
 from farflung.coordinator import mirror
+from farflung.coordinator.database import LeaseLost
 from farflung.coordinator.manifest import MANIFEST
 from farflung.coordinator.status import read_status
 from farflung.coordinator.store import Store
@@ -46,11 +47,27 @@ def test_complete_or_not_there(target, tmp_path):
     target.upload(write_checkpoint(tmp_path / "again", 8, b"another history"), 8)
     assert (target.fetch(8, tmp_path / "there") / "stage-0").read_bytes() == b"another history"
     target.upload(write_checkpoint(tmp_path / "here", 16), 16)
-    target.prune(2)
+    target.prune(2, 16)
     assert target.steps() == [8, 16]
     assert {path.rpartition("/step-")[2] for path in target._fs.find(target._root)} == {
         f"{step:08d}/{file}" for step in (8, 16) for file in ("stage-0", MANIFEST)
     }, "what was left of step 12 is gone too"
+    target.upload(write_checkpoint(tmp_path / "here", 10), 10)
+    target.prune(1, 10)
+    assert target.steps() == [10, 16], "a newer one of a history that was given up takes nobody's place"
+
+
+def test_who_does_not_lead_any_more_writes_nothing(target, tmp_path):
+    folder, asked = write_checkpoint(tmp_path / "here", 4), []
+
+    def check():
+        asked.append(target.steps())
+        if len(asked) == 2:
+            raise LeaseLost("the lease has ended")
+
+    with pytest.raises(LeaseLost):
+        target.upload(folder, 4, check)
+    assert asked == [[], []] and target.steps() == []
 
 
 def test_digests_are_checked_when_it_is_read(target, tmp_path):
