@@ -1,13 +1,20 @@
 """A person's commands over gRPC, to a coordinator with fake nodes: who may give them, what they do, what stays."""
 
 import asyncio
+import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 
-from farflung.coordinator.commands import standing
+from farflung.coordinator.commands import Command, Desk, held_in, standing
+from farflung.coordinator.database import NoRoom
+from farflung.coordinator.identity import make_ticket
+from farflung.coordinator.members import State
+from farflung.coordinator.membership import Membership
+from farflung.coordinator.resume import Rules
 from farflung.coordinator.status import read_status
-from farflung.coordinator.store import Store
+from farflung.coordinator.store import NodeRow, Store
 from farflung.coordinator.tickets import issue, operating, revoke_ticket
 from farflung.proto import control_pb2 as pb
 from farflung.proto.errors import JobError
@@ -162,3 +169,29 @@ def test_values():
         with pytest.raises(JobError) as caught:
             with_value(job, text)
         assert words in str(caught.value)
+
+
+def test_what_is_wanted_while_the_disk_is_full_is_kept(tmp_path, monkeypatch):
+    with contextlib.closing(Store(tmp_path, create=True)) as store:
+        for name in ("a", "b"):
+            store.put_node(NodeRow(name, "s", "", "", "127.0.0.1:1", "{}", 1.0))
+        state = State(Rules("gradient", 8, 2, 1, 100, 4))
+
+        def feed(event):
+            nonlocal state
+            state = replace(state, held={**state.held, event.name: event})
+
+        desk, machine = Desk(store, feed, lambda *_: None, lambda: None, None), Membership(lambda *_: pytest.fail("?"))
+
+        def full(statements):
+            raise NoRoom("cannot write it: the disk is full", "make room")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store._database, "write", full)
+            for name in ("a", "b"):
+                desk.take(Command("drain", name), machine, state, None, None, 0)
+            assert desk.refusal("a", "", state) == "a is drained"
+            with pytest.raises(NoRoom):
+                make_ticket(store, 1.0)  # a link of it would be one that nobody knows
+        assert store.catch_up() == ""
+        assert set(held_in(store)) == {"a", "b"}

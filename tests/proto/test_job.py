@@ -145,6 +145,7 @@ MISTAKES = [
     ([('mode = "delta"', 'mode = "delta"\nagreed = false')], "updates.agreed: not yet"),
     ([('to = "checkpoints"', 'to = "memory://x"')], "memory:// ends with the coordinator"),
     ([('to = "checkpoints"', 'to = "file:///srv/x"')], "write the folder itself: /srv/x"),
+    ([('to = "checkpoints"', 'to = "sftp://me:secret@host/x"')], "checkpoint.to has a password"),
     ([('to = "checkpoints"', 'options = {key = "x"}')], "checkpoint.options belong to an address"),
     ([("clip = 1.0", "dropout = 0.1")], "unknown key train.dropout; it belongs into [model]"),
     ([("seed = 1", "seed = one")], "is not TOML"),
