@@ -137,7 +137,7 @@ class Incoming:
         blob = _only_piece(header, payload)
         if not stateful(str(open_blob(blob)[0].spec)):  # the sender has found that AQ-SGD does not pay
             self.receiver.clear()
-            return compress.decode(blob)
+            return compress.decode(blob, limit=self.limit)
         got = self.receiver.receive((header.step, header.microbatch), blob)
         if got.values is None:
             self.nack(header.step, header.microbatch, got.missing)

@@ -32,6 +32,10 @@ class Refused(Exception):
         self.member, self.why = member, why
 
 
+def absurd_norm(member: str, norm: float, limit: float) -> Refused:
+    return Refused(member, f"an absurd norm: {norm:.3g}, where the group's median allows {limit:.3g}")
+
+
 class Exchange:
     """What one member computes in the rounds of one section.
 
@@ -197,8 +201,7 @@ class Exchange:
         norms = {index: norm for index, norm in norms.items() if not math.isnan(norm)}
         for index, limit in self.norms.absurd(part.index, norms, self.me).items():
             del values[index]
-            why = f"an absurd norm: {norms[index]:.3g}, where the group's median allows {limit:.3g}"
-            refused.append(Refused(self.plan.members[index], why))
+            refused.append(absurd_norm(self.plan.members[index], norms[index], limit))
         return values, refused
 
     def _decode(self, payload: Sequence[bytes] | memoryview, sizes: Sequence[int], part: Part, member: str) -> Tensor:

@@ -20,7 +20,7 @@ from .. import compress
 from ..compress.codec import bytes_tensor, tensor_bytes
 from ..compress.packing import pack, packed_size, unpack
 from ..compress.phases import Context, Program, Reduce
-from .exchange import Exchange, Refused, contribution_of, pieces_of
+from .exchange import Exchange, Refused, absurd_norm, contribution_of, pieces_of
 from .round_messages import Contribution, Decide, Part, Result
 
 
@@ -120,20 +120,16 @@ class PhasedExchange(Exchange):
         part = self.plan.parts[decide.part]
         runs = self._programs.get(part.index - part.phase, [])
         requests = [run.request for run in runs]
-        refused: list[Refused] = []
         counted: list[tuple[int, Contribution]] = []
         sums: list[Tensor | None] = [None] * len(requests)
         void = not runs or any(not sent.sizes for _, sent in decide.contributions)
+        values, refused = ({}, []) if void else self._plausible(part, decide, runs)
+        void = void or (bool(refused) and (self.gradient or part.phase > 0))
         for index, sent in decide.contributions:
-            try:
-                values = [] if void else self._read(sent.payload, sent.sizes, runs, self.plan.members[index])
-            except Refused as problem:
-                refused.append(problem)
-                void = void or self.gradient or part.phase > 0
-                if not void:
-                    continue
+            if not void and index not in values:
+                continue
             counted.append((index, sent))
-            for place, (request, value) in enumerate(zip(requests, [] if void else values, strict=False)):
+            for place, (request, value) in enumerate(zip(requests, [] if void else values[index], strict=False)):
                 if request is not None and value is not None:
                     sums[place] = _reduced(request, sums[place], value)
         who = tuple(index for index, _ in counted)
@@ -142,6 +138,31 @@ class PhasedExchange(Exchange):
             return Result(part.index, who, digests), refused
         made = contribution_of([b"" if total is None else to_bytes(total) for total in sums])
         return Result(part.index, who, digests, made.payload, made.sizes, made.digest), refused
+
+    def _plausible(
+        self, part: Part, decide: Decide, runs: Sequence[Running]
+    ) -> tuple[dict[int, list[Tensor | None]], list[Refused]]:
+        """What the members that may count sent for each program, and why the others may not."""
+        values: dict[int, list[Tensor | None]] = {}
+        refused: list[Refused] = []
+        norms: dict[int, float] = {}
+        for index, sent in decide.contributions:
+            member = self.plan.members[index]
+            try:
+                read = self._read(sent.payload, sent.sizes, runs, member)
+                for run, value in zip(runs, read, strict=True):
+                    _check_levels(run, value, member)
+            except Refused as problem:
+                refused.append(problem)
+                continue
+            values[index] = read
+            pieces = [float(one.norm()) for one in read if one is not None and one.is_floating_point()]
+            if pieces:
+                norms[index] = math.hypot(*pieces) / self.weights[index]
+        for index, limit in self.norms.absurd(part.index, norms, self.me).items():
+            del values[index]
+            refused.append(absurd_norm(self.plan.members[index], norms[index], limit))
+        return values, refused
 
     def _read(
         self, payload: Sequence[bytes] | memoryview, sizes: Sequence[int], runs: Sequence[Running], member: str
@@ -182,6 +203,10 @@ class PhasedExchange(Exchange):
                 assert run.total is not None, "every request of a program is a phase"
                 update[run.start : run.stop] = run.total * (1.0 / self.divisor)
                 self._warm[run.start] = run.context.memory
+            target = update[part.start : part.stop]
+            if not self.gradient and not bool(torch.isfinite(target).all()):
+                raise Refused(part.publisher, "answers that add up to values that are not finite")
+            self._check_result(part, target)
         return update
 
     def _outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
@@ -208,6 +233,15 @@ class PhasedExchange(Exchange):
         super()._applied()
         self._memory.update(self._warm)
         self._programs, self._warm = {}, {}
+
+
+def _check_levels(run: Running, value: Tensor | None, member: str) -> None:
+    """Refused for whole numbers so large that the sum of all members' would not fit its bits."""
+    request = run.request
+    if value is None or request is None or request.bits is None or not value.numel():
+        return
+    if int(value.max()) * run.context.size >= 1 << request.bits:
+        raise Refused(member, f"a level of {int(value.max())}, which this codec does not have")
 
 
 def phases_of(spec: str) -> int:

@@ -264,7 +264,10 @@ class Trainer:
     def _handed_over(self, parting: _Parting) -> bool:
         """Whether a round that began after the wish is applied, or none can be waited for."""
         training = self.training
-        if training is None or training.step >= training.last_step or training.mode.reached > parting.step:
+        if training is None or training.step >= training.last_step:
+            return True
+        # Not by the view's beginning alone: what the view before left in x is still there.
+        if training.mode.reached > max(parting.step, training.position.step):
             return True
         return time.monotonic() - parting.began > parting.wish.seconds
 
@@ -400,7 +403,8 @@ class Trainer:
             return
         ranges = [plan.stages[stage] for stage in plan.stages_of(self.name)]
         held = [layer for first, last in ranges for layer in self.facts.profile.layers[first : last + 1]]
-        copies = 2 + (self.job.updates.mode == "delta") + {"sgd": 1, "adamw": 2}.get(self.job.train.optimizer, 2)
+        outer = bool(self.job.updates.outer_optimizer.momentum)
+        copies = 2 + (self.job.updates.mode == "delta") + outer + len(self.optimizer.moments)
         needed = sum(layer.parameters for layer in held) * 4 * copies
         if needed > limit:
             raise FarflungError(

@@ -8,8 +8,11 @@ import torch
 from farflung import compress
 from farflung.node.exchange import Exchange
 from farflung.node.last_words import last_codec, left_unsaid, say_all
+from farflung.node.owner import Wish
 from farflung.node.round_messages import Decide, Part, RoundPlan
 from farflung.node.sections import Layout, Section
+from farflung.node.trainer import Trainer, _Parting
+from farflung.proto.sampling import Position
 
 NUMEL = 4096
 
@@ -94,3 +97,11 @@ def test_what_goes_with_it_is_said():
     assert left_unsaid(training(one)) == ""
     one.section.x[0] += 3.0
     assert left_unsaid(training(one)) == "; 2 local steps and a rest of norm 3 go with it"
+
+
+@pytest.mark.parametrize(("reached", "done"), [(6, False), (7, True)])
+def test_a_node_has_handed_over_when_a_round_of_the_view_it_is_in_has_taken_what_it_had(reached, done):
+    mode = SimpleNamespace(reached=reached)  # which is the view's first step until a round is applied
+    training = SimpleNamespace(step=8, last_step=20, position=Position(6), mode=mode)
+    parting = _Parting(Wish("leaving"), 4)  # in the view before
+    assert Trainer._handed_over(SimpleNamespace(training=training), parting) is done

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farflung.node import phased
 from farflung.node.exchange import Exchange
 from farflung.node.phased import PhasedExchange, phases_of
 from farflung.node.round_link import RoundLink
@@ -334,6 +335,33 @@ def test_an_answer_of_a_phase_that_makes_no_sense_puts_its_publisher_out_and_end
         group.deliver(0)
     assert not any(link.complete for name, link in group.links.items() if name != "a")
     assert sum(node == "a" and why in said for node, said in group.warnings) == 2  # b and c say so
+
+
+@pytest.mark.parametrize(
+    ("codec", "phase", "evil", "why"),
+    [
+        ("powersgd:rank=2", 0, torch.full((16,), 1e30).numpy().tobytes(), "an absurd norm"),
+        ("intsgd:rule=max", 1, phased.to_bytes(torch.full((48,), 60000, dtype=torch.int32)), "a level of 60000"),
+    ],
+    ids=["values", "levels"],
+)
+def test_a_member_of_a_summed_codec_that_is_far_too_large_is_refused_by_name(codec, phase, evil, why):
+    group = Group("phases", codec, [1.0, 1.0, 1.0])
+    for link in group.links.values():
+        link.begin()
+    while group.mail:
+        sender, to, header, data = group.mail[0]
+        if header.kind == data_pb2.CONTRIBUTION and (sender, to) == ("b", "a") and header.part == phase:
+            assert header.sizes[0] == len(data)
+            header.sizes[0] = len(evil)
+            group.mail[0] = (sender, to, header, evil)
+        group.deliver(0)
+    assert [node for node, said in group.warnings if why in said] == ["b"] and len(group.warnings) == 1
+    for name in group.links:
+        group.apply(name)
+    sections = [link.exchange.section for link in group.links.values()]
+    assert all(torch.equal(sections[0].g, other.g) for other in sections)
+    assert float(sections[0].g.abs().max()) < 10
 
 
 def test_another_codec_takes_over_what_the_one_before_had_kept():
