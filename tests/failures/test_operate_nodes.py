@@ -105,6 +105,7 @@ def test_a_machine_is_taken_away(farm, updates):
     assert run.events("warning") == []
 
 
+@pytest.mark.slow
 def test_an_owner_pauses_a_node_and_goes(farm):
     run = farm(parallel={"pipelines": 2})
     run.coordinator()
