@@ -5,7 +5,7 @@
 Real processes on this machine (tests/support/farm.py), events drawn from the seed, the next one as soon as the run has
 recovered. At the end: the run has ended, all members held the same bits in every view and at the end (the coordinator
 compares them), every sample was counted once, and in ``gradient`` mode with codec ``none`` the loss of every step is
-that of a plain loop in one process, to 1e-4; in ``delta`` mode the final loss is within 2 % of an undisturbed run's.
+that of a plain loop in one process, to 1e-4; in ``delta`` mode the final loss is at most 2 % above the undisturbed one.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def chaos(folder: Path, nursery: Nursery, seed: int, events: int, nodes: int, mo
         began = time.monotonic()
         for _ in range(events):
             run.happen()
-        done = run.end(10)
+        done = run.end(120 if mode == "delta" else 10)  # early on a curve falls by 2 % in a few steps
         checked = check(farm, run, done, mode)
         lost = [event["message"] for event in farm.events("warning")]
         seconds = time.monotonic() - began
@@ -154,7 +154,7 @@ def chaos(folder: Path, nursery: Nursery, seed: int, events: int, nodes: int, mo
         checked["undisturbed_loss"] = undisturbed(
             folder.with_name(folder.name + "-calm"), nursery, nodes, done["steps"]
         )
-        assert abs(done["eval_loss"] / checked["undisturbed_loss"] - 1) < 0.02, (done, checked)
+        assert done["eval_loss"] < 1.02 * checked["undisturbed_loss"], (done, checked)
     return {
         "seed": seed,
         "nodes": nodes,
