@@ -94,7 +94,7 @@ def test_a_revoked_ticket(
 
 def test_another_version(coordinator: tuple[Link, Path], tmp_path: Path) -> None:
     code = (
-        "import sys, farflung.proto as proto\nproto.PROTOCOL = 999\n"
+        "import sys, farflung.proto as proto\nproto.PROTOCOL = proto.OLDEST_PROTOCOL = 999\n"
         "from farflung.__main__ import main\nmain(sys.argv[1:])"
     )
     words = ["join", str(coordinator[0]), "--cache", str(tmp_path)]
