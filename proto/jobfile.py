@@ -470,6 +470,7 @@ def with_value(job: Job, text: str, check_codec: CheckCodec | None = None) -> tu
         raise JobError(f"{wished} cannot be changed while the run goes on{_nearest(wished, _SETTABLE)}", hint)
     table, _, name = known[0].partition(".")
     raw = job.model_dump(mode="json")
+    raw["checkpoint"]["options"] = job.checkpoint.options  # no dump has them
     raw[table][name] = _value(value)
     if table == "run":
         raw[table]["epochs" if name == "steps" else "steps"] = None

@@ -147,6 +147,9 @@ async def test_set(run, cluster):
     job = load_job(cluster.folder / "job.toml")
     store = Store(coordinator.state)
     assert standing(job, store).train.learning_rate == 0.5 and standing(job, store).checkpoint.keep == 1
+    away = ("keep = 2", 'keep = 2\nto = "s3://bucket/run"\noptions = {endpoint_url = "http://here"}')
+    kept = standing(load_job(cluster.job(LONG, away)), store)
+    assert kept.train.learning_rate == 0.5 and kept.checkpoint.options == {"endpoint_url": "http://here"}
     changed = load_job(cluster.job(LONG, ("eval_every = 4", "eval_every = 4\nlearning_rate = 0.25")))
     assert standing(changed, store).train.learning_rate == 0.25, "what was changed in the file since is the file's"
     assert json.loads(store.get("set")).keys() == {"checkpoint.keep"}
