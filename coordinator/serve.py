@@ -262,7 +262,8 @@ async def _serve(
             await _save(run, emit, at_once)
         store.put("phase", "interrupted")
         if run is not None:
-            await run.stop("the coordinator was interrupted", _PARTING_S)
+            with contextlib.suppress(_Interrupted):
+                await _unless(at_once, run.stop("the coordinator was interrupted", _PARTING_S))
         return INTERRUPTED
     except FarflungError as error:
         store.put("phase", "failed")

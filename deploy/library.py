@@ -21,14 +21,17 @@ _FILES = ("text", "jsonl", "parquet", "webdataset", "tokens", "validation", "tok
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that is done: ``seconds`` of training, ``eval_loss`` in nats per token, None without validation samples."""
+    """A run that is done: ``seconds`` of training, ``eval_loss`` in nats per token, None without validation samples.
+
+    ``checkpoint``: the last one's folder, its address (``s3://...``) where ``checkpoint.to`` is one, None if it was lost.
+    """
 
     state: Path
     steps: int
     samples: int
     seconds: float
     eval_loss: float | None
-    checkpoint: Path
+    checkpoint: Path | str | None
 
     def export(self, out: Path | str) -> Path:
         """Writes the model to the new folder ``out``, which ``transformers`` loads. FarflungError: it exists."""
@@ -80,7 +83,9 @@ def train(
         status = run_here(LocalRun(path, folder, nodes, device, code), show)
     if status or not done:
         raise RunFailed(f"the run in {folder} ended with status {status}", f"its logs are in {folder / 'logs'}")
-    return Trained(folder, done["steps"], done["samples"], done["seconds"], done["eval_loss"], Path(done["checkpoint"]))
+    last: str | None = done["checkpoint"]
+    checkpoint = Path(last) if last and "://" not in last else last
+    return Trained(folder, done["steps"], done["samples"], done["seconds"], done["eval_loss"], checkpoint)
 
 
 def job_text(job: Mapping[str, Mapping[str, Any]]) -> str:
@@ -90,11 +95,14 @@ def job_text(job: Mapping[str, Mapping[str, Any]]) -> str:
         if not isinstance(keys, Mapping):
             raise JobError(f"{table} = {keys!r} is no table", f'write {{"{table}": {{...}}}}')
         lines.append(f"[{table}]")
-        # What JSON writes for strings, numbers, booleans and lists of them is TOML too.
-        lines += [
-            f"{key} = {json.dumps(_absolute(table, key, value))}" for key, value in keys.items() if value is not None
-        ]
+        lines += [f"{key} = {_toml(_absolute(table, key, value))}" for key, value in keys.items() if value is not None]
     return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+    return json.dumps(value)  # for strings, numbers, booleans and lists of them that is TOML too
 
 
 def _check_codec(spec: str, role: str) -> None:

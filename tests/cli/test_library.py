@@ -31,7 +31,8 @@ def test_a_job_from_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     trained = farflung.train(job, nodes=1, on_event=events.append)
     assert (trained.steps, trained.samples) == (3, 12)
     assert trained.eval_loss is not None and 0 < trained.eval_loss < 8
-    assert trained.checkpoint.is_dir() and trained.state == Path("runs/small")
+    assert isinstance(trained.checkpoint, Path) and trained.checkpoint.is_dir()
+    assert trained.state == Path("runs/small")
     assert {"joined", "view", "step", "done"} <= {event["event"] for event in events}
     model = transformers.AutoModelForCausalLM.from_pretrained(trained.export("model"))
     assert model.config.n_embd == 16
@@ -52,11 +53,13 @@ def test_paths_of_a_mapping_start_from_the_working_folder(tmp_path: Path, monkey
     text = job_text(
         {
             "data": {"text": ["a.txt", "s3://b/c"], "tokenizer": "bytes", "validation": 0.5},
+            "checkpoint": {"options": {"endpoint_url": "http://e", "client": {"n": 3}}},
             "model": {"pretrained": "m", "family": None},
         }
     )
     assert text == (
         f'[data]\ntext = ["{tmp_path}/a.txt", "s3://b/c"]\ntokenizer = "bytes"\nvalidation = 0.5\n'
+        '[checkpoint]\noptions = {"endpoint_url" = "http://e", "client" = {"n" = 3}}\n'
         f'[model]\npretrained = "{tmp_path}/m"\n'
     )
 

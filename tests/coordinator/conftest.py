@@ -65,8 +65,8 @@ class Coordinator:
 
     def __init__(self, options: Options) -> None:
         self.events: list[dict] = []
-        self.stop = asyncio.Event()
-        self.task = asyncio.create_task(run_coordinator(options, self.events.append, self.stop))
+        self.stop, self.at_once = asyncio.Event(), asyncio.Event()
+        self.task = asyncio.create_task(run_coordinator(options, self.events.append, self.stop, self.at_once))
         self.state = options.state
 
     async def event(self, kind, number=1, timeout=60.0, **keys):

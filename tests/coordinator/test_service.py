@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 from farflung import __version__
+from farflung.coordinator import serve
 from farflung.coordinator.status import read_status
 from farflung.coordinator.store import Store
 from farflung.proto import control_pb2 as pb
@@ -376,6 +377,18 @@ class Store_:
 
     def __exit__(self, *_):
         self.store.close()
+
+
+async def test_a_second_signal_waits_for_nobody(cluster, monkeypatch):
+    monkeypatch.setattr(serve, "_PARTING_S", 600.0)
+    coordinator = cluster.coordinator()
+    node = await cluster.node(await coordinator.link, "a")
+    await coordinator.event("joined")
+    for task in node.tasks:
+        task.cancel()  # it hears nothing, and its stream stays open
+    coordinator.stop.set()
+    coordinator.at_once.set()
+    assert await asyncio.wait_for(coordinator.task, 60.0) == 130
 
 
 async def test_what_the_others_refuse_is_counted_and_evicts(cluster, eventually):
