@@ -29,6 +29,8 @@ from .wire import Buffer, Header, Reader, build, open_blob, varint
 
 WHOLE, CHANGE = 0, 1
 _DIRECT, _MESSAGE = 0, 1
+_ON_DISK = struct.Struct("<QI")
+"""Version and checksum, before a sample's values on disk."""
 _ZERO = -128
 
 
@@ -113,8 +115,6 @@ class _End:
         self.disk = disk
         self.bytes = 0
         self._entries: OrderedDict[int, Entry] = OrderedDict()
-        self._on_disk: dict[int, tuple[int, int]] = {}
-        """Version and checksum of what was put there."""
         self._staged: dict[Hashable, dict[int, Entry]] = {}
 
     def __len__(self) -> int:
@@ -131,8 +131,7 @@ class _End:
             entry = self._entries[sample]
             self.forget(sample)
             if self.disk is not None:
-                self.disk.put(sample, tensor_bytes(entry.value))
-                self._on_disk[sample] = (entry.version, entry.checksum)
+                self.disk.put(sample, _ON_DISK.pack(entry.version, entry.checksum) + tensor_bytes(entry.value))
 
     def rollback(self, token: Hashable) -> None:
         """Drop what a microbatch staged."""
@@ -150,7 +149,6 @@ class _End:
             self.bytes -= entry.value.nbytes
         if self.disk is not None:
             self.disk.drop(sample)
-            self._on_disk.pop(sample, None)
 
     def clear(self) -> None:
         """Drop everything, as when the other end is another node."""
@@ -159,14 +157,14 @@ class _End:
         self.bytes = 0
         if self.disk is not None:
             self.disk.clear()
-            self._on_disk.clear()
 
     def _find(self, sample: int) -> Entry | None:
         entry = self._entries.get(sample)
         if entry is None and self.disk is not None and (data := self.disk.take(sample)) is not None:
-            version, checksum = self._on_disk.pop(sample)
-            if zlib.crc32(data) == checksum:  # else the disk has lost it, and the sample goes whole
-                entry = Entry(bytes_tensor(data, torch.bfloat16, self.device), version, checksum)
+            version, checksum = _ON_DISK.unpack_from(data)
+            value = memoryview(data)[_ON_DISK.size :]
+            if zlib.crc32(value) == checksum:  # else the disk has lost it, and the sample goes whole
+                entry = Entry(bytes_tensor(value, torch.bfloat16, self.device), version, checksum)
                 self._entries[sample] = entry
                 self.bytes += entry.value.nbytes
         if entry is not None:

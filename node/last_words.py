@@ -52,12 +52,20 @@ def say_all(training: Training, rate: float) -> None:
             link.exchange.last = compress.make(last_codec(bits))
 
 
+def say_no_more_than_usual(training: Training) -> None:
+    """The node stays after all."""
+    for link in training.links.values():
+        link.exchange.last = None
+
+
 def left_unsaid(training: Training) -> str:
     """What goes with the node, in words; empty where everything was told."""
     if training.gradient:
         return ""
     steps = training.step - training.mode.reached
-    norm = math.sqrt(sum(float((one.x - one.g).square().sum()) for one in training.state.sections.values()))
+    sections = training.state.sections.values()
+    rests = [one.x - one.g if one.feedback is None else one.x - one.g + one.feedback for one in sections]
+    norm = math.sqrt(sum(float(rest.square().sum()) for rest in rests))
     if not norm:
         return ""
     return f"; {steps} local step{'s' * (steps != 1)} and a rest of norm {norm:.3g} go with it"

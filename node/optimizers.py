@@ -168,6 +168,6 @@ def norm(vector: Tensor) -> float:
         return top
     exponent = math.frexp(top)[1]
     scale = 62 - vector.numel().bit_length()
-    small = torch.ldexp(vector.double(), torch.tensor(-exponent, device=vector.device))
+    small = vector.double() * math.ldexp(1.0, -exponent)
     squares = (small * small * 2.0**scale).round().to(torch.int64).sum()
     return math.ldexp(math.sqrt(math.ldexp(float(squares), -scale)), exponent)

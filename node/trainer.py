@@ -29,7 +29,7 @@ from ..scheduler import Plan
 from .activations import AqsgdEnds
 from .dataset import Dataset, tokens_size
 from .exchange import Refused
-from .last_words import left_unsaid, say_all
+from .last_words import left_unsaid, say_all, say_no_more_than_usual
 from .models import ModelDefinition
 from .optimizers import make_optimizer
 from .owner import Owner, Wish
@@ -241,6 +241,8 @@ class Trainer:
         if wish != (self._own.wish if self._own else None):
             if wish is None:
                 self.wire.report(control_pb2.Report(back=control_pb2.Back()))
+                if self.training is not None:
+                    say_no_more_than_usual(self.training)
                 self.emit({"event": "notice", "time": time.time(), "message": "no longer paused", "node": self.name})
             self._own = self._parting(wish) if wish else None
         for parting in (self._own, self._asked):

@@ -161,7 +161,7 @@ def test_changes_scale_exactly(bits: int, scale: float) -> None:
 
 
 def test_what_has_no_room_in_memory_lies_on_disk(tmp_path) -> None:
-    disk = DiskStore(5 * 2 * 64, str(tmp_path))
+    disk = DiskStore(5 * (2 * 64 + 12), str(tmp_path))
     sender, receiver = Sender("aqsgd:bits=4", max_bytes=3 * 2 * 64, disk=disk), Receiver("aqsgd:bits=4")
     x = torch.randn(8, 64, generator=torch.Generator().manual_seed(1))
     for visit in range(3):

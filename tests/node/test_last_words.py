@@ -7,7 +7,7 @@ import torch
 
 from farflung import compress
 from farflung.node.exchange import Exchange
-from farflung.node.last_words import last_codec, left_unsaid, say_all
+from farflung.node.last_words import last_codec, left_unsaid, say_all, say_no_more_than_usual
 from farflung.node.owner import Wish
 from farflung.node.round_messages import Decide, Part, RoundPlan
 from farflung.node.sections import Layout, Section
@@ -77,6 +77,8 @@ def test_less_than_usual_where_there_is_not(pattern):
     assert str(one.last.spec) == "int8"
     say_all(training(one, [1.0] * 9), rate)
     assert str(one.last.spec).startswith("topk"), "no longer than a round takes: nobody waits"
+    say_no_more_than_usual(training(one))
+    assert one.last is None, "a node that stays after all goes on with the job's codec"
 
 
 def test_nothing_changes_without_need_or_knowledge():
@@ -97,6 +99,13 @@ def test_what_goes_with_it_is_said():
     assert left_unsaid(training(one)) == ""
     one.section.x[0] += 3.0
     assert left_unsaid(training(one)) == "; 2 local steps and a rest of norm 3 go with it"
+
+
+def test_what_an_explicit_error_feedback_holds_goes_with_a_node_too():
+    one = exchange("a", "chunked_topk:k=128,bits=2,feedback=true")
+    one.section.x.copy_(one.section.g)
+    one.section.feedback = torch.full((NUMEL,), 0.5)
+    assert "a rest of norm 32 go with it" in left_unsaid(training(one))
 
 
 @pytest.mark.parametrize(("reached", "done"), [(6, False), (7, True)])
