@@ -23,7 +23,7 @@ _FILES = ("text", "jsonl", "parquet", "webdataset", "tokens", "validation", "tok
 class Trained:
     """A run that is done: ``seconds`` of training, ``eval_loss`` in nats per token, None without validation samples.
 
-    ``checkpoint``: the last one's folder, its address (``s3://...``) where ``checkpoint.to`` is one, None if it was lost.
+    ``checkpoint``: the last one's folder, its address where ``checkpoint.to`` is one, None if it was lost.
     """
 
     state: Path
