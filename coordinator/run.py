@@ -426,6 +426,7 @@ class Run:
             if self._said.get(stream.session) != found:
                 self._said[stream.session] = found
                 stream.queue.put_nowait(pb.Order(term=self.term, notice=pb.Notice(advice=found)))
+        self._said = {one.session: self._said[one.session] for one in self._streams.values()}
 
     async def saved(self) -> None:
         """Wait until the checkpoint that is wanted is complete, or cannot be made because nobody trains any more."""

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import json
 import logging
+import math
 import secrets
 import time
 import urllib.parse
@@ -110,8 +111,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         if not returns:
             check_ticket(store, request.ticket, now, take_use=True)
         session, secret = secrets.token_hex(8), secrets.token_urlsafe(24)
-        for words in ("kind", "description"):
-            setattr(request.device, words, printable(getattr(request.device, words)))
+        _tidy(request.device)
         device = json.dumps(MessageToDict(request.device, preserving_proto_field_name=True))
         row = NodeRow(name, session, digest(secret), key_hash, request.address, device, now, dials_out=dials_out)
         run.admit(row)
@@ -279,6 +279,15 @@ class CoordinatorService(rpc.CoordinatorServicer):
     def _check_run(self, run: str) -> None:
         if run != self._identity.run:
             raise Refused(f"this coordinator has run {self._identity.run}, not {run}", "use the link that it printed")
+
+
+def _tidy(device: pb.Device) -> None:
+    """What a node says of its device, as it may be shown and planned with; impossible numbers count as unknown."""
+    for words in ("kind", "description"):
+        setattr(device, words, printable(getattr(device, words)))
+    for number in ("tflops", "upload_bps", "hours"):
+        if not 0 <= getattr(device, number) < math.inf:
+            device.ClearField(number)
 
 
 async def _dials_out(request: pb.JoinRequest, peer: str) -> bool:

@@ -6,6 +6,8 @@ import math
 import pytest
 
 from farflung.coordinator.status import read_status
+from farflung.deploy.output import Output
+from farflung.deploy.status import show
 from farflung.proto import control_pb2 as pb
 
 LONG = (("steps = 12", "steps = 60000"), ("every = 4\nkeep", "every = 90000\nkeep"))
@@ -65,6 +67,15 @@ async def test_links_are_of_nodes_of_the_run(run):
     warning = await coordinator.event("warning")
     assert warning["node"] == "a" and warning["message"] == " [2Jafterwards"
     assert {one["to"] for one in read_status(coordinator.state)["links"]} <= set(nodes)
+
+
+async def test_a_device_that_cannot_be_is_shown_all_the_same(cluster):
+    coordinator = cluster.coordinator(cluster.job(*LONG))
+    device = pb.Device(kind="cpu", description="\x1b[2J", tflops=math.inf, upload_bps=math.nan)
+    assert not (await cluster.fake(await coordinator.link, "a").join(device=device)).refused
+    record = read_status(coordinator.state)
+    assert [(one["tflops"], one["device"]) for one in record["nodes"]] == [(None, " [2J")]
+    show(Output(), record)
 
 
 async def test_who_is_not_in_the_view_stores_nothing(cluster):
