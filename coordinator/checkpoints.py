@@ -30,7 +30,7 @@ from ..proto.sampling import Position
 from .manifest import MANIFEST, damaged, manifest_of, position_in, read_manifest
 
 MAX_FILES = 4096
-_FILE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,100}$")
+_FILE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,100}\Z")
 _FOLDER = re.compile(r"^step-(\d{8,})$")
 
 

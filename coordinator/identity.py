@@ -28,7 +28,7 @@ from .store import Store, Ticket
 NODE_LIFE = 24 * 3600.0
 """Seconds that a node's certificate is good for; nodes have it renewed after two thirds of them."""
 CA_DAYS = 3650
-NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
+NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 _SKEW = timedelta(days=1)  # a joiner's clock may be wrong by hours
 
 

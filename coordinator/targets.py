@@ -23,7 +23,7 @@ from fsspec.registry import known_implementations
 from ..proto.errors import FarflungError, JobError
 from .manifest import MANIFEST, damaged
 
-_FILE = re.compile(r"(step-(\d{8,}))/([A-Za-z0-9][A-Za-z0-9_.-]{0,100})$")
+_FILE = re.compile(r"(step-(\d{8,}))/([A-Za-z0-9][A-Za-z0-9_.-]{0,100})\Z")
 
 
 class TargetAway(FarflungError):
