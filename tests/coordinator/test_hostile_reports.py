@@ -72,9 +72,9 @@ async def test_links_are_of_nodes_of_the_run(run):
 async def test_a_device_that_cannot_be_is_shown_all_the_same(cluster):
     coordinator = cluster.coordinator(cluster.job(*LONG))
     device = pb.Device(kind="cpu", description="\x1b[2J", tflops=math.inf, upload_bps=math.nan)
-    node = cluster.fake(await coordinator.link, "a")
-    assert "is no name for a node" in (await node.join(name="a\n")).refused
-    assert not (await node.join(device=device)).refused
+    link = await coordinator.link
+    assert "is no name for a node" in (await cluster.fake(link, "a\n").join()).refused
+    assert not (await cluster.fake(link, "a").join(device=device)).refused
     record = read_status(coordinator.state)
     assert [(one["tflops"], one["device"]) for one in record["nodes"]] == [(None, " [2J")]
     show(Output(), record)
