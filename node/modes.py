@@ -69,6 +69,9 @@ class GradientMode:
                 update, self._results[name] = links[name].update()
                 section.grad.copy_(update)
                 first = links[name].rounds.plan.members[0] == training.trainer.name
+            elif section.feedback is not None:  # the rest of the group is gone: there is nobody to send it to
+                section.grad.add_(section.feedback)
+                section.feedback = None
             if first:  # each section is counted by one of its members
                 square += squared_norm(section.grad)
         training.agree(step, square)

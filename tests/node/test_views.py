@@ -47,6 +47,22 @@ def start(job):
     return hub, facts, data
 
 
+@pytest.mark.parametrize(
+    ("mode", "codec"), [("gradient", "topk:ratio=0.1"), ("delta", "chunked_topk:k=512,bits=2,feedback=true")]
+)
+def test_an_error_feedback_does_not_outlive_its_group(mode, codec):
+    hub, _, _ = start(job_of(mode, updates={"codec": codec}))
+    wait_until(lambda: hub.trainers["a"].step >= 3)
+    kept = [hub.trainers[name].state.sections[f"stage-{stage}"] for stage, name in enumerate("ab")]
+    assert any(section.feedback is not None for section in kept)
+    hub.kill("d")
+    hub.change(LEFT, ["a", "b", "c"])  # a and b are alone in their stages
+    outcome = hub.finish(["a", "b"])
+    assert not hub.errors
+    assert all(section.feedback is None for section in kept)
+    assert outcome.losses[STEPS] < outcome.losses[1]
+
+
 @pytest.mark.parametrize("after", [1, 7])
 def test_gradient_mode_gives_the_undisturbed_curve_after_a_death(after):
     job = job_of("gradient")
