@@ -238,6 +238,7 @@ class PostgreSQL:
                 if not self._connection.closed and not self._connection.broken:
                     raise
                 if time.monotonic() > deadline:
+                    self._until = 0.0  # what was to be written is not: nothing may be ordered or acknowledged after it
                     raise LeaseLost(f"{self.name} is away: {_sentence(error)}") from None
                 time.sleep(_RETRY_S)
 

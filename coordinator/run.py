@@ -201,7 +201,7 @@ class Run:
             old.queue.put_nowait(None)
         stream = self._streams[name] = Attendance(name, session, self._clock())
         self._deserted.clear()
-        stream.queue.put_nowait(pb.Order(term=self.term, ledger=self._progress.ledger))
+        stream.queue.put_nowait(pb.Order(term=self.term, ledger=self._progress.ledger if self._stored else None))
         if self.desk.evicted:
             self._tell_revoked(stream)
         if name not in self.state.nodes:  # from before this coordinator's start
@@ -402,10 +402,15 @@ class Run:
             held, self._held = self._held, None
             self._send(held, held.to)
 
+    @property
+    def _stored(self) -> bool:
+        """Whether all that was heard is in the database."""
+        return self.store.leads and not self.store.is_behind
+
     def _acknowledge(self) -> None:
         """Tell the nodes which of their reports are stored; the others they say again to the next coordinator."""
         ledger, now = self._progress.ledger, self._clock()
-        if ledger != self._acknowledged and now - self._acknowledged_at >= _ACKNOWLEDGE_S and not self.store.is_behind:
+        if ledger != self._acknowledged and now - self._acknowledged_at >= _ACKNOWLEDGE_S and self._stored:
             self._acknowledged, self._acknowledged_at = ledger, now
             for stream in self._streams.values():
                 stream.queue.put_nowait(pb.Order(term=self.term, ledger=ledger))
