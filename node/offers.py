@@ -72,9 +72,11 @@ class Receiving:
         self, me: Self, peer: Member, traffic: Traffic, receive: Callable[[rpc.PeerCall, Member], Awaitable[None]]
     ) -> None:
         self._me, self._peer, self._traffic, self._receive = me, peer, traffic, receive
+        self._closed = False
         self.task = asyncio.create_task(self._keep(), name=f"receiving from {peer.name}")
 
     async def close(self) -> None:
+        self._closed = True
         self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
@@ -92,6 +94,8 @@ class Receiving:
                 why = str(error)
             except rpc.BROKEN as error:
                 why = rpc.why_broken(error)
+            if self._closed:  # as in PeerLink: the cancellation may have become another end
+                return
             log.info("the stream on which %s sends ended: %s", self._peer.name, why)
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
             pause = min(PAUSE_GROWTH * pause, LONGEST_PAUSE)
