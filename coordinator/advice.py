@@ -6,10 +6,11 @@ terminal show the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Record = Mapping[str, Any]
+Loads = Sequence[dict[str, Any]]
 
 FULL = 0.6
 """From this load on a device or a connection is called the bottleneck: no step keeps one busy all the time."""
@@ -27,15 +28,16 @@ def phase_of(record: Record) -> str:
     return "paused" if phase == "waiting" and record.get("paused") else phase
 
 
-def bottleneck(record: Record) -> dict[str, Any] | None:
-    """The busiest device or connection: ``kind`` (compute, upload, download, link), ``node`` (the sender of a link),
-    ``to`` (of a link), ``load`` (fraction), ``text``. None while nothing is busy enough.
+def bottleneck(record: Record, full: Loads | None = None) -> dict[str, Any] | None:
+    """The busiest of ``full_of``; None while nothing is busy enough."""
+    return _busiest(full_of(record) if full is None else full)
+
+
+def advice(record: Record, name: str, full: Loads | None = None) -> dict[str, str]:
+    """``doing``, ``use`` and ``better`` of a node, a sentence each; ``better`` is empty with nothing on its side.
+
+    ``full``, here and beside: ``full_of`` of this record from a caller who asks for many nodes.
     """
-    return max(_full(record), key=lambda one: float(one["load"]), default=None)
-
-
-def advice(record: Record, name: str) -> dict[str, str]:
-    """``doing``, ``use`` and ``better`` of a node, a sentence each; ``better`` is empty with nothing on its side."""
     node = next((one for one in record.get("nodes") or () if one["node"] == name), None)
     if node is None or not node.get("in"):
         return {"doing": "is not in the run", "use": "none", "better": ""}
@@ -45,12 +47,13 @@ def advice(record: Record, name: str) -> dict[str, str]:
         doing = "is held as a spare" if spare else role or "waits for the first view"
         use = "steps in when another node goes" if spare else "none yet"
         return {"doing": doing, "use": use, "better": spare}
-    return {"doing": _place(record, node), "use": _use(record, node), "better": _better(record, node)}
+    better = _better(record, node, full_of(record) if full is None else full)
+    return {"doing": _place(record, node), "use": _use(record, node), "better": better}
 
 
-def told(record: Record, name: str) -> dict[str, str]:
+def told(record: Record, name: str, full: Loads | None = None) -> dict[str, str]:
     """What the node's own terminal shows: ``advice``, or that others hold the run up."""
-    found, held = advice(record, name), bottleneck(record)
+    found, held = advice(record, name, full), bottleneck(record, full)
     if held is not None and not found["better"] and found["use"] != "none":
         found["better"] = f"nothing here: the run is held up by {held['text']}"
     return found
@@ -88,8 +91,10 @@ def of_text(used: float, most: float) -> str:
 # ---- loads -----------------------------------------------------------------------------------
 
 
-def _full(record: Record) -> list[dict[str, Any]]:
-    """Devices and connections that are busy enough to hold the run up."""
+def full_of(record: Record) -> list[dict[str, Any]]:
+    """Devices and connections that are busy enough to hold the run up: ``kind`` (compute, upload, download, link),
+    ``node`` (the sender of a link), ``to`` (of a link), ``load`` (fraction), ``text``.
+    """
     wire = {node["node"]: float(node["parts"]["wire"]) for node in record.get("nodes") or () if node.get("parts")}
 
     def enough(one: Record) -> float:
@@ -97,6 +102,10 @@ def _full(record: Record) -> list[dict[str, Any]]:
         return _IN_TURNS if one["kind"] == "link" and min(ends) >= _ON_THE_WIRE else FULL
 
     return [one for one in _loads(record) if one["load"] >= enough(one)]
+
+
+def _busiest(loads: Loads) -> dict[str, Any] | None:
+    return max(loads, key=lambda one: float(one["load"]), default=None)
 
 
 def _loads(record: Record) -> list[dict[str, Any]]:
@@ -149,15 +158,14 @@ def _use(record: Record, node: Record) -> str:
     return f"{use}; it computes for {parts['compute'] + parts['codec']:.0%} of a step"
 
 
-def _better(record: Record, node: Record) -> str:
+def _better(record: Record, node: Record, full: Loads) -> str:
     """What would help, by what is full on this node's side."""
     name, parts = node["node"], node.get("parts")
-    mine = [one for one in _full(record) if name in (one["node"], one.get("to"))]
-    busiest = max(mine, key=lambda one: float(one["load"]), default=None)
+    busiest = _busiest([one for one in full if name in (one["node"], one.get("to"))])
     if busiest is None:
         if not parts:
             return ""
-        if bottleneck(record) is None and parts["wire"] >= parts["waiting"] and parts["wire"] > parts["compute"]:
+        if not full and parts["wire"] >= parts["waiting"] and parts["wire"] > parts["compute"]:
             return f"a faster way to the others: {parts['wire']:.0%} of a step passes on the wire{_worst(record, name)}"
         return ""
     stage = f"the bottleneck of stage {node['stage']}"

@@ -27,7 +27,7 @@ from ..scheduler import Device
 from ..scheduler.plans import Plan
 from . import events
 from . import signals as s
-from .advice import told
+from .advice import full_of, told
 from .checkpoints import Checkpoints, Complete
 from .commands import Command, Desk, held_in, printable
 from .database import LeaseLost
@@ -423,11 +423,12 @@ class Run:
         self._advised = now
         try:
             record = self.status(Path())
+            full = full_of(record)
         except Exception:  # whatever it is, training does not end for want of good advice
             log.exception("no advice for the nodes")
             return
         for stream in self._streams.values():
-            found = pb.Advice(**told(record, stream.name))
+            found = pb.Advice(**told(record, stream.name, full))
             if self._said.get(stream.session) != found:
                 self._said[stream.session] = found
                 stream.queue.put_nowait(pb.Order(term=self.term, notice=pb.Notice(advice=found)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..proto.sampling import Position
-from .advice import advice, bottleneck, regions
+from .advice import advice, bottleneck, full_of, regions
 from .lock import is_locked
 from .store import NodeRow, Store, ViewRow
 
@@ -92,10 +92,11 @@ def _judge(record: dict[str, Any], nodes: list[dict[str, Any]]) -> None:
         for node in nodes:
             if node["in"] and node["node"] in names:
                 node["region"] = number
-    record["bottleneck"] = bottleneck(record)
+    full = full_of(record)
+    record["bottleneck"] = bottleneck(record, full)
     for node in nodes:
         if node["in"]:
-            node["advice"] = advice(record, node["node"])
+            node["advice"] = advice(record, node["node"], full)
 
 
 def _view(row: ViewRow) -> dict[str, Any]:
