@@ -122,7 +122,7 @@ class Run:
         self.history = History((Point(*row) for row in store.curve(POINTS)), store.evals())
         self._progress = Progress(job.train.batch if job.updates.mode == "gradient" else 0)
         if self.state.view is not None:
-            known, evaluated = store.steps(1), store.evals()
+            known, evaluated = store.steps(1), store.evals(1)
             view = self.state.view
             finished = max(view.position.step, known[-1].step if known else 0)
             self._progress.restore(view.number, view.plan, finished, evaluated[-1].step if evaluated else 0)
@@ -594,7 +594,7 @@ class Run:
         return found if math.isfinite(found) and found > 0 else 0.0
 
     def _done(self, step: int) -> events.Event:
-        evals, checkpoints, totals = self.store.evals(), self.store.checkpoints(), self.store.totals()
+        evals, checkpoints, totals = self.store.evals(1), self.store.checkpoints(), self.store.totals()
         began = float(self.store.get("began") or time.time())
         return events.event(
             "done",

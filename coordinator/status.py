@@ -41,7 +41,7 @@ def status_of(
     """
     job = json.loads(store.get("job") or "{}")
     facts = json.loads(store.get("facts") or "{}")
-    view, steps, evals, checkpoints = store.last_view(), store.steps(_RECENT), store.evals(), store.checkpoints()
+    view, steps, evals, checkpoints = store.last_view(), store.steps(_RECENT), store.evals(1), store.checkpoints()
     totals, last = store.totals(), steps[-1] if steps else None
     sent = totals["bytes_updates"] + totals["bytes_activations"]
     seconds = sum(row.seconds for row in steps)

@@ -155,6 +155,15 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "steps": ("step",),
 }
 _KEYS |= {"evals": ("step",), "checkpoints": ("step",), "links": ("source", "target")}
+_SUMMED = (
+    "samples",
+    "tokens",
+    "bytes_updates",
+    "bytes_activations",
+    "bytes_other",
+    "bytes_dense",
+    "bytes_dense_updates",
+)
 _LINK = ("source", "target", "latency_s", "bandwidth_bps", "time")
 
 
@@ -168,6 +177,8 @@ class Store:
         """
         self.place = place
         self._late: list[Statement] = []
+        self._totals: tuple[int, dict[str, int]] | None = None
+        """The last step, and ``totals`` up to there, once they were asked for."""
         self._database = _open(place, create)
         try:
             schema = self.get("schema")
@@ -236,6 +247,11 @@ class Store:
         columns = ", ".join(field.name for field in fields(kind))
         return [kind(*found) for found in self._database.read(f"select {columns} from {_NAMES[kind]} {rest}", values)]
 
+    def _in_order(self, kind: type[Row], last: int | None) -> list[Row]:
+        if last is None:
+            return self._rows(kind, "order by step")
+        return self._rows(kind, "order by step desc limit ?", last)[::-1]
+
     # ---- the run's facts ---------------------------------------------------------------------
 
     def get(self, key: str) -> str | None:
@@ -251,6 +267,7 @@ class Store:
         """One more than the last start's term, stored; with a database server it is the lease's."""
         term = self.server.term if self.server else int(self.get("term") or 0) + 1
         self.put("term", str(term))
+        self._totals = None  # another coordinator may have led meanwhile
         if why := self.catch_up():
             raise FarflungError(why, "make room, then start again")
         return term
@@ -299,6 +316,7 @@ class Store:
     def put_view(self, row: ViewRow) -> None:
         """Store a view, before anybody is told of it. Steps and evaluations after its first did not happen."""
         gone = [(f"delete from {table} where step > ?", (row.step,)) for table in ("steps", "evals")]
+        self._totals = None
         self._write(self._upsert("views", row.__dict__), *gone)
 
     def last_view(self) -> ViewRow | None:
@@ -311,13 +329,15 @@ class Store:
 
     def put_step(self, row: StepRow) -> None:
         """Store a step; a step trained again replaces what was there."""
+        known, self._totals = self._totals, None
         self._put_row(row)
+        if known is not None and row.step > known[0]:
+            sums = {name: known[1][name] + getattr(row, name) for name in _SUMMED}
+            self._totals = row.step, {"steps": known[1]["steps"] + 1, **sums}
 
     def steps(self, last: int | None = None) -> list[StepRow]:
         """All steps, or the newest ``last``, in order."""
-        if last is None:
-            return self._rows(StepRow, "order by step")
-        return self._rows(StepRow, "order by step desc limit ?", last)[::-1]
+        return self._in_order(StepRow, last)
 
     def curve(self, points: int) -> list[tuple[int, int, int, float, int, float, int, int]]:
         """All steps as at most about ``points`` rows, each of as many neighbours: last step, how many, how many have a
@@ -333,27 +353,24 @@ class Store:
         return [tuple(kind(value) for kind, value in zip(kinds, row, strict=True)) for row in rows]  # type: ignore[misc]
 
     def totals(self) -> dict[str, int]:
-        """Sums over all steps: steps, samples, tokens and the byte counters."""
-        names = (
-            "samples",
-            "tokens",
-            "bytes_updates",
-            "bytes_activations",
-            "bytes_other",
-            "bytes_dense",
-            "bytes_dense_updates",
-        )
-        sums = ", ".join(f"coalesce(sum({name} * 1.0), 0)" for name in names)  # whole numbers would overflow
-        found = self._database.read(f"select count(*), {sums} from steps")[0]
-        return dict(zip(("steps", *names), map(int, found), strict=True))
+        """Sums over all steps: steps, samples, tokens and the byte counters. The rows are read once; steps that are
+        stored after that are added."""
+        if self._totals is None:
+            sums = ", ".join(f"coalesce(sum({name} * 1.0), 0)" for name in _SUMMED)  # whole numbers would overflow
+            last, *found = self._database.read(f"select coalesce(max(step), 0), count(*), {sums} from steps")[0]
+            totals = dict(zip(("steps", *_SUMMED), map(int, found), strict=True))
+            if self.is_behind:  # by steps, perhaps
+                return totals
+            self._totals = int(last), totals
+        return dict(self._totals[1])
 
     def put_eval(self, row: EvalRow) -> None:
         """Store an evaluation."""
         self._put_row(row)
 
-    def evals(self) -> list[EvalRow]:
-        """All evaluations in order."""
-        return self._rows(EvalRow, "order by step")
+    def evals(self, last: int | None = None) -> list[EvalRow]:
+        """All evaluations, or the newest ``last``, in order."""
+        return self._in_order(EvalRow, last)
 
     def put_checkpoint(self, row: CheckpointRow) -> None:
         """Note a complete checkpoint."""

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from farflung.coordinator.database import LeaseLost
+from farflung.coordinator.database import LeaseLost, NoRoom
 from farflung.coordinator.store import CheckpointRow, EvalRow, NodeRow, StepRow, Store, Ticket, ViewRow
 from farflung.proto.errors import FarflungError
 
@@ -81,6 +81,61 @@ def test_views_and_steps(store):
     store.put_eval(EvalRow(6, 2.0, 10, 0.5, 1.0))
     store.put_view(ViewRow(4, "{}", "[]", 5, 40, "[]", -1, "back to step 5", 1.5))
     assert store.totals()["steps"] == 5 and store.evals() == [EvalRow(2, 2.5, 10, None, 1.0)]
+
+
+def test_sums_go_on_with_every_step_that_is_stored(store, place, monkeypatch):
+    """As they are in the database, whatever is stored, without reading all of it again."""
+    back = ViewRow(2, "{}", "[]", 3, 24, "[]", -1, "back to step 3", 1.5)
+    changes = [
+        lambda: [store.put_step(step(number, bytes_other=number)) for number in range(1, 6)],
+        lambda: store.put_step(step(6, tokens=7)),
+        lambda: store.put_step(step(6, tokens=9)),  # trained again
+        lambda: store.put_step(step(2, samples=1)),
+        lambda: store.put_view(back),
+        lambda: store.put_step(step(4, bytes_dense=1)),
+    ]
+    for change in changes:
+        change()
+        with contextlib.closing(Store(place)) as other:
+            assert store.totals() == other.totals()
+    with monkeypatch.context() as patched:
+        patched.setattr(store._database, "read", None)
+        store.put_step(step(5))
+        assert store.totals()["steps"] == 5 and store.totals()["samples"] == 8 * 4 + 1
+    with contextlib.closing(Store(place, create=True)) as other:
+        other.put_step(step(6))  # of another leader
+    store.next_term()
+    assert store.totals()["steps"] == 6
+
+
+def test_sums_with_steps_that_waited_for_room(store, place, monkeypatch):
+    def full(statements):
+        raise NoRoom("cannot write it: the disk is full", "make room")
+
+    def check(steps):
+        assert store.catch_up() == ""
+        with contextlib.closing(Store(place)) as other:
+            assert store.totals() == other.totals() and store.totals()["steps"] == steps
+
+    store.put_step(step(1))
+    check(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(store._database, "write", full)
+        store.put_step(step(2))
+    check(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(store._database, "write", full)
+        store.put_view(ViewRow(2, "{}", "[]", 1, 8, "[]", -1, "back to step 1", 1.5))
+        store.put_step(step(2, samples=1))
+        assert store.totals()["samples"] == 16, "of what is in the database"
+        store.put_step(step(3))
+    check(3)
+
+
+def test_the_newest_evaluations(store):
+    store.put_eval(EvalRow(4, 2.5, 10, None, 1.0))
+    store.put_eval(EvalRow(5, 2.0, 10, None, 1.0))
+    assert store.evals(1) == [EvalRow(5, 2.0, 10, None, 1.0)]
 
 
 def test_checkpoints_warnings_and_links(store):
