@@ -45,9 +45,11 @@ def status_of(
     totals, last = store.totals(), steps[-1] if steps else None
     sent = totals["bytes_updates"] + totals["bytes_activations"]
     seconds = sum(row.seconds for row in steps)
-    dial_out = {row.name for row in store.nodes() if row.dials_out}
+    rows = store.nodes()
+    plan: Any = json.loads(view.plan) if view else None
+    dial_out = {row.name for row in rows if row.dials_out}
     held = json.loads(store.get("held") or "{}")
-    nodes = [_node(row, view, (live or {}).get(row.name), held.get(row.name)) for row in store.nodes()]
+    nodes = [_node(row, plan, (live or {}).get(row.name), held.get(row.name)) for row in rows]
     record = {
         "run": store.get("run"),
         "name": job.get("run", {}).get("name"),
@@ -73,7 +75,7 @@ def status_of(
         "bytes_dense": totals["bytes_dense"],
         "aqsgd_hit_rate": last.hit_rate if last else None,
         "times_fewer_bytes": totals["bytes_dense"] / sent if sent else None,
-        "view": _view(view) if view else None,
+        "view": _view(view, plan) if view else None,
         "nodes": nodes,
         "links": _links(store.links(), used or {}, dial_out),
         "checkpoints": [{"step": row.step, "path": row.path} for row in checkpoints],
@@ -99,8 +101,7 @@ def _judge(record: dict[str, Any], nodes: list[dict[str, Any]]) -> None:
             node["advice"] = advice(record, node["node"], full)
 
 
-def _view(row: ViewRow) -> dict[str, Any]:
-    plan = json.loads(row.plan)
+def _view(row: ViewRow, plan: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "view": row.number,
         "pipelines": plan.get("pipelines"),
@@ -114,12 +115,11 @@ def _view(row: ViewRow) -> dict[str, Any]:
 
 
 def _node(
-    row: NodeRow, view: ViewRow | None, live: Mapping[str, Any] | None, held: tuple[str, bool] | None
+    row: NodeRow, plan: Mapping[str, Any] | None, live: Mapping[str, Any] | None, held: tuple[str, bool] | None
 ) -> dict[str, Any]:
     device = json.loads(row.device or "{}")
     role, stage, stages, pipeline, share = "", None, [], None, None
-    if view is not None and row.left_at is None:
-        plan = json.loads(view.plan)
+    if plan is not None and row.left_at is None:
         for number, names in enumerate(plan.get("pipelines", [])):
             if row.name in names:
                 role, stage, pipeline = "trains", names.index(row.name), number
