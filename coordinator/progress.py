@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,8 @@ from .store import EvalRow, StepRow
 LARGEST = 2.0**50
 """Of any number of a report, so that sums fit into a database and are exact in a browser."""
 _LONGEST_NOTES = 10_000
+_DEEPEST_NOTES = 100
+"""Brackets in them, so that whoever reads them has room on the stack."""
 
 
 def absurd(report: StepDone | EvalDone, last: int, nodes: Container[str]) -> str:
@@ -30,6 +33,8 @@ def absurd(report: StepDone | EvalDone, last: int, nodes: Container[str]) -> str
         return "its numbers are impossible"
     if isinstance(report, StepDone) and len(report.notes) > _LONGEST_NOTES:
         return f"its notes are longer than {_LONGEST_NOTES} characters"
+    if isinstance(report, StepDone) and sum(map(report.notes.count, "[{")) > _DEEPEST_NOTES:
+        return f"its notes have more than {_DEEPEST_NOTES} lists and tables"
     strangers = [one.peer for one in sent if one.peer not in nodes]
     return f"it sent to {strangers[0][:80]!r}, which never joined" if strangers else ""
 
@@ -120,7 +125,7 @@ class Progress:
         found: dict[str, StepDone] = self._steps[step].reports if step in self._steps else {}
         reports: Iterable[StepDone] = found.values()
         tokens, loss = sum(one.tokens for one in reports), sum(one.loss_sum for one in reports)
-        notes = {name: json.loads(one.notes) for name, one in found.items() if _is_json(one.notes)}
+        notes = _notes_of(found)
         return StepRow(
             step,
             self._view,
@@ -138,12 +143,10 @@ class Progress:
         )
 
 
-def _is_json(text: str) -> bool:
+def _notes_of(reports: Mapping[str, StepDone]) -> dict[str, Any]:
     """Notes come from nodes; what is no JSON is left out."""
-    if not text:
-        return False
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
+    notes = {}
+    for name, one in reports.items():
+        with contextlib.suppress(ValueError):
+            notes[name] = json.loads(one.notes)
+    return notes

@@ -106,9 +106,13 @@ class StepRow:
 
     @property
     def hit_rate(self) -> float | None:
-        """The part of AQ-SGD's samples that went as a change, the mean over its links; None where no link has it."""
+        """The part of AQ-SGD's samples that went as a change, the mean over its links; None where no link has it.
+
+        Notes are as the nodes wrote them: what is no such part does not count.
+        """
         notes = json.loads(self.notes or "{}").values()
-        rates = [float(note["aqsgd_hit_rate"]) for note in notes if isinstance(note, dict) and "aqsgd_hit_rate" in note]
+        said = [note.get("aqsgd_hit_rate") for note in notes if isinstance(note, dict)]
+        rates = [float(rate) for rate in said if isinstance(rate, (int, float)) and 0 <= rate <= 1]
         return sum(rates) / len(rates) if rates else None
 
 

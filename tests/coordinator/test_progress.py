@@ -1,6 +1,8 @@
 """Sums of steps and evaluations over the nodes."""
 
-from farflung.coordinator.progress import Progress
+import pytest
+
+from farflung.coordinator.progress import Progress, absurd
 from farflung.proto.control_pb2 import EvalDone, StepDone
 from farflung.scheduler.plans import Plan
 
@@ -27,6 +29,22 @@ def test_a_step_is_the_sum_of_all_nodes():
     (row,) = progress.step("d", report(2, notes='{"aqsgd_hit_rate": 0.75}'), 2.0)
     assert row.hit_rate == 0.625
     assert progress.step("x", report(2), 1.0) == [] and progress.step("b", report(2, view=9), 1.0) == []
+
+
+@pytest.mark.parametrize("rate", ['"much"', "null", "NaN", "1e999", "-1", "[]"])
+def test_a_hit_rate_that_is_none_does_not_count(rate):
+    progress = Progress()
+    progress.enter(1, PLAN, 0, 0.0)
+    for name in "abc":
+        progress.step(name, report(1, notes='{"aqsgd_hit_rate": 0.5}'), 1.0)
+    (row,) = progress.step("d", report(1, notes=f'{{"aqsgd_hit_rate": {rate}}}'), 1.0)
+    assert row.hit_rate == 0.5
+
+
+def test_notes_that_nobody_can_read_are_refused():
+    for bracket in "[{":
+        assert absurd(report(1, notes=50 * bracket), 1, "abcd") == ""
+        assert absurd(report(1, notes=5000 * bracket), 1, "abcd") == "its notes have more than 100 lists and tables"
 
 
 def test_a_view_change_closes_what_was_finished_and_drops_the_rest():
