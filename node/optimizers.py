@@ -2,22 +2,25 @@
 
 Every step is separate multiplications and additions with scalars rounded once from float64: fused forms
 (``add(alpha=)``, ``addcmul``, ``lerp``, torch's fused optimisers) round differently on different devices, and
-in gradient mode every member of a group takes this step on its own.
+in gradient mode every member of a group takes this step on its own. A step goes stretch by stretch, so that on a CPU
+what it works with stays in the cache.
 """
 
 import math
-from itertools import pairwise
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..proto.job import Job, Train
-from .sections import Section
+from .sections import STRETCH, Section, Stretch
 
 
 class Optimizer(Protocol):
-    """Moves a section's ``x`` [numel] by one step along its ``grad``; its state is the named ``moments`` [numel]."""
+    """Moves a section's ``x`` [numel] by one step along its ``grad``; its state is the named ``moments`` [numel].
+
+    Matrices are decayed, biases and norms are not.
+    """
 
     moments: tuple[str, ...]
 
@@ -28,8 +31,8 @@ class Optimizer(Protocol):
     def clips(self, count: int) -> bool:
         """Whether what was added up is a gradient, which may be clipped by its norm."""
 
-    def step(self, section: Section, count: int, rate: float, decay: Tensor) -> None:
-        """``count`` is 1 for the first step with these moments; ``decay`` is 1 where weight decay applies."""
+    def step(self, section: Section, count: int, rate: float) -> None:
+        """``count`` is 1 for the first step with these moments."""
 
 
 class _OfGradients:
@@ -50,35 +53,38 @@ class AdamW(_OfGradients):
     def __init__(self, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
 
-    def step(self, section: Section, count: int, rate: float, decay: Tensor) -> None:
-        if self.weight_decay:
-            section.x.sub_(section.x * decay * (rate * self.weight_decay))
-        section.x.sub_(self._step(section, rate, count, count))
+    def step(self, section: Section, count: int, rate: float) -> None:
+        for here in section.stretches():
+            self._move(here, rate, count, count)
 
-    def _step(self, section: Section, rate: float, count: int, squares: int, frozen: bool = False) -> Tensor:
+    def _move(self, here: Stretch, rate: float, count: int, squares: int, frozen: bool = False) -> None:
+        if self.weight_decay and here.is_matrix:
+            here.x.sub_(here.x * (rate * self.weight_decay))
+        here.x.sub_(self._step(here, rate, count, squares, frozen))
+
+    def _step(self, here: Stretch, rate: float, count: int, squares: int, frozen: bool = False) -> Tensor:
         """Adam's step with the moments of ``count`` gradients and the squares of so many."""
         first, second = self.betas
-        m, v = section.moments["m"], section.moments["v"]
+        m, v = here.moments["m"], here.moments["v"]
         if not frozen:
-            m.mul_(first).add_(section.grad * (1 - first))
-            v.mul_(second).add_(section.grad * section.grad * (1 - second))
+            m.mul_(first).add_(here.grad * (1 - first))
+            v.mul_(second).add_((here.grad * here.grad).mul_(1 - second))
         # Not divided by the scalar: CUDA multiplies by its reciprocal there, and rounds differently than a CPU.
         denominator = v.sqrt().mul_(1 / math.sqrt(1 - second**squares)).add_(self.eps)
-        return (m / denominator).mul_(rate / (1 - first**count))
+        return torch.div(m, denominator, out=denominator).mul_(rate / (1 - first**count))
 
 
 class Lamb(AdamW):
     """LAMB (You et al., 2020): Adam's step with its weight decay, scaled for each parameter by |x| / |step|."""
 
-    def step(self, section: Section, count: int, rate: float, decay: Tensor) -> None:
-        step = self._step(section, 1.0, count, count)
-        if self.weight_decay:
-            step.add_(section.x * decay * self.weight_decay)
-        for start, stop in pairwise(section.layout.offsets):
-            weights, piece = section.x[start:stop], step[start:stop]
-            of_weights, of_step = norm(weights), norm(piece)
+    def step(self, section: Section, count: int, rate: float) -> None:
+        for here in section.stretches(whole=True):
+            step = self._step(here, 1.0, count, count)
+            if self.weight_decay and here.is_matrix:
+                step.add_(here.x * self.weight_decay)
+            of_weights, of_step = norm(here.x), norm(step)
             ratio = of_weights / of_step if of_weights > 0 and of_step > 0 else 1.0
-            weights.sub_(piece * (rate * ratio))
+            here.x.sub_(step.mul_(rate * ratio))
 
 
 class OneBitAdam(AdamW):
@@ -98,14 +104,13 @@ class OneBitAdam(AdamW):
     def clips(self, count: int) -> bool:
         return count <= self.freeze
 
-    def step(self, section: Section, count: int, rate: float, decay: Tensor) -> None:
+    def step(self, section: Section, count: int, rate: float) -> None:
         frozen = count > self.freeze
-        if frozen:
-            m, v = section.moments["m"], section.moments["v"]
-            m.copy_(torch.where(v > 0, section.grad, torch.zeros_like(m)))
-        if self.weight_decay:
-            section.x.sub_(section.x * decay * (rate * self.weight_decay))
-        section.x.sub_(self._step(section, rate, count, min(count, self.freeze), frozen))
+        for here in section.stretches():
+            if frozen:
+                m, v = here.moments["m"], here.moments["v"]
+                m.copy_(torch.where(v > 0, here.grad, torch.zeros_like(m)))
+            self._move(here, rate, count, min(count, self.freeze), frozen)
 
 
 class SGD(_OfGradients):
@@ -115,13 +120,14 @@ class SGD(_OfGradients):
         self.momentum, self.weight_decay = momentum, weight_decay
         self.moments: tuple[str, ...] = ("m",) if momentum else ()
 
-    def step(self, section: Section, count: int, rate: float, decay: Tensor) -> None:
-        grad = section.grad
-        if self.weight_decay:
-            grad = grad + section.x * decay * self.weight_decay
-        if self.momentum:
-            grad = section.moments["m"].mul_(self.momentum).add_(grad)
-        section.x.sub_(grad * rate)
+    def step(self, section: Section, count: int, rate: float) -> None:
+        for here in section.stretches():
+            grad = here.grad
+            if self.weight_decay and here.is_matrix:
+                grad = grad + here.x * self.weight_decay
+            if self.momentum:
+                grad = here.moments["m"].mul_(self.momentum).add_(grad)
+            here.x.sub_(grad * rate)
 
 
 def make_optimizer(job: Job) -> Optimizer:
@@ -158,7 +164,8 @@ def clip_factor(norm: float, clip: float | None) -> float:
 
 def squared_norm(vector: Tensor) -> float:
     """Sum of squares, in float64 because a stage has many of them."""
-    return float(vector.double().square().sum())
+    pieces = torch.split(vector, STRETCH) if vector.device.type == "cpu" else (vector,)
+    return math.fsum(float(piece.double().square().sum()) for piece in pieces)
 
 
 def norm(vector: Tensor) -> float:

@@ -13,6 +13,9 @@ import torch
 import xxhash
 from torch import Tensor
 
+STRETCH = 1 << 16
+"""Elements that elementwise arithmetic takes at a time on a CPU: they and its intermediate results stay in the cache,
+and nothing as long as the vector is allocated."""
 _MASK = 2**64 - 1
 
 
@@ -48,6 +51,17 @@ class Layout:
         return [(start, min(start + size, self.numel)) for start in range(0, self.numel, size)]
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """A piece of one parameter, as views of the section's vectors, each fp32 [elements]."""
+
+    x: Tensor
+    grad: Tensor
+    moments: Mapping[str, Tensor]
+    is_matrix: bool
+    """Whether the parameter has two dimensions or more."""
+
+
 class Section:
     """One section on one node.
 
@@ -79,6 +93,15 @@ class Section:
     def reference(self) -> tuple[Tensor, ...]:
         """What a round moves, each fp32 [numel]."""
         return (self.g,) if self.outer is None else (self.g, self.outer)
+
+    def stretches(self, whole: bool = False) -> Iterator[Stretch]:
+        """The vectors cut into pieces of one parameter each: ``whole`` ones, and else on a CPU short ones."""
+        size = self.layout.numel if whole or self.g.device.type != "cpu" else STRETCH
+        for (start, stop), shape in zip(pairwise(self.layout.offsets), self.layout.shapes, strict=True):
+            for first in range(start, stop, size):
+                here = slice(first, min(first + size, stop))
+                moments = {name: vector[here] for name, vector in self.moments.items()}
+                yield Stretch(self.x[here], self.grad[here], moments, len(shape) >= 2)
 
     def adopt(self) -> None:
         """x := g, as a joiner begins."""

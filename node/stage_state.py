@@ -47,7 +47,6 @@ class StageState:
             layout = Layout.of(name, {parameter: definition.shapes[parameter] for parameter in parameters})
             momentum = bool(job.updates.outer_optimizer.momentum)
             self.sections[name] = Section(layout, self.gradient, optimizer.moments, device, momentum)
-        self.decay = {name: _decay_mask(section) for name, section in self.sections.items()}
         self.use_local()
 
     # ---- which weights the module computes with --------------------------------------------
@@ -181,12 +180,3 @@ def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0) ->
         max(1, phases),
         updates.dense_rounds,
     )
-
-
-def _decay_mask(section: Section) -> Tensor:
-    """1 for matrices, 0 for biases and norms, which are not decayed."""
-    mask = torch.zeros_like(section.g)
-    for _, values in section.layout.views(mask):
-        if values.ndim >= 2:
-            values.fill_(1.0)
-    return mask

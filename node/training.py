@@ -192,10 +192,10 @@ class Training:
         rate = learning_rate(train, step, self.trainer.facts.steps)
         factor = clip_factor(norm, train.clip) if optimizer.clips(count) else 1.0
         with self.trainer.clock.computing():
-            for name, section in self.state.sections.items():
+            for section in self.state.sections.values():
                 if factor != 1.0:
                     section.grad.mul_(factor)
-                optimizer.step(section, count, rate, self.state.decay[name])
+                optimizer.step(section, count, rate)
 
     def stepped(self, step: int) -> None:
         """The step is finished on this node."""
