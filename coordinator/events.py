@@ -55,6 +55,7 @@ def view(announced: Announcement, job: Job) -> Event:
         microbatches=list(plan.microbatches),
         spares=sorted(plan.spares),
         codecs=codecs,
+        overlap=job.updates.overlap if plan.overlap is None else plan.overlap,
         step=announced.position.step,
         why=announced.why,
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ..proto.job import Facts, Job
 from ..scheduler import Device, Layer, Network, PlanError, Workload, plan
+from ..scheduler.choose_updates import workload_fields
 from ..scheduler.codecs import bits_of
 from ..scheduler.plans import Plan
 from .members import Planner
@@ -23,7 +24,7 @@ def workload_of(job: Job, facts: Facts) -> Workload:
     """One step of the job in the scheduler's numbers, layer costs from the profile."""
     precision_bits = 16.0 if job.train.precision == "bf16" else 32.0
     reference = (4.0 + 4.0 * bool(job.updates.outer_optimizer.momentum)) if job.updates.mode == "delta" else 0.0
-    stages, pipelines = job.parallel.stages, job.parallel.pipelines
+    stages, pipelines, updates = job.parallel.stages, job.parallel.pipelines, job.updates
     layers = tuple(
         Layer(
             one.name, one.parameters, one.flops_per_sample * _FORWARD_PART, max(1, one.activation_elements_per_sample)
@@ -38,9 +39,7 @@ def workload_of(job: Job, facts: Facts) -> Workload:
         pipelines=None if pipelines == "auto" else pipelines,
         schedule=job.parallel.schedule,
         mode=job.updates.mode,
-        update_bits=bits_of(job.updates.codec, 32.0) / job.updates.fragments,
-        every=job.updates.every // job.updates.fragments,
-        overlap=job.updates.overlap,
+        **workload_fields(updates.mode, updates.codec, updates.overlap, updates.interval, updates.fragments),
         pattern=job.updates.pattern,
         activation_bits=bits_of(job.activations.forward, precision_bits),
         gradient_bits=bits_of(job.activations.backward, precision_bits),
@@ -53,9 +52,15 @@ def workload_of(job: Job, facts: Facts) -> Workload:
 
 
 def planner_of(
-    workload: Workload, device_of: Callable[[str], Device], links: Callable[[], Links], seed: int = 0
+    workload: Workload,
+    device_of: Callable[[str], Device],
+    links: Callable[[], Links],
+    seed: int = 0,
+    reached: Callable[[], float] = lambda: 1.0,
 ) -> Planner:
-    """A planner for membership. Where fewer nodes are left than the job's shape wants, or some of them can't reach each
+    """``reached()``: the part of their measured speed that nodes reach in training.
+
+    A planner for membership. Where fewer nodes are left than the job's shape wants, or some of them can't reach each
     other, it takes fewer pipelines, and fewer stages only when not even one pipeline can be filled.
     """
 
@@ -70,7 +75,7 @@ def planner_of(
             {pair: latency for pair, (latency, _) in measured.items()},
             {pair: bandwidth for pair, (_, bandwidth) in measured.items()},
         )
-        fitted = fit_shape(workload, len(names))
+        fitted = replace(fit_shape(workload, len(names)), reached=reached())
         while True:
             try:
                 return plan(network, fitted, time_limit=_SEARCH_S, seed=seed, current=current)

@@ -146,7 +146,9 @@ class Run:
         store.put("why", self.state.why)
 
     def _machine(self) -> Membership:
-        planner = self._planner or planner_of(workload_of(self.job, self.facts), self._device, lambda: self.links)
+        planner = self._planner or planner_of(
+            workload_of(self.job, self.facts), self._device, lambda: self.links, reached=lambda: self.speeds.reached
+        )
         return Membership(planner)
 
     # ---- people ------------------------------------------------------------------------------
@@ -383,12 +385,16 @@ class Run:
             if self.store.server is not None:
                 self.store.server.check_lease()
             self.feed(s.Tick())
-            if self.trains and (slow := self.speeds.news(self._clock())):
-                self.feed(s.Replan(slow))
+            if self.trains and (news := self.speeds.news(self._clock()) or self._pace()):
+                self.feed(s.Replan(news))
             self._catch_up()
             self._acknowledge()
             self._advise()
             await asyncio.sleep(TICK_S)
+
+    def _pace(self) -> str:
+        """News of how long a step computes, where the plan chooses updates by it."""
+        return self.speeds.pace() if "auto" in (self.job.updates.codec, self.job.updates.overlap) else ""
 
     def _catch_up(self) -> None:
         """Store what had to wait for room on the disk; nobody hears of a view before it is stored."""

@@ -33,14 +33,16 @@ class Speeds:
         self._seconds: dict[str, deque[float]] = {}
         self._slow: dict[str, tuple[float, float]] = {}
         """node -> the part of its speed that it reaches, and when that was seen."""
-        self._usual = 1.0
+        self.usual = 1.0
         """The part of their measured speed that nodes reach in training."""
+        self._counted = 1.0
+        """What ``usual`` was when it was last told."""
         self._told: Mapping[str, float] = {}
         self._next, self._pause = 0.0, FIRST_PAUSE_S
 
     def enter(self, plan: Plan) -> None:
         """A view begins: other work for everybody."""
-        self._work, self._seconds = {}, {}
+        self._work, self._seconds, self._counted = {}, {}, self.usual
         for pipeline, microbatches in zip(plan.pipelines, plan.microbatches, strict=True):
             for name, (first, last) in zip(pipeline, plan.stages, strict=True):
                 flops = sum(self._layers[first : last + 1]) * microbatches * self._microbatch
@@ -59,7 +61,7 @@ class Speeds:
             name: self._work[name] / 1e12 / median(seconds) / max(self._nominal(name), 1e-9)
             for name, seconds in self._seconds.items()
         }
-        usual = self._usual = median(sorted(reached.values())[len(reached) // 2 :])  # half of the nodes may be slow
+        usual = self.usual = median(sorted(reached.values())[len(reached) // 2 :])  # half of the nodes may be slow
         for name, value in reached.items():
             self._slow.pop(name, None)
             if value < SLOW * usual:
@@ -71,7 +73,7 @@ class Speeds:
         While nobody is slow that is 1. When somebody is, it must show against what a step takes besides computing, so
         then all are counted with what they really reach.
         """
-        return self.part(node, now) * self._usual if self._slow else 1.0
+        return self.part(node, now) * self.usual if self._slow else 1.0
 
     def part(self, node: str, now: float) -> float:
         """How much of its speed a node reaches, compared with the others: 1 unless it is slow."""
@@ -79,6 +81,18 @@ class Speeds:
         if node not in self._work and now - seen > FORGET_S:
             return 1.0
         return part
+
+    @property
+    def reached(self) -> float:
+        """The part that nodes reach of the speed a plan counts with; ``factor`` has it in while somebody is slow."""
+        return 1.0 if self._slow else self.usual
+
+    def pace(self) -> str:
+        """A sentence when nodes turn out to reach another part of their measured speed than a plan counted with."""
+        if 0.75 < self.usual / self._counted < 1.33:
+            return ""
+        self._counted = self.usual
+        return f"nodes compute at {self.usual:.0%} of the speed they were measured with"
 
     def news(self, now: float) -> str:
         """A sentence when nodes of the view are slow and the planner was not asked about them for a while; else empty.

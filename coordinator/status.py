@@ -108,6 +108,8 @@ def _view(row: ViewRow, plan: Mapping[str, Any]) -> dict[str, Any]:
         "stages": plan.get("stages"),
         "microbatches": plan.get("microbatches"),
         "spares": plan.get("spares"),
+        "codecs": plan.get("codecs"),
+        "overlap": plan.get("overlap"),
         "step": row.step,
         "why": row.why,
         "time": row.time,

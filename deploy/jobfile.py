@@ -53,8 +53,8 @@ min_nodes = {nodes:<19} # the run starts when so many nodes have joined
 [updates]
 mode = "delta"                  # delta: compressed changes of weights | gradient: exactly data-parallel SGD
 every = 1                       # steps between two rounds
-overlap = 1                     # steps that a round may be in flight: 0 waits for it, 1 hides it
-codec = "cocktail:random=0.1,top=0.2,bits=4"    # `farflung codecs` lists them all
+overlap = 1                     # steps that a round may be in flight: 0 waits for it, 1 hides it; or "auto"
+codec = "cocktail:random=0.1,top=0.2,bits=4"    # `farflung codecs` lists them; or "auto": as gentle as the links allow
 dense_rounds = 20               # the first rounds go uncompressed
 
 [activations]

@@ -127,7 +127,8 @@ class DeltaMode:
         self.training = training
         updates = training.job.updates
         self.fragments = updates.fragments
-        self._interval, self._overlap = updates.every // updates.fragments, updates.overlap
+        chosen = training.plan.overlap
+        self._interval, self._overlap = updates.interval, int(updates.overlap if chosen is None else chosen)
         self._free = training.is_alone and updates.outer_optimizer.is_average
         """g := x costs nothing, so it happens every step."""
         self._begun_at = deque([training.position.step] * self.fragments, self.fragments)

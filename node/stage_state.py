@@ -129,6 +129,12 @@ def _layers(plan: Plan, stages: Sequence[int]) -> tuple[int, ...]:
     return tuple(layer for stage in stages for layer in range(plan.stages[stage][0], plan.stages[stage][1] + 1))
 
 
+def codec_of(plan: Plan, section: str) -> str | None:
+    """The codec that the plan chose for a section's rounds; None where the job's is used. A tied section is of two
+    stages, and takes the first one's."""
+    return plan.update_codec(0 if section == TIED else int(section.removeprefix("stage-")))
+
+
 def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0) -> RoundPlan:
     """Members, weights, pattern and parts of a section's rounds in a view.
 

@@ -24,7 +24,7 @@ from .phased import PhasedExchange, phases_of
 from .pipeline import Chunk, Place, StageRunner, Tally
 from .round_link import ENOUGH, RoundLink
 from .rounds import Rounds
-from .stage_state import StageState, round_plan
+from .stage_state import StageState, codec_of, round_plan
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -68,14 +68,16 @@ class Training:
         self.exchanges: dict[str, Exchange] = {}
         self.links: dict[str, RoundLink] = {}
         """The rounds of the sections that have other members."""
-        updates, phases = job.updates, phases_of(job.updates.codec)
+        updates = job.updates
         for name, section in state.sections.items():
+            codec = codec_of(plan, name) or updates.codec
+            phases = phases_of(codec)
             rounds = round_plan(plan, section.layout, updates, phases)
             self.exchanges[name] = (PhasedExchange if phases else Exchange)(
                 section,
                 rounds,
                 trainer.name,
-                updates.codec,
+                codec,
                 updates.dense_rounds,
                 self.gradient,
                 job.run.seed,

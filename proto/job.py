@@ -213,19 +213,27 @@ class Updates(Table):
     fragments: Count = Field(
         default=1, description="a divisor of every: pieces of the weights that go one after another, each every steps"
     )
-    overlap: int = Field(
-        default=0, ge=0, description="steps that a round may be in flight, up to every / fragments (0 in gradient mode)"
+    overlap: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description='steps that a round may be in flight, up to every / fragments (0 in gradient mode), or "auto"',
     )
     pattern: Annotated[
         Literal["auto", "publishers", "all_to_all"],
         _choice("auto", "publishers", "all_to_all", later=("two_level", "gossip", "async")),
     ] = Field(default="auto", description="auto, publishers, all_to_all")
-    codec: str = Field(default="none", min_length=1, description="a codec, `name` or `name:key=value,key=value`")
+    codec: str = Field(
+        default="none", min_length=1, description='a codec, `name` or `name:key=value,key=value`, or "auto"'
+    )
     dense_rounds: int = Field(default=0, ge=0, description="a whole number of first rounds with codec none")
     outer: Annotated[str, BeforeValidator(_outer)] = Field(default="average", description=WORDS)
     block: int = Field(
         default=65536, ge=256, le=2**26, multiple_of=8, description="elements of a block, a multiple of 8"
     )
+
+    @property
+    def interval(self) -> int:
+        """Steps between the beginnings of two rounds."""
+        return self.every // self.fragments
 
     @property
     def outer_optimizer(self) -> Outer:

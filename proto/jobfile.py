@@ -388,15 +388,15 @@ def _update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mista
     elif updates.every % updates.fragments:
         sentence = f"updates.fragments = {updates.fragments} does not divide updates.every = {updates.every}"
         yield ("updates", "fragments"), f"{sentence}: a round begins every (every / fragments) steps"
-    elif updates.overlap * updates.fragments > updates.every:
-        sentence = f"updates.overlap = {updates.overlap} is more than the {updates.every // updates.fragments} step(s)"
+    elif updates.overlap != "auto" and updates.overlap > updates.interval:
+        sentence = f"updates.overlap = {updates.overlap} is more than the {updates.interval} step(s)"
         yield ("updates", "overlap"), f"{sentence} between rounds: a round would overtake the next"
     role = "gradient" if updates.mode == "gradient" else "update"
     roles = {("updates", "codec"): (updates.codec, role)}
     roles["activations", "forward"] = (activations.forward, "activation")
     roles["activations", "backward"] = (activations.backward, "activation_gradient")
     for key, (spec, wanted) in roles.items():
-        if check_codec is not None:
+        if check_codec is not None and (key, spec) != (("updates", "codec"), "auto"):
             try:
                 check_codec(spec, wanted)
             except ValueError as error:

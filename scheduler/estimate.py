@@ -53,7 +53,8 @@ class Cut:
         self.work = numpy.array([sum(layer.flops for layer in layers[a : b + 1]) * micro for a, b in stages])
         self.elements = numpy.array([layers[last].activation * micro for _, last in stages[:-1]], dtype=numpy.float64)
         parameters = [sum(layer.parameters for layer in layers[a : b + 1]) for a, b in stages]
-        self.update = numpy.array(parameters).reshape(chunks, self.nodes).sum(axis=0) * workload.update_bits
+        self.parameters = numpy.array(parameters, dtype=numpy.float64).reshape(chunks, self.nodes).sum(axis=0)
+        self.update = self.parameters * numpy.array(workload.update_bits)
 
 
 def link_class(network: Network, sender: int, receiver: int) -> str:

@@ -115,7 +115,9 @@ def best_help(
         )
         trial("half the bits of activations and gradients", Estimator(network, fewer))
     if len(places) > 1:
-        trial("half the bits of updates", Estimator(network, replace(workload, update_bits=workload.update_bits / 2)))
+        bits = workload.update_bits
+        half = tuple(each / 2 for each in bits) if isinstance(bits, tuple) else bits / 2
+        trial("half the bits of updates", Estimator(network, replace(workload, update_bits=half)))
         if not workload.overlap:
             trial("rounds that overlap the next step", Estimator(network, replace(workload, overlap=1)))
     took, words = min(trials, key=lambda item: item[0])

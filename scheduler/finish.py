@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy
 
 from .choose_codecs import choose_codecs
+from .choose_updates import choose_updates, recorded
 from .estimate import IMPOSSIBLE, Cut, Estimator
 from .plans import Plan
-from .predict import candidate_seconds
+from .predict import candidate_compute, candidate_seconds
 from .rounds import publisher_fractions
 from .search import Searcher
 from .seeds import Places
 from .shapes import Candidate, candidate
 
 
-def finish(estimator: Estimator, best: Candidate, why: str = "") -> Plan:
-    """The plan of a candidate: names, publishers, codecs, and the reason of every spare."""
+def finish(estimator: Estimator, best: Candidate, why: str = "", current: Plan | None = None) -> Plan:
+    """The plan of a candidate: names, publishers, codecs, and the reason of every spare. current: the one in force."""
     network, workload = estimator.network, estimator.workload
     rows = [tuple(network.names[device] for device in row) * best.cut.chunks for row in best.places]
     count, nodes = best.places.shape
     fractions = [publisher_fractions(network, estimator.sent, best.places[:, position]) for position in range(nodes)]
     codecs = choose_codecs(estimator, best)
-    seconds = candidate_seconds(Estimator(network, workload, codecs) if codecs else estimator, best)
+    coded = Estimator(network, workload, codecs) if codecs else estimator
+    updates = (
+        choose_updates(estimator, best, candidate_compute(coded, best), current) if workload.update_ladder else None
+    )
+    if updates is not None:
+        coded = Estimator(network, replace(workload, overlap=updates.overlap, update_bits=updates.bits), codecs or None)
+        codecs = {**codecs, **recorded(updates, best.cut.chunks)}
+        best = replace(best, cut=Cut(coded.workload, best.cut.stages, best.cut.chunks))
+    seconds = candidate_seconds(coded, best)
     if not why:
         chunks = f", {best.cut.chunks} stages a node" if best.cut.chunks > 1 else ""
         why = (
             f"{count} pipeline{'s' * (count != 1)} of {nodes * best.cut.chunks} stage{'s' * (nodes != 1)}{chunks} "
             f"({best.origin}): a step is expected to take {seconds:.3g} s"
         )
+    if updates is not None and updates.why:
+        why = f"{why}; {updates.why}"
     return Plan(
         pipelines=tuple(rows),
         stages=best.cut.stages,
@@ -37,6 +50,7 @@ def finish(estimator: Estimator, best: Candidate, why: str = "") -> Plan:
         publishers=tuple(fractions) * best.cut.chunks if workload.pattern != "all_to_all" else (),
         schedule="interleaved" if best.cut.chunks > 1 else ("1f1b" if workload.schedule != "gpipe" else "gpipe"),
         why=why,
+        overlap=None if updates is None else updates.overlap,
     )
 
 

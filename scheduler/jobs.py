@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .choose_updates import workload_fields
 from .codecs import bits_of
 from .errors import PlanError
 from .workload import Layer, Workload, load_json
@@ -98,6 +99,8 @@ def workload_of(job: Mapping[str, Any], folder: Path) -> Workload:
     optimizer = str(train.get("optimizer", "adamw"))
     mode = str(updates.get("mode", "delta"))
     fragments = _whole(updates, "fragments", 1)
+    interval = max(1, _whole(updates, "every", 1) // fragments)
+    overlap = "auto" if updates.get("overlap") == "auto" else _whole(updates, "overlap", 0, least=0)
     reference = 4.0 if mode == "delta" else 0.0
     precision_bits = 16.0 if train.get("precision") == "bf16" else 32.0
     return Workload(
@@ -108,9 +111,7 @@ def workload_of(job: Mapping[str, Any], folder: Path) -> Workload:
         pipelines=_wish(parallel, "pipelines"),
         schedule=str(parallel.get("schedule", "1f1b")),
         mode=mode,
-        update_bits=bits_of(str(updates.get("codec", "none")), 32.0) / fragments,
-        every=max(1, _whole(updates, "every", 1) // fragments),
-        overlap=_whole(updates, "overlap", 0, least=0),
+        **workload_fields(mode, str(updates.get("codec", "none")), overlap, interval, fragments),
         pattern=str(updates.get("pattern", "auto")),
         activation_bits=bits_of(str(activations.get("forward", "none")), precision_bits),
         gradient_bits=bits_of(str(activations.get("backward", "none")), precision_bits),

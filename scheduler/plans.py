@@ -18,7 +18,8 @@ class Plan:
     stages: (first layer, last layer) of each stage, both inclusive.
     microbatches: how many microbatches of a step each pipeline takes; they add up to the batch.
     spares: node name -> why it is left out.
-    codecs: link class ("activations", "updates", or "A>B" for one link) -> codec.
+    codecs: link class ("activations", "A>B" for one link, "updates" or "updates of stage N") -> codec.
+    overlap: steps that a round may be in flight, where the plan chose how updates travel; else None: the job says.
     publishers: of each stage, the fraction of the blocks that each node of the group publishes, in pipeline order.
     schedule: the action list that nodes execute.
     why: one sentence.
@@ -32,6 +33,7 @@ class Plan:
     publishers: tuple[tuple[float, ...], ...] = ()
     schedule: str = "1f1b"
     why: str = ""
+    overlap: int | None = None
 
     def __post_init__(self) -> None:
         # A plan written by hand may have lists; tuples make it comparable with one from the scheduler.
@@ -110,6 +112,10 @@ class Plan:
         """The node's weight: its pipeline's part of the batch."""
         return self.shares[self.pipeline_of(node)]
 
+    def update_codec(self, stage: int) -> str | None:
+        """The codec of a stage's rounds; None where the job's own is used."""
+        return self.codecs.get(f"updates of stage {stage}", self.codecs.get("updates"))
+
     def publisher(self, stage: int, block: int, blocks: int) -> str:
         """The node that publishes a block of the stage's vector: contiguous runs, by each node's fraction.
 
@@ -138,6 +144,7 @@ class Plan:
             "publishers": self.publishers,
             "schedule": self.schedule,
             "why": self.why,
+            "overlap": self.overlap,
         }
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
@@ -155,6 +162,7 @@ class Plan:
                 publishers=tuple(tuple(map(float, row)) for row in content.get("publishers", ())),
                 schedule=str(content.get("schedule", "1f1b")),
                 why=str(content.get("why", "")),
+                overlap=None if content.get("overlap") is None else int(content["overlap"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, PlanError):
@@ -162,11 +170,13 @@ class Plan:
             raise PlanError(f"this is not a plan: {error!r}") from error
 
     def same_placement(self, other: Plan | None) -> bool:
-        """Whether the other plan gives every node the same place, layers and share."""
+        """Whether the other plan gives every node the same place, layers and share, and the same rounds."""
         return (
             other is not None
             and self.pipelines == other.pipelines
             and self.stages == other.stages
             and self.microbatches == other.microbatches
             and self.schedule == other.schedule
+            and self.overlap == other.overlap
+            and (self.overlap is None or self.codecs == other.codecs)
         )

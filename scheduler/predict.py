@@ -63,7 +63,7 @@ def predict(
     network: Network, job: Workload | Mapping[str, Any], plan: Plan, *, transport: Transport = OVERLAPPED
 ) -> Prediction:
     """Times a plan, the scheduler's or one of your own. PlanError if it does not fit the network or the job."""
-    workload = job if isinstance(job, Workload) else Workload.from_job(job)
+    workload = as_chosen(job if isinstance(job, Workload) else Workload.from_job(job), plan)
     places, cut = indices(network, workload, plan)
     estimator = Estimator(network, replace(workload, schedule=plan.schedule), plan.codecs)
     _, compute = run(estimator, places, cut, plan.microbatches, plan.schedule, transport)
@@ -96,6 +96,15 @@ def predict(
         cost_per_million_tokens=cost,
         seconds=parts,
     )
+
+
+def as_chosen(workload: Workload, plan: Plan) -> Workload:
+    """The workload with the overlap and the codecs of updates that the plan chose, if it chose any."""
+    bits = dict(workload.update_ladder)
+    found = [plan.update_codec(place) or "" for place in range(len(set(plan.pipelines[0])))]
+    if plan.overlap is None or any(name not in bits for name in found):
+        return workload
+    return replace(workload, overlap=plan.overlap, update_bits=tuple(bits[name] for name in found))
 
 
 def indices(network: Network, workload: Workload, plan: Plan) -> tuple[numpy.ndarray, Cut]:
@@ -241,10 +250,15 @@ def reshared(estimator: Estimator, found: Candidate) -> Candidate:
     return best
 
 
+def candidate_compute(estimator: Estimator, found: Candidate) -> float:
+    """Seconds of a candidate's slowest pipeline by simulation."""
+    return run(estimator, found.places, found.cut, found.microbatches, schedule_of(estimator, found))[1]
+
+
 def candidate_seconds(estimator: Estimator, found: Candidate) -> float:
     """A candidate's step by simulation, with publishers by bandwidth."""
     workload = estimator.workload
-    _, compute = run(estimator, found.places, found.cut, found.microbatches, schedule_of(estimator, found))
+    compute = candidate_compute(estimator, found)
     rounds = site_seconds(estimator.network, found.places, found.cut.update, workload.pattern)
     for position in range(found.places.shape[1]):
         group = found.places[:, position]

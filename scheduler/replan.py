@@ -8,7 +8,7 @@ more, and a whole new search; each is charged the seconds in which moved nodes f
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 
@@ -47,16 +47,16 @@ def replan(network: Network, workload: Workload, current: Plan, deadline: float,
         near = _nearest(estimator, current, deadline)
         found = _best(estimator, [*near, _searched(network, workload, deadline, seed, now)], current, stay)
         if found is None or found[0] * (1 + NOISE) > now or current.same_placement(finish(estimator, found[1])):
-            return current
+            return _kept(estimator, kept, current)
         gained = stay * (1 - found[0] / now)
         move = move_cost(estimator, current, found[1])
         if gained < move.seconds:
-            return current
+            return _kept(estimator, kept, current)
         why = (
             f"{_nodes(move)} for {now / found[0]:.2f} times the speed: a step is expected to take {found[0]:.3g} s, "
             f"not {now:.3g} s, and the move costs {move.seconds:.3g} s"
         )
-        return finish(estimator, found[1], why)
+        return finish(estimator, found[1], why, current)
     near = _nearest(estimator, current, deadline)
     found = _best(estimator, near, current, stay)
     # A whole new search only where no near plan is left, or a near one wastes much of what has joined.
@@ -78,7 +78,17 @@ def replan(network: Network, workload: Workload, current: Plan, deadline: float,
         f"{_difference(network, current)}: {count} x {nodes}, {_nodes(move)} ({move.seconds:.3g} s), "
         f"a step is expected to take {seconds:.3g} s"
     )
-    return finish(estimator, best, why)
+    return finish(estimator, best, why, current)
+
+
+def _kept(estimator: Estimator, kept: Candidate, current: Plan) -> Plan:
+    """The plan in force, the same object unless its rounds would now travel another way."""
+    if not estimator.workload.update_ladder:
+        return current if current.overlap is None else replace(current, overlap=None, codecs={})
+    made = finish(estimator, kept, "the plan in force", current)
+    if (made.overlap, made.codecs) == (current.overlap, current.codecs):
+        return current
+    return replace(current, overlap=made.overlap, codecs=made.codecs, why=made.why)
 
 
 def as_candidate(estimator: Estimator, current: Plan) -> Candidate | None:

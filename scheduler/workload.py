@@ -49,12 +49,16 @@ class Workload:
     """One step of a job, in numbers.
 
     batch, microbatch: samples. stages, pipelines: a wish, or None for the scheduler's choice.
-    update_bits: bits that an update costs on the wire for each parameter. activation_bits, gradient_bits: bits for
-    each element that crosses a stage boundary, forward and backward. every, overlap: as in the job file.
+    update_bits: bits that an update costs on the wire for each parameter, at all positions or at each one.
+    activation_bits, gradient_bits: bits for each element that crosses a stage boundary, forward and backward. every:
+    steps between the beginnings of two rounds, overlap: steps that one may be in flight.
     optimizer_bytes: bytes a parameter takes on a device (weights, gradient, moments, reference).
     codec_seconds: device seconds for each element that the activation codec takes at one end, forward and backward.
     codecs: the codecs that a link may be given; empty where the job's own codec is used on every link.
     efficiency: the part of a device's tflops that training reaches (1 where tflops is a measured training rate).
+    update_ladder: (codec, bits for each parameter), the least lossy first, among which the plan chooses for updates;
+    empty where the job names one and an overlap. auto_overlap: the plan chooses the overlap too. reached: the part of
+    their tflops that devices were seen to reach, for that choice alone.
     """
 
     layers: tuple[Layer, ...]
@@ -65,7 +69,7 @@ class Workload:
     schedule: str = "1f1b"
     chunks: int = 1
     mode: str = "delta"
-    update_bits: float = 16.0
+    update_bits: float | tuple[float, ...] = 16.0
     every: int = 1
     overlap: int = 0
     pattern: str = "publishers"
@@ -79,6 +83,9 @@ class Workload:
     efficiency: float = 1.0
     codec_seconds: float = 0.0
     codecs: tuple[CodecChoice, ...] = ()
+    update_ladder: tuple[tuple[str, float], ...] = ()
+    auto_overlap: bool = False
+    reached: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.layers:

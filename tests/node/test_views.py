@@ -1,6 +1,7 @@
 """Views end in the middle of anything: nothing committed is lost, nothing is counted twice."""
 
 import collections
+from dataclasses import replace
 
 import pytest
 from plain_loop import plain_losses
@@ -34,16 +35,21 @@ def plan_of(pipelines, stages, shares) -> Plan:
 
 
 TWO_BY_TWO = plan_of([["a", "b"], ["c", "d"]], ((0, 1), (2, 3)), (3, 3))
+CHOSEN = replace(
+    TWO_BY_TWO,
+    codecs={"updates of stage 0": "int8", "updates of stage 1": "cocktail:random=0.5,top=0.5,bits=4"},
+    overlap=1,
+)
 LEFT = plan_of([["a", "b"]], ((0, 1), (2, 3)), (6,))
 
 
-def start(job):
+def start(job, plan=TWO_BY_TWO):
     facts = facts_of(samples=90, validation=10, context=8, vocabulary=17, steps=STEPS)
     data = Windows(facts)
     hub = Hub(job, facts)
-    for name in TWO_BY_TWO.nodes:
+    for name in plan.nodes:
         hub.start(name, data)
-    hub.begin(TWO_BY_TWO, TWO_BY_TWO.nodes, checkpoint=0)
+    hub.begin(plan, plan.nodes, checkpoint=0)
     return hub, facts, data
 
 
@@ -161,6 +167,27 @@ def test_delta_mode_counts_every_sample_once_over_deaths_and_joins(updates):
     extra = sum(trained.values()) - 3 * facts.samples
     assert 0 <= extra < job.train.batch  # the last batch is filled up from the next epoch
     assert min(trained.values()) >= 3
+
+
+def test_the_plan_may_choose_how_updates_travel():
+    """Codecs of each group, and an overlap; the next view has others."""
+    hub, _, _ = start(job_of("delta", updates={"codec": "auto", "overlap": "auto"}), CHOSEN)
+
+    def travels(name):
+        training = hub.trainers[name].training
+        return {section: str(one.codec.spec) for section, one in training.exchanges.items()}, training.mode._overlap
+
+    wait_until(lambda: hub.trainers["a"].step >= 4)
+    sparse = "cocktail:random=0.5,top=0.5"
+    assert travels("a") == ({"stage-0": "int8", "tied": "int8"}, 1)
+    assert travels("d") == ({"stage-1": sparse, "tied": "int8"}, 1)
+    hub.change(replace(TWO_BY_TWO, codecs={"updates": "bf16"}, overlap=0), ["a", "b", "c", "d"])
+    wait_until(lambda: hub.trainers["a"].step >= 12)
+    assert travels("b") == ({"stage-1": "bf16", "tied": "bf16"}, 0)
+    outcome = hub.finish(TWO_BY_TWO.nodes)
+    assert not hub.errors and not outcome.warnings
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    assert outcome.losses[max(outcome.losses)] < outcome.losses[1]
 
 
 def count_samples(hub, trained):
