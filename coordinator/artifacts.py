@@ -50,6 +50,7 @@ class Artifacts:
             and len(parts) == 3
             and parts[0] == "checkpoint"
             and parts[1].isdecimal()
+            and len(parts[1]) <= 20  # digits of a step; Python refuses to read some thousands
         ):
             found = self._checkpoints.file(int(parts[1]), parts[2])
         if found is None or not found.is_file():

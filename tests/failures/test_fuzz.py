@@ -20,26 +20,34 @@ from google.protobuf.descriptor import FieldDescriptor as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from membership_script import BATCH, LAYERS, MICROBATCH, planner, rules
+from windows import facts_of
 
 from farflung import compress
 from farflung.compress.spec import declarations
 from farflung.compress.wire import varint
+from farflung.coordinator.artifacts import Artifacts
 from farflung.coordinator.checkpoints import Checkpoints, ShardRefused
+from farflung.coordinator.identity import digest
 from farflung.coordinator.manifest import damaged, position_in, read_manifest
 from farflung.coordinator.membership import TRAINING
 from farflung.coordinator.run import Run
+from farflung.coordinator.service import CoordinatorService, Identity
 from farflung.coordinator.store import NodeRow, Store
 from farflung.node.exchange import Exchange, Refused
+from farflung.node.models import model_of
+from farflung.node.phased import PhasedExchange, phases_of, to_bytes
 from farflung.node.round_link import RoundLink
 from farflung.node.round_messages import Part, RoundPlan
 from farflung.node.rounds import Rounds
 from farflung.node.sections import Layout, Section
 from farflung.node.shorten import Expander
+from farflung.node.trainer import Trainer
 from farflung.proto import control_pb2 as pb
-from farflung.proto import data_pb2
+from farflung.proto import data_pb2, rpc
 from farflung.proto.errors import FarflungError
 from farflung.proto.job import Facts, Job, LayerProfile, Profile, load_job
 from farflung.proto.link import parse_link
+from farflung.scheduler import Plan
 
 TIMES = int(os.environ.get("FUZZ", "1"))
 NUMEL = 48
@@ -108,12 +116,15 @@ def member(pattern, codec, name="a"):
     section = Section(Layout.of("stage-0", {"w": (NUMEL,)}), False, (), torch.device("cpu"))
     section.x.copy_(torch.linspace(-1, 1, NUMEL))
     section.restart_chain(1, 0)
+    phases = max(1, phases_of(codec))
     if pattern == "all_to_all":
         parts = (Part(0, "a", 0, NUMEL),)
+    elif pattern == "phases":
+        parts = tuple(Part(k, "a", 0, NUMEL, 0, k) for k in range(phases))
     else:
         parts = tuple(Part(i, n, 16 * i, 16 * i + 16) for i, n in enumerate("abc"))
-    plan = RoundPlan("stage-0", ("a", "b", "c"), (1.0, 1.0, 1.0), parts, pattern)
-    exchange = Exchange(section, plan, name, codec, 0, False, 7)
+    plan = RoundPlan("stage-0", ("a", "b", "c"), (1.0, 1.0, 1.0), parts, pattern, phases=phases)
+    exchange = (PhasedExchange if pattern == "phases" else Exchange)(section, plan, name, codec, 0, False, 7)
     link = RoundLink(exchange, Rounds(plan, name, 0, section.chain), ignore, ignore, ignore)
     link.begin()
     return link, section
@@ -128,6 +139,9 @@ def payloads(draw, codec):
     """An encoding of the right or another size, perhaps changed and sealed again, perhaps noise."""
     if draw(st.integers(0, 4)) == 0:
         return draw(st.binary(max_size=60))
+    if phases_of(codec):
+        levels = draw(st.sampled_from([torch.randn(1), torch.randn(NUMEL), torch.arange(NUMEL, dtype=torch.int32)]))
+        return to_bytes(levels)[: draw(st.sampled_from([1, 4, None, None]))]
     blob = bytearray(compress.make(codec).encode(torch.randn(draw(st.sampled_from([16, NUMEL, 7]))), seed=1, step=1))
     for _ in range(draw(st.integers(0, 2))):
         at = draw(st.integers(8, len(blob) - 1))
@@ -135,9 +149,14 @@ def payloads(draw, codec):
     return resealed(blob)
 
 
-@pytest.mark.parametrize("pattern", ["publishers", "all_to_all"])
-@pytest.mark.parametrize("codec", ["none", "cocktail:random=0.5,top=0.3,bits=4"])
-@often(20)
+WAYS = [
+    (pattern, codec) for pattern in ("publishers", "all_to_all") for codec in ("none", "cocktail:random=0.5,bits=4")
+]
+WAYS += [("phases", codec) for codec in ("powersgd:rank=2", "thc:bits=6", "intsgd:rule=max")]
+
+
+@pytest.mark.parametrize(("pattern", "codec"), WAYS)
+@often(10)
 @given(st.data())
 def test_round_messages(pattern, codec, data):
     link, section = member(pattern, codec)
@@ -180,6 +199,44 @@ def test_headers(noise):
         Expander("run", "session").expand(noise)
 
 
+TRAINED = Job.model_validate(
+    {
+        "run": {"steps": 50},
+        "model": {"family": "gpt2", "layers": 2, "width": 8, "heads": 2, "context": 8, "tie": False},
+        "data": {"text": ["none.txt"]},
+        "train": {"batch": 4, "microbatch": 1},
+    }
+)
+
+
+class Deaf:
+    """A wire on which nothing comes; what is sent is let go."""
+
+    def __getattr__(self, name):
+        return lambda *_, **__: []
+
+
+@often(3)
+@given(st.data())
+def test_messages_to_a_trainer(data):
+    """Of any kind from any member, while its rounds are open: nothing moves, and it lives."""
+    facts = facts_of(samples=20, validation=4, context=8, vocabulary=17, steps=50)
+    trainer = Trainer(Deaf(), "b", TRAINED, facts, model_of(TRAINED, facts), lambda: None, torch.device("cpu"))
+    plan = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 1), (2, 3)), microbatches=(2, 2))
+    view = pb.View(number=1, plan=plan.to_json(), members=[pb.Member(name=name) for name in "abcd"])
+    trainer._prepare(view)
+    before = [section.g.clone() for section in trainer.state.sections.values()]
+    for link in trainer.training.links.values():
+        link.begin()
+    for header in data.draw(st.lists(messages(data_pb2.Header, view=1), min_size=1, max_size=20)):
+        header.section = data.draw(st.sampled_from(["stage-0", "stage-1", "tied"]))
+        payload = data.draw(st.one_of(st.just(b""), payloads("none")))
+        trainer._receive(data.draw(st.sampled_from("acdz")), header, np.frombuffer(payload, dtype=np.uint8))
+        trainer.training.tick()
+    after = [section.g for section in trainer.state.sections.values()]
+    assert all(torch.equal(*both) for both in zip(before, after, strict=True))
+
+
 # ---- members to the coordinator ------------------------------------------------------------
 
 JOB = Job.model_validate(
@@ -218,7 +275,7 @@ def training_run(folder, now):
     run = Run(JOB, facts, store, checkpoints, lambda event: json.dumps(event), rules(), 1, planner, lambda: now[0])
     streams = {}
     for name in "abcd":
-        run.admit(NodeRow(name, f"{name}-1", "", "", f"127.0.0.1:{ord(name)}", "{}", 0.0))
+        run.admit(NodeRow(name, f"{name}-1", digest("secret"), "", f"127.0.0.1:{ord(name)}", "{}", 0.0))
         streams[name] = run.attach(name, f"{name}-1", 0)
     for _ in range(4):
         now[0] += 0.6
@@ -257,6 +314,74 @@ def test_reports(reports, flushing):
                     run.feed(pb_tick())
                 assert {"a", "b"} <= set(run.state.nodes) and run.failure is None
                 json.dumps(run.live_status)
+                for task in run._tasks:
+                    task.cancel()
+                await asyncio.gather(*run._tasks, return_exceptions=True)
+
+    asyncio.run(live())
+
+
+class Aborted(Exception):
+    """A call ended with a status."""
+
+
+class Caller:
+    """The context of a call by d."""
+
+    def invocation_metadata(self):
+        return ((rpc.SESSION_KEY, "d d-1 secret"),)
+
+    def peer(self):
+        return "ipv4:127.0.0.1:1"
+
+    async def abort(self, code, why):
+        raise Aborted(code, why)
+
+
+REQUESTS = {
+    "Join": pb.JoinRequest,
+    "Describe": pb.ArtifactName,
+    "Fetch": pb.Range,
+    "Store": pb.Shard,
+    "Status": pb.StatusRequest,
+    "Command": pb.CommandRequest,
+}
+names = st.sampled_from(["data/tokens", "checkpoint/4/x", "checkpoint/" + "9" * 5000 + "/x", "../x", "\x00", ""])
+
+
+@pytest.mark.parametrize("method", sorted(REQUESTS))
+@often(4)
+@given(st.data())
+def test_calls(method, data):
+    """Any call with anything in it is answered, or ended with a status; the run goes on."""
+    kind = REQUESTS[method]
+    calls = data.draw(st.lists(messages(kind), min_size=1, max_size=5))
+    for call in calls:
+        for field in {"run", "name", "ticket"} & set(kind.DESCRIPTOR.fields_by_name):
+            plausible = {"run": st.just("r1"), "name": names, "ticket": st.sampled_from(["1.x", "", "1", "x.y"])}
+            setattr(call, field, data.draw(plausible[field]))
+
+    async def live():
+        now = [0.0]
+        with tempfile.TemporaryDirectory() as folder:
+            run, store, _ = training_run(Path(folder), now)
+            (Path(folder) / "tokens").write_bytes(bytes(100))
+            artifacts = Artifacts({"data/tokens": Path(folder) / "tokens"}, run.checkpoints)
+            service = CoordinatorService(run, artifacts, Identity("r1", None, Path(folder)))
+
+            async def stream():
+                for call in calls:
+                    yield call
+
+            with contextlib.closing(store):
+                for request in [stream()] if method == "Store" else calls:
+                    with contextlib.suppress(Aborted):
+                        answer = getattr(service, method)(request, Caller())
+                        if method == "Fetch":
+                            assert sum([len(piece.data) async for piece in answer]) <= 100
+                        else:
+                            await answer
+                assert set("abcd") <= set(run.state.nodes) and run.failure is None
                 for task in run._tasks:
                     task.cancel()
                 await asyncio.gather(*run._tasks, return_exceptions=True)
