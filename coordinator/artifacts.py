@@ -72,7 +72,7 @@ class Artifacts:
         path = self.path(name)
         size = path.stat().st_size
         end = size if length == 0 else offset + length
-        if end > size:
+        if max(offset, end) > size:
             raise NoArtifact(f"{name} has {size} bytes: bytes {offset} to {end} are not there")
         with path.open("rb") as file:
             file.seek(offset)
