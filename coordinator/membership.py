@@ -88,6 +88,8 @@ class Membership:
             return self._commanded(state, event, now)
         if isinstance(event, s.Tick):
             return self._tick(state, now)
+        if isinstance(event, s.Apart):
+            return self._apart(state, event, now)
         if isinstance(event, s.CheckpointComplete):
             if event.position.step < state.newest.step:
                 return state, []
@@ -234,6 +236,14 @@ class Membership:
         state = replace(state, accused={**state.accused, event.peer: (event.name, event.why)})
         why = f"{event.name} lost its connection to {event.peer}: {event.why}"
         return state, [s.Dial(peer.name, peer.session, peer.address, why)]
+
+    def _apart(self, state: State, event: s.Apart, now: float) -> Result:
+        """It is one's word against the other's: both stay, where they have nothing to do with each other."""
+        pair = (min(event.name, event.peer), max(event.name, event.peer))
+        if pair in state.broken:
+            return state, []
+        state = replace(state, broken=state.broken | {pair}, unplannable=frozenset())
+        return self._anew(state, event.why, now, [s.Say("warning", event.name, event.why)])
 
     def _diverged(self, state: State, event: s.Accused, now: float) -> Result:
         """Two nodes cannot count each other's messages any more; the flush shows who is right."""

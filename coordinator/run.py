@@ -268,13 +268,19 @@ class Run:
             self.feed(s.Finished(name, session, done.view, done.step, fingerprints_of(done.fingerprints)))
 
     def _refused(self, by: str, name: str, points: int) -> None:
-        """A member refused something of another: enough of that, and it is out."""
+        """A member refused something of another: enough of that, and one is out."""
         accused = self.state.nodes.get(name)
         if accused is None or by not in self.state.nodes:
             return
-        why = self._refusals.count(by, name, accused.session, points)
-        if why and not self.is_over:
-            self.warn(name, self.command(Command("evict", name, by="the coordinator", why=why)))
+        lives = ((by, self.state.nodes[by].session), (name, accused.session))
+        verdict = self._refusals.count(*lives, points)
+        if verdict is None or self.is_over:
+            return
+        if verdict.apart:
+            self.feed(s.Apart(*verdict.apart, verdict.why))
+        else:
+            told = self.command(Command("evict", verdict.out, by="the coordinator", why=verdict.why))
+            self.warn(verdict.out, told)
 
     def warn(self, node: str, message: str) -> None:
         """Tell people, the same thing at most every 10 s, and of one node not more than they can read."""
@@ -627,7 +633,7 @@ class Run:
             name: {
                 "attending": name in self._streams,
                 "heard_s": round(now - node.heard, 1),
-                "refused": self._refusals.of(name, node.session),
+                "refused": self._refusals.of((name, node.session)),
                 "doing": self.live.get(name, silent).doing,
                 "trainer_age": round(self.live.get(name, silent).trainer_age, 1),
                 **observed.get(name, {}),

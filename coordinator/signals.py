@@ -126,6 +126,15 @@ class Accused:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """Two nodes are not to exchange anything any more."""
+
+    name: str
+    peer: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Dialled:
     """The result of a dial-back."""
 
@@ -258,6 +267,7 @@ Input = (
     | StepFinished
     | Finished
     | Accused
+    | Apart
     | Dialled
     | StreamEnded
     | Left

@@ -258,6 +258,17 @@ def test_evidence_between_living_nodes():
     assert "planned apart" in script.get(s.Say)[0].why
 
 
+def test_two_whose_words_differ_are_planned_apart_once():
+    script = Script()
+    script.started()
+    before = script.state.number
+    script(s.Apart("c", "a", "c refuses what a sends, and nobody else has seen it: the two are planned apart"))
+    assert script.state.broken == {("a", "c")} and script.state.phase == FLUSHING
+    assert script.state.number == before + 1 and set(script.state.nodes) == set("abcd")
+    script(s.Apart("a", "c", "again"))
+    assert script.state.number == before + 1
+
+
 def told(script, name, step, chain):
     """An answer to the flush with the chain hash of the node's stage."""
     stage = script.state.view.plan.stage_of(name)
@@ -653,6 +664,12 @@ class Cluster(RuleBasedStateMachine):
         fake = self.pick(index, [one for one in self.living() if one.said])
         if fake is not None:
             self.feed(fake.said[which % len(fake.said)])
+
+    @rule(a=st.integers(0, 5), b=st.integers(0, 5))
+    def plan_apart(self, a, b):
+        one, other = self.pick(a, self.living()), self.pick(b, self.living())
+        if one is not None and one is not other:
+            self.feed(s.Apart(one.name, other.name, "planned apart"))
 
     @rule(a=st.integers(0, 5), b=st.integers(0, 5), times=st.integers(1, 4))
     def part(self, a, b, times):

@@ -401,12 +401,18 @@ async def test_what_the_others_refuse_is_counted_and_evicts(cluster, eventually)
     await coordinator.event("warning", node="d", message=why)
     status = json.loads((await nodes["a"].stub.Status(pb.StatusRequest(run=link.run, ticket=link.ticket))).status)
     assert {one["node"]: one["refused"] for one in status["nodes"]} == {"a": 0, "b": 0, "c": 0, "d": 9}
-    await nodes["b"].say(warning=pb.Warning(node="d", message=why, refused=1))
+    await nodes["b"].say(warning=pb.Warning(node="d", message=why, refused=5))
     left = await coordinator.event("left")
     assert left["node"] == "d"
     assert left["why"].startswith("evicted by the coordinator: what it sent was refused by a, b")
     await eventually(lambda: nodes["d"].stopped is not None)
     assert nodes["d"].stopped.refused and "evicted" in nodes["d"].stopped.why
+    await nodes["a"].say(warning=pb.Warning(node="c", message="a lie", refused=30))
+    apart = "a refuses what c sends, and nobody else has seen it: the two are planned apart"
+    await coordinator.event("warning", message=apart)
+    await nodes["a"].say(warning=pb.Warning(node="b", message="a lie", refused=30))
+    left = await coordinator.event("left", 2)
+    assert left["node"] == "a" and "it alone refuses what b and c send" in left["why"]
 
 
 async def test_links_of_an_earlier_life_are_forgotten(cluster, eventually):

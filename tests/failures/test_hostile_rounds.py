@@ -10,7 +10,7 @@ import torch
 from windows import Windows, facts_of, wait_until
 
 from farflung import compress
-from farflung.coordinator.refusals import BY_ONE, BY_SEVERAL, Refusals
+from farflung.coordinator.refusals import ENOUGH, ONE_WORD, WORD_AGAINST_WORD, Refusals
 from farflung.node.loopback import Hub
 from farflung.node.outliers import FACTOR, Norms
 from farflung.node.wire_events import Received
@@ -190,15 +190,34 @@ def test_results_are_held_against_those_before_and_what_this_node_sent():
     assert norms.absurd_result(0, 2e8, 3e6) == 0.0, "everybody's numbers have grown"
 
 
-def test_points_evict_sooner_on_the_word_of_two():
+A, B, C, D = ("a", "a1"), ("b", "b1"), ("c", "c1"), ("d", "d1")
+
+
+def test_the_words_of_two_members_evict():
     refusals = Refusals()
-    assert not any(refusals.count("a", "d", "s1", 1) for _ in range(BY_ONE - 1))
-    assert refusals.of("d", "s1") == BY_ONE - 1 and refusals.of("d", "s2") == 0
-    assert "refused by a" in refusals.count("a", "d", "s1", 1)
-    assert refusals.of("d", "s1") == 0
-    assert not refusals.count("a", "d", "s1", BY_SEVERAL - 1)
-    assert "refused by a, b" in refusals.count("b", "d", "s1", 1)
-    assert refusals.count("a", "d", "s1", 10**9), "what leaves a pipeline without an end is enough by itself"
+    assert not refusals.count(A, D, ENOUGH - 1)
+    assert refusals.of(D) == ENOUGH - 1 and refusals.of(("d", "d2")) == 0
+    assert not refusals.count(B, D, ONE_WORD - 1), "of one member's points only so many count"
+    verdict = refusals.count(B, D, 1)
+    assert verdict.out == "d" and "refused by a, b" in verdict.why and refusals.of(D) == 0
+
+
+def test_one_member_alone_evicts_nobody_but_itself():
+    """A liar's word against d parts the two; against c as well, and it is the liar that is out."""
+    refusals = Refusals()
+    assert not any(refusals.count(A, D, 1) for _ in range(WORD_AGAINST_WORD - 1))
+    verdict = refusals.count(A, D, 1)
+    assert verdict.apart == ("a", "d") and not verdict.out
+    again = ("a", "a2")
+    assert not any(refusals.count(life, D, 10**9) for life in (A, A, again)), "it is one member in all its lives"
+    verdict = refusals.count(again, C, 10**9)
+    assert verdict.out == "a" and verdict.why == "it alone refuses what c and d send"
+
+
+def test_a_liar_that_two_have_seen_is_out_whatever_it_says_of_them():
+    refusals = Refusals()
+    assert refusals.count(D, A, 10**9).apart and refusals.count(A, D, 10**9).apart
+    assert refusals.count(B, D, 10**9).out == "d"
 
 
 def test_nonsense_from_a_neighbour_stops_the_step_until_it_is_out():
