@@ -14,10 +14,26 @@ from .members import Planner
 
 _SEARCH_S = 1.0  # nothing else happens in the coordinator meanwhile
 _MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "onebit_adam": 8.0}
+_HALF = {"fp32": 1.0, "bf16": 0.5}
+_WEIGHT_BYTES = 8.0
+"""Of a weight and its gradient."""
 _FORWARD_PART = 1 / 3  # a profile counts forward and backward, the scheduler the forward alone
 
 Links = Mapping[tuple[str, str], tuple[float, float]]
 """(from, to) -> (seconds one way, bits per second)."""
+
+
+def moment_bytes(job: Job) -> float:
+    """Bytes that the optimiser's moments take for each parameter."""
+    return _MOMENT_BYTES[job.train.optimizer] * _HALF[job.train.moments]
+
+
+def memory_of(job: Job, kind: str, memory: float) -> float:
+    """Bytes of a device of this kind that a plan may count with. With ``offload`` a plan leaves the moments out; a CPU
+    has no other place for them, so it counts as that much smaller."""
+    if not job.train.offload or kind != "cpu":
+        return memory
+    return memory * _WEIGHT_BYTES / (_WEIGHT_BYTES + moment_bytes(job))
 
 
 def workload_of(job: Job, facts: Facts) -> Workload:
@@ -43,7 +59,7 @@ def workload_of(job: Job, facts: Facts) -> Workload:
         pattern=job.updates.pattern,
         activation_bits=bits_of(job.activations.forward, precision_bits),
         gradient_bits=bits_of(job.activations.backward, precision_bits),
-        optimizer_bytes=8.0 + _MOMENT_BYTES[job.train.optimizer] + reference,
+        optimizer_bytes=_WEIGHT_BYTES + (0.0 if job.train.offload else moment_bytes(job)) + reference,
         activation_bytes=precision_bits / 8,
         recompute=job.train.recompute,
         tied=facts.profile.tied,

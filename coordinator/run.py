@@ -38,7 +38,7 @@ from .membership import Membership
 from .mirror import Mirror
 from .observed import Observed
 from .orders import Send, fingerprints_of, flushed_of, order_of
-from .planning import planner_of, workload_of
+from .planning import memory_of, planner_of, workload_of
 from .progress import Progress, absurd
 from .refusals import Refusals
 from .resume import Rules, planned_nodes
@@ -595,7 +595,7 @@ class Run:
     def _device(self, name: str) -> Device:
         found: dict[str, Any] = self._devices.get(name, {})
         tflops = self._tflops(name) * self.speeds.factor(name, self._clock())
-        memory = float(found.get("memory_bytes") or 0.0)
+        memory = memory_of(self.job, str(found.get("kind")), float(found.get("memory_bytes") or 0.0))
         upload = float(found.get("upload_bps") or 0.0)
         device = Device(name, memory_bytes=memory if memory > 0 else None, upload=upload if upload > 0 else None)
         return replace(device, tflops=tflops) if tflops > 0 else device

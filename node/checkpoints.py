@@ -60,12 +60,12 @@ class Checkpoint:
                 self._slots |= self._source.slots(str(file))
 
     def read(self, name: str) -> Tensor:
-        """A tensor, fp32 on the CPU."""
+        """A tensor, fp32 (moments: or bf16) on the CPU."""
         if name not in self._slots:
             raise FarflungError(f"checkpoint {self.step} has no tensor {name}", "start from an older checkpoint")
         slot = self._slots[name]
-        if slot.dtype != "F32":
-            raise FarflungError(f"tensor {name} of checkpoint {self.step} is {slot.dtype}, not F32", "")
+        if slot.dtype not in ("F32", "BF16"):
+            raise FarflungError(f"tensor {name} of checkpoint {self.step} is {slot.dtype}, not F32 or BF16", "")
         return self._source.read(slot, name)
 
     def has(self, name: str) -> bool:

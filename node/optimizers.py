@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ..proto.job import Job, Train
-from .sections import STRETCH, Section, Stretch
+from .moments import STRETCH, Kept
+from .sections import Section, Stretch
 
 
 class Optimizer(Protocol):
@@ -54,7 +55,7 @@ class AdamW(_OfGradients):
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
 
     def step(self, section: Section, count: int, rate: float) -> None:
-        for here in section.stretches():
+        for here in section.stretches(count):
             self._move(here, rate, count, count)
 
     def _move(self, here: Stretch, rate: float, count: int, squares: int, frozen: bool = False) -> None:
@@ -78,7 +79,7 @@ class Lamb(AdamW):
     """LAMB (You et al., 2020): Adam's step with its weight decay, scaled for each parameter by |x| / |step|."""
 
     def step(self, section: Section, count: int, rate: float) -> None:
-        for here in section.stretches(whole=True):
+        for here in section.stretches(count, whole=True):
             step = self._step(here, 1.0, count, count)
             if self.weight_decay and here.is_matrix:
                 step.add_(here.x * self.weight_decay)
@@ -99,14 +100,15 @@ class OneBitAdam(AdamW):
     def offer(self, section: Section, count: int, share: float) -> None:
         if count > self.freeze:
             first = self.betas[0]
-            section.grad.mul_(1 - first).add_(section.moments["m"] * (first * share))
+            for here in section.stretches(count):
+                here.grad.mul_(1 - first).add_(here.moments["m"] * (first * share))
 
     def clips(self, count: int) -> bool:
         return count <= self.freeze
 
     def step(self, section: Section, count: int, rate: float) -> None:
         frozen = count > self.freeze
-        for here in section.stretches():
+        for here in section.stretches(count):
             if frozen:
                 m, v = here.moments["m"], here.moments["v"]
                 m.copy_(torch.where(v > 0, here.grad, torch.zeros_like(m)))
@@ -121,7 +123,7 @@ class SGD(_OfGradients):
         self.moments: tuple[str, ...] = ("m",) if momentum else ()
 
     def step(self, section: Section, count: int, rate: float) -> None:
-        for here in section.stretches():
+        for here in section.stretches(count):
             grad = here.grad
             if self.weight_decay and here.is_matrix:
                 grad = grad + here.x * self.weight_decay
@@ -140,6 +142,12 @@ def make_optimizer(job: Job) -> Optimizer:
     if train.optimizer == "onebit_adam":
         return OneBitAdam(train.betas, train.eps, train.weight_decay, job.updates.dense_rounds)
     return SGD(train.momentum, train.weight_decay)
+
+
+def kept_moments(job: Job, optimizer: Optimizer) -> Kept:
+    """How the job wants the optimiser's moments to be kept."""
+    dtype = torch.bfloat16 if job.train.moments == "bf16" else torch.float32
+    return Kept(optimizer.moments, dtype, job.train.offload)
 
 
 def learning_rate(train: Train, step: int, steps: int) -> float:

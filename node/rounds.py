@@ -11,7 +11,7 @@ a phase is a part of its own, and those who were counted in the first have to be
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from .round_messages import (
@@ -119,6 +119,10 @@ class Rounds:
             for name, index in self._index.items():
                 self.misses[name] = 0 if index in result.contributors else self.misses[name] + 1
         self.open.results[part] = result
+        if self.plan.pattern != "all_to_all" and self.plan.phases == 1:  # what was summed is not needed again
+            for key, sent in self.open.contributions.items():
+                if key[0] == part:
+                    self.open.contributions[key] = replace(sent, payload=())
         others = [name for name in self.plan.members if name != self.me]
         effects: list[Effect] = [SendResult(to, self.open.number, self.chain, result) for to in others]
         return effects + self._next_phase(result) + self._progress(now)
@@ -134,7 +138,10 @@ class Rounds:
         done, self.open = self.open, None
         kept = done.contributions if self.plan.pattern == "all_to_all" else {}
         if not self.plan.patient:  # else a round is applied only when every member holds it
-            self.log = [*self.log, Applied(done.number, self.chain, done.results, kept)][-KEPT_ROUNDS:]
+            # Who has sent something of this round had applied the one before it: nobody will ask for that any more.
+            heard = {index for _, index in done.contributions}
+            older = self.log if len(heard) < len(self.plan.members) else []
+            self.log = [*older, Applied(done.number, self.chain, done.results, kept)][-KEPT_ROUNDS:]
         self.applied, self.chain = done.number, chain
 
     # ---- what arrives ----------------------------------------------------------------------

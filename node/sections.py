@@ -13,9 +13,8 @@ import torch
 import xxhash
 from torch import Tensor
 
-STRETCH = 1 << 16
-"""Elements that elementwise arithmetic takes at a time on a CPU: they and its intermediate results stay in the cache,
-and nothing as long as the vector is allocated."""
+from .moments import STRETCH, Kept, closed, opened
+
 _MASK = 2**64 - 1
 
 
@@ -69,21 +68,19 @@ class Section:
         g: the reference, fp32 [numel].
         x: the local weights, fp32 [numel]; ``g`` itself in gradient mode.
         grad: the gradient that the model accumulates into, fp32 [numel].
-        moments: the optimiser's state by name, each fp32 [numel].
+        moments: the optimiser's state by name, each [numel], in the dtype and place that ``kept`` says.
         outer: the outer optimiser's momentum, fp32 [numel], which is part of the reference; None where it has none.
         feedback: what this node's own encodings lost and a next one will carry, fp32 [numel], where that is not kept in
             x; None before the first. Its own, not the group's.
         round: the last round applied. chain: h(round).
     """
 
-    def __init__(
-        self, layout: Layout, shared: bool, moments: Sequence[str], device: torch.device, outer: bool = False
-    ) -> None:
+    def __init__(self, layout: Layout, shared: bool, kept: Kept, device: torch.device, outer: bool = False) -> None:
         self.layout = layout
         self.g = torch.zeros(layout.numel, device=device)
         self.x = self.g if shared else torch.zeros_like(self.g)
         self.grad = torch.zeros_like(self.g)
-        self.moments = {name: torch.zeros_like(self.g) for name in moments}
+        self.moments = kept.zeros(layout.numel, device)
         self.feedback: Tensor | None = None
         self.outer = torch.zeros_like(self.g) if outer else None
         self.round = 0
@@ -94,14 +91,17 @@ class Section:
         """What a round moves, each fp32 [numel]."""
         return (self.g,) if self.outer is None else (self.g, self.outer)
 
-    def stretches(self, whole: bool = False) -> Iterator[Stretch]:
-        """The vectors cut into pieces of one parameter each: ``whole`` ones, and else on a CPU short ones."""
+    def stretches(self, step: int, whole: bool = False) -> Iterator[Stretch]:
+        """The vectors cut into pieces of one parameter each: ``whole`` ones, and else on a CPU short ones. The moments
+        of a piece are in fp32 beside its weights; the next piece ends what may be done to them in this ``step``."""
         size = self.layout.numel if whole or self.g.device.type != "cpu" else STRETCH
         for (start, stop), shape in zip(pairwise(self.layout.offsets), self.layout.shapes, strict=True):
             for first in range(start, stop, size):
                 here = slice(first, min(first + size, stop))
                 moments = {name: vector[here] for name, vector in self.moments.items()}
-                yield Stretch(self.x[here], self.grad[here], moments, len(shape) >= 2)
+                values = opened(moments, self.x.device)
+                yield Stretch(self.x[here], self.grad[here], values, len(shape) >= 2)
+                closed(moments, values, first, step)
 
     def adopt(self) -> None:
         """x := g, as a joiner begins."""
@@ -136,7 +136,7 @@ class Section:
 
 
 def _bytes(vector: Tensor) -> memoryview:
-    return vector.detach().cpu().contiguous().numpy().data.cast("B")
+    return vector.detach().cpu().contiguous().view(torch.uint8).numpy().data.cast("B")
 
 
 def _words(*values: int) -> bytes:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..proto.job import Job, Updates
 from ..scheduler import Plan
 from .models import ModelDefinition
-from .optimizers import Optimizer
+from .optimizers import Optimizer, kept_moments
 from .round_messages import Part, RoundPlan
 from .sections import Layout, Section
 from .stage import StageModel
@@ -38,6 +38,8 @@ class StageState:
         self.models: tuple[StageModel, ...] = tuple(
             definition.build(*plan.stages[stage], device) for stage in self.stages
         )
+        for values in self._parameters().values():
+            values.data = values.new_empty(0)  # before there is a vector for them to be views of: not both at once
         self.layers = _layers(plan, self.stages)
         self.gradient = job.updates.mode == "gradient"
         self.optimizer_steps = 0
@@ -46,7 +48,7 @@ class StageState:
         for name, parameters in section_parameters(definition, plan, self.stages).items():
             layout = Layout.of(name, {parameter: definition.shapes[parameter] for parameter in parameters})
             momentum = bool(job.updates.outer_optimizer.momentum)
-            self.sections[name] = Section(layout, self.gradient, optimizer.moments, device, momentum)
+            self.sections[name] = Section(layout, self.gradient, kept_moments(job, optimizer), device, momentum)
         self.use_local()
 
     # ---- which weights the module computes with --------------------------------------------

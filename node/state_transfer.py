@@ -54,7 +54,7 @@ class StateServer:
             return
         vectors = self._held.get(name, {})
         wanted = [values for prefix, values in vectors.items() if moments or prefix in REFERENCE]
-        pieces = [values.detach().cpu().contiguous().numpy() for values in wanted]
+        pieces = [values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy() for values in wanted]
         header = data_pb2.Header(kind=data_pb2.STATE, text=name, sizes=[piece.nbytes for piece in pieces])
         self.send(sender, header, [piece.data.cast("B") for piece in pieces], BULK)
 
@@ -154,17 +154,17 @@ def _fetch_from_peers(
 
 
 def _size(vectors: dict[str, Tensor]) -> int:
-    return sum(values.numel() * 4 for values in vectors.values())
+    return sum(values.nbytes for values in vectors.values())
 
 
 def _fill(vectors: dict[str, Tensor], header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> bool:
     """Copy an answer into place; False if the sender did not hold the tensor or it has another size."""
     sizes: list[Any] = list(header.sizes)
-    if sizes != [values.numel() * 4 for values in vectors.values()] or sum(sizes) != payload.nbytes:
+    if sizes != [values.nbytes for values in vectors.values()] or sum(sizes) != payload.nbytes:
         return False
     start = 0
     for values, size in zip(vectors.values(), sizes, strict=True):
-        piece = torch.from_numpy(payload[start : start + size].view(np.float32))
-        values.copy_(piece.view(values.shape))
+        piece = torch.from_numpy(payload[start : start + size])
+        values.copy_(piece.view(values.dtype).view(values.shape))
         start += size
     return True

@@ -406,7 +406,8 @@ class Trainer:
         ranges = [plan.stages[stage] for stage in plan.stages_of(self.name)]
         held = [layer for first, last in ranges for layer in self.facts.profile.layers[first : last + 1]]
         outer = bool(self.job.updates.outer_optimizer.momentum)
-        copies = 2 + (self.job.updates.mode == "delta") + outer + len(self.optimizer.moments)
+        moment = 0.5 if self.job.train.moments == "bf16" else 1.0
+        copies = 2 + (self.job.updates.mode == "delta") + outer + moment * len(self.optimizer.moments)
         needed = sum(layer.parameters for layer in held) * 4 * copies
         if needed > limit:
             raise FarflungError(

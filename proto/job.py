@@ -154,6 +154,10 @@ class Train(Table):
         Literal["adamw", "sgd", "lamb", "onebit_adam"],
         _choice("adamw", "sgd", "lamb", "onebit_adam", later=(":",), never={"zero_one_adam": _ZERO_ONE_ADAM}),
     ] = Field(default="adamw", description="adamw, sgd, lamb, onebit_adam (gradient mode)")
+    moments: Annotated[Literal["fp32", "bf16"], _choice("fp32", "bf16")] = Field(
+        default="fp32", description="fp32, bf16 (adamw, lamb): what the optimiser's moments are kept in"
+    )
+    offload: bool = Field(default=False, description="true or false: the moments of a GPU's weights in main memory")
     learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False, description="a number above 0")
     min_learning_rate_ratio: float = Field(
         default=0.0, ge=0, le=1, description="a number from 0 to 1: where the decay ends"

@@ -364,6 +364,9 @@ def _train_mistakes(job: Job) -> Iterator[Mistake]:
         elif not job.updates.dense_rounds:
             sentence = "train.optimizer = 'onebit_adam' needs updates.dense_rounds, the steps before it freezes"
             yield ("train", "optimizer"), f"{sentence}; some 15 % of all steps"
+    if train.moments != "fp32" and train.optimizer not in ("adamw", "lamb"):
+        sentence = f"train.moments = {train.moments!r} is for adamw and lamb, not for {train.optimizer}"
+        yield ("train", "moments"), f'{sentence}; allowed: "fp32"'
     if train.momentum and train.optimizer != "sgd":
         yield ("train", "momentum"), f"train.momentum belongs to sgd; {train.optimizer} has betas"
 

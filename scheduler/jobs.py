@@ -102,6 +102,8 @@ def workload_of(job: Mapping[str, Any], folder: Path) -> Workload:
     interval = max(1, _whole(updates, "every", 1) // fragments)
     overlap = "auto" if updates.get("overlap") == "auto" else _whole(updates, "overlap", 0, least=0)
     reference = 4.0 if mode == "delta" else 0.0
+    half = 0.5 if train.get("moments") == "bf16" else 1.0
+    moments = 0.0 if train.get("offload") else MOMENT_BYTES.get(optimizer, 8.0) * half
     precision_bits = 16.0 if train.get("precision") == "bf16" else 32.0
     return Workload(
         layers=decoder_layers(shape),
@@ -115,7 +117,7 @@ def workload_of(job: Mapping[str, Any], folder: Path) -> Workload:
         pattern=str(updates.get("pattern", "auto")),
         activation_bits=bits_of(str(activations.get("forward", "none")), precision_bits),
         gradient_bits=bits_of(str(activations.get("backward", "none")), precision_bits),
-        optimizer_bytes=8.0 + MOMENT_BYTES.get(optimizer, 8.0) + reference,
+        optimizer_bytes=8.0 + moments + reference,
         activation_bytes=precision_bits / 8,
         recompute=bool(train.get("recompute", False)),
         tied=shape.tied,

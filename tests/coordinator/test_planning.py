@@ -2,7 +2,7 @@
 
 import pytest
 
-from farflung.coordinator.planning import fit_shape, planner_of, wanted_nodes, workload_of
+from farflung.coordinator.planning import fit_shape, memory_of, planner_of, wanted_nodes, workload_of
 from farflung.proto.job import Facts, Job, LayerProfile, Profile
 from farflung.scheduler import Device, PlanError
 
@@ -37,6 +37,16 @@ def test_workload():
     workload = workload_of(job(stages=2), FACTS)
     assert len(workload.layers) == 6 and workload.layers[0].flops == pytest.approx(1e9)
     assert workload.microbatches == 4 and workload.stages == 2 and workload.pipelines is None and workload.tied
+
+
+def test_memory_of_moments():
+    plain, half, away = (
+        job().model_copy(update={"train": job().train.model_copy(update=more)})
+        for more in ({}, {"moments": "bf16"}, {"offload": True})
+    )
+    assert [workload_of(one, FACTS).optimizer_bytes for one in (plain, half, away)] == [16.0, 12.0, 8.0]
+    assert memory_of(away, "cuda", 8e9) == memory_of(plain, "cpu", 8e9) == 8e9
+    assert memory_of(away, "cpu", 8e9) == 4e9  # it has the moments in the same memory
 
 
 def test_wanted_nodes():

@@ -35,6 +35,7 @@ from farflung.coordinator.service import CoordinatorService, Identity
 from farflung.coordinator.store import NodeRow, Store
 from farflung.node.exchange import Exchange, Refused
 from farflung.node.models import model_of
+from farflung.node.moments import Kept
 from farflung.node.phased import PhasedExchange, phases_of, to_bytes
 from farflung.node.round_link import RoundLink
 from farflung.node.round_messages import Part, RoundPlan
@@ -113,7 +114,7 @@ def ignore(*_):
 
 def member(pattern, codec, name="a"):
     """One member's end of the rounds of three, in an open round."""
-    section = Section(Layout.of("stage-0", {"w": (NUMEL,)}), False, (), torch.device("cpu"))
+    section = Section(Layout.of("stage-0", {"w": (NUMEL,)}), False, Kept(), torch.device("cpu"))
     section.x.copy_(torch.linspace(-1, 1, NUMEL))
     section.restart_chain(1, 0)
     phases = max(1, phases_of(codec))

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from farflung.node.exchange import Exchange
+from farflung.node.moments import Kept
 from farflung.node.round_messages import Decide, Part, RoundPlan
 from farflung.node.sections import Layout, Section
 
@@ -12,7 +13,7 @@ PLAN = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, NUMEL, 0),)
 
 
 def section_of(delta):
-    return Section(Layout.of("stage-0", {"w": (NUMEL,)}), False, (), torch.device("cpu"), delta)
+    return Section(Layout.of("stage-0", {"w": (NUMEL,)}), False, Kept(), torch.device("cpu"), delta)
 
 
 def exchange(section, codec, gradient):

@@ -144,3 +144,18 @@ def test_the_norm_is_the_same_in_any_order():
     values = torch.randn(10_001, generator=torch.Generator().manual_seed(1)) * 1e-3
     assert norm(values) == norm(values.flip(0)) == pytest.approx(float(values.double().norm()), rel=1e-9)
     assert norm(torch.zeros(5)) == 0.0 and norm(torch.full((3,), 3e30)) == pytest.approx(3e30 * 3**0.5)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_bf16_moments_end_at_the_same_loss(optimizer):
+    """Within 1 %, and the members of the group keep the same bits."""
+    ends = {}
+    for moments in ("fp32", "bf16"):
+        job = job_of()
+        changed = job.train.model_copy(update={"optimizer": optimizer, "moments": moments})
+        outcome, _, _ = train(job.model_copy(update={"train": changed}), plan_of("1x2", "1f1b"))
+        assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+        ends[moments] = outcome
+    assert ends["bf16"].evals[20] == pytest.approx(ends["fp32"].evals[20], rel=0.01)
+    assert ends["bf16"].losses[20] == pytest.approx(ends["fp32"].losses[20], rel=0.01)
+    assert ends["bf16"].losses != ends["fp32"].losses

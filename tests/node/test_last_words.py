@@ -8,6 +8,7 @@ import torch
 from farflung import compress
 from farflung.node.exchange import Exchange
 from farflung.node.last_words import last_codec, left_unsaid, say_all, say_no_more_than_usual
+from farflung.node.moments import Kept
 from farflung.node.owner import Wish
 from farflung.node.round_messages import Decide, Part, RoundPlan
 from farflung.node.sections import Layout, Section
@@ -18,7 +19,7 @@ NUMEL = 4096
 
 
 def exchange(name, codec, pattern="publishers"):
-    section = Section(Layout.of("stage-0", {"w": (NUMEL,)}), False, (), torch.device("cpu"), True)
+    section = Section(Layout.of("stage-0", {"w": (NUMEL,)}), False, Kept(), torch.device("cpu"), True)
     section.x.copy_(torch.randn(NUMEL, generator=torch.Generator().manual_seed(ord(name))))
     parts = (
         (Part(0, "a", 0, NUMEL, 0),)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from farflung.node import phased
 from farflung.node.exchange import Exchange
+from farflung.node.moments import Kept
 from farflung.node.phased import PhasedExchange, phases_of
 from farflung.node.round_link import RoundLink
 from farflung.node.round_messages import Contribution, Decide, Part, Refuse, Result, RoundPlan
@@ -28,7 +29,7 @@ CODECS = ["none", "cocktail:random=0.5,top=0.3,bits=4", "int8", EXPLICIT]
 
 
 def section_of(values: torch.Tensor) -> Section:
-    section = Section(Layout.of("stage-0", SHAPES), False, (), torch.device("cpu"), True)
+    section = Section(Layout.of("stage-0", SHAPES), False, Kept(), torch.device("cpu"), True)
     section.x.copy_(values)
     section.restart_chain(1, 0)
     return section
@@ -366,7 +367,7 @@ def test_a_member_of_a_summed_codec_that_is_far_too_large_is_refused_by_name(cod
 
 def test_another_codec_takes_over_what_the_one_before_had_kept():
     plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, NUMEL),), "all_to_all", True)
-    section = Section(Layout.of("stage-0", SHAPES), True, (), torch.device("cpu"))
+    section = Section(Layout.of("stage-0", SHAPES), True, Kept(), torch.device("cpu"))
     kept = section.feedback = torch.ones(NUMEL)
     exchange = Exchange(section, plan, "a", "none", 0, True, 7)
     for sent in (kept, torch.zeros(NUMEL)):  # in the first step, and never again

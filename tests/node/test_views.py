@@ -4,6 +4,7 @@ import collections
 from dataclasses import replace
 
 import pytest
+import torch
 from plain_loop import plain_losses
 from windows import Windows, facts_of, wait_until
 
@@ -97,6 +98,21 @@ def test_a_joiner_takes_the_optimiser_along_in_gradient_mode():
     got = [outcome.losses[step] for step in range(1, STEPS + 1)]
     assert got == pytest.approx(plain_losses(job, facts, data, STEPS), abs=1e-4)
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
+def test_a_joiner_takes_bf16_moments_along():
+    job = job_of("gradient")
+    job = job.model_copy(update={"train": job.train.model_copy(update={"moments": "bf16"})})
+    hub, _, data = start(job, LEFT)
+    wait_until(lambda: hub.trainers["a"].step >= 5)
+    for name in "cd":
+        hub.start(name, data)
+    hub.change(TWO_BY_TWO, ["a", "b"], ["c", "d"])
+    outcome = hub.finish(TWO_BY_TWO.nodes)
+    assert not hub.errors and all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    kept = hub.trainers["c"].state.sections["stage-0"].moments
+    assert {values.dtype for values in kept.values()} == {torch.bfloat16}
+    assert outcome.losses[max(outcome.losses)] < outcome.losses[1]
 
 
 def test_other_stages_after_a_change():

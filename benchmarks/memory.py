@@ -1,0 +1,206 @@
+"""What a node holds beyond what training alone needs, in real processes.
+
+    python -m benchmarks.memory [--mode NAME ...] [--layers 24]
+
+A whole run on this machine for each mode: a coordinator and nodes that hold the whole model (24 linear layers, 25
+million parameters). A node's peak is its trainer's high-water mark (VmHWM, with the shared memory that it has touched)
+and its I/O process's private memory. Taken off: the peak of the same run with a model of nearly nothing, which leaves
+out libraries and fixed buffers, and what any training loop holds: weights, gradient and the optimiser's moments. The
+rest is given in fp32 copies of the stage, beside the limit: 1.3, 1/n more where a member publishes, 1 more with an
+outer momentum or an explicit error feedback. Memory does not depend on how busy the machine is.
+Results: benchmarks/results/memory.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results" / "memory.json"
+WIDTH, STEPS = 1024, 10
+COCKTAIL = "cocktail:random=0.1,top=0.2,bits=4"
+SPARSE = "chunked_topk:k=64,bits=2,feedback=true"
+
+MODEL = """\
+import torch
+from torch import nn
+
+def model():
+    return nn.Sequential(*(nn.Linear({width}, {width}, bias=False) for _ in range({layers}))), total
+
+def total(outputs, targets):
+    return (outputs - targets).square().sum()
+
+def data():
+    random = torch.Generator().manual_seed(1)
+    x = torch.randn(64, {width}, generator=random)
+    return (x, x.roll(1, 1)), (x[:4], x[:4].roll(1, 1))
+"""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to train, and what the limit allows for it. moments: fp32 copies that the optimiser holds."""
+
+    name: str
+    nodes: int
+    updates: dict[str, Any]
+    feedback: bool = False
+    publishers: bool = False
+    optimizer: str = "adamw"
+    moments: float = 2.0
+
+    @property
+    def limit(self) -> float:
+        """Copies that are allowed beyond weights, gradient and moments."""
+        return 1.3 + (1 / self.nodes if self.publishers else 0.0) + self.feedback
+
+
+def delta(codec: str, overlap: int = 1, **more: Any) -> dict[str, Any]:
+    return {"mode": "delta", "codec": codec, "overlap": overlap, **more}
+
+
+NESTEROV = {"every": 5, "outer": "nesterov:lr=0.7,momentum=0.9"}
+MODES = [
+    Mode("gradient, none, 2 nodes", 2, {"mode": "gradient", "codec": "none"}),
+    Mode("gradient, int8, 4 nodes", 4, {"mode": "gradient", "codec": "int8"}, publishers=True),
+    Mode(
+        "gradient, topk with feedback, 4 nodes",
+        4,
+        {"mode": "gradient", "codec": "topk:ratio=0.01,feedback=true"},
+        True,
+        True,
+    ),
+    Mode("delta, cocktail, overlap 1, 2 nodes", 2, delta(COCKTAIL)),
+    Mode("delta, cocktail, overlap 1, 4 nodes", 4, delta(COCKTAIL), publishers=True),
+    Mode("delta, cocktail, outer Nesterov, 4 nodes", 4, delta(COCKTAIL, **NESTEROV), True, True),
+    Mode("delta, chunked top-k with feedback, overlap 0, 4 nodes", 4, delta(SPARSE, 0, every=5), True, True),
+    Mode("delta, chunked top-k with feedback, overlap 1, 4 nodes", 4, delta(SPARSE, 1, every=5), True, True),
+    Mode("delta, int4, overlap 1, 4 nodes", 4, delta("int4"), publishers=True),
+    Mode("delta, none, overlap 1, 2 nodes", 2, delta("none")),
+    Mode("delta, none, overlap 1, 4 nodes", 4, delta("none"), publishers=True),
+]
+
+
+def job_text(mode: Mode) -> str:
+    job = {
+        "run": {"name": "memory", "steps": STEPS},
+        "model": {"build": "measured:model"},
+        "data": {"build": "measured:data"},
+        "train": {
+            "batch": 2 * mode.nodes,
+            "microbatch": 1,
+            "optimizer": mode.optimizer,
+            "learning_rate": 1e-4,
+            "eval_every": 0,
+        },
+        "parallel": {"stages": 1, "pipelines": mode.nodes},
+        "updates": mode.updates,
+        "checkpoint": {"every": 0},
+    }
+    lines = []
+    for table, values in job.items():
+        lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+    return "\n".join(lines)
+
+
+def peaks(mode: Mode, layers: int, width: int) -> list[int]:
+    """Bytes: the peak of each node, until the run's last checkpoint begins."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "measured.py").write_text(MODEL.format(width=width, layers=layers))
+        (folder / "job.toml").write_text(job_text(mode))
+        words = ["run", "job.toml", "--nodes", str(mode.nodes), "--state", "state", "--json"]
+        paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+        with (folder / "events").open("wb") as events, (folder / "log").open("wb") as log:
+            run = subprocess.Popen(
+                [sys.executable, "-m", "farflung", *words], cwd=folder, env=environment, stdout=events, stderr=log
+            )
+            try:
+                found = watch(run, folder / "events")
+            finally:
+                if run.poll() is None:
+                    run.send_signal(signal.SIGINT)
+                    run.wait(120)
+        if len(found) != mode.nodes:
+            raise SystemExit(f"{mode.name}: {len(found)} nodes were seen\n{(folder / 'log').read_text()[-2000:]}")
+        return sorted(found.values())
+
+
+def watch(run: subprocess.Popen[bytes], events: Path) -> dict[int, int]:
+    """Trainer's pid -> the largest of (its high-water mark + its I/O process's private memory)."""
+    found: dict[int, int] = {}
+    while run.poll() is None and f'"step": {STEPS - 1},' not in events.read_text():
+        for pid in children(run.pid):
+            if b"join" in command_of(pid):
+                mark = status_of(pid, "VmHWM") + sum(status_of(child, "RssAnon") for child in children(pid))
+                found[pid] = max(found.get(pid, 0), mark)
+        time.sleep(0.02)
+    return found
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def status_of(pid: int, key: str) -> int:
+    """Bytes of a line of /proc/PID/status; 0 of a process that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(key + ":")), 0)
+
+
+def measure(mode: Mode, layers: int) -> dict[str, Any]:
+    base, full = peaks(mode, 2, 32), peaks(mode, layers, WIDTH)
+    copy = 4 * layers * WIDTH * WIDTH
+    beyond = (max(full) - max(base)) / copy - 2 - mode.moments
+    return {
+        "mode": mode.name,
+        "copies": round(beyond, 2),
+        "limit": round(mode.limit, 2),
+        "peak_mb": round(max(full) / 1e6),
+        "base_mb": round(max(base) / 1e6),
+        "copy_mb": round(copy / 1e6),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mode", action="append", help="a part of a mode's name; several are allowed")
+    parser.add_argument("--layers", type=int, default=24)
+    options = parser.parse_args()
+    picked = [mode for mode in MODES if not options.mode or any(part in mode.name for part in options.mode)]
+    rows = []
+    for mode in picked:
+        rows.append(measure(mode, options.layers))
+        row = rows[-1]
+        verdict = "within" if row["copies"] <= row["limit"] else "OVER"
+        print(f"{row['mode']:58} {row['copies']:5.2f} copies, {verdict} {row['limit']:.2f}   {row}", flush=True)
+    if not options.mode:
+        RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

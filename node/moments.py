@@ -1,0 +1,75 @@
+"""How an optimiser's moments are kept: in fp32 or bf16, beside the weights or in main memory.
+
+The arithmetic is fp32 on the device of the weights in every case; moments kept in another way are read and written
+piece by piece. Where they lie changes no bit. In bf16 they are rounded stochastically: to nearest, a second moment that
+moves by a thousandth a step would stay where it is for ever (Gupta et al., 2015). The dither is a function of the step
+and the place alone, so the members of a group round alike on every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor
+
+STRETCH = 1 << 16
+"""Elements that elementwise arithmetic takes at a time on a CPU: they and its intermediate results stay in the cache,
+and nothing as long as the vector is allocated."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Names of the moments, the dtype that they are kept in, and whether they lie in main memory."""
+
+    names: tuple[str, ...] = ()
+    dtype: torch.dtype = torch.float32
+    offload: bool = False
+
+    def zeros(self, count: int, device: torch.device) -> dict[str, Tensor]:
+        """The moments of ``count`` weights on ``device``, each [count]."""
+        where = torch.device("cpu") if self.offload else device
+        pinned = self.offload and device.type == "cuda"
+        return {name: torch.zeros(count, dtype=self.dtype, device=where, pin_memory=pinned) for name in self.names}
+
+
+def opened(moments: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Pieces of moments for arithmetic, fp32 on ``device``: themselves where they are kept so."""
+    return {name: values.to(device, torch.float32) for name, values in moments.items()}
+
+
+def closed(moments: Mapping[str, Tensor], values: Mapping[str, Tensor], place: int, step: int) -> None:
+    """Put what ``opened`` gave back, as the piece that begins at element ``place`` after ``step`` steps."""
+    for name, kept in moments.items():
+        if kept is values[name]:
+            continue
+        new = values[name]
+        if kept.dtype == torch.bfloat16:
+            new = rounded(new, dither(name, place, new.numel(), step, new.device))
+        kept.copy_(new)
+
+
+def rounded(values: Tensor, noise: Tensor) -> Tensor:
+    """fp32 values in bf16, up or down as ``noise`` (int32, uniform below 2^16) says: unbiased, and the same bits on
+    every device."""
+    bits = values.view(torch.int32) + noise
+    return (bits >> 16).to(torch.int16).view(torch.bfloat16)
+
+
+def dither(name: str, place: int, count: int, step: int, device: torch.device) -> Tensor:
+    """int32 [count], uniform below 2^16 over steps: a table, turned by another amount in each step and stretch."""
+    starts = range(place, place + count, STRETCH)
+    turns = [xxhash.xxh3_64_intdigest(f"{name}/{start}/{step}".encode()) & 0xFFFF for start in starts]
+    table = _table(device)[: min(count, STRETCH)]
+    noise = (table + torch.tensor(turns, dtype=torch.int32, device=device)[:, None]).bitwise_and_(0xFFFF)
+    return noise.view(-1)[:count]
+
+
+@lru_cache(maxsize=8)
+def _table(device: torch.device) -> Tensor:
+    random: Sequence[int] = np.random.Generator(np.random.Philox(1)).integers(0, 1 << 16, STRETCH).tolist()
+    return torch.tensor(random, dtype=torch.int32, device=device)
