@@ -14,7 +14,7 @@ from .errors import CodecError
 from .spec import Spec, Traits, check, names, parse, traits_of
 
 if TYPE_CHECKING:
-    from .codec import Codec, add, decode, decode_into, make
+    from .codec import Codec, add, decode, decode_into, make, norm
     from .measurement import measure
     from .simulation import simulate
 
@@ -24,6 +24,7 @@ _LAZY = {
     "decode": "codec",
     "decode_into": "codec",
     "make": "codec",
+    "norm": "codec",
     "simulate": "simulation",
     "measure": "measurement",
 }
@@ -50,6 +51,7 @@ __all__ = [
     "make",
     "measure",
     "names",
+    "norm",
     "parse",
     "simulate",
     "traits_of",

@@ -24,6 +24,7 @@ class Cocktail(Codec):
     """Encodes k = max(1, round(top * offered)) values of the offered runs; exactly k, ties to the lowest index."""
 
     keyed = True
+    sparse = True
     refuses = True
 
     def __init__(self, spec: Spec) -> None:
@@ -92,6 +93,12 @@ class Cocktail(Codec):
         else:
             where = torch.from_numpy(positions).to(out.device)
             out[where] = out[where] + torch.from_numpy(values).to(out.device)
+
+    def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
+        _, index = self._read_places(reader, header)
+        values = self.read_values(reader, len(index)) if len(index) else torch.empty(0)
+        reader.end()
+        return float(torch.linalg.vector_norm(values))
 
     def read_sparse(self, reader: Reader, header: Header) -> tuple[np.ndarray, np.ndarray]:
         """(rising positions int64, values fp32) of a body."""

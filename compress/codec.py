@@ -1,9 +1,10 @@
-"""The codec protocol, and the three doors that everyone uses: ``make``, ``decode`` and ``add``."""
+"""The codec protocol, and the doors that everyone uses: ``make``, ``decode``, ``add`` and ``norm``."""
 
 from __future__ import annotations
 
 import abc
 import importlib
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ class Codec(abc.ABC):
     """How many sums ``rounds`` asks for, where it asks for nothing else; 0 where blobs are gathered."""
     keyed = False
     """Whether the decoder needs the seed and the step (a rotation, a random mask): then they are in the blob."""
+    sparse = False
+    """Whether ``accumulate`` touches few elements, so that a vector of zeros and it are faster than ``read``."""
     refuses = False
     """Whether ``write`` itself looks for values that are not finite, in a pass that it makes anyway."""
 
@@ -76,6 +79,12 @@ class Codec(abc.ABC):
         decoded = self.read(reader, header, out.device).to(torch.float32)
         reader.end()
         out += decoded if weight == 1.0 else decoded * weight
+
+    def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
+        """The Euclidean norm of the decoded vector; not finite if a value is not. Sparse codecs look at few values."""
+        decoded = self.read(reader, header, device)
+        reader.end()
+        return float(torch.linalg.vector_norm(decoded))
 
     def rounds(self, x: torch.Tensor, context: Context) -> Program:
         """A whole exchange (see phases): by default everyone gathers everyone's blob; returns the weighted sum."""
@@ -157,10 +166,12 @@ def decode(blob: Buffer, device: torch.device | str = "cpu", limit: int = MAX_EL
 
 def decode_into(blob: Buffer, out: torch.Tensor) -> None:
     """Write the decoded values into ``out`` (same number of elements; contiguous)."""
-    header, reader = _expect(blob, out)
-    if header.elements:
-        flat = make(header.spec).read(reader, header, out.device)
-        out.view(-1).copy_(flat)
+    header, reader = _expect(blob, out.numel())
+    codec = make(header.spec)
+    if codec.sparse and out.dtype == torch.float32:
+        codec.accumulate(reader, header, out.view(-1).zero_(), 1.0)
+    elif header.elements:
+        out.view(-1).copy_(codec.read(reader, header, out.device))
     reader.end()
 
 
@@ -171,15 +182,26 @@ def add(blob: Buffer, out: torch.Tensor, weight: float = 1.0) -> None:
     """
     if out.dtype != torch.float32 or not out.is_contiguous():
         raise CodecError("add takes a contiguous fp32 tensor")
-    header, reader = _expect(blob, out)
+    header, reader = _expect(blob, out.numel())
     if header.elements:
         with torch.no_grad():
             make(header.spec).accumulate(reader, header, out.view(-1), weight)
     reader.end()
 
 
-def _expect(blob: Buffer, out: torch.Tensor) -> tuple[Header, Reader]:
-    header, reader = open_blob(blob, out.numel())
-    if header.elements != out.numel():
-        raise CodecError(f"the blob has {header.elements} elements, {out.numel()} are expected")
+def norm(blob: Buffer, elements: int, device: torch.device | str = "cpu") -> float:
+    """The Euclidean norm of the decoded values, in about fp32's precision and range. CodecError as for ``decode``, for
+    another number of elements, and for values that are not finite, or so large that their norm is not."""
+    header, reader = _expect(blob, elements)
+    with torch.no_grad():
+        found = make(header.spec).decoded_norm(reader, header, torch.device(device)) if header.elements else 0.0
+    if not math.isfinite(found):
+        raise CodecError("values that are not finite, or whose norm is not")
+    return found
+
+
+def _expect(blob: Buffer, elements: int) -> tuple[Header, Reader]:
+    header, reader = open_blob(blob, elements)
+    if header.elements != elements:
+        raise CodecError(f"the blob has {header.elements} elements, {elements} are expected")
     return header, reader

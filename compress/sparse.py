@@ -18,6 +18,8 @@ from .wire import Buffer, Header, Reader
 class Positions(Codec):
     """What sparse codecs share: positions and values are read, and added where they belong."""
 
+    sparse = True
+
     def read_sparse(self, reader: Reader, header: Header) -> tuple[np.ndarray, torch.Tensor]:
         """(int64 positions without repeats, fp32 values)."""
         raise NotImplementedError
@@ -33,6 +35,11 @@ class Positions(Codec):
         reader.end()
         where, values = torch.from_numpy(positions).to(out.device), values.to(out.device)
         out[where] = out[where] + (values if weight == 1.0 else values * weight)
+
+    def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
+        _, values = self.read_sparse(reader, header)
+        reader.end()
+        return float(torch.linalg.vector_norm(values))
 
 
 class TopK(Positions):

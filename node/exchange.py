@@ -1,11 +1,13 @@
 """The arithmetic of a section's rounds: what is encoded, summed, and added to which vector.
 
 Nothing here waits or sends. All sums are in sender order, with separate multiplications and additions, so that
-every member computes the same bits from the same bytes.
+every member computes the same bits from the same bytes. Everything goes segment by segment: what is as long as the
+vector is kept for a reason, and named in the class.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 import xxhash
@@ -20,8 +22,14 @@ from .sections import Section
 
 PUBLISHER = 1 << 20
 """Rank of a publisher's encoding of a sum: no member's own."""
-SEGMENT = 1 << 22
+SEGMENT = 1 << 23
 """Elements that are encoded at once: bounds the memory of an encoding, not the size of a part."""
+
+Payload = Sequence[bytes] | memoryview
+Sources = list[tuple[float, dict[int, bytes | memoryview]]]
+"""Weights, and encoded segments by their first element."""
+TakeOff = Callable[[Tensor], None]
+"""Takes values off a tensor, in place."""
 
 
 class Refused(Exception):
@@ -79,14 +87,17 @@ class Exchange:
         self.norms = Norms()
         self.errors: dict[int, Tensor] = {}
         """Server errors of the parts that this node publishes: what its encodings of sums lost so far."""
-        self._pending: dict[int, Tensor] = {}
+        self._published: dict[int, tuple[Sources, list[bytes]]] = {}
+        """What the errors stand for, where it is not applied yet: what was added up, and the encoded sums."""
         self._own: dict[int, Contribution] = {}
         self.last: compress.Codec | None = None
         """What this node's own contributions go with when there will be no more of them."""
         self._own_norms: dict[int, float] = {}
         self._sent: Tensor | None = None
+        """With an error feedback that is not x - g: what this node's contribution stands for."""
         self._progress: Tensor | None = None
         """With an explicit error feedback: x - g when the round began."""
+        self._scratch = torch.empty(0, device=section.g.device)
 
     # ---- encoding --------------------------------------------------------------------------
 
@@ -97,29 +108,48 @@ class Exchange:
             compress.CodecError: in delta mode, if ``x - g`` is not finite; it must not be sent.
         """
         section, parts = self.section, self.plan.parts_in(round)
-        self._pending = {}
-        self._progress = None
+        self._take_back()
+        self._progress = self._sent = None
         if self.gradient:
-            vector = section.grad if section.feedback is None else section.grad + section.feedback
-            # A copy: the gradient's own vector is about to take the group's sum.
-            self._sent = (vector.clone() if vector is section.grad else vector) if self._keeps(round) else None
-            if not bool(torch.isfinite(vector).all()):
+            if section.feedback is not None:
+                self._sent = section.grad + section.feedback
+            elif self._keeps(round):
+                self._sent = section.grad.clone()  # the gradient's own vector is about to take the group's sum
+            if not _is_finite(section.grad if self._sent is None else self._sent):
                 self._own = {part.index: Contribution((), (), 0) for part in parts if part.phase == 0}
                 return self._own
-        else:
-            vector = section.x - section.g
-            if self.explicit:
-                self._progress = vector
-                vector = vector if section.feedback is None else vector + section.feedback
-                self._sent = vector
-        self._own_norms = {
-            part.index: float(torch.linalg.vector_norm(vector[part.start : part.stop])) for part in parts
-        }
-        self._own = {part.index: self._offer(vector, round, part) for part in parts if part.phase == 0}
+        elif self.explicit:
+            self._progress = section.x - section.g
+            self._sent = self._progress if section.feedback is None else self._progress + section.feedback
+        self._own = {part.index: self._offer(round, part) for part in parts if part.phase == 0}
+        if self.gradient and not self._keeps(round):
+            self._sent = None  # no error is carried on
         return self._own
 
-    def _offer(self, vector: Tensor, round: int, part: Part) -> Contribution:
-        return self._encode(vector[part.start : part.stop], round, part, self.me)
+    def _offer(self, round: int, part: Part) -> Contribution:
+        squares, blobs = 0.0, []
+        for here in segments(part):
+            values = self._offered(here)
+            squares += float(torch.linalg.vector_norm(values)) ** 2
+            blobs.append(self._encode(values, round, here.start, self.me))
+        self._own_norms[part.index] = math.sqrt(squares)
+        return contribution_of(blobs)
+
+    def _offered(self, here: slice) -> Tensor:
+        """What this node has to say of a piece of the vector; good until the next one is asked for."""
+        section = self.section
+        if self._sent is not None:
+            return self._sent[here]
+        if self.gradient:
+            return section.grad[here]
+        return torch.sub(section.x[here], section.g[here], out=self._piece(here))
+
+    def _piece(self, here: slice) -> Tensor:
+        """Room for a piece of the vector, always the same, so that it need not be found again for each."""
+        length = here.stop - here.start
+        if self._scratch.numel() < length:
+            self._scratch = torch.empty(length, device=self.section.g.device)
+        return self._scratch[:length]
 
     def advance(self, result: Result) -> Contribution:
         """Rounds in phases: this node's contribution to the phase after the one that ``result`` answers."""
@@ -142,19 +172,11 @@ class Exchange:
         not make up for its own errors, they would grow."""
         return self.lossy(round) and self.codec.traits.contracts
 
-    def _encode(self, values: Tensor, round: int, part: Part, rank: int) -> Contribution:
-        """The seed is shared by all members, who offer the same coordinates; the rank makes their errors differ."""
+    def _encode(self, values: Tensor, round: int, start: int, rank: int) -> bytes:
+        """A segment's values. The seed is shared by all members, who offer the same coordinates; the rank makes their
+        errors differ."""
         codec = self.last if self.last is not None and rank == self.me else self.codec_of(round)
-        blobs = [
-            codec.encode(
-                values[start : start + SEGMENT],
-                seed=(self.seed + 0x9E3779B9 * (part.start + start)) & (2**63 - 1),
-                step=round,
-                rank=rank,
-            )
-            for start in range(0, values.numel(), SEGMENT)
-        ]
-        return contribution_of(blobs)
+        return codec.encode(values, seed=(self.seed + 0x9E3779B9 * start) & (2**63 - 1), step=round, rank=rank)
 
     # ---- deciding --------------------------------------------------------------------------
 
@@ -165,111 +187,171 @@ class Exchange:
         dividing by the contributors would count it twice.
         """
         part = self.plan.parts[decide.part]
-        total = torch.zeros(part.stop - part.start, device=self.section.g.device)
-        counted: list[tuple[int, Contribution]] = []
-        values, refused = self._acceptable(part, decide)
-        for index, sent in decide.contributions:
-            if index in values:
-                total.add_(values[index] * (self.weights[index] / self.divisor))
-                counted.append((index, sent))
-        if refused and self.gradient:  # a share of a step cannot be sent later: the step is dropped everywhere
-            total.fill_(torch.nan)
+        counted, refused = self._acceptable(part, decide)
         who = tuple(index for index, _ in counted)
         digests = tuple(sent.digest for _, sent in counted)
         if self.plan.pattern == "all_to_all":
             return Result(part.index, who, digests), refused
-        if not bool(torch.isfinite(total).all()):
-            return Result(part.index, who, digests), refused  # gradient mode: empty, so that nobody applies it
-        if part.index in self.errors:
-            total.add_(self.errors[part.index])
-        made = self._encode(total, round, part, PUBLISHER)
-        if self._keeps(round):
-            kept = self._decode(made.payload, made.sizes, part, self.plan.members[self.me])
-            self._pending[part.index] = total - kept
+        # A share of a step cannot be sent later: without it, and without a finite one, the step is dropped everywhere.
+        void = self.gradient and (bool(refused) or any(not sent.sizes for _, sent in counted))
+        made = None if void else self._publish(round, part, counted)
+        if made is None:
+            return Result(part.index, who, digests), refused
         return Result(part.index, who, digests, made.payload, made.sizes, made.digest), refused
 
-    def _acceptable(self, part: Part, decide: Decide) -> tuple[dict[int, Tensor], list[Refused]]:
-        """The decoded values of the members that may count, and why the others may not."""
-        values: dict[int, Tensor] = {}
+    def _acceptable(self, part: Part, decide: Decide) -> tuple[list[tuple[int, Contribution]], list[Refused]]:
+        """Who may count, by index and in order, and why the others may not."""
+        norms: dict[int, float] = {}
         refused: list[Refused] = []
         for index, sent in decide.contributions:
             try:
-                values[index] = self._decode(sent.payload, sent.sizes, part, self.plan.members[index])
+                norms[index] = self._norm(sent.payload, sent.sizes, part, self.plan.members[index])
             except Refused as problem:
                 refused.append(problem)
-        norms = {index: float(torch.linalg.vector_norm(one)) for index, one in values.items()}
-        norms = {index: norm for index, norm in norms.items() if not math.isnan(norm)}
-        for index, limit in self.norms.absurd(part.index, norms, self.me).items():
-            del values[index]
-            refused.append(absurd_norm(self.plan.members[index], norms[index], limit))
-        return values, refused
+        finite = {index: norm for index, norm in norms.items() if not math.isnan(norm)}
+        absurd = self.norms.absurd(part.index, finite, self.me)
+        refused += [absurd_norm(self.plan.members[index], norms[index], limit) for index, limit in absurd.items()]
+        counted = [(index, sent) for index, sent in decide.contributions if index in norms and index not in absurd]
+        return counted, refused
 
-    def _decode(self, payload: Sequence[bytes] | memoryview, sizes: Sequence[int], part: Part, member: str) -> Tensor:
-        """The values of a part, fp32. Empty bytes are a gradient that was not finite: NaN, so nobody applies it."""
-        length = part.stop - part.start
+    def _publish(self, round: int, part: Part, counted: Sequence[tuple[int, Contribution]]) -> Contribution | None:
+        """The encoded sum; None where it is not finite. What the encoding loses is kept until the round is applied."""
+        sources = self._sources(part, counted)
+        blobs: list[bytes] = []
+        error = self.errors.get(part.index)
+        if error is None and self._keeps(round):
+            error = self.errors[part.index] = torch.zeros(part.stop - part.start, device=self.section.g.device)
+        if error is not None:
+            self._published[part.index] = sources, blobs
+        for here in segments(part):
+            total = self._sum(sources, here)
+            if error is not None:
+                total.add_(error[here.start - part.start : here.stop - part.start])
+            if not _is_finite(total):
+                self._take_back()
+                return None
+            blobs.append(self._encode(total, round, here.start, PUBLISHER))
+            if error is not None:
+                compress.add(blobs[-1], error[here.start - part.start : here.stop - part.start].copy_(total), -1.0)
+        return contribution_of(blobs)
+
+    def _take_back(self) -> None:
+        """What was published and not applied did not happen: its part of the errors goes, up to the last few bits."""
+        for index, (sources, blobs) in self._published.items():
+            part = self.plan.parts[index]
+            for here, blob in zip(segments(part), blobs, strict=False):
+                error = self.errors[index][here.start - part.start : here.stop - part.start]
+                compress.add(blob, error)
+                for weight, sent in sources:
+                    compress.add(sent[here.start], error, -weight)
+        self._published = {}
+
+    def _sources(self, part: Part, counted: Iterable[tuple[int, Contribution]]) -> Sources:
+        """What is to be added up."""
+        return [
+            (self.weights[index] / self.divisor, self._blobs(sent.payload, sent.sizes, part, self.plan.members[index]))
+            for index, sent in counted
+        ]
+
+    def _sum(self, sources: Sources, here: slice) -> Tensor:
+        total = self._piece(here).zero_()
+        for weight, blobs in sources:
+            compress.add(blobs[here.start], total, weight)
+        return total
+
+    def _norm(self, payload: Payload, sizes: Sequence[int], part: Part, member: str) -> float:
+        """The norm of a part's values. Empty bytes are a gradient that was not finite: NaN, so nobody applies it."""
         if not sizes and self.gradient:
-            return torch.full((length,), torch.nan, device=self.section.g.device)
-        starts = range(0, length, SEGMENT)
-        if len(sizes) != len(starts):
-            raise Refused(member, f"{len(sizes)} pieces where part {part.index} has {len(starts)}")
-        values = torch.empty(length, device=self.section.g.device)
+            return math.nan
         try:
-            for start, blob in zip(starts, pieces_of(payload, sizes), strict=True):
-                compress.decode_into(blob, values[start : start + SEGMENT])
+            blobs = self._blobs(payload, sizes, part, member)
+            device = self.section.g.device
+            return math.hypot(
+                *(compress.norm(blobs[here.start], here.stop - here.start, device) for here in segments(part))
+            )
         except compress.CodecError as problem:
             raise Refused(member, f"bytes that do not decode: {problem}") from None
-        if not bool(torch.isfinite(values).all()):
-            raise Refused(member, "values that are not finite")
-        return values
+
+    def _blobs(self, payload: Payload, sizes: Sequence[int], part: Part, member: str) -> dict[int, bytes | memoryview]:
+        """A part's encoded segments by their first element."""
+        wanted = segments(part)
+        if len(sizes) != len(wanted):
+            raise Refused(member, f"{len(sizes)} pieces where part {part.index} has {len(wanted)}")
+        return {here.start: blob for here, blob in zip(wanted, pieces_of(payload, sizes), strict=True)}
 
     # ---- applying --------------------------------------------------------------------------
 
-    def results(
-        self, round: int, found: dict[int, Result], contributions: dict[tuple[int, int], Contribution]
-    ) -> Tensor:
-        """The round's update D [numel], the same bits on every member. ``found``: the result of every part."""
-        update = torch.zeros_like(self.section.g)
+    def check(
+        self, round: int, found: Mapping[int, Result], contributions: Mapping[tuple[int, int], Contribution]
+    ) -> None:
+        """Look whether the round may be applied. ``found``: the result of every part.
+
+        Raises:
+            Refused: not with these results; names who sent what is wrong with them.
+        """
         for result in found.values():
             part = self.plan.parts[result.part]
-            target = update[part.start : part.stop]
             if self.plan.pattern == "all_to_all":
                 for index in result.contributors:
                     sent = contributions[part.index, index]
-                    values = self._decode(sent.payload, sent.sizes, part, self.plan.members[index])
-                    target.add_(values * (self.weights[index] / self.divisor))
-            else:
-                target.copy_(self._decode(result.payload, result.sizes, part, part.publisher))
-                self._check_result(part, target)
-        return update
+                    self._norm(sent.payload, sent.sizes, part, self.plan.members[index])
+            elif part.publisher != self.plan.members[self.me]:
+                norm = self._norm(result.payload, result.sizes, part, part.publisher)
+                if not math.isnan(norm):
+                    self._check_result(part, norm)
 
-    def _check_result(self, part: Part, values: Tensor) -> None:
+    def _check_result(self, part: Part, norm: float) -> None:
         """A published sum that is absurdly long is refused, unless what this node itself sent is as long."""
-        norm = float(torch.linalg.vector_norm(values))
-        if part.publisher == self.plan.members[self.me] or not math.isfinite(norm):
-            return
         limit = self.norms.absurd_result(part.index, norm, self._own_norms.get(part.index, 0.0))
         if limit:
             raise Refused(part.publisher, f"a result of an absurd norm: {norm:.3g}, more than {limit:.3g}")
 
-    def apply_delta(self, update: Tensor, results: Sequence[Result]) -> None:
+    def updates(
+        self, round: int, found: Mapping[int, Result], contributions: Mapping[tuple[int, int], Contribution]
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """The update D of a round that was checked, in pieces: where, and the values [elements], good until the next.
+        The same bits on every member."""
+        for result in found.values():
+            part, who = self.plan.parts[result.part], result.contributors
+            together = self.plan.pattern == "all_to_all"
+            sent = [(index, contributions[part.index, index]) for index in who] if together else []
+            if self.gradient and (
+                any(not one.sizes for _, one in sent) or len(sent) < len(self.weights) if together else not result.sizes
+            ):
+                yield slice(part.start, part.stop), torch.full((part.stop - part.start,), torch.nan)
+            elif together:
+                sources = self._sources(part, sent)
+                yield from ((here, self._sum(sources, here)) for here in segments(part))
+            else:
+                for start, blob in self._blobs(result.payload, result.sizes, part, part.publisher).items():
+                    here = slice(start, min(start + SEGMENT, part.stop))
+                    compress.decode_into(blob, self._piece(here))
+                    yield here, self._piece(here)
+
+    def apply_delta(self, updates: Iterable[tuple[slice, Tensor]], results: Sequence[Result]) -> None:
         """g and x move by the outer step of the update; what of this node's own was counted leaves x.
 
         With an explicit error feedback all that was offered leaves x, and what was not counted stays in the feedback.
         """
         section = self.section
-        for part, counted in self._outcomes(results):
-            here = slice(part.start, part.stop)
-            self._move(update[here], here)
-            own = self._own_values(part) if counted else None
-            if self._progress is None:
-                if own is not None:
-                    section.x[here].sub_(own)
-                continue
-            assert self._sent is not None
-            if section.feedback is None:
-                section.feedback = torch.zeros_like(section.g)
-            section.x[here].sub_(self._progress[here])
-            section.feedback[here] = self._sent[here] if own is None else self._sent[here] - own
+        if self._progress is not None and section.feedback is None:
+            section.feedback = torch.zeros_like(section.g)
+        counted = {
+            here.start: take_off
+            for part, was_counted in self._outcomes(results)
+            if was_counted
+            for here, take_off in self._own_pieces(part)
+        }
+        for here, update in updates:
+            self._move(update, here)
+            kept = section.x
+            if self._progress is not None:
+                assert self._sent is not None and section.feedback is not None
+                section.x[here].sub_(self._progress[here])
+                kept = section.feedback
+                kept[here] = self._sent[here]
+            if here.start in counted:
+                counted[here.start](kept[here])
         self._applied()
 
     def _outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
@@ -277,15 +359,16 @@ class Exchange:
         for result in results:
             yield self.plan.parts[result.part], self.me in result.contributors
 
-    def _own_values(self, part: Part) -> Tensor:
-        """What the group took for this node's values of a part."""
+    def _own_pieces(self, part: Part) -> Iterator[tuple[slice, TakeOff]]:
+        """Takes what the group took for this node's values off the pieces of a part, cut as ``updates`` cuts them."""
         sent = self._own[part.index]
-        return self._decode(sent.payload, sent.sizes, part, self.plan.members[self.me])
+        for start, blob in self._blobs(sent.payload, sent.sizes, part, self.plan.members[self.me]).items():
+            yield slice(start, min(start + SEGMENT, part.stop)), partial(compress.add, blob, weight=-1.0)
 
     def _applied(self) -> None:
-        """The round counts: what its encodings lost is kept."""
-        self.errors.update(self._pending)
-        self._pending = {}
+        """The round counts."""
+        self._published = {}
+        self._progress = self._sent = None
 
     def apply_alone(self, round: int) -> None:
         """A round of a section without a second member: its D is this node's own x - g."""
@@ -314,16 +397,16 @@ class Exchange:
         """The step was committed: now the error feedback holds what this node's encodings lost."""
         lost = self._sent  # None: what was kept before has all been offered, and no error is carried on
         if lost is not None:
-            lost = lost.clone()
             for index in self._own:
-                part = self.plan.parts[index]
-                lost[part.start : part.stop].sub_(self._own_values(part))
+                for here, take_off in self._own_pieces(self.plan.parts[index]):
+                    take_off(lost[here])
         self.section.feedback = lost
         self._applied()
 
     def fold_errors(self) -> None:
         """A view ends: a publisher's error goes back into its own x (in gradient mode into its own error feedback), so
         that nothing of the sum is lost."""
+        self._take_back()
         section = self.section
         if self.gradient and self.errors and section.feedback is None:
             section.feedback = torch.zeros_like(section.g)
@@ -333,7 +416,6 @@ class Exchange:
             assert into is not None
             into[part.start : part.stop].add_(error * (self.divisor / self.weights[self.me]))
         self.errors = {}
-        self._pending = {}
 
 
 def outer_step(outer: Outer, update: Tensor, momentum: Tensor | None) -> Tensor:
@@ -342,6 +424,16 @@ def outer_step(outer: Outer, update: Tensor, momentum: Tensor | None) -> Tensor:
         momentum.mul_(outer.momentum).add_(update)
         update = update + momentum * outer.momentum if outer.nesterov else momentum
     return update if outer.rate == 1.0 else update * outer.rate
+
+
+def segments(part: Part) -> list[slice]:
+    """The pieces of a part that are encoded one by one."""
+    return [slice(start, min(start + SEGMENT, part.stop)) for start in range(part.start, part.stop, SEGMENT)]
+
+
+def _is_finite(values: Tensor) -> bool:
+    """One pass over the memory: a sum is finite if all its terms are, but for an overflow."""
+    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 
 def contribution_of(blobs: Sequence[bytes]) -> Contribution:
@@ -357,7 +449,7 @@ def received(payload: memoryview, sizes: Sequence[int]) -> Contribution:
     return Contribution(payload, tuple(sizes), xxhash.xxh3_64_intdigest(payload) if sizes else 0)
 
 
-def pieces_of(payload: Sequence[bytes] | memoryview, sizes: Sequence[int]) -> Iterator[bytes | memoryview]:
+def pieces_of(payload: Payload, sizes: Sequence[int]) -> Iterator[bytes | memoryview]:
     """The blobs of a payload, which is either still in pieces or one buffer cut by ``sizes``."""
     if not isinstance(payload, memoryview):
         yield from payload

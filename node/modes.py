@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from torch import Tensor
-
 from .optimizers import squared_norm
 from .round_link import RoundLink
 from .round_messages import Result
@@ -66,8 +64,10 @@ class GradientMode:
         for name, section in training.state.sections.items():
             first = True
             if name in links:
-                update, self._results[name] = links[name].update()
-                section.grad.copy_(update)
+                with training.trainer.clock.coding():
+                    for here, update in links[name].updates():
+                        section.grad[here] = update
+                self._results[name] = links[name].results
                 first = links[name].rounds.plan.members[0] == training.trainer.name
             elif section.feedback is not None:  # the rest of the group is gone: there is nobody to send it to
                 section.grad.add_(section.feedback)
@@ -206,9 +206,9 @@ class DeltaMode:
         self._begun_at.append(self._begun)
 
     def _apply(self, link: RoundLink) -> None:
-        update: Tensor
-        update, results = link.update()
-        link.exchange.apply_delta(update, results)
+        results = link.results
+        with self.training.trainer.clock.coding():
+            link.exchange.apply_delta(link.updates(), results)
         link.finish(results, self.training.job.updates.block)
 
     def finish_committed(self) -> None:

@@ -9,8 +9,9 @@ is fixed in the first phase. From the answers alone every member, those that wer
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from .. import compress
 from ..compress.codec import bytes_tensor, tensor_bytes
 from ..compress.packing import pack, packed_size, unpack
 from ..compress.phases import Context, Program, Reduce
-from .exchange import Exchange, Refused, absurd_norm, contribution_of, pieces_of
+from .exchange import Exchange, Refused, TakeOff, absurd_norm, contribution_of, pieces_of
 from .round_messages import Contribution, Decide, Part, Result
 
 
@@ -57,6 +58,8 @@ class PhasedExchange(Exchange):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self._totals: list[tuple[slice, Tensor]] = []
+        """The update of the round that was checked, parameter by parameter."""
         self._programs: dict[int, list[Running]] = {}
         """By the index of a part's first phase."""
         self._warm: dict[int, dict[str, Tensor]] = {}
@@ -66,20 +69,25 @@ class PhasedExchange(Exchange):
 
     # ---- offering --------------------------------------------------------------------------
 
-    def _offer(self, vector: Tensor, round: int, part: Part) -> Contribution:
+    def _offer(self, round: int, part: Part) -> Contribution:
         if not self.lossy(round):
-            return super()._offer(vector, round, part)
+            return super()._offer(round, part)
+        whole = slice(part.start, part.stop)
+        vector = self._offered(whole).clone()  # programs keep it through their phases
+        self._own_norms[part.index] = float(torch.linalg.vector_norm(vector))
         self._programs[part.index] = list(self._start(vector, round, part))
         return self._requests(part.index)
 
     def _start(self, vector: Tensor, round: int, part: Part) -> Iterator[Running]:
+        """The programs of a part's parameters on its values [elements]."""
         layout, me = self.section.layout, self.me
         for start, stop, shape in zip(layout.offsets, layout.offsets[1:], layout.shapes, strict=False):
             if part.start <= start < part.stop:
                 memory = {name: kept.to(vector.device) for name, kept in self._memory.get(start, {}).items()}
                 seed = (self.seed + 0x9E3779B9 * start) & (2**63 - 1)
                 context = Context(seed, start, round, me, len(self.plan.members), self.weights[me], memory)
-                yield Running(start, stop, self.codec.rounds(vector[start:stop].view(shape), context), context)
+                values = vector[start - part.start : stop - part.start]
+                yield Running(start, stop, self.codec.rounds(values.view(shape), context), context)
 
     def _requests(self, first: int) -> Contribution:
         wanted = (run.request for run in self._programs[first])
@@ -178,36 +186,46 @@ class PhasedExchange(Exchange):
 
     # ---- applying --------------------------------------------------------------------------
 
-    def results(
-        self, round: int, found: dict[int, Result], contributions: dict[tuple[int, int], Contribution]
-    ) -> Tensor:
+    def check(
+        self, round: int, found: Mapping[int, Result], contributions: Mapping[tuple[int, int], Contribution]
+    ) -> None:
+        """Also ends the programs; their sums wait for ``updates``."""
+        self._totals = []
         if not self.lossy(round):
-            return super().results(round, found, contributions)
-        update = torch.zeros_like(self.section.g)
-        nothing = torch.zeros(self.section.layout.numel)
+            super().check(round, found, contributions)
+            return
         for part in self.plan.parts_in(round):
             if part.phase:
                 continue
             phases = [found[part.index + phase] for phase in range(self.plan.phases)]
             if self._void(phases):
-                update[part.start : part.stop] = torch.nan if self.gradient else 0.0
+                nothing = torch.full((part.stop - part.start,), torch.nan if self.gradient else 0.0)
+                self._totals.append((slice(part.start, part.stop), nothing))
                 continue
             if self.me in phases[0].contributors:
                 for result in phases:
                     self._take(self._programs[part.index], result)
             # The sum itself from the answers alone and on the CPU, so that it has the same bits everywhere.
-            runs = list(self._start(nothing, round, part))
+            runs = list(self._start(torch.zeros(part.stop - part.start), round, part))
             for result in phases:
                 self._take(runs, result)
+            squares = 0.0
             for run in runs:
                 assert run.total is not None, "every request of a program is a phase"
-                update[run.start : run.stop] = run.total * (1.0 / self.divisor)
+                total = run.total * (1.0 / self.divisor)
+                squares += float(torch.linalg.vector_norm(total)) ** 2
+                self._totals.append((slice(run.start, run.stop), total.to(self.section.g.device)))
                 self._warm[run.start] = run.context.memory
-            target = update[part.start : part.stop]
-            if not self.gradient and not bool(torch.isfinite(target).all()):
+            if math.isfinite(squares):
+                if part.publisher != self.plan.members[self.me]:
+                    self._check_result(part, math.sqrt(squares))
+            elif not self.gradient:
                 raise Refused(part.publisher, "answers that add up to values that are not finite")
-            self._check_result(part, target)
-        return update
+
+    def updates(
+        self, round: int, found: Mapping[int, Result], contributions: Mapping[tuple[int, int], Contribution]
+    ) -> Iterator[tuple[slice, Tensor]]:
+        return iter(self._totals) if self.lossy(round) else super().updates(round, found, contributions)
 
     def _outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
         phases: dict[int, list[Result]] = {}
@@ -220,19 +238,23 @@ class PhasedExchange(Exchange):
     def _void(self, phases: Sequence[Result]) -> bool:
         return any(not result.sizes for result in phases)
 
-    def _own_values(self, part: Part) -> Tensor:
+    def _own_pieces(self, part: Part) -> Iterator[tuple[slice, TakeOff]]:
         if part.index not in self._programs:
-            return super()._own_values(part)
-        pieces = []
+            yield from super()._own_pieces(part)
+            return
         for run in self._programs[part.index]:
             assert run.context.own is not None
-            pieces.append(run.context.own.reshape(-1) * (1.0 / self.weights[self.me]))
-        return torch.cat(pieces)
+            own = run.context.own.reshape(-1) * (1.0 / self.weights[self.me])
+            yield slice(run.start, run.stop), partial(_take_off, own)
 
     def _applied(self) -> None:
         super()._applied()
         self._memory.update(self._warm)
-        self._programs, self._warm = {}, {}
+        self._programs, self._warm, self._totals = {}, {}, []
+
+
+def _take_off(own: Tensor, values: Tensor) -> None:
+    values.sub_(own)
 
 
 def _check_levels(run: Running, value: Tensor | None, member: str) -> None:

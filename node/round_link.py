@@ -1,7 +1,7 @@
 """A section's rounds on the wire: effects of the protocol become messages, messages become events of the protocol."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -25,7 +25,7 @@ from .round_messages import (
     SendHeld,
     SendResult,
 )
-from .rounds import Rounds
+from .rounds import OpenRound, Rounds
 
 Send = Callable[[str, data_pb2.Header, Sequence[bytes] | memoryview], None]
 Warn = Callable[[str, str], None]
@@ -61,8 +61,7 @@ class RoundLink:
         self.rounds = rounds
         self.send = send
         self.refuse = refuse
-        self._update: Tensor | None = None
-        self._spoiled = 0
+        self._checked = self._spoiled = 0
         self.clock = clock
         self.coding = coding
 
@@ -72,13 +71,15 @@ class RoundLink:
         current = self.rounds.open
         if current is None or not current.complete or self._spoiled == current.number:
             return False
-        if self._update is None:
+        if self._checked != current.number:
             try:
                 with self.coding():
-                    self._update = self.exchange.results(current.number, current.results, current.contributions)
+                    self.exchange.check(current.number, current.results, current.contributions)
             except Refused as problem:
                 self._spoil(current.number, problem)
-        return self._update is not None
+                return False
+            self._checked = current.number
+        return True
 
     def _spoil(self, number: int, problem: Refused) -> None:
         self._spoiled = number
@@ -91,7 +92,7 @@ class RoundLink:
 
     def begin(self) -> None:
         """Encode this node's contribution and send it on its way."""
-        self._update, self._spoiled = None, 0
+        self._checked = self._spoiled = 0
         with self.coding():
             own = self.exchange.contributions(self.rounds.applied + 1)
         self._carry(self.rounds.begin(own, self.clock()))
@@ -107,13 +108,22 @@ class RoundLink:
         """Some member has applied the open round."""
         self._carry(self.rounds.is_applied_elsewhere())
 
-    def update(self) -> tuple[Tensor, tuple[Result, ...]]:
-        """The complete round's update D [numel] and its results in part order."""
+    def updates(self) -> Iterator[tuple[slice, Tensor]]:
+        """The complete round's update D in pieces: where, and the values [elements], good until the next."""
+        current = self._complete_round()
+        return self.exchange.updates(current.number, current.results, current.contributions)
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """The complete round's results in part order."""
+        current = self._complete_round()
+        return tuple(current.results[part.index] for part in self.rounds.parts)
+
+    def _complete_round(self) -> OpenRound:
         current = self.rounds.open
-        if current is None or not self.complete or self._update is None:
+        if current is None or not self.complete:
             raise RuntimeError("the round is not complete")
-        update, self._update = self._update, None
-        return update, tuple(current.results[part.index] for part in self.rounds.parts)
+        return current
 
     def finish(self, results: Sequence[Result], block: int) -> None:
         """The update has been applied to ``g``: close the round and move the chain on."""

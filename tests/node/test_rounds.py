@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farflung import compress
 from farflung.node import phased
 from farflung.node.exchange import Exchange
 from farflung.node.moments import Kept
@@ -103,9 +104,11 @@ class Group:
 
     def apply(self, name: str) -> None:
         link = self.links[name]
-        update, results = link.update()
+        results, update = link.results, torch.zeros(NUMEL)
+        for here, values in link.updates():
+            update[here] = values
         before = link.exchange.section.g.double()
-        link.exchange.apply_delta(update, results)
+        link.exchange.apply_delta(link.updates(), results)
         self.gained = link.exchange.section.g.double() - before - update.double()
         """outer(D) - D of the round, the same whoever applies it."""
         link.finish(results, 16)
@@ -370,10 +373,14 @@ def test_another_codec_takes_over_what_the_one_before_had_kept():
     section = Section(Layout.of("stage-0", SHAPES), True, Kept(), torch.device("cpu"))
     kept = section.feedback = torch.ones(NUMEL)
     exchange = Exchange(section, plan, "a", "none", 0, True, 7)
+    other = Exchange(section_of(torch.zeros(NUMEL)), plan, "b", "none", 0, True, 7).contributions(1)[0]
     for sent in (kept, torch.zeros(NUMEL)):  # in the first step, and never again
         own = exchange.contributions(1)[0]
-        update = exchange.results(1, {0: Result(0, (0,), (own.digest,))}, {(0, 0): own})
+        both = Result(0, (0, 1), (own.digest, other.digest))
+        ((_, update),) = exchange.updates(1, {0: both}, {(0, 0): own, (0, 1): other})
         torch.testing.assert_close(update, sent)
+        ((_, update),) = exchange.updates(1, {0: Result(0, (0,), (own.digest,))}, {(0, 0): own})
+        assert bool(torch.isnan(update).all()), "a share of the step is missing"
         exchange.commit_gradient()
     local = section_of(torch.zeros(NUMEL))
     local.feedback = kept
@@ -504,7 +511,7 @@ def test_error_feedback_is_what_the_encoding_lost_whatever_happened_to_the_gradi
     sent = exchange.contributions(1)[0]
     section.grad.fill_(100.0)  # the group's sum, clipped
     exchange.commit_gradient()
-    lost = gradient - exchange._decode(sent.payload, sent.sizes, plan.parts[0], "a")
+    lost = gradient - compress.decode(sent.payload[0])
     torch.testing.assert_close(exchange.section.feedback, lost)
 
 
@@ -526,7 +533,7 @@ def test_error_feedback_of_gradients_outlives_the_view_and_takes_the_publishers_
     again = Exchange(section, plan, "a", "none", 0, True, 7)  # the next view of the same section
     section.grad.zero_()
     sent = again.contributions(2)[0]
-    torch.testing.assert_close(again._decode(sent.payload, sent.sizes, plan.parts[0], "a"), kept)
+    torch.testing.assert_close(compress.decode(sent.payload[0]), kept)
     assert result.contributors == (0, 1)
 
 

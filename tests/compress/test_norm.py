@@ -1,0 +1,25 @@
+"""The norm of what a blob stands for, without the vector."""
+
+import pytest
+import torch
+
+from farflung import compress
+
+
+@pytest.mark.parametrize("spec", ["none", "fp16", "int8", "topk:ratio=0.05", "cocktail", "eden:bits=2", "sign"])
+def test_is_that_of_the_decoded_values(spec):
+    x = torch.randn(300_000, generator=torch.Generator().manual_seed(1))
+    blob = compress.make(spec).encode(x, seed=3, step=2)
+    decoded = compress.decode(blob)
+    assert compress.norm(blob, x.numel()) == pytest.approx(float(decoded.norm()), rel=1e-5)
+    into = torch.full_like(x, 7.0)
+    compress.decode_into(blob, into)
+    assert torch.equal(into, decoded)
+
+
+def test_bytes_that_make_no_sense():
+    blob = compress.make("none").encode(torch.ones(10))
+    with pytest.raises(compress.CodecError, match="10 elements, 11 are expected"):
+        compress.norm(blob, 11)
+    with pytest.raises(compress.CodecError, match="not finite"):
+        compress.norm(compress.make("none").encode(torch.full((10,), 1e30)), 10)
