@@ -4,62 +4,167 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import xxhash
 from torch import Tensor
 
 from ..proto import control_pb2, data_pb2
 from ..proto.errors import FarflungError
 from .checkpoints import Checkpoint, load_checkpoint
+from .pieces import DIGESTS, Fetching, pieces_of
 from .pretrained import initial_weights, weights_of
 from .stage_state import REFERENCE, StageState
 
 if TYPE_CHECKING:
     from .trainer import Trainer
 
-Send = Callable[[str, data_pb2.Header, Sequence[memoryview], int], None]
-BYTES_AT_ONCE = 64 << 20
-"""Asked of holders and not yet here; a tensor is one message, so at least one is asked for."""
-ANSWER_SECONDS = 600.0
-"""Silence of a source that is connected. A broken connection is noticed at once; 463 MB at 50 Mbit/s take 74 s."""
+Send = Callable[[str, data_pb2.Header, Any, int], None]
+Vectors = Mapping[str, Tensor]
+"""prefix -> one parameter's values in a vector of its section, always in the same order."""
 BULK = 2
-MOST_WAITING = 1 << 16
-"""Requests of a view that is being prepared: more than the tensors that its joiners can lack."""
+MOST_WAITING = 1 << 12
+"""Requests of a view that is being prepared: more than its joiners may have under way."""
+LIAR = 10
+"""Points of a holder that serves other bytes than the others hold."""
 
 
 class StateServer:
-    """Answers peers that ask for tensors of the reference. Requests wait until ``open`` says what it holds."""
+    """Answers peers that ask for pieces of the reference. Requests wait until ``open`` says what it holds."""
 
     def __init__(self, send: Send) -> None:
         self.send = send
-        self._waiting: deque[tuple[str, str, bool]] = deque()
-        self._held: dict[str, dict[str, Tensor]] | None = None
+        self._waiting: deque[tuple[str, data_pb2.Header, bytes]] = deque()
+        self._held: Mapping[str, Vectors] | None = None
 
-    def open(self, states: Sequence[StageState]) -> None:
-        """This is what the node holds, at the round that the view begins with."""
-        self._held = _named(states)
+    def open(self, held: Mapping[str, Vectors]) -> None:
+        """This is what the node holds, by parameter, at the round that the view begins with."""
+        self._held = held
         while self._waiting:
             self.request(*self._waiting.popleft())
 
-    def request(self, sender: str, name: str, moments: bool) -> None:
-        """``sender`` wants a parameter: its reference, and the optimiser's moments if it says so."""
+    def request(self, sender: str, header: data_pb2.Header, payload: bytes) -> None:
+        """``sender`` wants a piece of a parameter: its reference, and the optimiser's moments if it says so; or,
+        without a name, the digests of all pieces of the parameters that the payload lists.
+
+        Raises:
+            ValueError: the request makes no sense.
+        """
         if self._held is None:
             if len(self._waiting) == MOST_WAITING:
                 raise ValueError(f"{MOST_WAITING} requests wait already")
-            self._waiting.append((sender, name, moments))
+            self._waiting.append((sender, header, payload))
             return
-        vectors = self._held.get(name, {})
-        wanted = [values for prefix, values in vectors.items() if moments or prefix in REFERENCE]
-        pieces = [values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy() for values in wanted]
-        header = data_pb2.Header(kind=data_pb2.STATE, text=name, sizes=[piece.nbytes for piece in pieces])
-        self.send(sender, header, [piece.data.cast("B") for piece in pieces], BULK)
+        answer = data_pb2.Header(kind=data_pb2.STATE, text=header.text, offset=header.offset)
+        if header.text:
+            vectors = self._wanted(header.text, header.moments)
+            piece = b"".join(_read(vectors, header.offset, header.length))
+            if piece:
+                answer.digests.append(xxhash.xxh3_64_intdigest(piece))
+            self.send(sender, answer, piece, BULK)
+            return
+        found: list[int] = []
+        for name in payload.decode().split("\n"):
+            vectors = self._wanted(name, header.moments)
+            for one in pieces_of(name, _size(vectors)):
+                digest = xxhash.xxh3_64()
+                for part in _read(vectors, one.offset, one.length):
+                    digest.update(part)
+                found.append(digest.intdigest())
+        self.send(sender, answer, np.array(found, "<u8").tobytes(), BULK)
+
+    def _wanted(self, name: str, moments: bool) -> list[Tensor]:
+        assert self._held is not None
+        return [values for prefix, values in self._held.get(name, {}).items() if moments or prefix in REFERENCE]
 
 
-def _named(states: Sequence[StageState]) -> dict[str, dict[str, Tensor]]:
+class StateFetch:
+    """One node's fetch of parameters from peers: asks, checks, and copies into place what comes.
+
+    ``wanted``: the vectors to fill, by parameter; ``holders``: who can serve it. Call ``work`` until ``done``.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        refuse: Callable[[str, str, int], None],
+        tell: Callable[[str], None],
+        me: str,
+        wanted: Mapping[str, Vectors],
+        holders: Mapping[str, Sequence[str]],
+        moments: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._send, self._refuse, self._tell = send, refuse, tell
+        self._clock, self._moments = clock, moments
+        self._wanted = {name: list(vectors.values()) for name, vectors in wanted.items()}
+        self._holders = holders
+        self._machine = Fetching({name: _size(vectors) for name, vectors in self._wanted.items()}, holders, me)
+
+    @property
+    def done(self) -> bool:
+        return self._machine.done
+
+    @property
+    def failure(self) -> str:
+        """Why it cannot go on; empty while it can."""
+        return self._machine.failure
+
+    def work(self, lost: set[str]) -> None:
+        """Ask for what may be asked for now. ``lost``: holders whose connection broke since the last call."""
+        now = self._clock()
+        for name in lost:
+            self._machine.lost(name, "broke its connection", now)
+        for source, piece in self._machine.ask(now):
+            header = data_pb2.Header(kind=data_pb2.STATE_REQUEST, text=piece.name, moments=self._moments)
+            header.offset, header.length = piece.offset, piece.length
+            self._send(source, header, b"" if piece.name else "\n".join(self._listed(source)).encode(), BULK)
+        for name, why in self._machine.troubles:
+            here, of = self._machine.reached
+            self._tell(f"{name} {why}: the state comes from others, {here / 1e6:.3g} of {of / 1e6:.3g} MB are here")
+        self._machine.troubles.clear()
+        for source, piece in self._machine.liars:
+            why = f"other values of {piece.name} than the other holders have: the state comes from somebody else"
+            self._refuse(source, why, LIAR)
+        self._machine.liars.clear()
+
+    def answer(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+        """A holder's answer. ValueError: it was not asked, or for something else."""
+        now, name = self._clock(), header.text
+        if sender not in self._machine.sources or (name and name not in self._wanted):
+            raise ValueError("state that it was not asked for")
+        if not name:
+            self._take_digests(sender, payload, now)
+            return
+        size = _size(self._wanted[name])
+        piece = next((one for one in pieces_of(name, size) if one.offset == header.offset), None)
+        if piece is None:
+            raise ValueError(f"a piece of {name} at {header.offset}, where none begins")
+        if not payload.nbytes:
+            self._machine.lacks(sender, piece, now)
+            return
+        digest = xxhash.xxh3_64_intdigest(payload.data)
+        if payload.nbytes != piece.length or list(header.digests) != [digest]:
+            self._machine.spoiled(sender, piece, now)
+        elif self._machine.came(sender, piece, digest, now):
+            _write(self._wanted[name], piece.offset, payload)
+
+    def _listed(self, source: str) -> list[str]:
+        return [name for name in self._wanted if source in self._holders[name]]
+
+    def _take_digests(self, sender: str, payload: npt.NDArray[np.uint8], now: float) -> None:
+        cut = [piece for name in self._listed(sender) for piece in pieces_of(name, _size(self._wanted[name]))]
+        if payload.nbytes != 8 * len(cut):
+            self._machine.lacks(sender, DIGESTS, now)
+            return
+        self._machine.digests(sender, dict(zip(cut, map(int, payload.view("<u8")), strict=True)), now)
+
+
+def named(states: Sequence[StageState]) -> dict[str, dict[str, Tensor]]:
     """parameter -> prefix -> view, of all of these."""
     return {name: vectors for state in reversed(states) for name, vectors in state.named().items()}
 
@@ -87,24 +192,24 @@ def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], vi
 
 def _from_holders(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
     """Copy what this node has, ask holders for the rest."""
-    here = _named(held)
-    wanted = new.named()
+    here = named(held)
     missing = []
-    for name, vectors in wanted.items():
+    for name, vectors in new.named().items():
         if name in here:
             for prefix, values in vectors.items():
                 values.copy_(here[name][prefix])
         else:
             missing.append(name)
     holders = {holder.layer: list(holder.nodes) for holder in view.holders}
-    sources = {name: _others(holders, trainer, name) for name in missing}
-    # In delta mode a peer's moments belong to the peer's own path; a joiner's begin anew, and bias correction is
-    # their ramp.
-    asked = {
-        name: {prefix: values for prefix, values in wanted[name].items() if new.gradient or prefix in REFERENCE}
-        for name in missing
-    }
-    _fetch_from_peers(trainer, asked, sources, new.gradient)
+    fetch = fetch_of(trainer, new, missing, lambda name: holders.get(trainer.definition.layer_of(name), []))
+    trainer.fetch = fetch
+    while not fetch.done:
+        lost, trainer.lost = trainer.lost, set()
+        fetch.work(lost)
+        if fetch.failure:
+            raise FarflungError(f"no holder of the stage's state answered: {fetch.failure}", "start the node again", 4)
+        trainer.pump(0.05)
+    trainer.fetch = None
     if not new.gradient:
         for section in new.sections.values():
             for moment in section.moments.values():
@@ -112,59 +217,47 @@ def _from_holders(trainer: Trainer, new: StageState, held: Sequence[StageState],
         new.optimizer_steps = 0
 
 
-def _others(holders: dict[int, list[str]], trainer: Trainer, name: str) -> list[str]:
-    found = [node for node in holders.get(trainer.definition.layer_of(name), []) if node != trainer.name]
-    if not found:
-        raise FarflungError(f"no node of this view holds {name}", "this is a fault of the view; please report it", 4)
-    start = sum(name.encode() + trainer.name.encode()) % len(found)  # spread over the holders
-    return found[start:] + found[:start]
+def fetch_of(
+    trainer: Trainer, new: StageState, names: Sequence[str], holders: Callable[[str], Sequence[str]]
+) -> StateFetch:
+    """The fetch of these parameters of ``new``. FarflungError: somebody's view says that nobody holds one."""
+    found = {name: [node for node in holders(name) if node != trainer.name] for name in names}
+    for name, nodes in found.items():
+        if not nodes:
+            raise FarflungError(
+                f"no node of this view holds {name}", "this is a fault of the view; please report it", 4
+            )
+    # In delta mode a peer's moments belong to the peer's own path; a joiner's begin anew, and bias correction is
+    # their ramp.
+    wanted = {
+        name: {prefix: values for prefix, values in vectors.items() if new.gradient or prefix in REFERENCE}
+        for name, vectors in new.named().items()
+        if name in found
+    }
+    return StateFetch(trainer.send, trainer.refuse, trainer.tell, trainer.name, wanted, found, new.gradient)
 
 
-def _fetch_from_peers(
-    trainer: Trainer, wanted: dict[str, dict[str, Tensor]], sources: dict[str, list[str]], moments: bool
-) -> None:
-    """Ask some tensors at a time; a holder that is lost, silent or lacks one is passed over for the next."""
-    waiting = deque(sources)
-    asked = trainer.awaited = {}
-    heard = dict.fromkeys((node for nodes in sources.values() for node in nodes), time.monotonic())
-    tries = dict.fromkeys(sources, 0)
-    while waiting or asked:
-        while waiting and (not asked or sum(_size(wanted[name]) for name in asked) < BYTES_AT_ONCE):
-            name = waiting.popleft()
-            if tries[name] == 2 * len(sources[name]):
-                raise FarflungError(
-                    f"no holder of {name} answered: {', '.join(sources[name])}", "start the node again", 4
-                )
-            source = sources[name][tries[name] % len(sources[name])]
-            tries[name] += 1
-            header = data_pb2.Header(kind=data_pb2.STATE_REQUEST, text=name, moments=moments)
-            trainer.send(source, header, b"", BULK)
-            asked[name] = source
-        trainer.pump(0.2)
-        now = time.monotonic()
-        for name, source in list(asked.items()):
-            got = trainer.state_of(name)
-            if got is not None:
-                heard[source] = now
-            if got is not None and _fill(wanted[name], *got):
-                del asked[name]
-            elif got is not None or source in trainer.lost or now - heard[source] > ANSWER_SECONDS:
-                del asked[name]
-                waiting.append(name)
+def _size(vectors: Sequence[Tensor]) -> int:
+    return sum(values.nbytes for values in vectors)
 
 
-def _size(vectors: dict[str, Tensor]) -> int:
-    return sum(values.nbytes for values in vectors.values())
+def _ranges(vectors: Sequence[Tensor], offset: int, length: int) -> Iterator[Tensor]:
+    """The parts of vectors that some bytes of them, one after the other, are; each uint8 [bytes], a view."""
+    start, stop = offset, offset + length
+    for values in vectors:
+        size = values.nbytes
+        if start < size and stop > 0:
+            yield values.detach().view(-1).view(torch.uint8)[max(0, start) : min(stop, size)]
+        start, stop = start - size, stop - size
 
 
-def _fill(vectors: dict[str, Tensor], header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> bool:
-    """Copy an answer into place; False if the sender did not hold the tensor or it has another size."""
-    sizes: list[Any] = list(header.sizes)
-    if sizes != [values.nbytes for values in vectors.values()] or sum(sizes) != payload.nbytes:
-        return False
-    start = 0
-    for values, size in zip(vectors.values(), sizes, strict=True):
-        piece = torch.from_numpy(payload[start : start + size])
-        values.copy_(piece.view(values.dtype).view(values.shape))
-        start += size
-    return True
+def _read(vectors: Sequence[Tensor], offset: int, length: int) -> Iterator[memoryview]:
+    for part in _ranges(vectors, offset, length):
+        yield part.cpu().contiguous().numpy().data
+
+
+def _write(vectors: Sequence[Tensor], offset: int, payload: npt.NDArray[np.uint8]) -> None:
+    came, start = torch.from_numpy(payload), 0
+    for part in _ranges(vectors, offset, payload.nbytes):
+        part.copy_(came[start : start + part.numel()])
+        start += part.numel()

@@ -35,7 +35,7 @@ from .optimizers import make_optimizer
 from .owner import Owner, Wish
 from .probe import available_memory, usable_cores
 from .stage_state import StageState
-from .state_transfer import StateServer, load_state
+from .state_transfer import StateFetch, StateServer, load_state, named
 from .step_clock import StepClock
 from .training import Training, ViewEnds
 from .wire import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
@@ -100,12 +100,11 @@ class Trainer:
         self._events: deque[Event] = deque()
         self._orders: deque[control_pb2.Order] = deque()
         self._mail: dict[tuple[int, int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
-        self._states: dict[str, tuple[data_pb2.Header, npt.NDArray[np.uint8]]] = {}
         self.ends = self._aqsgd_ends(job)
         self.lost: set[str] = set()
-        """Members of this view whose connection is broken at present."""
-        self.awaited: dict[str, str] = {}
-        """Tensors that were asked for, and of whom."""
+        """Members of this view whose connection has broken, until a fetch has taken note."""
+        self.fetch: StateFetch | None = None
+        """What is being fetched from peers."""
         self._members: set[str] = set()
         self._server = StateServer(self.send)
         self.clock = StepClock()
@@ -298,12 +297,10 @@ class Trainer:
             if training is not None and header.section in training.links:
                 training.links[header.section].handle(sender, header, payload)
         elif kind == data_pb2.STATE_REQUEST:
-            self._server.request(sender, header.text, header.moments)
+            self._server.request(sender, header, payload.tobytes())
         elif kind == data_pb2.STATE:
-            if self.awaited.get(header.text) == sender:
-                self._states[header.text] = (header, payload)
-            else:
-                self.refuse(sender, "state that it was not asked for")
+            if self.fetch is not None:  # else what a slow holder sends when another has served it
+                self.fetch.answer(sender, header, payload)
         elif self.training is not None:
             self.training.handle(sender, header, payload)
 
@@ -359,7 +356,7 @@ class Trainer:
         self.lost = set()
         self._server = StateServer(self.send)
         self._mail.clear()
-        self._states.clear()
+        self.fetch = None
         self.wire.enter(view.number, view.members)
         self._share_cores(view)
         plan = Plan.from_json(view.plan)
@@ -369,7 +366,7 @@ class Trainer:
         self._judge(view)
         self.step = view.step
         held = self._held()
-        self._server.open(held)
+        self._server.open(named(held))
         new: StageState | None = None
         if self.name in plan.nodes:
             new = next((state for state in held if state.same_place(self.definition, plan, self.name)), None)
@@ -458,10 +455,6 @@ class Trainer:
         if to in self._members:
             self.wire.send(to, header, payload, priority)
 
-    def state_of(self, name: str) -> tuple[data_pb2.Header, npt.NDArray[np.uint8]] | None:
-        """A tensor that a holder has sent, once."""
-        return self._states.pop(name, None)
-
     def _fingerprints(self) -> list[control_pb2.Fingerprint]:
         assert self.state is not None
         gradient = self.job.updates.mode == "gradient"
@@ -469,6 +462,10 @@ class Trainer:
             control_pb2.Fingerprint(section=name, round=section.round, content=section.fingerprint(gradient))
             for name, section in self.state.sections.items()
         ]
+
+    def tell(self, message: str) -> None:
+        """Something for the person at this node."""
+        self.emit({"event": "notice", "time": time.time(), "message": message, "node": self.name})
 
     def warn(self, node: str, message: str) -> None:
         """Tell the run that something of ``node`` was refused or went wrong."""

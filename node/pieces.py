@@ -1,0 +1,239 @@
+"""Which piece of a state is asked of which holder: a pure machine, fed with what arrives and the time.
+
+Tensors are cut into pieces. Every holder draws the next piece that it can serve from one queue, with as many under
+way as it carries in a moment, so that several of them serve one joiner, and joiners spread over them. A holder that
+stalls or is lost has its pieces put back at the front: the others go on at the offset that it had reached. Beside the
+bytes, some holders are asked for the digests of all pieces; bytes that most of them know otherwise are refused, and
+their sender left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+PIECE = 3 << 16
+"""Bytes of a piece: a message that goes in one frame, and a second at 1.5 Mbit/s."""
+STALL_SECONDS = 4.0
+"""Silence of a holder of which something is awaited, at least; 8 times its longest pause so far if that is more."""
+LONGEST_PATIENCE = 60.0
+STRIKES = 5
+"""Stalls and losses in a row, with twice the patience and the pause each time, after which a holder is given up."""
+WITNESSES = 3
+"""Holders that are asked for digests."""
+_LEAST, _MOST = 2 * PIECE, 64 * PIECE  # bytes under way from one holder
+_MOST_PIECES = 512
+_AHEAD_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of the bytes of a tensor's vectors, one after the other. Without a name: the digests of all pieces."""
+
+    name: str
+    offset: int = 0
+    length: int = 0
+
+
+DIGESTS = Piece("")
+
+
+def pieces_of(name: str, size: int) -> list[Piece]:
+    """A tensor of so many bytes, cut."""
+    return [Piece(name, start, min(PIECE, size - start)) for start in range(0, size, PIECE)]
+
+
+@dataclass
+class _Source:
+    """One holder. ``since``: when something began to be awaited of it; ``heard``: when it last sent something."""
+
+    under_way: dict[Piece, None] = field(default_factory=dict)
+    since: float = 0.0
+    heard: float = 0.0
+    received: int = 0
+    """Bytes since then."""
+    longest: float = 0.0
+    strikes: int = 0
+    paused_until: float = 0.0
+    left: str = ""
+    """Why it is not asked any more."""
+
+    def room(self, now: float) -> float:
+        """Bytes that may be asked of it beside those under way."""
+        if len(self.under_way) >= _MOST_PIECES:
+            return 0
+        rate = self.received / max(now - self.since, 1e-3)
+        return max(_LEAST, min(_MOST, rate * _AHEAD_SECONDS)) - sum(piece.length for piece in self.under_way)
+
+    @property
+    def patience(self) -> float:
+        return min(LONGEST_PATIENCE, max(STALL_SECONDS, 8 * self.longest) * 2**self.strikes)
+
+
+class Fetching:
+    """One joiner's fetch of some tensors.
+
+    ``sizes``: bytes of each; ``holders``: who can serve it. ``me`` decides with which holder it begins.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], holders: Mapping[str, Sequence[str]], me: str) -> None:
+        names = sorted({name for found in holders.values() for name in found})
+        begin = sum(me.encode()) % max(1, len(names))
+        self.sources = {name: _Source() for name in names[begin:] + names[:begin]}
+        self._queues: dict[tuple[str, ...], deque[Piece]] = {}
+        self._holders = {name: tuple(found) for name, found in holders.items()}
+        self.missing: set[Piece] = set()
+        for name, size in sizes.items():
+            cut = pieces_of(name, size)
+            self.missing.update(cut)
+            self._queues.setdefault(self._holders[name], deque()).extend(cut)
+        self._came: dict[Piece, tuple[str, int]] = {}
+        self._said: dict[str, Mapping[Piece, int]] = {}
+        self._witnesses = list(self.sources)[:WITNESSES] if self.missing else []
+        self._to_ask = set(self._witnesses)
+        self.liars: list[tuple[str, Piece]] = []
+        """Holders whose bytes most others know otherwise, until they are told of."""
+        self.troubles: list[tuple[str, str]] = []
+        """(holder, what went wrong) since it was last told."""
+        self._bytes = sum(sizes.values())
+
+    @property
+    def done(self) -> bool:
+        """Whether every piece is here, and nobody is awaited who could say that it is wrong."""
+        return not self.missing and all(
+            name in self._said or self.sources[name].left or self.sources[name].strikes for name in self._witnesses
+        )
+
+    @property
+    def reached(self) -> tuple[int, int]:
+        """Bytes that are here, of how many."""
+        return self._bytes - sum(piece.length for piece in self.missing), self._bytes
+
+    @property
+    def failure(self) -> str:
+        """Who was asked and why it did not help, once nobody is left who could; else empty."""
+        for holders, queue in self._queues.items():
+            if queue and all(self.sources[name].left for name in holders):
+                return "; ".join(f"{name} {self.sources[name].left}" for name in holders)
+        return ""
+
+    def ask(self, now: float) -> list[tuple[str, Piece]]:
+        """What to ask of whom now, and give up on those who are silent for too long."""
+        for name, source in self.sources.items():
+            if source.under_way and now - max(source.since, source.heard) > source.patience:
+                self.lost(name, f"sent nothing for {now - max(source.since, source.heard):.0f} s", now)
+        asked = []
+        for name, source in self.sources.items():
+            if source.left or now < source.paused_until:
+                continue
+            if name in self._to_ask:
+                self._to_ask.discard(name)
+                asked.append((name, DIGESTS))
+                self._await(source, DIGESTS, now)
+            queues = [queue for holders, queue in self._queues.items() if name in holders]
+            while source.room(now) > 0:
+                piece = next((queue.popleft() for queue in queues if queue), None)
+                if piece is None:
+                    break
+                if piece in self.missing:  # else it came after all
+                    asked.append((name, piece))
+                    self._await(source, piece, now)
+        return asked
+
+    def came(self, name: str, piece: Piece, digest: int, now: float) -> bool:
+        """A piece came from a holder; whether its bytes are to be taken."""
+        source = self.sources[name]
+        self._heard(source, piece, now)
+        source.received += piece.length
+        source.strikes, source.paused_until = 0, 0.0
+        if piece not in self.missing or source.left:
+            return False
+        expected = self._expected(piece)
+        if expected is not None and digest != expected:
+            self._lied(name, piece)
+            return False
+        self.missing.discard(piece)
+        self._came[piece] = (name, digest)
+        return True
+
+    def spoiled(self, name: str, piece: Piece, now: float) -> None:
+        """A piece came cut short, or its bytes have not the digest that came with it: it is asked for once more."""
+        self._heard(self.sources[name], piece, now)
+        self._again([piece])
+        self._strike(self.sources[name], f"sent {piece.name} at {piece.offset} damaged", now)
+
+    def lacks(self, name: str, piece: Piece, now: float) -> None:
+        """A holder does not have the tensor after all."""
+        source = self.sources[name]
+        source.left = f"does not hold {piece.name or 'what was asked for'}"
+        self._release(source)
+
+    def digests(self, name: str, said: Mapping[Piece, int], now: float) -> None:
+        """A holder's digests. Pieces that most holders know otherwise are asked for again, of somebody else."""
+        self._heard(self.sources[name], DIGESTS, now)
+        self._said[name] = said
+        for piece, (sender, digest) in list(self._came.items()):
+            expected = self._expected(piece)
+            if piece in self._came and expected is not None and digest != expected:
+                self._lied(sender, piece)
+
+    def lost(self, name: str, why: str, now: float) -> None:
+        """A holder is silent or its connection broke: the others go on where it was."""
+        source = self.sources.get(name)
+        if source is not None and not source.left:
+            self._release(source)
+            self._strike(source, why, now)
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    def _await(self, source: _Source, piece: Piece, now: float) -> None:
+        if not source.under_way:
+            source.since, source.received = now, 0
+        source.under_way[piece] = None
+
+    def _heard(self, source: _Source, piece: Piece, now: float) -> None:
+        if piece in source.under_way:
+            source.longest = max(source.longest, now - max(source.since, source.heard))
+            del source.under_way[piece]
+        source.heard = now
+
+    def _strike(self, source: _Source, why: str, now: float) -> None:
+        source.strikes += 1
+        self.troubles += [(name, why) for name, one in self.sources.items() if one is source]
+        source.paused_until = now + 2.0 ** (source.strikes - 1)
+        if source.strikes >= STRIKES:
+            source.left = why
+
+    def _release(self, source: _Source) -> None:
+        if DIGESTS in source.under_way:
+            self._to_ask.update(name for name, one in self.sources.items() if one is source)
+        self._again([piece for piece in source.under_way if piece.name])
+        source.under_way.clear()
+
+    def _again(self, pieces: Sequence[Piece]) -> None:
+        for piece in reversed(pieces):
+            if piece in self.missing:
+                self._queues[self._holders[piece.name]].appendleft(piece)
+
+    def _lied(self, name: str, piece: Piece) -> None:
+        source = self.sources[name]
+        if not source.left:
+            self.liars.append((name, piece))
+            source.left = f"sent {piece.name} at {piece.offset} with bytes that the other holders do not have"
+        self._release(source)
+        # Whatever else it sent is as little to be trusted.
+        doubtful = [one for one, (sender, _) in self._came.items() if sender == name]
+        for one in doubtful:
+            del self._came[one]
+        self.missing.update(doubtful)
+        self._again(sorted({piece, *doubtful}, key=lambda one: (one.name, one.offset)))
+
+    def _expected(self, piece: Piece) -> int | None:
+        """The digest that more than half of those who speak of a piece give it, two at least."""
+        votes = Counter(chain.from_iterable([said[piece]] for said in self._said.values() if piece in said))
+        for digest, count in votes.most_common(1):
+            if count >= 2 and 2 * count > votes.total():
+                return digest
+        return None
