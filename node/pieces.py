@@ -69,7 +69,7 @@ class _Source:
 
     @property
     def patience(self) -> float:
-        return min(LONGEST_PATIENCE, max(STALL_SECONDS, 8 * self.longest) * 2**self.strikes)
+        return min(LONGEST_PATIENCE, max(STALL_SECONDS, 8 * self.longest) * 2.0**self.strikes)
 
 
 class Fetching:
