@@ -1,0 +1,184 @@
+"""What compressed activations are worth: step times of a pipeline over slow links, and of 2 x 2 nodes over the world.
+
+    python -m benchmarks.wan_pipeline stages --rates 100,1000     # 4 stages, fp32 bf16 tile aqsgd
+    python -m benchmarks.wan_pipeline world --scale 0.5           # 2 x 2: worldwide compressed, lan not
+
+Every run trains the same GPT-2 from the same weights on the same samples, several epochs of a short text, so that
+AQ-SGD has seen its samples; a figure is the median time between steps in the last epochs, repetitions interleaved, and
+beside it stands the loss of the last step. Needs root, as `farflung wan` does. Results go to
+benchmarks/results/wan_pipeline.json, with the emulator's own lateness.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from farflung.deploy.wan import build, files
+from farflung.deploy.wan.run import run as run_on_wan
+from farflung.deploy.wan.topology import Change
+from farflung.examples.shakespeare import write_text
+
+RESULTS = Path(__file__).resolve().parent / "results" / "wan_pipeline.json"
+ACTIVATIONS = {
+    "fp32": ("none", "none"),
+    "bf16": ("bf16", "bf16"),
+    "tile": ("tile:bits=4", "tile:bits=6"),
+    "aqsgd": ("aqsgd:bits=4", "int8"),
+}
+EPOCHS, LEFT_OUT = 6, 2
+"""Epochs that are trained, and those at the beginning that are no part of the median: AQ-SGD's first is not compressed
+as the later ones are."""
+
+JOB = """\
+[run]
+name = "wan-pipeline"
+steps = {steps}
+[model]
+family = "gpt2"
+layers = {layers}
+width = {width}
+heads = {heads}
+context = {context}
+[data]
+text = ["{text}"]
+[train]
+batch = {batch}
+microbatch = {microbatch}
+learning_rate = 1e-3
+eval_every = 0
+[parallel]
+stages = {stages}
+pipelines = {pipelines}
+min_nodes = {nodes}
+[updates]
+mode = "{mode}"
+overlap = {overlap}
+codec = "{codec}"
+dense_rounds = 0
+[activations]
+forward = "{forward}"
+backward = "{backward}"
+[checkpoint]
+every = 0
+"""
+
+
+def train(
+    topology: str, options: Any, folder: Path, codecs: tuple[str, str], updates: str, **fit: Any
+) -> dict[str, Any]:
+    """One run: seconds between the steps of the later epochs, and the last loss."""
+    text = folder / "text.txt"
+    steps = EPOCHS * options.steps
+    text.write_text((options.text / "hamlet.txt").read_text()[: options.steps * options.batch * options.context + 1])
+    delta = updates != "none"
+    words = {**vars(options), "text": text, "steps": steps, "heads": options.width // 64, "codec": updates}
+    words |= {"mode": "delta" if delta else "gradient", "overlap": int(delta)}
+    words |= {"forward": codecs[0], "backward": codecs[1], "nodes": options.stages * options.pipelines}
+    (folder / "job.toml").write_text(JOB.format(**words))
+    found: list[dict[str, Any]] = []
+    seen: list[dict[str, Any]] = []
+
+    def show(event: Any) -> None:
+        (found if event["event"] == "step" else seen).append(event)
+
+    run_on_wan(topology, str(folder / "job.toml"), show, state=str(folder / "state"), **fit)
+    times = [event["time"] for event in found][LEFT_OUT * options.steps - 1 :]
+    late = next(
+        (event["why"] for event in seen if event["event"] == "wan" and event.get("what") == "lateness"), "no word of it"
+    )
+    return {
+        "gaps_s": [round(later - earlier, 3) for earlier, later in itertools.pairwise(times)],
+        "loss": statistics.mean(event["loss"] for event in found[-options.steps :]),
+        "emulator": late,
+    }
+
+
+def stages(options: Any) -> list[dict[str, Any]]:
+    """Four stages, every codec at every rate."""
+    table = {"name": f"stages{os.getpid()}", "regions": {"bench": {"hosts": options.stages}}, "tcp_memory": "64MiB"}
+    table["defaults"] = {"delay_ms": options.rtt / 2, "rate": "100mbit"}
+    made = build.up(files.parse(table, table["name"], "wan"), None)
+    rows = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="farflung-wan-") as scratch:
+            options.text = text_in(Path(scratch))
+            for _, rate, name in itertools.product(range(options.repeats), options.rates, options.codecs):
+                made.change(Change(0, "set", "*->*", {"rate": rate * 1e6, "queue_ms": max(100.0, options.rtt)}))
+                folder = Path(scratch) / "run"
+                folder.mkdir()
+                row = train(made.name, options, folder, ACTIVATIONS[name], "none")
+                rows.append({"rate_mbit": rate, "activations": name, **row})
+                say(rows[-1])
+                shutil.rmtree(folder)
+    finally:
+        build.down(made.name)
+    return rows
+
+
+def world(options: Any) -> list[dict[str, Any]]:
+    """Two pipelines of two stages: compressed end to end over four cities, and not compressed in one building."""
+    ways = {
+        "lan": (ACTIVATIONS["fp32"], "none"),
+        "worldwide": (ACTIVATIONS["aqsgd"], "cocktail:random=0.1,top=0.2,bits=4"),
+    }
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="farflung-wan-") as scratch:
+        options.text = text_in(Path(scratch))
+        for _, (name, (codecs, updates)) in itertools.product(range(options.repeats), ways.items()):
+            folder = Path(scratch) / "run"
+            folder.mkdir()
+            hosts = [host.name for host in files.load(name).hosts[:4]]
+            fit = {"scale": options.scale} if name == "worldwide" else {}
+            row = train(name, options, folder, codecs, updates, nodes=hosts, **fit)
+            rows.append({"topology": name, "activations": codecs[0], "updates": updates, **row})
+            say(rows[-1])
+            shutil.rmtree(folder)
+    return rows
+
+
+def text_in(folder: Path) -> Path:
+    write_text(folder)
+    return folder / "shakespeare"
+
+
+def say(row: dict[str, Any]) -> None:
+    """One run in one line."""
+    what = " ".join(str(row[key]) for key in ("rate_mbit", "topology", "activations", "updates") if key in row)
+    print(f"{what:60} {statistics.median(row['gaps_s']):7.3f} s a step, loss {row['loss']:.4f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["stages", "world"])
+    parser.add_argument("--rates", type=lambda text: [float(one) for one in text.split(",")], default=[100.0, 1000.0])
+    parser.add_argument("--codecs", type=lambda text: text.split(","), default=list(ACTIVATIONS))
+    parser.add_argument("--rtt", type=float, default=20.0)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the world's rates")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=4, help="steps an epoch")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--microbatch", type=int, default=2)
+    parser.add_argument("--context", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=256)
+    options = parser.parse_args()
+    options.stages, options.pipelines = (4, 1) if options.what == "stages" else (2, 2)
+    load = os.getloadavg()[0]
+    rows = {"stages": stages, "world": world}[options.what](options)
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    shape = {key: value for key, value in vars(options).items() if key not in ("what", "text")}
+    known[options.what] = {**shape, "load_before": load, "rows": rows}
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    print(RESULTS)
+
+
+if __name__ == "__main__":
+    main()
