@@ -18,8 +18,8 @@ _IN_TURNS = 0.3
 """The same for a link between nodes that spend most of a step on the wire: a pipeline uses its directions in turns."""
 _ON_THE_WIRE = 0.5
 _SHARED = 1.1
-_NEAR_S = 0.005
-"""Nodes no further apart than this, one way, are in one region."""
+_NEAR_S = 0.008
+"""Nodes no further apart than this, one way, are in one region: as in scheduler/regions.py."""
 
 
 def phase_of(record: Record) -> str:
@@ -60,7 +60,7 @@ def told(record: Record, name: str, full: Loads | None = None) -> dict[str, str]
 
 
 def regions(names: Iterable[str], links: Iterable[Record], hosts: Mapping[str, str]) -> list[list[str]]:
-    """The nodes by nearness: those whose measured way is at most 5 ms, or that share an address, are together."""
+    """The nodes by nearness: those whose measured way is at most 8 ms, or that share an address, are together."""
     region = {name: number for number, name in enumerate(names)}
 
     def join(one: str, other: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..proto.job import Facts, Job
 from ..scheduler import Device, Layer, Network, PlanError, Workload, plan
 from ..scheduler.choose_updates import workload_fields
-from ..scheduler.codecs import bits_of
+from ..scheduler.codecs import SUMMED, bits_of, parse
 from ..scheduler.plans import Plan
 from .members import Planner
 
@@ -56,7 +56,7 @@ def workload_of(job: Job, facts: Facts) -> Workload:
         schedule=job.parallel.schedule,
         mode=job.updates.mode,
         **workload_fields(updates.mode, updates.codec, updates.overlap, updates.interval, updates.fragments),
-        pattern=job.updates.pattern,
+        pattern="publishers" if parse(updates.codec)[0] in SUMMED else updates.pattern,
         activation_bits=bits_of(job.activations.forward, precision_bits),
         gradient_bits=bits_of(job.activations.backward, precision_bits),
         optimizer_bytes=_WEIGHT_BYTES + (0.0 if job.train.offload else moment_bytes(job)) + reference,

@@ -26,6 +26,8 @@ SEGMENT = 1 << 23
 """Elements that are encoded at once: bounds the memory of an encoding, not the size of a part."""
 
 Payload = Sequence[bytes] | memoryview
+Offer = Contribution | Result
+"""What a publisher adds up: what a member sent, or, in two levels, the sum of another region."""
 Sources = list[tuple[float, dict[int, bytes | memoryview]]]
 """Weights, and encoded segments by their first element."""
 TakeOff = Callable[[Tensor], None]
@@ -85,6 +87,11 @@ class Exchange:
             section.x.add_(section.feedback)  # of another codec, or of a group that is gone: nobody would send it
             section.feedback = None
         self.norms = Norms()
+        self.near = {
+            part.index: {i for i in range(len(plan.members)) if part.taker(i) == part.taker(self.me)}
+            for part in plan.parts
+        }
+        """Of each part, the members whose contributions are added up where this node's own is."""
         self.errors: dict[int, Tensor] = {}
         """Server errors of the parts that this node publishes: what its encodings of sums lost so far."""
         self._published: dict[int, tuple[Sources, list[bytes]]] = {}
@@ -188,8 +195,12 @@ class Exchange:
         """
         part = self.plan.parts[decide.part]
         counted, refused = self._acceptable(part, decide)
-        who = tuple(index for index, _ in counted)
-        digests = tuple(sent.digest for _, sent in counted)
+        found: dict[int, int] = {}
+        for index, sent in counted:
+            of_one = [(index, sent.digest)]
+            found.update(zip(sent.contributors, sent.digests, strict=True) if isinstance(sent, Result) else of_one)
+        who = tuple(sorted(found))
+        digests = tuple(found[index] for index in who)
         if self.plan.pattern == "all_to_all":
             return Result(part.index, who, digests), refused
         # A share of a step cannot be sent later: without it, and without a finite one, the step is dropped everywhere.
@@ -199,24 +210,28 @@ class Exchange:
             return Result(part.index, who, digests), refused
         return Result(part.index, who, digests, made.payload, made.sizes, made.digest), refused
 
-    def _acceptable(self, part: Part, decide: Decide) -> tuple[list[tuple[int, Contribution]], list[Refused]]:
-        """Who may count, by index and in order, and why the others may not."""
+    def _acceptable(self, part: Part, decide: Decide) -> tuple[list[tuple[int, Offer]], list[Refused]]:
+        """Who may count, by index and in order, and why the others may not; a region's sum goes by its taker."""
         norms: dict[int, float] = {}
         refused: list[Refused] = []
-        for index, sent in decide.contributions:
+        offers: list[tuple[int, Offer]] = [*decide.contributions, *decide.sums]
+        for index, sent in offers:
             try:
                 norms[index] = self._norm(sent.payload, sent.sizes, part, self.plan.members[index])
             except Refused as problem:
                 refused.append(problem)
+        for index, regional in decide.sums:  # as a mean over its region, to be held against the others
+            if index in norms:
+                norms[index] *= self.divisor / math.fsum(self.weights[one] for one in regional.contributors)
         finite = {index: norm for index, norm in norms.items() if not math.isnan(norm)}
         absurd = self.norms.absurd(part.index, finite, self.me)
         refused += [absurd_norm(self.plan.members[index], norms[index], limit) for index, limit in absurd.items()]
-        counted = [(index, sent) for index, sent in decide.contributions if index in norms and index not in absurd]
-        return counted, refused
+        return [(index, sent) for index, sent in offers if index in norms and index not in absurd], refused
 
-    def _publish(self, round: int, part: Part, counted: Sequence[tuple[int, Contribution]]) -> Contribution | None:
+    def _publish(self, round: int, part: Part, counted: Sequence[tuple[int, Offer]]) -> Contribution | None:
         """The encoded sum; None where it is not finite. What the encoding loses is kept until the round is applied."""
         sources = self._sources(part, counted)
+        rank = PUBLISHER if part.publisher == self.plan.members[self.me] else PUBLISHER + 1 + self.me
         blobs: list[bytes] = []
         error = self.errors.get(part.index)
         if error is None and self._keeps(round):
@@ -230,7 +245,7 @@ class Exchange:
             if not _is_finite(total):
                 self._take_back()
                 return None
-            blobs.append(self._encode(total, round, here.start, PUBLISHER))
+            blobs.append(self._encode(total, round, here.start, rank))
             if error is not None:
                 compress.add(blobs[-1], error[here.start - part.start : here.stop - part.start].copy_(total), -1.0)
         return contribution_of(blobs)
@@ -246,10 +261,13 @@ class Exchange:
                     compress.add(sent[here.start], error, -weight)
         self._published = {}
 
-    def _sources(self, part: Part, counted: Iterable[tuple[int, Contribution]]) -> Sources:
-        """What is to be added up."""
+    def _sources(self, part: Part, counted: Iterable[tuple[int, Offer]]) -> Sources:
+        """What is to be added up. A region's sum has its weights in it."""
         return [
-            (self.weights[index] / self.divisor, self._blobs(sent.payload, sent.sizes, part, self.plan.members[index]))
+            (
+                1.0 if isinstance(sent, Result) else self.weights[index] / self.divisor,
+                self._blobs(sent.payload, sent.sizes, part, self.plan.members[index]),
+            )
             for index, sent in counted
         ]
 
@@ -352,6 +370,10 @@ class Exchange:
                 kept[here] = self._sent[here]
             if here.start in counted:
                 counted[here.start](kept[here])
+        for result in results:
+            if not self.near[result.part].isdisjoint(result.contributors):
+                self._published.pop(result.part, None)
+        self._take_back()  # sums of this region that their publishers went on without
         self._applied()
 
     def _outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:

@@ -39,9 +39,10 @@ def say_all(training: Training, rate: float) -> None:
         return
     elements, seconds = 0, SECONDS
     for link in links:
-        plan, me = link.rounds.plan, link.rounds.me
+        plan, me = link.rounds.plan, link.exchange.me
         for part in plan.parts:
-            copies = len(plan.members) - 1 if plan.pattern == "all_to_all" else int(part.publisher != me)
+            own = part.taker(me) == plan.members[me]
+            copies = len(plan.members) - 1 if plan.pattern == "all_to_all" else int(not own)
             elements += copies * (part.stop - part.start)
         if len(link.rounds.durations) >= ROUNDS_WITHOUT_DEADLINE:
             seconds = min(seconds, median(link.rounds.durations))

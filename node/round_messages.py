@@ -16,6 +16,18 @@ class Part:
     """In which rounds it travels: those of its fragment."""
     phase: int = 0
     """Rounds in phases: the part with the index before is the same range, one phase earlier."""
+    takers: tuple[str, ...] = ()
+    """Two levels: of each member, who adds up what it sends: a member of its region, or the publisher. Empty: the
+    publisher for all."""
+
+    def taker(self, member: int) -> str:
+        """Who adds up what a member (by index) sends of this part."""
+        return self.takers[member] if self.takers else self.publisher
+
+    @property
+    def regional(self) -> tuple[str, ...]:
+        """The members that send the publisher the sum of their region."""
+        return tuple(name for name in dict.fromkeys(self.takers) if name != self.publisher)
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,10 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Result:
-    """A publisher's decision about a part: who is counted (indices into members) and, with publishers, the sum."""
+    """A publisher's decision about a part: who is counted (indices into members) and, with publishers, the sum.
+
+    Two levels: also what a region's taker sends the publisher, the sum over its region.
+    """
 
     part: int
     contributors: tuple[int, ...]
@@ -106,10 +121,12 @@ class AskContribution:
 
 @dataclass(frozen=True)
 class Decide:
-    """This node publishes the part: sum what these members sent, then call ``decided``."""
+    """This node takes the part: sum what these members sent, then call ``decided``."""
 
     part: int
     contributions: tuple[tuple[int, Contribution], ...]
+    sums: tuple[tuple[int, Result], ...] = ()
+    """Two levels, at the publisher: the sums of the other regions, each with its taker's index."""
 
 
 @dataclass(frozen=True)

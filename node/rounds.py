@@ -4,10 +4,12 @@ One object for each section (the parameters that one group shares) and view. It 
 staged, what is asked again and when the round may be applied; it never touches a tensor or a socket. Payloads
 pass through it unread. ``docs/rounds.md`` tells the protocol as a story.
 
-Three patterns. ``publishers``: every part of the vector has a publisher; members send it their contribution, it
+Four patterns. ``publishers``: every part of the vector has a publisher; members send it their contribution, it
 publishes the encoded sum. ``all_to_all``: everybody sends everything to everybody, and the publisher publishes
 only who is counted, with the digests of what they sent. ``phases``: like ``publishers``, several times in one round;
-a phase is a part of its own, and those who were counted in the first have to be in all.
+a phase is a part of its own, and those who were counted in the first have to be in all. ``two_level``: like
+``publishers``, but far members send to one of their region (the part's *taker* there), which sends the publisher the
+region's sum and hands the result on to them.
 """
 
 from collections.abc import Callable
@@ -57,6 +59,8 @@ class OpenRound:
     begun: float
     contributions: dict[tuple[int, int], Contribution] = field(default_factory=dict)
     results: dict[int, Result] = field(default_factory=dict)
+    sums: dict[tuple[int, int], Result] = field(default_factory=dict)
+    """Two levels: (part, taker) -> the sum of the taker's region, at the publisher."""
     unmatched: dict[int, Result] = field(default_factory=dict)
     """All-to-all results that list a contribution which has not arrived."""
     deciding: set[int] = field(default_factory=set)
@@ -85,6 +89,9 @@ class Rounds:
         self.last = False
         """The run ends with the round to begin: it waits for everybody, for whom it left out has no next one."""
         self.durations: list[float] = []
+        """Seconds from a round's beginning until all was here that this node publishes of it."""
+        self.gathered: list[float] = []
+        """Two levels: the same of what this node adds up for its region alone."""
         self.misses = dict.fromkeys(plan.members, 0)
         self._index = {name: index for index, name in enumerate(plan.members)}
         self._early: list[_Early] = []
@@ -115,17 +122,18 @@ class Rounds:
         """The sum that ``Decide`` asked for. From here on the result is published and cannot change."""
         if self.open is None:
             raise RuntimeError("no open round")
-        if self.plan.parts[part].phase == 0:
-            for name, index in self._index.items():
-                self.misses[name] = 0 if index in result.contributors else self.misses[name] + 1
-        self.open.results[part] = result
         if self.plan.pattern != "all_to_all" and self.plan.phases == 1:  # what was summed is not needed again
             for key, sent in self.open.contributions.items():
                 if key[0] == part:
                     self.open.contributions[key] = replace(sent, payload=())
-        others = [name for name in self.plan.members if name != self.me]
-        effects: list[Effect] = [SendResult(to, self.open.number, self.chain, result) for to in others]
-        return effects + self._next_phase(result) + self._progress(now)
+            for key, regional in self.open.sums.items():
+                if key[0] == part:
+                    self.open.sums[key] = replace(regional, payload=())
+        publisher = self.plan.parts[part].publisher
+        if publisher != self.me:
+            return [SendResult(publisher, self.open.number, self.chain, result)]
+        self.open.results[part] = result
+        return self._hand_on(result) + self._next_phase(result) + self._progress(now)
 
     def advance(self, result: Result, own: Contribution, now: float) -> list[Effect]:
         """The contribution that ``Advance`` asked for."""
@@ -135,6 +143,11 @@ class Rounds:
         """The node has applied the open round, and this is h of it now."""
         if self.open is None or not self.open.complete:
             raise RuntimeError(f"the open round of {self.plan.section} is not complete")
+        taken = [self.open.results[part.index] for part in self.parts if self._takes(part) and part.phase == 0]
+        if taken:
+            counted = {index for result in taken for index in result.contributors}
+            for name, index in self._index.items():
+                self.misses[name] = 0 if index in counted else self.misses[name] + 1
         done, self.open = self.open, None
         kept = done.contributions if self.plan.pattern == "all_to_all" else {}
         if not self.plan.patient:  # else a round is applied only when every member holds it
@@ -154,7 +167,7 @@ class Rounds:
             return [Refuse(sender, f"{of} is not a member of {self.plan.section}")]
         if not self._travels(part, number):
             return [Refuse(sender, f"round {number} of {self.plan.section} has no part {part}")]
-        if self.plan.pattern != "all_to_all" and self.plan.parts[part].publisher != self.me:
+        if self.plan.pattern != "all_to_all" and self.plan.parts[part].taker(self._index[of]) != self.me:
             return [Refuse(sender, f"part {part} of {self.plan.section} is not published here")]
         if number <= self.applied:
             return []  # late: its sender was not counted and keeps what it sent
@@ -165,7 +178,7 @@ class Rounds:
         return self._contribution(sender, of, part, chain, sent, now) + self._progress(now)
 
     def result(self, sender: str, number: int, chain: int, result: Result, now: float) -> list[Effect]:
-        """A published result, from its publisher or from a member that was asked for it."""
+        """A published result, from its publisher, its taker here or a member that was asked; or a region's sum."""
         if sender not in self._index:
             return [Refuse(sender, f"{sender} is not a member of {self.plan.section}")]
         if not self._travels(result.part, number):
@@ -178,8 +191,8 @@ class Rounds:
         if number <= self.applied:
             return []
         if self.open is None or number != self.open.number:
-            return self._keep_early(sender, number, lambda later: self._result(sender, chain, result))
-        return self._result(sender, chain, result) + self._progress(now)
+            return self._keep_early(sender, number, lambda later: self._result(sender, chain, result, later))
+        return self._result(sender, chain, result, now) + self._progress(now)
 
     def held(self, sender: str, number: int, part: int, now: float) -> list[Effect]:
         """``sender`` has staged the result of a part that this node publishes."""
@@ -227,8 +240,8 @@ class Rounds:
         self.open.asked += 1
         self.open.ask_at = now + ASK_AGAIN_SECONDS * 2**turn
         for part in self.parts:
-            others = [name for name in self.plan.members if name not in (self.me, part.publisher)]
-            sources = [part.publisher, *others] if part.publisher != self.me else others
+            near = part.taker(self._index[self.me])
+            sources = [n for n in dict.fromkeys((near, part.publisher, *self.plan.members)) if n != self.me]
             if not sources:
                 continue
             source = sources[turn % len(sources)]
@@ -248,12 +261,13 @@ class Rounds:
                 self.open.held.setdefault(part.index, set()).add("a member that has applied it")
         return self._progress(self.open.begun)
 
-    def deadline(self) -> float | None:
-        """Seconds that a publisher waits after beginning; None while there is too little to go by."""
-        if self.plan.patient or self.last or len(self.durations) < ROUNDS_WITHOUT_DEADLINE:
+    def deadline(self, regional: bool = False) -> float | None:
+        """Seconds that a publisher (or a region's taker) waits after beginning; None with too little to go by."""
+        durations = self.gathered if regional else self.durations
+        if self.plan.patient or self.last or len(durations) < ROUNDS_WITHOUT_DEADLINE:
             return None
-        usual = median(self.durations)
-        spread = median(abs(value - usual) for value in self.durations)
+        usual = median(durations)
+        spread = median(abs(value - usual) for value in durations)
         return max(1.5 * usual, usual + 6 * spread) + 0.25
 
     # ---- inside ----------------------------------------------------------------------------
@@ -290,23 +304,23 @@ class Rounds:
         elif sender != of:
             return [Refuse(sender, f"a contribution of {of} that nobody asked {sender} for")]
         current.contributions[key] = sent
-        mine = [p.index for p in self.parts if p.publisher == self.me and p.phase == 0]
-        if part in mine and all((p, i) in current.contributions for p in mine for i in range(len(self.plan.members))):
-            self.durations = [*self.durations, now - current.begun][-20:]
+        self._measure(self.plan.parts[part], now)
         if wanted is not None and not self._missing(wanted):
             del current.unmatched[part]
             current.results[part] = wanted
             return [SendHeld(self.plan.parts[part].publisher, part)]
         return []
 
-    def _result(self, sender: str, chain: int, result: Result) -> list[Effect]:
-        current = self._current()
+    def _result(self, sender: str, chain: int, result: Result, now: float) -> list[Effect]:
+        current, part = self._current(), self.plan.parts[result.part]
         if chain != self.chain:
             return [Refuse(sender, self._differs(sender, chain), diverged=True)]
+        publisher = part.publisher
+        if publisher == self.me and sender in part.regional:
+            return self._regional(sender, result, now)
         if result.part in current.results or result.part in current.unmatched:
             return []
-        publisher = self.plan.parts[result.part].publisher
-        if sender != publisher and not current.asked:
+        if sender not in (publisher, part.taker(self._index[self.me])) and not current.asked:
             return [
                 Refuse(sender, f"a result of part {result.part} that {sender} does not publish and was not asked for")
             ]
@@ -321,13 +335,65 @@ class Rounds:
                 current.unmatched[result.part] = result
                 return [AskContribution(publisher, result.part, index) for index in self._missing(result)]
         current.results[result.part] = result
-        return [SendHeld(publisher, result.part), *self._next_phase(result)]
+        return [SendHeld(publisher, result.part), *self._hand_on(result), *self._next_phase(result)]
+
+    def _regional(self, sender: str, result: Result, now: float) -> list[Effect]:
+        """The sum of another region for a part that this node publishes."""
+        current, part, taker = self._current(), self.plan.parts[result.part], self._index[sender]
+        if any(part.taker(index) != sender for index in result.contributors):
+            return [Refuse(sender, f"a sum of part {part.index} over members of other regions than that of {sender}")]
+        if (part.index, taker) in current.sums:
+            if current.sums[part.index, taker].digest != result.digest:
+                return [Refuse(sender, f"two different sums of the region of {sender} in round {current.number}")]
+            return []
+        current.sums[part.index, taker] = result
+        self._measure(part, now)
+        return []
+
+    def _hand_on(self, result: Result) -> list[Effect]:
+        """A published result, to those who wait for it here."""
+        part = self.plan.parts[result.part]
+        near = [name for name, index in self._index.items() if part.taker(index) == self.me and name != self.me]
+        far = part.regional if part.publisher == self.me else ()
+        return [SendResult(to, self._current().number, self.chain, result) for to in (*near, *far)]
+
+    def _takes(self, part: Part) -> bool:
+        """Whether this node adds up a part, as its publisher or for its region."""
+        return part.taker(self._index[self.me]) == self.me
+
+    def _measure(self, part: Part, now: float) -> None:
+        """Something of ``part`` came: how long the round took, if it was the last that this node waits for."""
+        if part.phase or not self._takes(part):
+            return
+        publishes = part.publisher == self.me
+        alike = [p for p in self.parts if not p.phase and self._takes(p) and (p.publisher == self.me) == publishes]
+        if any(self._absent(p, self._wanted(p)) for p in alike):
+            return
+        kept = self.durations if publishes else self.gathered
+        kept.append(now - self._current().begun)
+        del kept[:-20]
+
+    def _wanted(self, part: Part) -> tuple[int, ...]:
+        """Whose contributions this node adds up."""
+        if part.phase:
+            before = self._current().results.get(part.index - 1)
+            return () if before is None else before.contributors
+        return tuple(index for index in self._index.values() if part.taker(index) == self.me)
+
+    def _absent(self, part: Part, wanted: tuple[int, ...]) -> set[str]:
+        """Members of which nothing is here yet, neither by themselves nor in the sum of their region."""
+        current = self._current()
+        absent = {self.plan.members[i] for i in wanted if (part.index, i) not in current.contributions}
+        if part.publisher == self.me:
+            late = {name for name in part.regional if (part.index, self._index[name]) not in current.sums}
+            absent |= {name for name, index in self._index.items() if part.taker(index) in late}
+        return absent
 
     def _offer(self, part: Part, own: Contribution) -> list[Effect]:
         """This node's contribution of a part, to itself and to those who need it."""
         current = self._current()
         current.contributions[part.index, self._index[self.me]] = own
-        receivers = self.plan.members if self.plan.pattern == "all_to_all" else (part.publisher,)
+        receivers = self.plan.members if self.plan.pattern == "all_to_all" else (part.taker(self._index[self.me]),)
         return [
             SendContribution(to, current.number, self.chain, part.index, own, self.me)
             for to in receivers
@@ -351,24 +417,28 @@ class Rounds:
         if current.complete:
             return []
         effects: list[Effect] = []
-        limit = self.deadline()
-        overdue = limit is not None and now - current.begun > limit
+        limits = {regional: self.deadline(regional) for regional in (False, True)}
         for part in self.parts:
-            if part.publisher != self.me or part.index in current.deciding:
+            if not self._takes(part) or part.index in current.deciding:
                 continue
-            if part.phase:
-                before = current.results.get(part.index - 1)
-                wanted = () if before is None else before.contributors
-            else:
-                wanted = tuple(range(len(self.plan.members)))
-            here = [
-                (i, current.contributions[part.index, i]) for i in wanted if (part.index, i) in current.contributions
-            ]
-            absent = {self.plan.members[i] for i in wanted} - {self.plan.members[i] for i, _ in here}
+            limit = limits[part.publisher != self.me]
+            overdue = limit is not None and now - current.begun > limit
+            wanted = self._wanted(part)
+            absent = self._absent(part, wanted)
             lost = part.phase > 0 or any(self.misses[name] >= KEPT_ROUNDS - 1 for name in absent)
             if wanted and (not absent or (overdue and not lost)):
                 current.deciding.add(part.index)
-                effects.append(Decide(part.index, tuple(here)))
+                here = ((i, current.contributions.get((part.index, i))) for i in wanted)
+                sums = (
+                    (self._index[name], current.sums.get((part.index, self._index[name]))) for name in part.regional
+                )
+                effects.append(
+                    Decide(
+                        part.index,
+                        tuple((i, sent) for i, sent in here if sent is not None),
+                        tuple((i, result) for i, result in sums if result is not None),
+                    )
+                )
         alone = len(self.plan.members) == 1
         safe = (
             part.index in current.results and (part.publisher != self.me or alone or bool(current.held.get(part.index)))

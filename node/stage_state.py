@@ -140,9 +140,10 @@ def codec_of(plan: Plan, section: str) -> str | None:
 def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0) -> RoundPlan:
     """Members, weights, pattern and parts of a section's rounds in a view.
 
-    ``auto`` takes all-to-all for two members, where it costs the same bytes as publishers and needs no second
-    encoding, and publishers above, where all-to-all costs (members / 2) times their bytes. ``phases``: of a codec whose
-    encodings are summed; it takes that pattern whatever the job says, and its parts are made of whole parameters.
+    ``auto`` takes two levels where the plan has regions, else all-to-all for two members, where it costs the same bytes
+    as publishers and needs no second encoding, and publishers above, where all-to-all costs (members / 2) times their
+    bytes. ``phases``: of a codec whose encodings are summed; it takes that pattern whatever the job says, and its parts
+    are made of whole parameters.
     """
     section = layout.section
     if section == TIED:
@@ -156,8 +157,10 @@ def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0) ->
     else:
         units = layout.blocks(updates.block)
         pattern = updates.pattern
+    regions = [[name for name in members if name in region] for region in plan.regions]
+    far = len([region for region in regions if region]) > 1 and max(map(len, regions)) > 1
     if pattern == "auto":
-        pattern = "all_to_all" if len(members) <= 2 else "publishers"
+        pattern = "two_level" if far else "all_to_all" if len(members) <= 2 else "publishers"
 
     def owner(middle: int, numel: int) -> str:
         if pattern == "all_to_all":
@@ -176,7 +179,8 @@ def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0) ->
         for publisher, group in groupby(zip(owners, run, strict=True), itemgetter(0)):
             mine = [unit for _, unit in group]
             for phase in range(max(1, phases)):
-                parts.append(Part(len(parts), publisher, mine[0][0], mine[-1][1], fragment, phase))
+                takers = takers_of(members, regions, publisher, len(parts)) if pattern == "two_level" and far else ()
+                parts.append(Part(len(parts), publisher, mine[0][0], mine[-1][1], fragment, phase, takers))
     return RoundPlan(
         section,
         members,
@@ -188,3 +192,15 @@ def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0) ->
         max(1, phases),
         updates.dense_rounds,
     )
+
+
+def takers_of(members: Sequence[str], regions: Sequence[Sequence[str]], publisher: str, turn: int) -> tuple[str, ...]:
+    """Of each member, who adds up its part: the publisher in its own region, else the region's members by turns.
+
+    A member alone in its region has nobody to add it up with: what it sends goes to the publisher as it is.
+    """
+    takers = dict.fromkeys(members, publisher)
+    for region in regions:
+        if len(region) > 1 and publisher not in region:
+            takers.update(dict.fromkeys(region, region[turn % len(region)]))
+    return tuple(takers[name] for name in members)

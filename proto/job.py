@@ -222,9 +222,9 @@ class Updates(Table):
         description='steps that a round may be in flight, up to every / fragments (0 in gradient mode), or "auto"',
     )
     pattern: Annotated[
-        Literal["auto", "publishers", "all_to_all"],
-        _choice("auto", "publishers", "all_to_all", later=("two_level", "gossip", "async")),
-    ] = Field(default="auto", description="auto, publishers, all_to_all")
+        Literal["auto", "publishers", "all_to_all", "two_level"],
+        _choice("auto", "publishers", "all_to_all", "two_level", later=("gossip", "async")),
+    ] = Field(default="auto", description="auto, publishers, all_to_all, two_level")
     codec: str = Field(
         default="none", min_length=1, description='a codec, `name` or `name:key=value,key=value`, or "auto"'
     )

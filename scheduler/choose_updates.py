@@ -115,14 +115,15 @@ def choose_updates(estimator: Estimator, found: Candidate, compute: float, curre
 
 def _rounds(estimator: Estimator, found: Candidate, bits: float) -> Matrix:
     """float64 [nodes]: seconds of each position's round with so many bits for each parameter."""
-    network, pattern = estimator.network, estimator.workload.pattern
+    network, pattern, regions = estimator.network, estimator.workload.pattern, estimator.regions
     vectors = found.cut.parameters * bits
     seconds = []
     for place in range(found.cut.nodes):
         group = found.places[:, place]
         fractions = numpy.array(publisher_fractions(network, estimator.sent, group))
-        seconds.append(round_seconds(network, estimator.sent, group, float(vectors[place]), pattern, fractions))
-    shared = site_seconds(network, found.places, vectors, pattern)
+        length = float(vectors[place])
+        seconds.append(round_seconds(network, estimator.sent, group, length, pattern, fractions, regions))
+    shared = site_seconds(network, found.places, vectors, pattern, regions)
     result: Matrix = numpy.maximum(numpy.array(seconds), shared)
     return result
 

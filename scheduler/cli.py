@@ -79,6 +79,7 @@ def describe(network: Network, workload: Workload, made: Plan) -> dict[str, Any]
         "spares": made.spares,
         "codecs": made.codecs,
         "publishers": [list(row) for row in made.publishers],
+        "regions": [list(row) for row in made.regions],
         "schedule": made.schedule,
         "why": made.why,
         "predicted": predicted.to_dict(),

@@ -7,6 +7,8 @@ import math
 from .errors import PlanError
 
 PLAIN_BITS = {"none": None, "fp32": 32.0, "bf16": 16.0, "fp16": 16.0, "int8": 8.0, "fp8": 8.0}
+SUMMED = frozenset({"powersgd", "global_qsgd", "thc", "intsgd", "randomk"})
+"""Their rounds go in phases, each a sum of encodings at the publishers; no other pattern."""
 SCALE_BITS = 0.125
 """A scale of 16 bits for every 128 elements."""
 

@@ -14,6 +14,7 @@ import numpy
 
 from .layers import Ranges
 from .network import Matrix, Network
+from .regions import region_numbers
 from .rounds import per_bit_sent, round_seconds
 from .workload import Workload
 
@@ -110,6 +111,8 @@ class Estimator:
         self.trip_latency = latency + latency.T
         self.upload_per_bit = 1.0 / network.upload
         self.download_per_bit = 1.0 / network.download
+        self.regions = region_numbers(network)
+        """int [n]: the number of each device's region."""
         self.sent = numpy.minimum(per_bit_sent(network), UNREACHABLE)
         self.speed = network.tflops * 1e12 * workload.efficiency
         # Bits for each element over each link, forward and backward, and seconds of coding an element at one end.
@@ -177,7 +180,9 @@ class Estimator:
         kind = pattern or self.workload.pattern
         return numpy.array(
             [
-                round_seconds(self.network, self.sent, places[:, stage], float(cut.update[stage]), kind)
+                round_seconds(
+                    self.network, self.sent, places[:, stage], float(cut.update[stage]), kind, regions=self.regions
+                )
                 for stage in range(places.shape[1])
             ]
         )

@@ -10,7 +10,7 @@ from .choose_codecs import choose_codecs
 from .choose_updates import choose_updates, recorded
 from .estimate import IMPOSSIBLE, Cut, Estimator
 from .plans import Plan
-from .predict import candidate_compute, candidate_seconds
+from .predict import candidate_compute, candidate_seconds, found_rounds
 from .rounds import publisher_fractions
 from .search import Searcher
 from .seeds import Places
@@ -41,6 +41,9 @@ def finish(estimator: Estimator, best: Candidate, why: str = "", current: Plan |
         )
     if updates is not None and updates.why:
         why = f"{why}; {updates.why}"
+    regions = regions_of(coded, best)
+    if regions:
+        why = f"{why}; rounds in two levels over {len(regions)} regions"
     return Plan(
         pipelines=tuple(rows),
         stages=best.cut.stages,
@@ -51,6 +54,19 @@ def finish(estimator: Estimator, best: Candidate, why: str = "", current: Plan |
         schedule="interleaved" if best.cut.chunks > 1 else ("1f1b" if workload.schedule != "gpipe" else "gpipe"),
         why=why,
         overlap=None if updates is None else updates.overlap,
+        regions=regions,
+    )
+
+
+def regions_of(estimator: Estimator, best: Candidate) -> tuple[tuple[str, ...], ...]:
+    """The nodes of each region, where the candidate's rounds go in two levels."""
+    if not found_rounds(estimator, best)[1]:
+        return ()
+    used = [int(device) for device in best.places.reshape(-1)]
+    numbers = dict.fromkeys(int(estimator.regions[device]) for device in used)
+    return tuple(
+        tuple(estimator.network.names[device] for device in used if estimator.regions[device] == number)
+        for number in numbers
     )
 
 

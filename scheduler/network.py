@@ -22,6 +22,8 @@ DEFAULT_BANDWIDTH = 100e6
 """What a link without a measurement is taken to have: 50 ms one way, 100 Mbit/s."""
 DEFAULT_TFLOPS = 50.0
 """What a device without a measured speed is taken to reach in training."""
+NOISE = 0.12
+"""Measurements of one link vary so much; a gain below it is not believed."""
 
 
 @dataclass(frozen=True, slots=True)

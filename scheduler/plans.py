@@ -21,6 +21,7 @@ class Plan:
     codecs: link class ("activations", "A>B" for one link, "updates" or "updates of stage N") -> codec.
     overlap: steps that a round may be in flight, where the plan chose how updates travel; else None: the job says.
     publishers: of each stage, the fraction of the blocks that each node of the group publishes, in pipeline order.
+    regions: nodes near each other, where rounds go in two levels, inside a region and between them; else empty.
     schedule: the action list that nodes execute.
     why: one sentence.
     """
@@ -34,6 +35,7 @@ class Plan:
     schedule: str = "1f1b"
     why: str = ""
     overlap: int | None = None
+    regions: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         # A plan written by hand may have lists; tuples make it comparable with one from the scheduler.
@@ -41,6 +43,10 @@ class Plan:
         object.__setattr__(self, "stages", tuple((int(first), int(last)) for first, last in self.stages))
         object.__setattr__(self, "microbatches", tuple(self.microbatches))
         object.__setattr__(self, "publishers", tuple(tuple(row) for row in self.publishers))
+        object.__setattr__(self, "regions", tuple(tuple(row) for row in self.regions))
+        inside = [node for region in self.regions for node in region]
+        if inside and sorted(inside) != sorted(self.nodes):
+            raise PlanError("the regions of a plan hold each node that trains once")
         if not self.pipelines or not self.stages:
             raise PlanError("a plan needs at least one pipeline and one stage")
         if len(self.microbatches) != len(self.pipelines):
@@ -142,6 +148,7 @@ class Plan:
             "spares": self.spares,
             "codecs": self.codecs,
             "publishers": self.publishers,
+            "regions": self.regions,
             "schedule": self.schedule,
             "why": self.why,
             "overlap": self.overlap,
@@ -163,6 +170,7 @@ class Plan:
                 schedule=str(content.get("schedule", "1f1b")),
                 why=str(content.get("why", "")),
                 overlap=None if content.get("overlap") is None else int(content["overlap"]),
+                regions=tuple(tuple(map(str, row)) for row in content.get("regions", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, PlanError):
@@ -177,6 +185,7 @@ class Plan:
             and self.stages == other.stages
             and self.microbatches == other.microbatches
             and self.schedule == other.schedule
+            and self.regions == other.regions
             and self.overlap == other.overlap
             and (self.overlap is None or self.codecs == other.codecs)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from .errors import PlanError
 from .estimate import Cut, Estimator
 from .explain import explain
 from .layers import shares
-from .network import Matrix, Network
+from .network import NOISE, Matrix, Network
 from .plans import Plan
 from .rounds import publisher_fractions, round_seconds, site_seconds
 from .shapes import Candidate
@@ -126,16 +126,53 @@ def indices(network: Network, workload: Workload, plan: Plan) -> tuple[numpy.nda
 
 
 def plan_rounds(estimator: Estimator, places: numpy.ndarray, cut: Cut, plan: Plan) -> Matrix:
-    """float64 [nodes]: seconds of each position's round, with the plan's own publishers."""
+    """float64 [nodes]: seconds of each position's round, with the plan's own publishers and levels."""
     pattern = estimator.workload.pattern
+    if pattern == "two_level" or plan.regions:
+        pattern = "two_level" if plan.regions else "publishers"
+    return _rounds(estimator, places, cut, pattern, plan.publishers)
+
+
+def _rounds(
+    estimator: Estimator, places: numpy.ndarray, cut: Cut, pattern: str, publishers: Sequence[Sequence[float]] = ()
+) -> Matrix:
+    network, sent, regions = estimator.network, estimator.sent, estimator.regions
     result = []
     for position in range(places.shape[1]):
-        own = numpy.array(plan.publishers[position]) if plan.publishers else None
+        own = numpy.array(publishers[position]) if publishers else None
         bits = float(cut.update[position])
-        result.append(round_seconds(estimator.network, estimator.sent, places[:, position], bits, pattern, own))
-    shared = site_seconds(estimator.network, places, cut.update, pattern)
+        result.append(round_seconds(network, sent, places[:, position], bits, pattern, own, regions))
+    shared = site_seconds(network, places, cut.update, pattern, regions)
     seconds: Matrix = numpy.maximum(numpy.array(result), shared)
     return seconds
+
+
+def found_rounds(estimator: Estimator, found: Candidate, levels: bool | None = None) -> tuple[float, bool]:
+    """Seconds of a candidate's slowest round, with publishers by bandwidth, and whether it goes in two levels.
+
+    With pattern ``auto`` it does where that is faster by more than measurements vary: a sum that is encoded once more
+    loses once more. ``levels``: whether it does, where a plan has decided that.
+    """
+    groups = [found.places[:, position] for position in range(found.places.shape[1])]
+    publishers = [publisher_fractions(estimator.network, estimator.sent, group) for group in groups]
+
+    def seconds(pattern: str) -> float:
+        return float(_rounds(estimator, found.places, found.cut, pattern, publishers).max())
+
+    wished = estimator.workload.pattern
+    possible = any(_has_levels(estimator.regions[group]) for group in groups)
+    if not possible or levels is False or wished not in ("auto", "two_level"):
+        return seconds("publishers" if wished == "two_level" else wished), False
+    split = seconds("two_level")
+    if wished == "two_level" or levels:
+        return split, True
+    usual = seconds(wished)
+    return (split, True) if split * (1 + NOISE) < usual else (usual, False)
+
+
+def _has_levels(regions: numpy.ndarray) -> bool:
+    """Whether the members of a group, by their regions' numbers, are in several regions and not all alone there."""
+    return 1 < len(numpy.unique(regions)) < len(regions)
 
 
 def device_work(estimator: Estimator, places: numpy.ndarray, cut: Cut, microbatches: tuple[int, ...]) -> Matrix:
@@ -255,14 +292,6 @@ def candidate_compute(estimator: Estimator, found: Candidate) -> float:
     return run(estimator, found.places, found.cut, found.microbatches, schedule_of(estimator, found))[1]
 
 
-def candidate_seconds(estimator: Estimator, found: Candidate) -> float:
-    """A candidate's step by simulation, with publishers by bandwidth."""
-    workload = estimator.workload
-    compute = candidate_compute(estimator, found)
-    rounds = site_seconds(estimator.network, found.places, found.cut.update, workload.pattern)
-    for position in range(found.places.shape[1]):
-        group = found.places[:, position]
-        fractions = numpy.array(publisher_fractions(estimator.network, estimator.sent, group))
-        bits = float(found.cut.update[position])
-        rounds = max(rounds, round_seconds(estimator.network, estimator.sent, group, bits, workload.pattern, fractions))
-    return float(estimator.combine(compute, rounds))
+def candidate_seconds(estimator: Estimator, found: Candidate, levels: bool | None = None) -> float:
+    """A candidate's step by simulation, with publishers by bandwidth; ``levels`` as of ``found_rounds``."""
+    return float(estimator.combine(candidate_compute(estimator, found), found_rounds(estimator, found, levels)[0]))

@@ -16,15 +16,12 @@ from .candidates import best_candidate
 from .errors import PlanError
 from .estimate import IMPOSSIBLE, Cut, Estimator
 from .finish import finish
-from .network import Network, components
+from .network import NOISE, Network, components
 from .plans import Plan
 from .predict import candidate_seconds
 from .seeds import Places
 from .shapes import Candidate, candidate, cut_for
 from .workload import Workload
-
-NOISE = 0.12
-"""Measurements of one link vary so much; a gain below it is not believed."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ def replan(network: Network, workload: Workload, current: Plan, deadline: float,
     estimator = Estimator(network, workload)
     kept = as_candidate(estimator, current)
     if kept is not None and set(current.spares) == set(network.names) - set(current.nodes):
-        now = candidate_seconds(estimator, kept)
+        now = candidate_seconds(estimator, kept, bool(current.regions))
         near = _nearest(estimator, current, deadline)
         found = _best(estimator, [*near, _searched(network, workload, deadline, seed, now)], current, stay)
         if found is None or found[0] * (1 + NOISE) > now or current.same_placement(finish(estimator, found[1])):

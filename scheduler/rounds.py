@@ -1,8 +1,9 @@
 """How long a group's round takes, and which node publishes how much of it.
 
 A node of a group of n sends its encoded part of every block to the block's publisher, and each publisher sends its
-results to all. Flows of one sender share its uplink: the one that was given, or else they are taken one after another
-at the rate of each path, as DT-FM's cost does; that term predicted their measured rounds well.
+results to all; in two levels far members do it by one of their region. Flows of one sender share its uplink: the one
+that was given, or else they are taken one after another at the rate of each path, as DT-FM's cost does; that term
+predicted their measured rounds well.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ def round_seconds(
     bits: float,
     pattern: str = "publishers",
     fractions: Matrix | None = None,
+    regions: numpy.ndarray | None = None,
 ) -> float:
     """Seconds of one round of a group (device indices, int [n]) whose encoded vector has `bits` bits.
 
     sent: per_bit_sent(network). fractions: of each node, the part of the blocks that it publishes (default equal).
+    regions: of each device of the network, the number of its region, for two_level; without it that is publishers.
     """
     count = len(group)
     if count < 2:
@@ -62,6 +65,8 @@ def round_seconds(
     if pattern == "all_to_all" or (pattern == "auto" and count == 2):
         return _phase(numpy.full((count, count), bits), cost, path, latency)
     part = numpy.full(count, 1.0 / count) if fractions is None else fractions
+    if pattern == "two_level" and regions is not None:
+        return sum(_phase(bits * flows, cost, path, latency) for flows in _two_level(part, regions[group]))
     gather = numpy.broadcast_to(part[None, :] * bits, (count, count))
     spread = numpy.broadcast_to(part[:, None] * bits, (count, count))
     both = _phase(gather, cost, path, latency) + _phase(spread, cost, path, latency)
@@ -70,9 +75,26 @@ def round_seconds(
     return both
 
 
+def _two_level(part: Matrix, region: numpy.ndarray) -> tuple[Matrix, Matrix, Matrix, Matrix]:
+    """float64 [n, n] each: the vectors that go from member to member in the four phases of a round in two levels.
+
+    Members to their region's takers, those to the publishers, and the results back. part: what each publishes;
+    region: int [n]. Members of a region take turns, so each takes an equal share of what is published elsewhere.
+    """
+    near = region[:, None] == region[None, :]
+    size = near.sum(axis=1)
+    taken = near @ part  # what the own region publishes
+    taken = (1.0 - taken) / size
+    inside = numpy.where(near, taken[None, :], 0.0)
+    published = numpy.where(near, part[None, :], 0.0)
+    across = numpy.where(near, 0.0, part[None, :] / size[:, None])
+    return inside + published, across, across.T + published.T, inside.T
+
+
 def _phase(bits: Matrix, cost: Matrix, path: Matrix, latency: Matrix) -> float:
     """All flows of a phase at once: the slowest sender, receiver or path."""
     flows = bits * cost
+    latency = numpy.where(bits > 0, latency, 0.0)
     senders = flows.sum(axis=1) + latency.max(axis=1)
     receivers = flows.sum(axis=0) + latency.max(axis=0)
     alone = (bits * path + latency).max()
@@ -103,10 +125,13 @@ def publisher_fractions(network: Network, sent: Matrix, group: numpy.ndarray) ->
     return tuple(round(float(value), 6) for value in fractions)
 
 
-def site_seconds(network: Network, places: numpy.ndarray, bits: Matrix, pattern: str) -> float:
+def site_seconds(
+    network: Network, places: numpy.ndarray, bits: Matrix, pattern: str, regions: numpy.ndarray | None = None
+) -> float:
     """Seconds that the busiest shared uplink or downlink of a site needs for one round of all groups together.
 
-    places: device indices int [d, p]; bits: float64 [p], the encoded vector of each stage. 0 without shared links.
+    places: device indices int [d, p]; bits: float64 [p], the encoded vector of each stage; regions as in round_seconds.
+    0 without shared links.
     """
     count = len(places)
     if count < 2 or not (network.site_upload or network.site_download):
@@ -115,13 +140,17 @@ def site_seconds(network: Network, places: numpy.ndarray, bits: Matrix, pattern:
     entering: dict[str, float] = {}
     for stage in range(places.shape[1]):
         group = [network.devices[int(device)].region for device in places[:, stage]]
+        levels = None
+        if pattern == "two_level" and regions is not None:
+            levels = numpy.sum(_two_level(numpy.full(count, 1.0 / count), regions[places[:, stage]]), axis=0)
         for one, source in enumerate(group):
             others = [(one + 1) % count] if pattern == "ring" else [two for two in range(count) if two != one]
             share = {"ring": 2.0 * (count - 1) / count, "all_to_all": 1.0}.get(pattern, 2.0 / count)
             for two in others:
+                load = float(bits[stage]) * (share if levels is None else float(levels[one, two]))
                 if group[two] != source:
-                    leaving[source] = leaving.get(source, 0.0) + share * float(bits[stage])
-                    entering[group[two]] = entering.get(group[two], 0.0) + share * float(bits[stage])
+                    leaving[source] = leaving.get(source, 0.0) + load
+                    entering[group[two]] = entering.get(group[two], 0.0) + load
     busiest = 0.0
     for traffic, limits in ((leaving, network.site_upload), (entering, network.site_download)):
         for site, load in traffic.items():

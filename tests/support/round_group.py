@@ -1,0 +1,121 @@
+"""The members of one section in one process: what they send waits until a test delivers it, in the order it likes."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import torch
+
+from farflung.node.exchange import Exchange
+from farflung.node.moments import Kept
+from farflung.node.phased import PhasedExchange, phases_of
+from farflung.node.round_link import RoundLink
+from farflung.node.round_messages import Part, RoundPlan
+from farflung.node.rounds import Rounds
+from farflung.node.sections import Layout, Section
+from farflung.node.stage_state import takers_of
+from farflung.proto import data_pb2
+from farflung.proto.outer import Outer
+
+NUMEL = 96
+SHAPES = {"a": (8, 6), "b": (6, 6), "c": (12,)}
+
+
+def section_of(values: torch.Tensor) -> Section:
+    section = Section(Layout.of("stage-0", SHAPES), False, Kept(), torch.device("cpu"), True)
+    section.x.copy_(values)
+    section.restart_chain(1, 0)
+    return section
+
+
+class Group:
+    """Members of one section whose messages a test delivers in the order it likes."""
+
+    def __init__(
+        self,
+        pattern: str,
+        codec: str,
+        weights: list[float],
+        outer: Outer | None = None,
+        fragments: int = 1,
+        dense: int = 0,
+    ) -> None:
+        names = tuple("abcde"[: len(weights)])
+        publishers = names[:1] if pattern == "all_to_all" else names
+        count = len(publishers) * fragments
+        edges = [NUMEL * i // count for i in range(count + 1)]
+        parts = tuple(
+            Part(i, publishers[i % len(publishers)], *edge, i // len(publishers))
+            for i, edge in enumerate(itertools.pairwise(edges))
+        )
+        if pattern == "two_level":
+            regions = [names[: len(names) // 2], names[len(names) // 2 :]]
+            parts = tuple(replace(part, takers=takers_of(names, regions, part.publisher, part.index)) for part in parts)
+        phases = phases_of(codec) if pattern == "phases" else 1
+        if pattern == "phases":  # parts are whole parameters
+            edges = [0, 48, 84, 96]
+            parts = tuple(
+                Part(i * phases + k, names[i % len(names)], *edge, i % fragments, k)
+                for i, edge in enumerate(itertools.pairwise(edges))
+                for k in range(phases)
+            )
+        plan = RoundPlan("stage-0", names, tuple(weights), parts, pattern, False, fragments, phases, dense)
+        self.now = 0.0
+        self.mail: list[tuple[str, str, data_pb2.Header, bytes]] = []
+        self.warnings: list[tuple[str, str]] = []
+        self.links: dict[str, RoundLink] = {}
+        for index, name in enumerate(names):
+            section = section_of(torch.randn(NUMEL, generator=torch.Generator().manual_seed(index)))
+            kind = PhasedExchange if pattern == "phases" else Exchange
+            exchange = kind(section, plan, name, codec, dense, False, 7, outer)
+
+            def send(to, header, payload, name=name):
+                copy = data_pb2.Header()
+                copy.CopyFrom(header)
+                data = bytes(payload) if isinstance(payload, memoryview) else b"".join(payload)
+                self.mail.append((name, to, copy, data))
+
+            self.links[name] = RoundLink(
+                exchange,
+                Rounds(plan, name, 0, section.chain),
+                send,
+                self.refuse,
+                self.refuse,
+                lambda: self.now,
+            )
+
+    def refuse(self, node: str, why: str, points: int = 1) -> None:
+        self.warnings.append((node, why))
+
+    def deliver(self, index: int, keep: bool = False) -> None:
+        sender, to, header, data = self.mail[index] if keep else self.mail.pop(index)
+        self.links[to].handle(
+            sender,
+            header,
+            torch.frombuffer(bytearray(data), dtype=torch.uint8).numpy()
+            if data
+            else torch.empty(0, dtype=torch.uint8).numpy(),
+        )
+
+    def apply(self, name: str) -> None:
+        link = self.links[name]
+        results, update = link.results, torch.zeros(NUMEL)
+        for here, values in link.updates():
+            update[here] = values
+        before = link.exchange.section.g.double()
+        link.exchange.apply_delta(link.updates(), results)
+        self.gained = link.exchange.section.g.double() - before - update.double()
+        """outer(D) - D of the round, the same whoever applies it."""
+        link.finish(results, 16)
+
+    def total(self) -> torch.Tensor:
+        """S = sum p (x + error feedback) / P + server errors, in float64."""
+        plan = next(iter(self.links.values())).rounds.plan
+        total = torch.zeros(NUMEL, dtype=torch.float64)
+        for weight, link in zip(plan.weights, self.links.values(), strict=True):
+            section = link.exchange.section
+            own = section.x if section.feedback is None else section.x.double() + section.feedback
+            total += own.double() * weight / math.fsum(plan.weights)
+            for part, error in link.exchange.errors.items():
+                total[plan.parts[part].start : plan.parts[part].stop] += error.double()
+        return total
