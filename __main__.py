@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import __version__
-from .deploy.commands import command, execute, new_app, not_yet, reported
+from .deploy.commands import command, execute, new_app, reported
 from .deploy.output import INTERRUPTED, NotYet, Output
 from .proto.errors import FarflungError
 
@@ -205,7 +205,9 @@ def join(
     pause_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The node pauses while this file exists; so it does on SIGUSR1.")
     ] = None,
-    island: Annotated[int | None, typer.Option(help="(not yet)")] = None,
+    island: Annotated[
+        int, typer.Option(min=1, metavar="N", help="So many devices of this machine, from --device on, as one node.")
+    ] = 1,
     max_upload: Annotated[
         str | None, typer.Option(metavar="RATE", help="The most that it sends, e.g. 20mbit, all links together.")
     ] = None,
@@ -218,7 +220,6 @@ def join(
 
     Measures the device and the links, gets a stage of the model and trains. Ctrl-C leaves politely.
     """
-    not_yet(island=island)
     from .deploy.linkfile import link_text
     from .deploy.terminal import screen
     from .deploy.wan import units
@@ -244,6 +245,7 @@ def join(
             return run_node(
                 address,
                 device=device,
+                island=island,
                 name=name,
                 advertise=advertise,
                 listen=listen,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ..proto.logs import FORMATS, set_up
-from .output import INTERRUPTED, WRONG, NotYet, Output, error_text
+from .output import INTERRUPTED, WRONG, Output, error_text
 
 Body = Callable[..., int | None]
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # the only public way to it, in all versions of typer
@@ -93,13 +93,6 @@ def reported(body: Body) -> Callable[..., None]:
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     run.__doc__ = body.__doc__
     return run
-
-
-def not_yet(**options: object) -> None:
-    """Refuse options of the interface that this version does not have: they are never ignored."""
-    for name, value in options.items():
-        if value is not None and value is not False:
-            raise NotYet(f"--{name.replace('_', '-')} is not supported by this version")
 
 
 def execute(app: typer.Typer, words: list[str]) -> int:

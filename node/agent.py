@@ -25,7 +25,8 @@ from ..proto.link import Link
 from ..proto.progress import Meter, Tell
 from .dataset import Dataset, dataset_of, fits_on_disk
 from .identity import known_names
-from .join import join
+from .island import Island
+from .join import Joined, join
 from .metrics import check_address
 from .models import Fetch, model_of
 from .owner import Limits, Owner
@@ -57,6 +58,7 @@ def run(
     link: Link,
     *,
     device: str = "auto",
+    island: int = 1,
     name: str | None = None,
     advertise: str | None = None,
     listen: str | None = None,
@@ -70,6 +72,8 @@ def run(
 ) -> int:
     """Join the run of ``link`` and train in it; ``emit`` gets the node's events. Returns the exit status.
 
+    ``island``: how many devices the node has, from ``device`` on.
+
     Raises:
         FarflungError: the node could not join, was refused, or the run failed; ``status`` says which.
         KeyboardInterrupt: Ctrl-C; Interrupted once it has joined.
@@ -82,7 +86,10 @@ def run(
     owner = Owner(pause_file, limits)
     _obey_signals(owner)
     try:
-        return _live(link, device, name, advertise, listen, allow_code, cache, check_address(metrics), owner, emit)
+        with Island(device, island) if island > 1 else contextlib.nullcontext() as several:
+            return _live(
+                link, device, several, name, advertise, listen, allow_code, cache, check_address(metrics), owner, emit
+            )
     except Terminated:
         emit({"event": "left", "time": time.time(), "node": name or "", "why": _TAKEN_AWAY})
         return 0
@@ -91,6 +98,7 @@ def run(
 def _live(
     link: Link,
     device: str,
+    island: Island | None,
     name: str | None,
     advertise: str | None,
     listen: str | None,
@@ -108,7 +116,7 @@ def _live(
         lock = _one_of_a_name(cache, link.run, name)
     else:
         name, lock = _as_before(cache, link.run)
-    found = _within(measure_device(device), owner.limits)
+    found = _within(measure_device(device) if island is None else island.measure(), owner.limits)
     joined = join(link, found, name, advertise or "", cache, listen or "")
     if lock is None:
         with contextlib.suppress(FarflungError):  # without TLS nobody remembers names, and several may share one
@@ -135,8 +143,11 @@ def _live(
                 emit({"event": "notice", "time": time.time(), "message": message, "node": joined.name})
             return dataset_of(joined.job, joined.facts, fetch, kept, allow_code)
 
+        if island is not None:
+            island.take_up(joined.job, joined.facts, fetch, allow_code)
+            _tell_of_idle_devices(island, joined, emit)
         trainer = Trainer(
-            wire, joined.name, joined.job, joined.facts, definition, open_data, find_device(device), emit, owner
+            wire, joined.name, joined.job, joined.facts, definition, open_data, find_device(device), emit, owner, island
         )
         owner.listens = True
         trainer.run()
@@ -156,10 +167,22 @@ def _live(
         raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        if island is not None:
+            island.close()
         wire.close(why)
         if lock is not None:
             lock.close()
     return 0
+
+
+def _tell_of_idle_devices(island: Island, joined: Joined, emit: Emit) -> None:
+    microbatch = joined.job.train.microbatch
+    if microbatch < island.ranks:
+        message = (
+            f"a microbatch of {microbatch} leaves {island.ranks - microbatch} of this island's {island.ranks} devices "
+            f"idle: set train.microbatch to {island.ranks} or more"
+        )
+        emit({"event": "notice", "time": time.time(), "message": message, "node": joined.name})
 
 
 def _within(device: Device, limits: Limits) -> Device:

@@ -21,6 +21,7 @@ from ..proto.job import Facts, Job
 from ..proto.sampling import Position, unfinished
 from ..scheduler import Plan
 from .dataset import Dataset
+from .island import Island
 from .models import model_of
 from .trainer import Stopped, Trainer
 from .wire import Event, OrderEvent, Received, Wire
@@ -127,12 +128,15 @@ class Hub:
         self._sums: dict[int, tuple[float, int]] = {}
         self._evals: dict[int, tuple[float, int]] = {}
 
-    def start(self, name: str, data: Dataset) -> None:
+    def start(self, name: str, data: Dataset, island: Island | None = None) -> None:
         """A node that waits for its first view."""
         wire = LoopbackWire(self, name)
         self.wires[name] = wire
         definition = model_of(self.job, self.facts)
-        trainer = Trainer(cast(Wire, wire), name, self.job, self.facts, definition, lambda: data, torch.device("cpu"))
+        if island is not None:
+            island.take_up(self.job, self.facts, wire.fetch, ())
+        device = torch.device("cpu")
+        trainer = Trainer(cast(Wire, wire), name, self.job, self.facts, definition, lambda: data, device, island=island)
         self.trainers[name] = trainer
 
         def live() -> None:

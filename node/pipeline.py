@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,14 +20,18 @@ from ..compress import CodecError
 from ..proto import data_pb2
 from ..scheduler import Action, actions
 from .activations import MOST_ELEMENTS, Incoming, Outgoing
+from .hand import autocast
+from .island import SpreadPass
 from .round_messages import Contribution
-from .stage import StageModel
+from .stage import Pass, StageModel
 from .step_clock import StepClock
 
 Take = Callable[[int, int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]]
 """``take(kind, step, microbatch, layer)`` waits for that message and returns it; ``layer`` is the first of the later of
 the two stages that it goes between."""
 Send = Callable[[str, data_pb2.Header, Sequence[bytes]], None]
+Begin = Callable[[Tensor, Tensor], Pass | SpreadPass]
+"""``begin(inputs, targets)``: a microbatch through a stage, on this device or on all of the node's island."""
 Spoiled = Callable[[str, str], None]
 """``spoiled(neighbour, why)``: what it sent makes no sense, so the step cannot be computed; does not return."""
 
@@ -54,6 +57,7 @@ class Chunk:
 
     stage: int
     model: StageModel
+    begin: Begin
     before: str | None
     after: str | None
     outgoing: Outgoing
@@ -100,16 +104,16 @@ class StageRunner:
         tally = Tally()
         for chunk in self.chunks:
             chunk.model.train()
-        held: dict[Action, tuple[Tensor, Tensor]] = {}
+        held: dict[Action, Pass | SpreadPass] = {}
         place = self.place
         order = actions(place.schedule, place.position, place.positions, len(microbatches), len(self.chunks))
         for action in order:
             chunk, microbatch = self.chunks[action.chunk], action.microbatch
             forward = Action("F", microbatch, action.chunk)
             if action == forward:
-                held[action] = self._forward(chunk, step, microbatch, microbatches[microbatch], tally, scale)
+                held[action] = self._forward(chunk, step, microbatch, microbatches[microbatch], tally)
             else:
-                self._backward(chunk, step, microbatch, *held.pop(forward), tally)
+                self._backward(chunk, step, microbatch, held.pop(forward), tally, scale)
             self.pump()  # rounds of the step before go on while this one computes
         return tally
 
@@ -121,10 +125,8 @@ class StageRunner:
                 chunk.model.eval()
                 for number, samples in enumerate(microbatches):
                     inputs, targets = self._inputs(chunk, data_pb2.EVALUATION, step, number, samples)
-                    output = self._compute(chunk, inputs)
-                    if chunk.model.is_last:
-                        self._score(chunk, output, targets, tally)
-                    else:
+                    output = self._compute(chunk, inputs, targets, tally).output
+                    if not chunk.model.is_last:
                         encoded = chunk.outgoing.plain(output)
                         self._send(chunk, data_pb2.EVALUATION, step, number, encoded, output)
                 chunk.model.train()
@@ -132,21 +134,16 @@ class StageRunner:
 
     # ---- forward ---------------------------------------------------------------------------
 
-    def _forward(
-        self, chunk: Chunk, step: int, microbatch: int, samples: list[int], tally: Tally, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        """(the input that wants a gradient, the output to go backward from)."""
+    def _forward(self, chunk: Chunk, step: int, microbatch: int, samples: list[int], tally: Tally) -> Pass | SpreadPass:
         inputs, targets = self._inputs(chunk, data_pb2.ACTIVATION, step, microbatch, samples)
-        if not chunk.model.is_first:
-            inputs.requires_grad_(True)
-        output = self._compute(chunk, inputs)
-        if chunk.model.is_last:
-            return inputs, self._score(chunk, output, targets, tally) * scale
-        with self.clock.coding():
-            encoded = chunk.outgoing.forward(step, microbatch, samples, output.detach())
-        tally.activation_elements += output.numel()
-        self._send(chunk, data_pb2.ACTIVATION, step, microbatch, encoded, output)
-        return inputs, output
+        made = self._compute(chunk, inputs, targets, tally)
+        if not chunk.model.is_last:
+            output = made.output
+            with self.clock.coding():
+                encoded = chunk.outgoing.forward(step, microbatch, samples, output.detach())
+            tally.activation_elements += output.numel()
+            self._send(chunk, data_pb2.ACTIVATION, step, microbatch, encoded, output)
+        return made
 
     def _inputs(
         self, chunk: Chunk, kind: data_pb2.Kind, step: int, microbatch: int, samples: list[int]
@@ -190,10 +187,10 @@ class StageRunner:
             self.spoiled(sender or "", f"{data_pb2.Kind.Name(header.kind)} of step {header.step}: {problem}")
             raise
 
-    def _compute(self, chunk: Chunk, inputs: Tensor) -> Tensor:
+    def _compute(self, chunk: Chunk, inputs: Tensor, targets: Tensor, tally: Tally) -> Pass | SpreadPass:
         try:
-            with self.clock.computing(), self._autocast():
-                output: Tensor = chunk.model(inputs)
+            with self.clock.computing(), autocast(self.precision, self.device):
+                made = chunk.begin(inputs, targets)
         except (RuntimeError, IndexError) as problem:
             known = chunk.model.is_first or chunk.stage in self._samples
             if known or isinstance(problem, torch.OutOfMemoryError):
@@ -202,23 +199,23 @@ class StageRunner:
             raise
         if not chunk.model.is_first:
             self._samples[chunk.stage] = tuple(inputs.shape[1:])
-        return output
-
-    def _score(self, chunk: Chunk, output: Tensor, targets: Tensor, tally: Tally) -> Tensor:
-        with self.clock.computing():
-            with self._autocast():
-                loss = chunk.model.loss_sum(output, targets)
-            tally.loss_sum += float(loss.detach())
-        tally.tokens += chunk.model.target_count(targets)
-        tally.samples += len(targets)
-        tally.correct += chunk.model.correct(output.detach(), targets)
-        return loss
+        if chunk.model.is_last:
+            with self.clock.computing():
+                tally.loss_sum += float(made.output.detach())
+            tally.tokens += chunk.model.target_count(targets)
+            tally.samples += len(targets)
+            tally.correct += made.correct
+        return made
 
     # ---- backward --------------------------------------------------------------------------
 
-    def _backward(self, chunk: Chunk, step: int, microbatch: int, inputs: Tensor, output: Tensor, tally: Tally) -> None:
-        gradient = None
-        if not chunk.model.is_last:
+    def _backward(
+        self, chunk: Chunk, step: int, microbatch: int, made: Pass | SpreadPass, tally: Tally, scale: float
+    ) -> None:
+        output = made.output
+        if chunk.model.is_last:
+            gradient = torch.full_like(output, scale)
+        else:
             header, payload = self.take(data_pb2.ACTIVATION_GRADIENT, step, microbatch, chunk.model.last + 1)
             wanted = (len(output), tuple(output.shape[1:]))
             read = chunk.incoming.backward
@@ -227,15 +224,15 @@ class StageRunner:
             gradient = received.to(self.device, output.dtype)
             chunk.outgoing.commit(step, microbatch)  # the receiver has used what was sent
         with self.clock.computing():
-            torch.autograd.backward([output], None if gradient is None else [gradient])
+            back = made.backward(gradient)
         if chunk.model.is_first:
             return
-        if inputs.grad is None:
+        if back is None:
             raise RuntimeError(f"stage {chunk.stage} made no gradient of its input")
         with self.clock.coding():
-            encoded = chunk.outgoing.backward(step, microbatch, inputs.grad)
-        tally.activation_elements += inputs.numel()
-        self._send(chunk, data_pb2.ACTIVATION_GRADIENT, step, microbatch, encoded, inputs)
+            encoded = chunk.outgoing.backward(step, microbatch, back)
+        tally.activation_elements += back.numel()
+        self._send(chunk, data_pb2.ACTIVATION_GRADIENT, step, microbatch, encoded, back)
         chunk.incoming.commit(step, microbatch)
 
     # ---- small things ----------------------------------------------------------------------
@@ -252,11 +249,6 @@ class StageRunner:
         if not encoded.sizes:
             header.shape.extend(values.shape)
         self.send(to, header, encoded.payload)
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        if self.precision == "bf16":
-            return torch.autocast(self.device.type, dtype=torch.bfloat16)
-        return nullcontext()
 
 
 def _check_shape(shape: tuple[int, ...], samples: int, sample: tuple[int, ...] | None) -> None:

@@ -62,6 +62,31 @@ class StageModel(nn.Module, ABC):
         return result
 
 
+class Pass:
+    """One microbatch on its way through a stage: forward when it is made, and back once.
+
+    Attributes:
+        output: what the stage hands on; of the last stage the sum of the loss, a scalar.
+        correct: how many targets the last stage named right.
+    """
+
+    def __init__(self, model: StageModel, inputs: Tensor, targets: Tensor) -> None:
+        self._inputs = inputs
+        if torch.is_grad_enabled() and not model.is_first:
+            inputs.requires_grad_(True)
+        self.output = model(inputs)
+        self.correct = 0
+        if model.is_last:
+            logits = self.output
+            self.output = model.loss_sum(logits, targets)
+            self.correct = model.correct(logits.detach(), targets)
+
+    def backward(self, gradient: Tensor) -> Tensor | None:
+        """Adds to the parameters' gradients; the gradient of the inputs, None of the first stage's."""
+        torch.autograd.backward([self.output], [gradient])
+        return self._inputs.grad
+
+
 class LanguageStage(StageModel):
     """Layers of a causal language model of `transformers`: embedding, blocks, then norm and head as one layer.
 

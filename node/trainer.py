@@ -29,6 +29,7 @@ from ..scheduler import Plan
 from .activations import AqsgdEnds
 from .dataset import Dataset, tokens_size
 from .exchange import Refused
+from .island import Island
 from .last_words import left_unsaid, say_all, say_no_more_than_usual
 from .models import ModelDefinition
 from .optimizers import make_optimizer
@@ -84,10 +85,13 @@ class Trainer:
         device: torch.device,
         emit: Callable[[dict[str, Any]], None] = lambda event: None,
         owner: Owner | None = None,
+        island: Island | None = None,
     ) -> None:
         self.emit, self.owner = emit, owner or Owner()
         self.wire, self.name, self.job, self.facts = wire, name, job, facts
         self.definition, self.device = definition, device
+        self.island = island
+        """Where the node has several devices; ``device`` is the first of them."""
         self._open_data = open_data
         self.optimizer = make_optimizer(job)
         self.state: StageState | None = None
@@ -193,6 +197,8 @@ class Trainer:
 
     def pump(self, timeout: float = 0.0) -> None:
         """Handle everything that has arrived, waiting up to ``timeout`` for the first of it."""
+        if self.island is not None:
+            self.island.check()
         if not self._events:
             under_way, asked = self.wire.under_way, time.perf_counter()
             self._events.extend(self.wire.poll(timeout))
@@ -433,6 +439,7 @@ class Trainer:
             return
         hosts = {member.name: member.address.rpartition(":")[0] for member in view.members}
         together = sum(host == hosts.get(self.name) for host in hosts.values())
+        together *= self.island.ranks if self.island else 1
         torch.set_num_threads(max(1, usable_cores() // max(1, together)))
 
     def _judge(self, view: control_pb2.View) -> None:

@@ -24,6 +24,7 @@ from .phased import PhasedExchange, phases_of
 from .pipeline import Chunk, Place, StageRunner, Tally
 from .round_link import ENOUGH, RoundLink
 from .rounds import Rounds
+from .stage import Pass
 from .stage_state import StageState, codec_of, round_plan
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class Training:
         self._started_at = 0.0
         self.mode: Mode = GradientMode(self) if self.gradient else DeltaMode(self)
         self.chunks = self._chunks()
+        if trainer.island is not None:
+            trainer.island.place(plan, trainer.name)
         positions = len(dict.fromkeys(plan.pipelines[self.pipeline]))
         self.runner = StageRunner(
             self.chunks,
@@ -116,11 +119,14 @@ class Training:
         job, ends, row = self.job, self.trainer.ends, self.plan.pipelines[self.pipeline]
         last = len(row) - 1
         chunks = []
-        for stage, model in zip(self.state.stages, self.state.models, strict=True):
+        island = self.trainer.island
+        for number, (stage, model) in enumerate(zip(self.state.stages, self.state.models, strict=True)):
             before, after = row[stage - 1] if stage else None, row[stage + 1] if stage < last else None
             sender, receiver = ends.sender(after, model.last + 1), ends.receiver(before, model.first)
             incoming = Incoming(receiver, partial(self._nack, before, model.first))
-            chunks.append(Chunk(stage, model, before, after, Outgoing(job.activations, job.run.seed, sender), incoming))
+            begin = partial(Pass, model) if island is None else partial(island.begin, number, model)
+            outgoing = Outgoing(job.activations, job.run.seed, sender)
+            chunks.append(Chunk(stage, model, begin, before, after, outgoing, incoming))
         ends.keep(
             {(chunk.after, chunk.model.last + 1) for chunk in chunks}
             | {(chunk.before, chunk.model.first) for chunk in chunks}
@@ -184,7 +190,15 @@ class Training:
             targets = self.state.models[-1].target_count(self.trainer.data.batch(share[:1])[1])
             scale /= targets * (train.batch if self.gradient else len(share))
         self.state.zero_gradients()
-        return self.runner.step(step, microbatches, scale)
+        sections, island = self.state.sections.values(), self.trainer.island
+        if island is None:
+            return self.runner.step(step, microbatches, scale)
+        with self.trainer.clock.computing():
+            island.share(section.x for section in sections)
+        tally = self.runner.step(step, microbatches, scale)
+        with self.trainer.clock.computing():
+            island.sum(section.grad for section in sections)
+        return tally
 
     # ---- what both modes need ----------------------------------------------------------------
 
@@ -266,6 +280,8 @@ class Training:
         self.trainer.wire.doing = f"evaluates after step {step}"
         self.state.use_reference()
         try:
+            if self.trainer.island is not None:
+                self.trainer.island.share(section.g for section in self.state.sections.values())
             tally = self.runner.evaluate(step, chunks[self.pipeline :: len(self.plan.pipelines)])
         finally:
             self.state.use_local()

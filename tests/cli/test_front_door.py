@@ -54,7 +54,7 @@ def test_no_words_show_the_commands() -> None:
         (["run", "--nodez", "3", "x"], "no such option: farflung run --nodez", "--nodes"),
         (["join"], "missing argument", "farflung join --help"),
         (["run", "x.toml", "--nodes", "some"], "--nodes", "farflung run --help"),
-        (["join", "x", "--island", "3"], "not yet: --island", "leave it out"),
+        (["join", "x", "--island", "0"], "--island", "farflung join --help"),
         (["coordinator", "drain", "runs/x", "n"], "there is no run in runs/x", "the state folder"),
         (["profile", "runs/x"], "not yet: farflung profile", ""),
         (["join", "http://x:1"], "'http://x:1' is not a link", "farflung://HOST:PORT/#TICKET"),

@@ -1,0 +1,103 @@
+"""A node of two processes (gloo) computes what a node of one does, whatever the mode, the cut and the stage."""
+
+import pytest
+import torch
+from plain_loop import plain_losses
+from windows import Windows, facts_of
+
+from farflung.node.island import Island, devices_of
+from farflung.node.loopback import Hub
+from farflung.proto.errors import FarflungError
+from farflung.proto.job import Job
+from farflung.scheduler import Plan
+
+STEPS = 6
+FACTS = facts_of(samples=100, validation=10, context=16, vocabulary=29, steps=STEPS)
+DATA = Windows(FACTS)
+ALONE = Plan(pipelines=(("n0",),), stages=((0, 3),), microbatches=(4,), schedule="1f1b")
+TWO_PIPELINES = Plan(pipelines=(("n0",), ("n1",)), stages=((0, 3),), microbatches=(3, 1), schedule="1f1b")
+IN_THE_MIDDLE = Plan(
+    pipelines=(("n1", "n0", "n2"),), stages=((0, 0), (1, 2), (3, 3)), microbatches=(4,), schedule="gpipe"
+)
+INTERLEAVED = Plan(
+    pipelines=(("n0", "n1", "n0", "n1"),),
+    stages=((0, 0), (1, 1), (2, 2), (3, 3)),
+    microbatches=(4,),
+    schedule="interleaved",
+)
+COCKTAIL = {"mode": "delta", "codec": "cocktail:random=0.5,top=0.2,bits=4", "overlap": 1, "dense_rounds": 2}
+
+
+@pytest.fixture(scope="module")
+def island():
+    with Island("cpu", 2) as made:
+        measured = made.measure()
+        assert measured.tflops > 0 and measured.memory_bytes > 0
+        assert measured.description.startswith("island of 2: ")
+        yield made
+    # Told by nothing but the end of its connection, as when the node is killed.
+    assert [hand.process.returncode for hand in made._hands] == [0] and not made._folder.exists()
+
+
+def job_of(microbatch=3, schedule="1f1b", precision="fp32", **updates) -> Job:
+    return Job.model_validate(
+        {
+            "run": {"name": "island", "seed": 3, "steps": STEPS},
+            "model": {"family": "gpt2", "layers": 2, "width": 32, "heads": 4, "context": 16},
+            "data": {"text": ["none.txt"]},
+            "train": {
+                "batch": 12,
+                "microbatch": microbatch,
+                "learning_rate": 1e-2,
+                "eval_every": 3,
+                "precision": precision,
+            },
+            "parallel": {"schedule": schedule},
+            "updates": {"mode": "gradient", "block": 1024, **updates},
+            "checkpoint": {"every": 0},
+        }
+    )
+
+
+def trained(job: Job, plan: Plan, island: Island | None):
+    hub = Hub(job, FACTS)
+    for name in plan.nodes:
+        hub.start(name, DATA, island if name == "n0" else None)
+    hub.begin(plan, plan.nodes, checkpoint=0)
+    outcome = hub.finish(plan.nodes)
+    assert not hub.errors, hub.errors
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    assert sorted(outcome.evals) == [3, 6] and outcome.samples == STEPS * job.train.batch
+    return outcome
+
+
+@pytest.mark.parametrize("plan", [TWO_PIPELINES, IN_THE_MIDDLE, INTERLEAVED], ids=lambda plan: plan.schedule)
+def test_equal_to_the_plain_loop(island, plan):
+    """A microbatch of 3 samples is cut into 2 and 1."""
+    job = job_of(schedule=plan.schedule)
+    outcome = trained(job, plan, island)
+    wanted = plain_losses(job, FACTS, DATA, STEPS)
+    assert [outcome.losses[step] for step in range(1, STEPS + 1)] == pytest.approx(wanted, abs=1e-5)
+    assert wanted[-1] < wanted[0] - 0.05
+
+
+@pytest.mark.parametrize(
+    "job", [job_of(**COCKTAIL), job_of(1), job_of(precision="bf16")], ids=["cocktail", "one sample", "bf16"]
+)
+def test_equal_to_a_node_of_one_device(island, job):
+    plan = TWO_PIPELINES if job.updates.mode == "delta" else ALONE
+    plan = Plan(plan.pipelines, plan.stages, tuple(n * 3 // job.train.microbatch for n in plan.microbatches))
+    got, wanted = trained(job, plan, island), trained(job, plan, None)
+    tolerance = 1e-2 if job.train.precision == "bf16" else 1e-5
+    for one, other in ((got.losses, wanted.losses), (got.evals, wanted.evals)):
+        assert one == pytest.approx(other, abs=tolerance)
+
+
+def test_devices(monkeypatch):
+    assert devices_of(torch.device("cpu"), 3) == [torch.device("cpu")] * 3
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert devices_of(torch.device("cuda:1"), 3) == [torch.device("cuda", n) for n in (1, 2, 3)]
+    with pytest.raises(FarflungError, match="needs cuda:4, and torch sees 4 CUDA devices"):
+        devices_of(torch.device("cuda:1"), 4)
+    with pytest.raises(FarflungError, match="island of mps devices"):
+        devices_of(torch.device("mps"), 2)
