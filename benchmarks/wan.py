@@ -49,6 +49,7 @@ JOB = """\
 [run]
 name = "wan"
 steps = {steps}
+seed = {seed}
 [model]
 family = "gpt2"
 layers = {layers}
@@ -56,12 +57,16 @@ width = {width}
 heads = {heads}
 context = 128
 [data]
-text = ["{text}/*.txt"]
+text = ["{text}"]
+validation = {validation}
 [train]
 batch = {batch}
 microbatch = {microbatch}
 learning_rate = 3e-4
-eval_every = 0
+decay = "none"
+weight_decay = 0.01
+betas = [0.9, 0.999]
+eval_every = {eval_every}
 [parallel]
 stages = 1
 pipelines = {nodes}
@@ -87,8 +92,14 @@ def measure(made: Lab, system: str, options: Any, folder: Path) -> list[float]:
 
 
 def ours(made: Lab, system: str, options: Any, folder: Path) -> list[float]:
+    return [event["time"] for event in our_events(made, system, options, folder) if event["event"] == "step"]
+
+
+def our_events(made: Lab, system: str, options: Any, folder: Path, **more: object) -> list[Any]:
+    """All events of a run of farflung. ``more`` goes into the job: seed, validation (as TOML), eval_every."""
     mode, overlap, codec = OURS[system]
     job = folder / "job.toml"
+    words: dict[str, object] = {"seed": 1, "validation": 0.05, "eval_every": 0, **more}
     job.write_text(
         JOB.format(
             steps=options.steps,
@@ -102,21 +113,26 @@ def ours(made: Lab, system: str, options: Any, folder: Path) -> list[float]:
             mode=mode,
             overlap=overlap,
             codec=codec,
+            **words,
         )
     )
-    times = []
+    events: list[Any] = []
 
     def show(event: Any) -> None:
-        if event["event"] == "step":
-            times.append(event["time"])
-        elif event["event"] == "warning":
+        events.append(event)
+        if event["event"] == "warning":
             print(f"    {event['message']}", file=sys.stderr)
 
     run_on_wan(made.name, str(job), show, state=str(folder / "state"))
-    return times
+    return events
 
 
 def theirs(made: Lab, system: str, options: Any, folder: Path) -> list[float]:
+    return [line["at"] for line in their_lines(made, system, options, folder)]
+
+
+def their_lines(made: Lab, system: str, options: Any, folder: Path, *more: object) -> list[Any]:
+    """What rank 0 of another system said of its steps; see wan_worker.py, which also gets the words of ``more``."""
     python = options.hivemind_python if system == "hivemind" else sys.executable
     meet = str(folder / "meet") if system == "hivemind" else f"{made.topology.address(0)}:29500"
     with contextlib.ExitStack() as stack:
@@ -124,13 +140,13 @@ def theirs(made: Lab, system: str, options: Any, folder: Path) -> list[float]:
         for rank in range(options.nodes):
             words = [python, str(ROOT / "benchmarks" / "wan_worker.py"), system, "--rank", rank]
             words += ["--world", options.nodes, "--meet", meet, "--batch", options.batch, "--steps", options.steps]
-            words += ["--layers", options.layers, "--width", options.width, "--text", options.text / "hamlet.txt"]
+            words += ["--layers", options.layers, "--width", options.width, "--text", options.text, *more]
             workers.append(stack.enter_context(inside(made, rank, [str(word) for word in words])))
         assert workers[0].stdout is not None
-        times = [json.loads(line)["at"] for line in itertools.islice(workers[0].stdout, options.steps)]
-    if len(times) < options.steps:
-        raise RuntimeError(f"{system} took {len(times)} of {options.steps} steps")
-    return times
+        lines = [json.loads(line) for line in itertools.islice(workers[0].stdout, options.steps)]
+    if len(lines) < options.steps:
+        raise RuntimeError(f"{system} took {len(lines)} of {options.steps} steps")
+    return lines
 
 
 @contextlib.contextmanager
@@ -154,16 +170,21 @@ def inside(made: Lab, rank: int, words: Sequence[str]) -> Iterator[subprocess.Po
         process.wait()
 
 
+def star(hosts: int, rtt_ms: float, rate: str = "100mbit") -> Lab:
+    """Hosts with equal links between any two."""
+    table = {"name": f"bench{os.getpid()}", "regions": {"bench": {"hosts": hosts}}, "tcp_memory": "64MiB"}
+    table["defaults"] = {"delay_ms": rtt_ms / 2, "rate": rate, "queue_ms": max(100.0, rtt_ms)}
+    return build.up(files.parse(table, table["name"], "wan"), None)
+
+
 def steps(options: Any) -> None:
-    table = {"name": f"steps{os.getpid()}", "regions": {"bench": {"hosts": options.nodes}}, "tcp_memory": "64MiB"}
-    table["defaults"] = {"delay_ms": options.rtt / 2, "rate": "100mbit"}
-    made = build.up(files.parse(table, table["name"], "wan"), None)
+    made = star(options.nodes, options.rtt)
     rows: dict[tuple[float, str], list[float]] = {}
     late_rows = []
     try:
         with tempfile.TemporaryDirectory(prefix="farflung-wan-") as scratch:
             write_text(Path(scratch))
-            options.text = Path(scratch) / "shakespeare"
+            options.text = Path(scratch) / "shakespeare" / "hamlet.txt"
             for repeat in range(options.repeats):
                 for rate in options.rates:
                     made.change(Change(0, "set", "*->*", {"rate": rate * 1e6, "queue_ms": max(100.0, options.rtt)}))

@@ -26,6 +26,8 @@ from farflung.deploy.wan.run import run as run_on_wan
 from farflung.deploy.wan.topology import Change
 from farflung.examples.shakespeare import write_text
 
+from .wan import star
+
 RESULTS = Path(__file__).resolve().parent / "results" / "wan_pipeline.json"
 ACTIVATIONS = {
     "fp32": ("none", "none"),
@@ -103,9 +105,7 @@ def train(
 
 def stages(options: Any) -> list[dict[str, Any]]:
     """Four stages, every codec at every rate."""
-    table = {"name": f"stages{os.getpid()}", "regions": {"bench": {"hosts": options.stages}}, "tcp_memory": "64MiB"}
-    table["defaults"] = {"delay_ms": options.rtt / 2, "rate": "100mbit"}
-    made = build.up(files.parse(table, table["name"], "wan"), None)
+    made = star(options.stages, options.rtt)
     rows = []
     try:
         with tempfile.TemporaryDirectory(prefix="farflung-wan-") as scratch:

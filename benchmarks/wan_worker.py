@@ -3,8 +3,9 @@
     python -m benchmarks.wan_worker SYSTEM --rank R --world N --meet ADDRESS_OR_FILE --batch B --steps S --text FILE
 
 SYSTEM: alone (the same step with no exchange) | ddp | ddp-fp16 | ddp-powersgd | hivemind. It trains the model of
-`shape` on the bytes of the text, one JSON line a step: {"step", "at", "loss"}. It needs torch and transformers, and
-hivemind for that system, but not farflung, so that hivemind may live in an environment of its own.
+`shape` on the bytes of the text, one JSON line a step: {"step", "at", "loss"}, with "validation" where asked for. It
+needs torch and transformers, and hivemind for that system, but not farflung, so that hivemind may live in an
+environment of its own.
 """
 
 from __future__ import annotations
@@ -60,16 +61,32 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--text", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--validation", type=Path, help="text on which the loss is told, too, every few steps")
+    parser.add_argument("--eval-every", type=int, default=10)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    torch.manual_seed(options.seed)
     model = transformers.GPT2LMHeadModel(shape(options.layers, options.width))
     run = hivemind_loop if options.system == "hivemind" else ddp_loop
-    run(options, model, batches(options.text, options.batch, options.rank))
+    run(options, model, batches(options.text, options.batch, 1000 * options.seed + options.rank))
 
 
-def say(step: int, loss: float) -> None:
-    print(json.dumps({"step": step, "at": time.time(), "loss": loss}), flush=True)
+def say(step: int, loss: float, options: Any, model: Any) -> None:
+    """One line a step; every rank looks at the validation text at the same time, so that none waits for another."""
+    told: dict[str, Any] = {"step": step, "loss": loss}
+    if options.validation and step % options.eval_every == 0:
+        told["validation"] = validation_loss(model, options.validation, options.batch)
+    print(json.dumps({**told, "at": time.time()}), flush=True)
+
+
+def validation_loss(model: Any, text: Path, batch: int) -> float:
+    """The mean loss of the text's windows, one after the other."""
+    data = torch.frombuffer(bytearray(text.read_bytes()), dtype=torch.uint8).long()
+    windows = data[: len(data) // CONTEXT * CONTEXT].view(-1, CONTEXT)
+    with torch.no_grad():
+        losses = [float(model(ids, labels=ids).loss) * len(ids) for ids in windows.split(batch)]
+    return sum(losses) / len(windows)
 
 
 def ddp_loop(options: Any, model: Any, data: Iterator[torch.Tensor]) -> None:
@@ -95,7 +112,7 @@ def ddp_loop(options: Any, model: Any, data: Iterator[torch.Tensor]) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        say(step, float(loss.detach()))
+        say(step, float(loss.detach()), options, model)
     if options.system != "alone":
         dist.barrier()
         dist.destroy_process_group()
@@ -144,7 +161,7 @@ def hivemind_loop(options: Any, model: Any, data: Iterator[torch.Tensor]) -> Non
             optimizer.zero_grad()
             if optimizer.local_epoch != epoch:  # a global batch has been gathered, and a step taken
                 epoch = optimizer.local_epoch
-                say(epoch, float(loss.detach()))
+                say(epoch, float(loss.detach()), options, model)
     finally:
         with contextlib.suppress(Exception):  # the peer may be gone already; the process ends here
             optimizer.shutdown()
