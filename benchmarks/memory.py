@@ -1,13 +1,13 @@
 """What a node holds beyond what training alone needs, in real processes.
 
-    python -m benchmarks.memory [--mode NAME ...] [--layers 24]
+    python -m benchmarks.memory [--mode NAME ...] [--layers 32]
 
-A whole run on this machine for each mode: a coordinator and nodes that hold the whole model (24 linear layers, 25
-million parameters). A node's peak is its trainer's high-water mark (VmHWM, with the shared memory that it has touched)
-and its I/O process's private memory. Taken off: the peak of the same run with a model of nearly nothing, which leaves
-out libraries and fixed buffers, and what any training loop holds: weights, gradient and the optimiser's moments. The
-rest is given in fp32 copies of the stage, beside the limit: 1.3, 1/n more where a member publishes, 1 more with an
-outer momentum or an explicit error feedback. Memory does not depend on how busy the machine is.
+Two whole runs on this machine for each mode: a coordinator and nodes that hold the whole model, 34 and 67 million
+parameters of linear layers. A node's peak is its trainer's high-water mark (VmHWM, with the shared memory that it has
+touched) and its I/O process's private memory. What grows with the model is the difference of the two peaks; taken off
+is what any training loop holds, weights, gradient and the optimiser's moments, and the rest is given in fp32 copies of
+the stage, beside the limit: 1.3, 1/n more where a member publishes, 1 more with an outer momentum or an error feedback.
+``fixed_mb`` is what does not grow: libraries, buffers of a segment. Memory does not depend on how busy the machine is.
 Results: benchmarks/results/memory.json.
 """
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results" / "memory.json"
-WIDTH, STEPS = 1024, 10
+WIDTH, STEPS = 1024, 7
 COCKTAIL = "cocktail:random=0.1,top=0.2,bits=4"
 SPARSE = "chunked_topk:k=64,bits=2,feedback=true"
 
@@ -72,7 +72,7 @@ def delta(codec: str, overlap: int = 1, **more: Any) -> dict[str, Any]:
 NESTEROV = {"every": 5, "outer": "nesterov:lr=0.7,momentum=0.9"}
 MODES = [
     Mode("gradient, none, 2 nodes", 2, {"mode": "gradient", "codec": "none"}),
-    Mode("gradient, int8, 4 nodes", 4, {"mode": "gradient", "codec": "int8"}, publishers=True),
+    Mode("gradient, int8, 4 nodes", 4, {"mode": "gradient", "codec": "int8"}, True, True),
     Mode(
         "gradient, topk with feedback, 4 nodes",
         4,
@@ -173,23 +173,23 @@ def status_of(pid: int, key: str) -> int:
 
 
 def measure(mode: Mode, layers: int) -> dict[str, Any]:
-    base, full = peaks(mode, 2, 32), peaks(mode, layers, WIDTH)
+    small, large = max(peaks(mode, layers, WIDTH)), max(peaks(mode, 2 * layers, WIDTH))
     copy = 4 * layers * WIDTH * WIDTH
-    beyond = (max(full) - max(base)) / copy - 2 - mode.moments
+    needed = 2 + mode.moments
     return {
         "mode": mode.name,
-        "copies": round(beyond, 2),
+        "copies": round((large - small) / copy - needed, 2),
         "limit": round(mode.limit, 2),
-        "peak_mb": round(max(full) / 1e6),
-        "base_mb": round(max(base) / 1e6),
-        "copy_mb": round(copy / 1e6),
+        "fixed_mb": round((2 * small - large) / 1e6),
+        "peak_mb": [round(small / 1e6), round(large / 1e6)],
+        "parameters": [layers * WIDTH * WIDTH, 2 * layers * WIDTH * WIDTH],
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", action="append", help="a part of a mode's name; several are allowed")
-    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--layers", type=int, default=32)
     options = parser.parse_args()
     picked = [mode for mode in MODES if not options.mode or any(part in mode.name for part in options.mode)]
     rows = []

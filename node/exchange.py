@@ -100,10 +100,12 @@ class Exchange:
         self.last: compress.Codec | None = None
         """What this node's own contributions go with when there will be no more of them."""
         self._own_norms: dict[int, float] = {}
-        self._sent: Tensor | None = None
-        """With an error feedback that is not x - g: what this node's contribution stands for."""
-        self._progress: Tensor | None = None
-        """With an explicit error feedback: x - g when the round began."""
+        self.late = True
+        """Whether x moves on while a round is in flight."""
+        self.carries = False
+        """Gradient mode: what this round's encodings lose is kept, so the gradient must stay until the commit."""
+        self._progress: dict[int, Tensor] = {}
+        """With an explicit error feedback: x - g when the round began, by segment; not kept where x stays."""
         self._scratch = torch.empty(0, device=section.g.device)
 
     # ---- encoding --------------------------------------------------------------------------
@@ -116,21 +118,14 @@ class Exchange:
         """
         section, parts = self.section, self.plan.parts_in(round)
         self._take_back()
-        self._progress = self._sent = None
-        if self.gradient:
-            if section.feedback is not None:
-                self._sent = section.grad + section.feedback
-            elif self._keeps(round):
-                self._sent = section.grad.clone()  # the gradient's own vector is about to take the group's sum
-            if not _is_finite(section.grad if self._sent is None else self._sent):
-                self._own = {part.index: Contribution((), (), 0) for part in parts if part.phase == 0}
-                return self._own
-        elif self.explicit:
-            self._progress = section.x - section.g
-            self._sent = self._progress if section.feedback is None else self._progress + section.feedback
+        self.carries = self.gradient and self._keeps(round)
+        pieces = [here for part in parts if part.phase == 0 for here in segments(part)]
+        if self.gradient and not all(_is_finite(self._offered(here)) for here in pieces):
+            self._own = {part.index: Contribution((), (), 0) for part in parts if part.phase == 0}
+            return self._own
+        if self.explicit and self.late:
+            self._progress = {here.start: section.x[here] - section.g[here] for here in pieces}
         self._own = {part.index: self._offer(round, part) for part in parts if part.phase == 0}
-        if self.gradient and not self._keeps(round):
-            self._sent = None  # no error is carried on
         return self._own
 
     def _offer(self, round: int, part: Part) -> Contribution:
@@ -145,11 +140,14 @@ class Exchange:
     def _offered(self, here: slice) -> Tensor:
         """What this node has to say of a piece of the vector; good until the next one is asked for."""
         section = self.section
-        if self._sent is not None:
-            return self._sent[here]
-        if self.gradient:
+        if self.gradient and section.feedback is None:
             return section.grad[here]
-        return torch.sub(section.x[here], section.g[here], out=self._piece(here))
+        values = (
+            section.grad[here] if self.gradient else torch.sub(section.x[here], section.g[here], out=self._piece(here))
+        )
+        if (self.gradient or self.explicit) and section.feedback is not None:
+            return torch.add(values, section.feedback[here], out=self._piece(here))
+        return values
 
     def _piece(self, here: slice) -> Tensor:
         """Room for a piece of the vector, always the same, so that it need not be found again for each."""
@@ -352,7 +350,7 @@ class Exchange:
         With an explicit error feedback all that was offered leaves x, and what was not counted stays in the feedback.
         """
         section = self.section
-        if self._progress is not None and section.feedback is None:
+        if self.explicit and section.feedback is None:
             section.feedback = torch.zeros_like(section.g)
         counted = {
             here.start: take_off
@@ -361,13 +359,16 @@ class Exchange:
             for here, take_off in self._own_pieces(part)
         }
         for here, update in updates:
-            self._move(update, here)
             kept = section.x
-            if self._progress is not None:
-                assert self._sent is not None and section.feedback is not None
-                section.x[here].sub_(self._progress[here])
+            if self.explicit:
+                assert section.feedback is not None
+                progress = self._progress.get(here.start)
+                if progress is None:
+                    progress = section.x[here] - section.g[here]
+                section.x[here].sub_(progress)
                 kept = section.feedback
-                kept[here] = self._sent[here]
+                kept[here].add_(progress)
+            self._move(update, here)
             if here.start in counted:
                 counted[here.start](kept[here])
         for result in results:
@@ -390,7 +391,7 @@ class Exchange:
     def _applied(self) -> None:
         """The round counts."""
         self._published = {}
-        self._progress = self._sent = None
+        self._progress = {}
 
     def apply_alone(self, round: int) -> None:
         """A round of a section without a second member: its D is this node's own x - g."""
@@ -415,14 +416,22 @@ class Exchange:
         section.g[here].add_(moved)
         section.x[here].add_(moved)
 
-    def commit_gradient(self) -> None:
-        """The step was committed: now the error feedback holds what this node's encodings lost."""
-        lost = self._sent  # None: what was kept before has all been offered, and no error is carried on
-        if lost is not None:
+    def commit_gradient(self, updates: Iterable[tuple[slice, Tensor]] = ()) -> None:
+        """The step was committed: the error feedback takes what this node's encodings lost, and the gradient becomes
+        the ``updates``. Where the exchange ``carries``, it must still be what it was when the round began."""
+        section = self.section
+        if not self.carries:
+            section.feedback = None  # what was kept before has all been offered, and no error is carried on
+        elif section.feedback is None:
+            section.feedback = section.grad.clone()
+        else:
+            section.feedback.add_(section.grad)
+        if section.feedback is not None:
             for index in self._own:
                 for here, take_off in self._own_pieces(self.plan.parts[index]):
-                    take_off(lost[here])
-        self.section.feedback = lost
+                    take_off(section.feedback[here])
+        for here, update in updates:
+            section.grad[here] = update
         self._applied()
 
     def fold_errors(self) -> None:

@@ -64,11 +64,14 @@ class GradientMode:
         for name, section in training.state.sections.items():
             first = True
             if name in links:
+                self._results[name] = links[name].results
+                first = links[name].rounds.plan.members[0] == training.trainer.name
+                if links[name].exchange.carries:  # the node's own gradient is needed once more
+                    square += self._norm_of(links[name]) if first else 0.0
+                    continue
                 with training.trainer.clock.coding():
                     for here, update in links[name].updates():
                         section.grad[here] = update
-                self._results[name] = links[name].results
-                first = links[name].rounds.plan.members[0] == training.trainer.name
             elif section.feedback is not None:  # the rest of the group is gone: there is nobody to send it to
                 section.grad.add_(section.feedback)
                 section.feedback = None
@@ -77,17 +80,21 @@ class GradientMode:
         training.agree(step, square)
         self._apply(step, training.commit.norm)
 
+    def _norm_of(self, link: RoundLink) -> float:
+        with self.training.trainer.clock.coding():
+            return math.fsum(squared_norm(update) for _, update in link.updates())
+
     def _apply(self, step: int, norm: float) -> None:
         training = self.training
         finite = math.isfinite(norm)
         if finite:
+            for link in training.links.values():
+                link.exchange.commit_gradient(link.updates() if link.exchange.carries else ())
             training.optimise(step, step, norm)
         elif training.trainer.name == training.commit.committer:
             training.trainer.warn("", f"step {step} had a gradient that is not finite: no node applied it")
         for name, section in training.state.sections.items():
             if name in training.links:
-                if finite:
-                    training.links[name].exchange.commit_gradient()
                 training.links[name].finish(self._results[name], training.job.updates.block)
             else:
                 section.round += 1
@@ -138,6 +145,7 @@ class DeltaMode:
         due = max(0, training.last_step // self._interval - training.position.step // self._interval)
         for exchange in training.exchanges.values():
             exchange.outer_until = training.base_round + due
+            exchange.late = self._overlap > 0
         self._chased: set[tuple[str, int]] = set()
 
     @property

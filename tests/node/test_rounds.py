@@ -402,17 +402,18 @@ def test_parts_longer_than_a_segment(monkeypatch):
         assert not group.warnings
 
 
-def test_error_feedback_is_what_the_encoding_lost_whatever_happened_to_the_gradient_since():
+def test_a_commit_puts_what_the_encoding_lost_into_the_error_feedback_and_the_sum_into_the_gradient():
     section = section_of(torch.zeros(NUMEL))
     plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, NUMEL),), "all_to_all", True)
     exchange = Exchange(section, plan, "a", "int4", 0, True, 7)
     gradient = torch.randn(NUMEL, generator=torch.Generator().manual_seed(1))
     section.grad.copy_(gradient)
     sent = exchange.contributions(1)[0]
-    section.grad.fill_(100.0)  # the group's sum, clipped
-    exchange.commit_gradient()
+    assert exchange.carries
+    exchange.commit_gradient([(slice(0, NUMEL), torch.full((NUMEL,), 100.0))])
     lost = gradient - compress.decode(sent.payload[0])
     torch.testing.assert_close(exchange.section.feedback, lost)
+    assert float(section.grad.min()) == 100.0
 
 
 def test_error_feedback_of_gradients_outlives_the_view_and_takes_the_publishers_error():
