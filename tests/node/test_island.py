@@ -7,6 +7,9 @@ from windows import Windows, facts_of
 
 from farflung.node.island import Island, devices_of
 from farflung.node.loopback import Hub
+from farflung.node.models import model_of
+from farflung.node.optimizers import make_optimizer
+from farflung.node.stage_state import StageState
 from farflung.proto.errors import FarflungError
 from farflung.proto.job import Job
 from farflung.scheduler import Plan
@@ -91,6 +94,27 @@ def test_equal_to_a_node_of_one_device(island, job):
     tolerance = 1e-2 if job.train.precision == "bf16" else 1e-5
     for one, other in ((got.losses, wanted.losses), (got.evals, wanted.evals)):
         assert one == pytest.approx(other, abs=tolerance)
+
+
+def test_hands_hold_the_weights_to_the_bit_and_outlive_nonsense(island):
+    job, plan, device = job_of(), IN_THE_MIDDLE, torch.device("cpu")
+    state = StageState(model_of(job, FACTS), job, plan, "n0", make_optimizer(job), device)
+    (model,), (section,) = state.models, state.sections.values()
+    island.take_up(job, FACTS, lambda *_: b"", ())
+    island.place(plan, "n0")
+    section.x.normal_()
+    island.share([section.x])
+    with pytest.raises(RuntimeError):
+        island.begin(0, model, torch.randn(2, 16, 31), torch.empty(0))
+    island.share([section.x])
+    sample = torch.randn(1, 16, 32)
+    made = island.begin(0, model, torch.cat([sample, sample]), torch.empty(0))  # once here, once at the hand
+    back = made.backward(torch.ones_like(made.output))
+    assert torch.equal(made.output[0], made.output[1]) and torch.equal(back[0], back[1])
+    own = section.grad.clone()
+    assert own.any()
+    island.sum([section.grad])
+    assert torch.equal(section.grad, own + own)
 
 
 def test_devices(monkeypatch):
