@@ -1,9 +1,9 @@
 """What a node holds beyond what training alone needs, in real processes.
 
-    python -m benchmarks.memory [--mode NAME ...] [--layers 32]
+    python -m benchmarks.memory [--mode NAME ...] [--layers 7]
 
-Two whole runs on this machine for each mode: a coordinator and nodes that hold the whole model, 34 and 67 million
-parameters of linear layers. A node's peak is its trainer's high-water mark (VmHWM, with the shared memory that it has
+Two whole runs on this machine for each mode: a coordinator and nodes that hold the whole model, GPT-2s of 34 and
+69 million parameters. A node's peak is its trainer's high-water mark (VmHWM, with the shared memory that it has
 touched) and its I/O process's private memory. What grows with the model is the difference of the two peaks; taken off
 is what any training loop holds, weights, gradient and the optimiser's moments, and the rest is given in fp32 copies of
 the stage, beside the limit: 1.3, 1/n more where a member publishes, 1 more with an outer momentum or an error feedback.
@@ -26,25 +26,11 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results" / "memory.json"
-WIDTH, STEPS = 1024, 7
+WIDTH, STEPS = 640, 7
+BLOCK = 12 * WIDTH * WIDTH
+"""Parameters of a block, but for biases."""
 COCKTAIL = "cocktail:random=0.1,top=0.2,bits=4"
 SPARSE = "chunked_topk:k=64,bits=2,feedback=true"
-
-MODEL = """\
-import torch
-from torch import nn
-
-def model():
-    return nn.Sequential(*(nn.Linear({width}, {width}, bias=False) for _ in range({layers}))), total
-
-def total(outputs, targets):
-    return (outputs - targets).square().sum()
-
-def data():
-    random = torch.Generator().manual_seed(1)
-    x = torch.randn(64, {width}, generator=random)
-    return (x, x.roll(1, 1)), (x[:4], x[:4].roll(1, 1))
-"""
 
 
 @dataclass(frozen=True)
@@ -91,11 +77,11 @@ MODES = [
 ]
 
 
-def job_text(mode: Mode) -> str:
+def job_text(mode: Mode, layers: int) -> str:
     job = {
         "run": {"name": "memory", "steps": STEPS},
-        "model": {"build": "measured:model"},
-        "data": {"build": "measured:data"},
+        "model": {"family": "gpt2", "layers": layers, "width": WIDTH, "heads": 8, "context": 16},
+        "data": {"text": ["text.txt"]},
         "train": {
             "batch": 2 * mode.nodes,
             "microbatch": 1,
@@ -113,15 +99,14 @@ def job_text(mode: Mode) -> str:
     return "\n".join(lines)
 
 
-def peaks(mode: Mode, layers: int, width: int) -> list[int]:
+def peaks(mode: Mode, layers: int) -> list[int]:
     """Bytes: the peak of each node, until the run's last checkpoint begins."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "measured.py").write_text(MODEL.format(width=width, layers=layers))
-        (folder / "job.toml").write_text(job_text(mode))
+        (folder / "text.txt").write_text("to be, or not to be: that is the question. " * 400)
+        (folder / "job.toml").write_text(job_text(mode, layers))
         words = ["run", "job.toml", "--nodes", str(mode.nodes), "--state", "state", "--json"]
-        paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with (folder / "events").open("wb") as events, (folder / "log").open("wb") as log:
             run = subprocess.Popen(
                 [sys.executable, "-m", "farflung", *words], cwd=folder, env=environment, stdout=events, stderr=log
@@ -173,8 +158,8 @@ def status_of(pid: int, key: str) -> int:
 
 
 def measure(mode: Mode, layers: int) -> dict[str, Any]:
-    small, large = max(peaks(mode, layers, WIDTH)), max(peaks(mode, 2 * layers, WIDTH))
-    copy = 4 * layers * WIDTH * WIDTH
+    small, large = max(peaks(mode, layers)), max(peaks(mode, 2 * layers))
+    copy = 4 * layers * BLOCK
     needed = 2 + mode.moments
     return {
         "mode": mode.name,
@@ -182,14 +167,14 @@ def measure(mode: Mode, layers: int) -> dict[str, Any]:
         "limit": round(mode.limit, 2),
         "fixed_mb": round((2 * small - large) / 1e6),
         "peak_mb": [round(small / 1e6), round(large / 1e6)],
-        "parameters": [layers * WIDTH * WIDTH, 2 * layers * WIDTH * WIDTH],
+        "parameters": [layers * BLOCK, 2 * layers * BLOCK],
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", action="append", help="a part of a mode's name; several are allowed")
-    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--layers", type=int, default=7)
     options = parser.parse_args()
     picked = [mode for mode in MODES if not options.mode or any(part in mode.name for part in options.mode)]
     rows = []

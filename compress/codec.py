@@ -102,7 +102,7 @@ def flatten(x: torch.Tensor, exact: bool = False, finite: bool = True) -> tuple[
     if not isinstance(x, torch.Tensor) or x.dtype not in _NAMES:
         what = getattr(x, "dtype", type(x).__name__)
         raise CodecError(f"a codec takes float tensors ({', '.join(DTYPES)}), not {what}")
-    flat = x.detach().reshape(-1)
+    flat = x.detach().reshape(-1).to(home(x.device))
     if not exact:
         flat = flat.to(torch.float32)
     flat = flat.contiguous()
@@ -110,6 +110,12 @@ def flatten(x: torch.Tensor, exact: bool = False, finite: bool = True) -> tuple[
         beyond = x.dtype == torch.float64 and not exact
         check_finite(flat, "beyond the range of fp32" if beyond and bool(torch.isfinite(x).all()) else "not finite")
     return flat, _NAMES[x.dtype]
+
+
+def home(device: torch.device) -> torch.device:
+    """Where codecs compute for tensors of a device: there, on CPUs, CUDA and ROCm. Elsewhere (Metal) on the CPU: there
+    is no float64, and what is not computed alike everywhere would tear a group apart."""
+    return device if device.type in ("cpu", "cuda") else torch.device("cpu")
 
 
 def check_finite(flat: torch.Tensor, what: str = "not finite") -> None:
@@ -159,13 +165,18 @@ def decode(blob: Buffer, device: torch.device | str = "cpu", limit: int = MAX_EL
     if not header.elements:
         reader.end()
         return torch.zeros(header.shape, dtype=DTYPES[header.dtype], device=device)
-    flat = make(header.spec).read(reader, header, device)
+    flat = make(header.spec).read(reader, header, home(device))
     reader.end()
-    return flat.to(DTYPES[header.dtype]).view(header.shape)
+    return flat.to(device, DTYPES[header.dtype]).view(header.shape)
 
 
 def decode_into(blob: Buffer, out: torch.Tensor) -> None:
     """Write the decoded values into ``out`` (same number of elements; contiguous)."""
+    if home(out.device) != out.device:
+        here = torch.empty(out.numel(), dtype=out.dtype)
+        decode_into(blob, here)
+        out.view(-1).copy_(here)
+        return
     header, reader = _expect(blob, out.numel())
     codec = make(header.spec)
     if codec.sparse and out.dtype == torch.float32:
@@ -182,6 +193,11 @@ def add(blob: Buffer, out: torch.Tensor, weight: float = 1.0) -> None:
     """
     if out.dtype != torch.float32 or not out.is_contiguous():
         raise CodecError("add takes a contiguous fp32 tensor")
+    if home(out.device) != out.device:
+        here = out.to(home(out.device))
+        add(blob, here, weight)
+        out.copy_(here)
+        return
     header, reader = _expect(blob, out.numel())
     if header.elements:
         with torch.no_grad():
@@ -194,7 +210,7 @@ def norm(blob: Buffer, elements: int, device: torch.device | str = "cpu") -> flo
     another number of elements, and for values that are not finite, or so large that their norm is not."""
     header, reader = _expect(blob, elements)
     with torch.no_grad():
-        found = make(header.spec).decoded_norm(reader, header, torch.device(device)) if header.elements else 0.0
+        found = make(header.spec).decoded_norm(reader, header, home(torch.device(device))) if header.elements else 0.0
     if not math.isfinite(found):
         raise CodecError("values that are not finite, or whose norm is not")
     return found

@@ -23,7 +23,7 @@ def _installed() -> bool:
         import triton
     except ImportError:
         return False
-    return bool(triton)
+    return bool(triton) and torch.version.hip is None  # that they do not fuse is known of CUDA's code alone
 
 
 def available(device: torch.device) -> bool:

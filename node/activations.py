@@ -66,6 +66,7 @@ class Outgoing:
         if not self._finite(output, step, "output"):
             return NOT_FINITE
         if self.sender is not None:
+            output = output.to(compress.home(output.device))
             return contribution_of([self.sender.encode((step, microbatch), samples, output)])
         return contribution_of([self.forward_codec.encode(output, seed=self._seed(microbatch, 0), step=step)])
 

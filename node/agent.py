@@ -30,7 +30,7 @@ from .join import Joined, join
 from .metrics import check_address
 from .models import Fetch, model_of
 from .owner import Limits, Owner
-from .probe import find_device, measure_device
+from .probe import beside_cuda, find_device, measure_device
 from .trainer import Stopped, Trainer, error_of
 from .wire import Wire
 
@@ -130,6 +130,10 @@ def _live(
             + (", where nobody can dial it: it dials the others" if joined.dials_out else ""),
         }
     )
+    used = find_device(device)
+    told = beside_cuda(used, joined.job.updates.mode)
+    if told:
+        emit({"event": "notice", "time": time.time(), "message": told, "node": joined.name})
     wire = Wire.start(replace(joined.config, metrics=metrics, max_upload=owner.limits.upload))
     fetch = telling(wire.fetch, emit)
     why = "the node failed"
@@ -146,9 +150,7 @@ def _live(
         if island is not None:
             island.take_up(joined.job, joined.facts, fetch, allow_code)
             _tell_of_idle_devices(island, joined, emit)
-        trainer = Trainer(
-            wire, joined.name, joined.job, joined.facts, definition, open_data, find_device(device), emit, owner, island
-        )
+        trainer = Trainer(wire, joined.name, joined.job, joined.facts, definition, open_data, used, emit, owner, island)
         owner.listens = True
         trainer.run()
     except Stopped as stopped:

@@ -84,7 +84,6 @@ class SequentialModel(ModelDefinition):
 
     def __init__(self, make: Callable[[], tuple[nn.Sequential, Loss]], spec: str, seed: int, recompute: bool) -> None:
         self._make = make
-        self._values: tuple[int, dict[str, Tensor]] | None = None
         model, _ = self._made(seed)
         _check_model(model, spec)
         self._groups = _groups(model)

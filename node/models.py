@@ -42,6 +42,9 @@ class ModelDefinition(ABC):
     """Name of the parameter that the first and the last layer share."""
     family: str
 
+    _values: tuple[int, dict[str, Tensor]] | None = None
+    """Initial values by seed and name, where they come all at once."""
+
     def __init__(self, layers: list[str], names: list[list[str]], recompute: bool) -> None:
         self.layers = layers
         self._names = names
@@ -63,6 +66,10 @@ class ModelDefinition(ABC):
     @abstractmethod
     def initial(self, name: str, seed: int) -> Tensor:
         """Initial value of a parameter, float32 on the CPU: a function of (seed, name) alone."""
+
+    def forget(self) -> None:
+        """Initial values are not asked for any more: lets go of what was kept for them."""
+        self._values = None
 
     def initialise(self, stage: StageModel, seed: int) -> None:
         """Gives a stage its initial values."""

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .. import compress
 from ..proto.job import Job, Train
 from .moments import STRETCH, Kept
 from .sections import Section, Stretch
@@ -172,12 +173,14 @@ def clip_factor(norm: float, clip: float | None) -> float:
 
 def squared_norm(vector: Tensor) -> float:
     """Sum of squares, in float64 because a stage has many of them."""
+    vector = vector.to(compress.home(vector.device))  # where there is float64
     pieces = torch.split(vector, STRETCH) if vector.device.type == "cpu" else (vector,)
     return math.fsum(float(piece.double().square().sum()) for piece in pieces)
 
 
 def norm(vector: Tensor) -> float:
     """The Euclidean norm as a sum of whole numbers: the same bits on every device and in any order."""
+    vector = vector.to(compress.home(vector.device))
     top = float(vector.abs().max()) if vector.numel() else 0.0
     if not 0 < top < math.inf:
         return top

@@ -73,7 +73,8 @@ class PhasedExchange(Exchange):
         if not self.lossy(round):
             return super()._offer(round, part)
         whole = slice(part.start, part.stop)
-        vector = self._offered(whole).clone()  # programs keep it through their phases
+        device = compress.home(self.section.g.device)
+        vector = self._offered(whole).to(device, copy=True)  # programs keep it through their phases
         self._own_norms[part.index] = float(torch.linalg.vector_norm(vector))
         self._programs[part.index] = list(self._start(vector, round, part))
         return self._requests(part.index)
@@ -254,7 +255,7 @@ class PhasedExchange(Exchange):
 
 
 def _take_off(own: Tensor, values: Tensor) -> None:
-    values.sub_(own)
+    values.sub_(own.to(values.device))
 
 
 def _check_levels(run: Running, value: Tensor | None, member: str) -> None:

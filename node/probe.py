@@ -49,7 +49,8 @@ def find_device(wish: str) -> torch.device:
     if kind not in ("cpu", "cuda", "mps") or (number and (kind != "cuda" or not number.isdigit())):
         raise FarflungError(f"{wish!r} is no device", "use --device auto, cpu, cuda:N or mps")
     if kind == "mps" and not mps:
-        raise FarflungError("this machine has no mps device", "use --device auto or cpu")
+        why = "torch sees no Metal here" if torch.backends.mps.is_built() else "this torch was built without Metal"
+        raise FarflungError(f"this machine has no mps device: {why}", "use --device auto or cpu")
     if kind == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if int(number or 0) >= count:
@@ -97,7 +98,28 @@ def free_memory(device: torch.device) -> int:
 
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
+    if device.type == "mps":
+        return min(available_memory(), int(torch.mps.recommended_max_memory()))
     return available_memory()
+
+
+def beside_cuda(device: torch.device, mode: str) -> str:
+    """What a person should know of a device that is neither a CPU nor NVIDIA's; empty for those.
+
+    FarflungError where it cannot take part in a run of this mode.
+    """
+    import torch
+
+    if device.type == "mps" and mode == "gradient":
+        raise FarflungError(
+            'mode "gradient" needs the same bits of every optimiser step, and Metal divides in a way of its own',
+            'join with --device cpu, or train with updates.mode = "delta"',
+        )
+    if device.type == "mps":
+        return "mps: the model computes on the GPU, codecs on the CPU beside it"
+    if device.type == "cuda" and torch.version.hip:
+        return f"ROCm {torch.version.hip}: codecs are plain torch operations here, for their kernels are CUDA's"
+    return ""
 
 
 def available_memory() -> int:
@@ -120,7 +142,8 @@ def describe(device: torch.device) -> str:
 
     if device.type == "cuda":
         facts = torch.cuda.get_device_properties(device)
-        return f"{facts.name} {facts.total_memory / 2**30:.0f} GB"
+        rocm = f", ROCm {torch.version.hip}" if torch.version.hip else ""
+        return f"{facts.name} {facts.total_memory / 2**30:.0f} GB{rocm}"
     name = platform.processor() or platform.machine()
     with contextlib.suppress(OSError, StopIteration), open("/proc/cpuinfo") as lines:
         name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

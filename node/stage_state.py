@@ -15,6 +15,7 @@ from .models import ModelDefinition
 from .optimizers import Optimizer, kept_moments
 from .round_messages import Part, RoundPlan
 from .sections import Layout, Section
+from .shared_memory import release_freed_memory
 from .stage import StageModel
 
 TIED = "tied"
@@ -40,6 +41,7 @@ class StageState:
         )
         for values in self._parameters().values():
             values.data = values.new_empty(0)  # before there is a vector for them to be views of: not both at once
+        release_freed_memory()
         self.layers = _layers(plan, self.stages)
         self.gradient = job.updates.mode == "gradient"
         self.optimizer_steps = 0

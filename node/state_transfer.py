@@ -18,6 +18,7 @@ from ..proto.errors import FarflungError
 from .checkpoints import Checkpoint, load_checkpoint
 from .pieces import DIGESTS, Fetching, pieces_of
 from .pretrained import initial_weights, weights_of
+from .shared_memory import release_freed_memory
 from .stage_state import REFERENCE, StageState
 
 if TYPE_CHECKING:
@@ -184,6 +185,8 @@ def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], vi
             for name, prefix, values in new.tensors():
                 if not prefix:
                     values.copy_(initial_weights(trainer.definition, [name], trainer.job.run.seed, weights)[name])
+            trainer.definition.forget()
+            release_freed_memory()
         else:
             _from_holders(trainer, new, held, view)
         for section in new.sections.values():

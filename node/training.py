@@ -53,6 +53,8 @@ class Training:
         self.job = job
         self.gradient = job.updates.mode == "gradient"
         self.pipeline = plan.pipeline_of(trainer.name)
+        self.size = job.train.microbatch // plan.pieces_of(self.pipeline)
+        """Samples of a microbatch of this pipeline."""
         self.step = position.step
         self.ready_step = position.step
         self.base_round = max((section.round for section in state.sections.values()), default=0)
@@ -183,7 +185,7 @@ class Training:
         positions = self.position.positions(step, train.batch)
         samples = sample_ids(positions, self.job.run.seed, self.trainer.facts.samples)
         share = [samples[i] for i in assign(samples, self.plan.microbatches, train.microbatch)[self.pipeline]]
-        microbatches = [share[i : i + train.microbatch] for i in range(0, len(share), train.microbatch)]
+        microbatches = [share[i : i + self.size] for i in range(0, len(share), self.size)]
         scale = 1.0
         if self.state.is_last:
             # The mean over target tokens: of the whole step where pipelines' gradients are summed, else of our own.
@@ -275,6 +277,8 @@ class Training:
         facts = self.trainer.facts
         ids = list(range(facts.samples, facts.samples + facts.validation_samples))
         chunks = [ids[i : i + train.microbatch] for i in range(0, len(ids), train.microbatch)]
+        own = chunks[self.pipeline :: len(self.plan.pipelines)]
+        mine = [chunk[i : i + self.size] for chunk in own for i in range(0, len(chunk), self.size)]
         if not chunks:
             return
         self.trainer.wire.doing = f"evaluates after step {step}"
@@ -282,7 +286,7 @@ class Training:
         try:
             if self.trainer.island is not None:
                 self.trainer.island.share(section.g for section in self.state.sections.values())
-            tally = self.runner.evaluate(step, chunks[self.pipeline :: len(self.plan.pipelines)])
+            tally = self.runner.evaluate(step, mine)
         finally:
             self.state.use_local()
         if self.state.is_last:
@@ -348,7 +352,7 @@ class Training:
         evaluation = header.kind == data_pb2.EVALUATION
         samples = self.trainer.facts.validation_samples if evaluation else self.job.train.batch
         near = self.step <= header.step <= self.step + 2
-        return (sender, header.layer) in known and near and header.microbatch * self.job.train.microbatch < samples
+        return (sender, header.layer) in known and near and header.microbatch * self.size < samples
 
     def tick(self) -> None:
         for link in self.links.values():

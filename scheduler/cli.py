@@ -76,6 +76,7 @@ def describe(network: Network, workload: Workload, made: Plan) -> dict[str, Any]
         "pipelines": [list(row) for row in made.pipelines],
         "stages": [list(pair) for pair in made.stages],
         "microbatches": list(made.microbatches),
+        "pieces": list(made.pieces),
         "spares": made.spares,
         "codecs": made.codecs,
         "publishers": [list(row) for row in made.publishers],

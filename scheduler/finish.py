@@ -14,7 +14,7 @@ from .predict import candidate_compute, candidate_seconds, found_rounds
 from .rounds import publisher_fractions
 from .search import Searcher
 from .seeds import Places
-from .shapes import Candidate, candidate
+from .shapes import Candidate, candidate, pieces
 
 
 def finish(estimator: Estimator, best: Candidate, why: str = "", current: Plan | None = None) -> Plan:
@@ -44,6 +44,10 @@ def finish(estimator: Estimator, best: Candidate, why: str = "", current: Plan |
     regions = regions_of(coded, best)
     if regions:
         why = f"{why}; rounds in two levels over {len(regions)} regions"
+    cut_up = pieces(estimator, best)
+    if cut_up:
+        small = (f"{workload.microbatch // count} in pipeline {at}" for at, count in enumerate(cut_up) if count > 1)
+        why = f"{why}; microbatches of {', '.join(small)} for want of memory"
     return Plan(
         pipelines=tuple(rows),
         stages=best.cut.stages,
@@ -53,6 +57,7 @@ def finish(estimator: Estimator, best: Candidate, why: str = "", current: Plan |
         publishers=tuple(fractions) * best.cut.chunks if workload.pattern != "all_to_all" else (),
         schedule="interleaved" if best.cut.chunks > 1 else ("1f1b" if workload.schedule != "gpipe" else "gpipe"),
         why=why,
+        pieces=cut_up,
         overlap=None if updates is None else updates.overlap,
         regions=regions,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy
 
@@ -34,6 +35,12 @@ def stage_memory(workload: Workload, first: int, last: int, held: int) -> float:
     kept = held * boundary + insides if workload.recompute else held * insides
     sends = 2 * max(boundary, layers[-1].activation * workload.microbatch)
     return parameters * workload.optimizer_bytes + (kept + sends) * workload.activation_bytes
+
+
+def smaller(workload: Workload) -> list[Workload]:
+    """The workload, and the same with ever smaller microbatches that divide its own: they need less memory."""
+    sizes = [size for size in range(workload.microbatch, 0, -1) if workload.microbatch % size == 0]
+    return [workload, *(replace(workload, microbatch=size) for size in sizes[1:])]
 
 
 def balance(workload: Workload, speeds: Sequence[float], memory: Sequence[float], held: Sequence[int]) -> Ranges | None:

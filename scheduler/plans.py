@@ -17,6 +17,7 @@ class Plan:
         (interleaved), never stages of two pipelines.
     stages: (first layer, last layer) of each stage, both inclusive.
     microbatches: how many microbatches of a step each pipeline takes; they add up to the batch.
+    pieces: into how many pieces each pipeline cuts its microbatches, for want of memory; empty: none does.
     spares: node name -> why it is left out.
     codecs: link class ("activations", "A>B" for one link, "updates" or "updates of stage N") -> codec.
     overlap: steps that a round may be in flight, where the plan chose how updates travel; else None: the job says.
@@ -36,12 +37,14 @@ class Plan:
     why: str = ""
     overlap: int | None = None
     regions: tuple[tuple[str, ...], ...] = ()
+    pieces: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         # A plan written by hand may have lists; tuples make it comparable with one from the scheduler.
         object.__setattr__(self, "pipelines", tuple(tuple(row) for row in self.pipelines))
         object.__setattr__(self, "stages", tuple((int(first), int(last)) for first, last in self.stages))
         object.__setattr__(self, "microbatches", tuple(self.microbatches))
+        object.__setattr__(self, "pieces", tuple(self.pieces))
         object.__setattr__(self, "publishers", tuple(tuple(row) for row in self.publishers))
         object.__setattr__(self, "regions", tuple(tuple(row) for row in self.regions))
         inside = [node for region in self.regions for node in region]
@@ -51,6 +54,8 @@ class Plan:
             raise PlanError("a plan needs at least one pipeline and one stage")
         if len(self.microbatches) != len(self.pipelines):
             raise PlanError(f"{len(self.pipelines)} pipelines need as many shares, not {len(self.microbatches)}")
+        if self.pieces and (len(self.pieces) != len(self.pipelines) or min(self.pieces) < 1):
+            raise PlanError(f"pieces {list(self.pieces)} are not a number for each of {len(self.pipelines)} pipelines")
         if any(share < 1 for share in self.microbatches):
             raise PlanError("every pipeline of a plan takes at least one microbatch")
         owner: dict[str, int] = {}
@@ -118,6 +123,10 @@ class Plan:
         """The node's weight: its pipeline's part of the batch."""
         return self.shares[self.pipeline_of(node)]
 
+    def pieces_of(self, pipeline: int) -> int:
+        """Into how many pieces this pipeline cuts its microbatches."""
+        return self.pieces[pipeline] if self.pieces else 1
+
     def update_codec(self, stage: int) -> str | None:
         """The codec of a stage's rounds; None where the job's own is used."""
         return self.codecs.get(f"updates of stage {stage}", self.codecs.get("updates"))
@@ -152,6 +161,7 @@ class Plan:
             "schedule": self.schedule,
             "why": self.why,
             "overlap": self.overlap,
+            "pieces": self.pieces,
         }
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
@@ -169,6 +179,7 @@ class Plan:
                 publishers=tuple(tuple(map(float, row)) for row in content.get("publishers", ())),
                 schedule=str(content.get("schedule", "1f1b")),
                 why=str(content.get("why", "")),
+                pieces=tuple(map(int, content.get("pieces", ()))),
                 overlap=None if content.get("overlap") is None else int(content["overlap"]),
                 regions=tuple(tuple(map(str, row)) for row in content.get("regions", ())),
             )
@@ -185,6 +196,7 @@ class Plan:
             and self.stages == other.stages
             and self.microbatches == other.microbatches
             and self.schedule == other.schedule
+            and self.pieces == other.pieces
             and self.regions == other.regions
             and self.overlap == other.overlap
             and (self.overlap is None or self.codecs == other.codecs)

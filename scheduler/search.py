@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy
 
 from .estimate import Cut, Estimator
-from .layers import held_by_stage, stage_memory
+from .layers import smaller
 from .network import Matrix
 from .seeds import Places
+from .shapes import needed_memory
 
 TIE = 0.02
 """Weight of the mean terms beside the maxima, so that the search has a slope to follow on a plateau."""
@@ -30,15 +31,6 @@ class Found:
     origin: str
 
 
-def needed_memory(estimator: Estimator, cut: Cut, pipelines: int) -> Matrix:
-    """float64 [nodes]: bytes that a device at each position needs for its stages."""
-    workload = estimator.workload
-    held = held_by_stage(workload, len(cut.stages), max(1, -(-workload.microbatches // pipelines)), cut.chunks)
-    each = [stage_memory(workload, a, b, count) for (a, b), count in zip(cut.stages, held, strict=True)]
-    need: Matrix = numpy.array(each).reshape(cut.chunks, cut.nodes).sum(axis=0)
-    return need
-
-
 class Searcher:
     """The search's state for one shape and one cut."""
 
@@ -52,7 +44,9 @@ class Searcher:
         self.update = 2.0 * cut.update / group
         self.sent = estimator.sent
         self.memory = estimator.network.memory
-        self.need = needed_memory(estimator, cut, self.pipelines) if numpy.isfinite(self.memory).any() else None
+        least = smaller(estimator.workload)[-1]
+        share = -(-least.microbatches // self.pipelines)
+        self.need = needed_memory(least, cut, share) if numpy.isfinite(self.memory).any() else None
         self.flat = numpy.concatenate([places.reshape(-1), numpy.array(spare, dtype=numpy.int64)])
         self.refresh()
 

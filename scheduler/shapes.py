@@ -8,8 +8,8 @@ import numpy
 
 from .errors import PlanError
 from .estimate import IMPOSSIBLE, Cut, Estimate, Estimator
-from .layers import balance, held_by_stage, shares, stage_memory
-from .network import Network, components
+from .layers import balance, held_by_stage, shares, smaller, stage_memory
+from .network import Matrix, Network, components
 from .seeds import FEW, Places
 from .workload import Workload
 
@@ -103,9 +103,36 @@ def cut_for(estimator: Estimator, places: Places, chunks: int = 1) -> Cut | None
     pipelines, nodes = places.shape
     speeds = [float(1.0 / (1.0 / network.tflops[places[:, position]]).mean()) for position in range(nodes)]
     memory = [float(network.memory[places[:, position]].min()) / chunks for position in range(nodes)]
-    held = held_by_stage(workload, nodes * chunks, max(1, -(-workload.microbatches // pipelines)), chunks)
-    ranges = balance(workload, speeds * chunks, memory * chunks, held)
-    return None if ranges is None else Cut(workload, ranges, chunks)
+    for less in smaller(workload):
+        held = held_by_stage(less, nodes * chunks, max(1, -(-less.microbatches // pipelines)), chunks)
+        ranges = balance(less, speeds * chunks, memory * chunks, held)
+        if ranges is not None:
+            return Cut(workload, ranges, chunks)
+    return None
+
+
+def pieces(estimator: Estimator, found: Candidate) -> tuple[int, ...]:
+    """Into how many pieces each pipeline cuts its microbatches, so that they fit the memory of its devices; empty where
+    none need to be cut."""
+    workload, network, cut = estimator.workload, estimator.network, found.cut
+    result = []
+    for row, share in zip(found.places, found.microbatches, strict=True):
+        count = 1
+        for less in smaller(workload):
+            count = workload.microbatch // less.microbatch
+            if (needed_memory(less, cut, share * count) <= network.memory[row]).all():
+                break
+        result.append(count)
+    return tuple(result) if max(result) > 1 else ()
+
+
+def needed_memory(workload: Workload, cut: Cut, microbatches: int) -> Matrix:
+    """float64 [nodes]: bytes that a device at each position needs for its stages, in a pipeline of so many
+    microbatches."""
+    held = held_by_stage(workload, len(cut.stages), max(1, microbatches), cut.chunks)
+    each = [stage_memory(workload, a, b, count) for (a, b), count in zip(cut.stages, held, strict=True)]
+    need: Matrix = numpy.array(each).reshape(cut.chunks, cut.nodes).sum(axis=0)
+    return need
 
 
 def candidate(estimator: Estimator, places: Places, spare: list[int], cut: Cut, origin: str) -> Candidate | None:
@@ -123,7 +150,7 @@ def candidate(estimator: Estimator, places: Places, spare: list[int], cut: Cut, 
 
 def why_nothing_fits(network: Network, workload: Workload) -> str:
     """One sentence for a job that no placement of these devices can hold."""
-    layers = workload.layers
+    layers, workload = workload.layers, smaller(workload)[-1]
     largest = float(network.memory.max())
     biggest = max(range(len(layers)), key=lambda at: stage_memory(workload, at, at, 1))
     need = stage_memory(workload, biggest, biggest, 1)

@@ -1,5 +1,7 @@
 """With codec none, training over any cluster shape is the plain loop, up to float rounding."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from plain_loop import plain_losses
@@ -144,6 +146,15 @@ def test_the_norm_is_the_same_in_any_order():
     values = torch.randn(10_001, generator=torch.Generator().manual_seed(1)) * 1e-3
     assert norm(values) == norm(values.flip(0)) == pytest.approx(float(values.double().norm()), rel=1e-9)
     assert norm(torch.zeros(5)) == 0.0 and norm(torch.full((3,), 3e30)) == pytest.approx(3e30 * 3**0.5)
+
+
+def test_a_pipeline_with_smaller_microbatches_is_equal_to_the_plain_loop():
+    job, plan = job_of(), replace(plan_of("2x2", "1f1b"), pieces=(2, 1))
+    outcome, facts, data = train(job, plan)
+    wanted = plain_losses(job, facts, data, STEPS)
+    assert [outcome.losses[step] for step in range(1, STEPS + 1)] == pytest.approx(wanted, abs=1e-4)
+    whole, _, _ = train(job, plan_of("2x2", "1f1b"))
+    assert outcome.evals == pytest.approx(whole.evals, abs=1e-5) and outcome.samples == STEPS * job.train.batch
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])

@@ -30,3 +30,26 @@ def test_a_device_that_is_not_here():
 def test_torch_is_imported_late():
     code = "import sys, farflung.node.probe, farflung.node.join; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_metal_and_rocm_are_taken_or_refused_in_a_sentence(monkeypatch):
+    import torch
+
+    with pytest.raises(FarflungError, match="no mps device: this torch was built without Metal"):
+        probe.find_device("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_built", lambda: True)
+    with pytest.raises(FarflungError, match="no mps device: torch sees no Metal here"):
+        probe.find_device("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 12 << 30)
+    metal = probe.find_device("auto")
+    assert metal == probe.find_device("mps") == torch.device("mps")
+    assert probe.free_memory(metal) == min(12 << 30, probe.available_memory()) and "mps" in probe.describe(metal)
+    assert "codecs on the CPU" in probe.beside_cuda(metal, "delta")
+    with pytest.raises(FarflungError, match="Metal divides in a way of its own"):
+        probe.beside_cuda(metal, "gradient")
+    assert (
+        probe.beside_cuda(torch.device("cpu"), "gradient") == probe.beside_cuda(torch.device("cuda:0"), "delta") == ""
+    )
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert "ROCm 6.4: codecs are plain torch operations" in probe.beside_cuda(torch.device("cuda:0"), "gradient")

@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from farflung.scheduler import CodecChoice, Device, Layer, Network, PlanError, Workload, plan, predict
+from farflung.scheduler import CodecChoice, Device, Layer, Network, Plan, PlanError, Workload, plan, predict
 from farflung.scheduler.layers import balance, shares, stage_memory
 from farflung.scheduler.rounds import per_bit_sent, publisher_fractions, round_seconds
 
@@ -172,3 +172,17 @@ def test_equal_devices_publish_equal_parts_whatever_the_group_s_size(count):
     fractions = publisher_fractions(network, per_bit_sent(network), numpy.arange(count))
     assert sum(fractions) == pytest.approx(1, abs=1e-9)
     assert fractions == pytest.approx([1 / count] * count, abs=2e-4)
+
+
+@pytest.mark.parametrize(("gigabytes", "pieces"), [(8.0, ()), (1.1, (1, 2)), (0.92, (1, 4))])
+def test_a_pipeline_of_small_devices_takes_smaller_microbatches(gigabytes, pieces):
+    """50 M parameters at 16 bytes are 0.8 GB; each sample of a microbatch takes 0.1 GB."""
+    layers = tuple(Layer(f"block {index}", 12_500_000, 1e9, 10_000, 6_000_000) for index in range(4))
+    wanted = Workload(layers=layers, batch=32, microbatch=4, stages=1, pipelines=2, overlap=1, update_bits=0.2)
+    devices = [Device("large", memory_bytes=8e9), Device("small", memory_bytes=gigabytes * 1e9)]
+    pairs = [("large", "small"), ("small", "large")]
+    network = Network.measured(devices, dict.fromkeys(pairs, 0.01), dict.fromkeys(pairs, 1e9))
+    made = plan(network, wanted)
+    assert made.pieces == pieces and sum(made.microbatches) == 8 and made.nodes == ("large", "small")
+    assert ("for want of memory" in made.why) == bool(pieces)
+    assert Plan.from_json(made.to_json()) == made
