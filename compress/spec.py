@@ -202,8 +202,14 @@ def traits_of(spec: Spec | str) -> Traits:
 def check(text: str, role: str, pattern: str | None = None) -> Spec:
     """Refuse (CodecError, one sentence) a spec that is wrong or may not be used in ``role`` (and exchange ``pattern``).
 
-    role: update (rounds of delta mode, whose x - g is the error feedback), gradient, activation, activation_gradient.
+    role: update (rounds of delta mode, whose x - g is the error feedback), gradient, activation, activation_gradient,
+    difference (what a neighbour does not know yet of a node's weights).
     """
+    if role == "difference":
+        spec = check(text, "update")
+        if traits_of(spec).aggregation == "sum":
+            raise CodecError(f"codec {text!r} encodes for a sum of all members, and here neighbours read each other's")
+        return spec
     if role not in ROLES:
         raise CodecError(f"there is no role {role!r} (roles: {', '.join(ROLES)})")
     spec = parse(text)

@@ -41,6 +41,10 @@ def workload_of(job: Job, facts: Facts) -> Workload:
     precision_bits = 16.0 if job.train.precision == "bf16" else 32.0
     reference = (4.0 + 4.0 * bool(job.updates.outer_optimizer.momentum)) if job.updates.mode == "delta" else 0.0
     stages, pipelines, updates = job.parallel.stages, job.parallel.pipelines, job.updates
+    pattern: str = updates.pattern if updates.agreed else "ring"
+    if updates.agreed and parse(updates.codec)[0] in SUMMED:
+        pattern = "publishers"
+    overlap = updates.interval if updates.pattern == "async" else updates.overlap  # of async: nobody waits
     layers = tuple(
         Layer(
             one.name, one.parameters, one.flops_per_sample * _FORWARD_PART, max(1, one.activation_elements_per_sample)
@@ -55,8 +59,8 @@ def workload_of(job: Job, facts: Facts) -> Workload:
         pipelines=None if pipelines == "auto" else pipelines,
         schedule=job.parallel.schedule,
         mode=job.updates.mode,
-        **workload_fields(updates.mode, updates.codec, updates.overlap, updates.interval, updates.fragments),
-        pattern="publishers" if parse(updates.codec)[0] in SUMMED else updates.pattern,
+        **workload_fields(updates.mode, updates.codec, overlap, updates.interval, updates.fragments),
+        pattern=pattern,
         activation_bits=bits_of(job.activations.forward, precision_bits),
         gradient_bits=bits_of(job.activations.backward, precision_bits),
         optimizer_bytes=_WEIGHT_BYTES + (0.0 if job.train.offload else moment_bytes(job)) + reference,

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..proto import control_pb2 as pb
 from ..proto.errors import FarflungError, Refused, RunFailed
-from ..proto.job import CheckCodec, Facts, Job
+from ..proto.job import UNAGREED, CheckCodec, Facts, Job
 from ..proto.link import split_address
 from ..proto.sampling import Position
 from ..scheduler import Device
@@ -476,6 +476,8 @@ class Run:
             self._send(effect, (effect.to,))
         elif isinstance(effect, (s.SendFlush, s.SendStart, s.SendStop, s.SendNotice, s.SendLeave)):
             if isinstance(effect, s.SendStart) and self.store.get("began") is None:
+                if not self.job.updates.agreed:
+                    self.warn("", f"updates.agreed = false: {UNAGREED}")
                 self.store.put("began", str(time.time()))
             self._send(effect, effect.to)
         elif isinstance(effect, s.Dial):

@@ -25,6 +25,9 @@ class Mode(Protocol):
     def reached(self) -> int:
         """The step whose effect is all in g."""
 
+    def begin(self) -> None:
+        """The view starts, before its first step. Raises ViewEnds while it waits for others."""
+
     def finish(self, step: int) -> None:
         """The gradients of the step are complete on this node. Raises ViewEnds while it waits for others."""
 
@@ -51,6 +54,9 @@ class GradientMode:
     @property
     def reached(self) -> int:
         return self.training.step
+
+    def begin(self) -> None:
+        """Nothing: x is g."""
 
     def finish(self, step: int) -> None:
         """Average the gradient, agree that everybody has it, take the step."""
@@ -151,6 +157,9 @@ class DeltaMode:
     @property
     def reached(self) -> int:
         return self._begun_at[0]
+
+    def begin(self) -> None:
+        """Nothing: a new node begins with x at g."""
 
     def finish(self, step: int) -> None:
         """A local step; a round begins every ``every / fragments`` steps and is applied ``overlap`` steps later."""

@@ -44,6 +44,8 @@ class StageState:
         release_freed_memory()
         self.layers = _layers(plan, self.stages)
         self.gradient = job.updates.mode == "gradient"
+        self.is_new = False
+        """Taken up from peers in this view: without agreed rounds they have gone on from the reference since."""
         self.optimizer_steps = 0
         """Delta mode: local steps that these moments have seen."""
         self.sections: dict[str, Section] = {}
@@ -158,7 +160,7 @@ def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0) ->
         pattern, units = "phases", list(pairwise(layout.offsets))
     else:
         units = layout.blocks(updates.block)
-        pattern = updates.pattern
+        pattern = updates.pattern if updates.agreed else "auto"  # of its plain averages
     regions = [[name for name in members if name in region] for region in plan.regions]
     far = len([region for region in regions if region]) > 1 and max(map(len, regions)) > 1
     if pattern == "auto":

@@ -250,12 +250,13 @@ class Trainer:
                     say_no_more_than_usual(self.training)
                 self.emit({"event": "notice", "time": time.time(), "message": "no longer paused", "node": self.name})
             self._own = self._parting(wish) if wish else None
+        agreed = self.job.updates.agreed  # without agreement the neighbours have what the node had
         for parting in (self._own, self._asked):
-            if parting is not None and not parting.told and self._handed_over(parting):
+            if parting is not None and not parting.told and (not agreed or self._handed_over(parting)):
                 if self._deserted and not parting.wish.stays:  # nobody is there to give its place away
                     raise Stopped(control_pb2.Stop(why=parting.wish.why))
                 parting.told = True
-                rest = left_unsaid(self.training) if self.training is not None else ""
+                rest = left_unsaid(self.training) if self.training is not None and agreed else ""
                 leaving = control_pb2.Leaving(
                     why=parting.wish.why + rest, stays=parting.wish.stays, asked=parting is self._asked
                 )
@@ -264,7 +265,7 @@ class Trainer:
             self._asked = None
 
     def _parting(self, wish: Wish) -> _Parting:
-        if self.training is not None:
+        if self.training is not None and self.job.updates.agreed:
             say_all(self.training, self.wire.uplink())
         return _Parting(wish, self.step)
 
@@ -380,6 +381,7 @@ class Trainer:
                 self._must_fit(plan)
                 new = StageState(self.definition, self.job, plan, self.name, self.optimizer, self.device)
                 load_state(self, new, held, view)
+                new.is_new = view.checkpoint < 0
         position = Position(view.step, view.cursor, tuple(view.redo))
         round = max((state.round for state in view.sections), default=0)
         if new is not None:

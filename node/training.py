@@ -18,6 +18,7 @@ from .activations import Incoming, Outgoing, notes_of, without_state
 from .checkpoints import shard_of
 from .commit import Commit
 from .exchange import Exchange
+from .gossip import UnagreedMode
 from .modes import DeltaMode, GradientMode, Mode
 from .optimizers import clip_factor, learning_rate
 from .phased import PhasedExchange, phases_of
@@ -30,6 +31,7 @@ from .stage_state import StageState, codec_of, round_plan
 if TYPE_CHECKING:
     from .trainer import Trainer
 
+MIXING_KINDS = {data_pb2.DIFFERENCE, data_pb2.WEIGHTS_REQUEST, data_pb2.WEIGHTS}
 BULK, ROUND, URGENT = 2, 1, 0
 """Priorities on a link: state transfers after rounds after activations."""
 
@@ -73,7 +75,7 @@ class Training:
         """The rounds of the sections that have other members."""
         updates = job.updates
         for name, section in state.sections.items():
-            codec = codec_of(plan, name) or updates.codec
+            codec = (codec_of(plan, name) or updates.codec) if updates.agreed else "none"
             phases = phases_of(codec)
             rounds = round_plan(plan, section.layout, updates, phases)
             self.exchanges[name] = (PhasedExchange if phases else Exchange)(
@@ -90,7 +92,7 @@ class Training:
                 self.links[name] = RoundLink(
                     self.exchanges[name],
                     Rounds(rounds, trainer.name, section.round, section.chain),
-                    self._send_round,
+                    self.send_round,
                     trainer.refuse,
                     trainer.diverged,
                     coding=trainer.clock.coding,
@@ -98,7 +100,7 @@ class Training:
         self._tally = Tally()
         self._told: set[tuple[int, str]] = set()
         self._started_at = 0.0
-        self.mode: Mode = GradientMode(self) if self.gradient else DeltaMode(self)
+        self.mode: Mode = GradientMode(self) if self.gradient else (DeltaMode if updates.agreed else UnagreedMode)(self)
         self.chunks = self._chunks()
         if trainer.island is not None:
             trainer.island.place(plan, trainer.name)
@@ -144,6 +146,7 @@ class Training:
     def run(self) -> None:
         """Train from the view's first step to the run's last. Raises ViewEnds when the view ends before."""
         self.started = True
+        self.mode.begin()
         if self.save and self.gradient:  # x is g
             self.save = False
             self._checkpoint(self.step)
@@ -262,13 +265,22 @@ class Training:
         while not done():
             self.trainer.pump(0.05)
 
+    def is_due(self, step: int) -> bool:
+        """Whether anything after this step needs the reference: an evaluation or a checkpoint."""
+        return (
+            self._falls_on(step, self.job.train.eval_every)
+            or self._falls_on(step, self.job.checkpoint.every)
+            or self.save
+        )
+
+    def _falls_on(self, step: int, every: int) -> bool:
+        return step == self.last_step or bool(every and step % every == 0)
+
     def _milestones(self, step: int) -> None:
         """Evaluation and checkpoint where they are due: always at the boundary of a step, with g of one round."""
-        train, last = self.job.train, step == self.last_step
-        if last or (train.eval_every and step % train.eval_every == 0):
+        if self._falls_on(step, self.job.train.eval_every):
             self._evaluate(step)
-        due = last or (self.job.checkpoint.every and step % self.job.checkpoint.every == 0)
-        if due or (self.save and self.mode.reached > self.position.step):
+        if self._falls_on(step, self.job.checkpoint.every) or (self.save and self.mode.reached > self.position.step):
             self.save = False
             self._checkpoint(step)
 
@@ -310,7 +322,7 @@ class Training:
 
     # ---- messages --------------------------------------------------------------------------
 
-    def _send_round(self, to: str, header: data_pb2.Header, payload: Sequence[bytes] | memoryview) -> None:
+    def send_round(self, to: str, header: data_pb2.Header, payload: Sequence[bytes] | memoryview) -> None:
         self.trainer.send(to, header, payload, ROUND)
 
     def _send_activation(self, to: str, header: data_pb2.Header, payload: Sequence[bytes]) -> None:
@@ -334,6 +346,10 @@ class Training:
         elif header.kind == data_pb2.COMMIT:
             if sender == self.commit.committer:
                 self.commit.committed(header.step, header.value)
+        elif header.kind in MIXING_KINDS:
+            if not isinstance(self.mode, UnagreedMode):
+                raise ValueError("the nodes of this run agree on their weights")
+            self.mode.handle(sender, header, payload)
         elif header.kind == data_pb2.NACK:
             for chunk in self.chunks:
                 if chunk.after == sender and chunk.model.last + 1 == header.layer:

@@ -23,6 +23,9 @@ class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PROBE: _ClassVar[Kind]
     CONTRIBUTION_REQUEST: _ClassVar[Kind]
     EVALUATION: _ClassVar[Kind]
+    DIFFERENCE: _ClassVar[Kind]
+    WEIGHTS_REQUEST: _ClassVar[Kind]
+    WEIGHTS: _ClassVar[Kind]
 UNKNOWN: Kind
 ACTIVATION: Kind
 ACTIVATION_GRADIENT: Kind
@@ -38,6 +41,9 @@ STATE: Kind
 PROBE: Kind
 CONTRIBUTION_REQUEST: Kind
 EVALUATION: Kind
+DIFFERENCE: Kind
+WEIGHTS_REQUEST: Kind
+WEIGHTS: Kind
 
 class Header(_message.Message):
     __slots__ = ("run", "view", "session", "kind", "step", "microbatch", "section", "round", "part", "chain", "codec", "shape", "dtype", "samples", "contributors", "digests", "value", "text", "sizes", "layer", "moments", "offset", "length")

@@ -21,7 +21,7 @@ from .outer import WORDS, Outer, parse_outer
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "gpt_neox")
 CheckCodec = Callable[[str, str], None]
 """``check(spec, role)``: ValueError when the codec does not exist or does not fit the role, one of
-"update", "gradient", "activation", "activation_gradient"."""
+"update", "difference", "gradient", "activation", "activation_gradient"."""
 
 
 def _choice(*allowed: str, later: tuple[str, ...] = (), never: Mapping[str, str] | None = None) -> BeforeValidator:
@@ -207,6 +207,13 @@ class Parallel(Table):
     min_nodes: Count = Field(default=1, description="a whole number of nodes")
 
 
+UNAGREED = (
+    "between evaluations, checkpoints and the end nodes have no common weights: there is no exact log of rounds, so no "
+    "join by replay (who joins takes a neighbour's weights), and no fingerprint tells who went astray"
+)
+"""What is lost without ``updates.agreed``."""
+
+
 class Updates(Table):
     """``[updates]``: how the nodes of a group agree on weights."""
 
@@ -222,9 +229,14 @@ class Updates(Table):
         description='steps that a round may be in flight, up to every / fragments (0 in gradient mode), or "auto"',
     )
     pattern: Annotated[
-        Literal["auto", "publishers", "all_to_all", "two_level"],
-        _choice("auto", "publishers", "all_to_all", "two_level", later=("gossip", "async")),
-    ] = Field(default="auto", description="auto, publishers, all_to_all, two_level")
+        Literal["auto", "publishers", "all_to_all", "two_level", "gossip", "async"],
+        _choice("auto", "publishers", "all_to_all", "two_level", "gossip", "async"),
+    ] = Field(
+        default="auto", description="auto, publishers, all_to_all, two_level; gossip, async (with agreed = false)"
+    )
+    agreed: bool = Field(
+        default=True, description="true or false: whether nodes hold one reference (not in gossip, async)"
+    )
     codec: str = Field(
         default="none", min_length=1, description='a codec, `name` or `name:key=value,key=value`, or "auto"'
     )

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from .errors import JobError
-from .job import FAMILIES, CheckCodec, Facts, Job
+from .job import FAMILIES, UNAGREED, CheckCodec, Facts, Job
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -28,7 +28,6 @@ Key = tuple[str, ...]
 Mistake = tuple[Key, str]
 
 _LATER = {
-    ("updates", "agreed"): "rounds whose members need not agree",
     ("model", "untie"): "model.untie; write tie = false",
     ("run", "database"): "a database server",
 }
@@ -394,7 +393,9 @@ def _update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mista
     elif updates.overlap != "auto" and updates.overlap > updates.interval:
         sentence = f"updates.overlap = {updates.overlap} is more than the {updates.interval} step(s)"
         yield ("updates", "overlap"), f"{sentence} between rounds: a round would overtake the next"
-    role = "gradient" if updates.mode == "gradient" else "update"
+    if updates.pattern in ("gossip", "async") or not updates.agreed:
+        yield from _unagreed_mistakes(job)
+    role = "gradient" if updates.mode == "gradient" else "update" if updates.agreed else "difference"
     roles = {("updates", "codec"): (updates.codec, role)}
     roles["activations", "forward"] = (activations.forward, "activation")
     roles["activations", "backward"] = (activations.backward, "activation_gradient")
@@ -406,6 +407,36 @@ def _update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mista
                 yield key, f"{'.'.join(key)} = {spec!r}: {error}"
     if uses_aqsgd(job) and job.run.epochs == 1:
         yield ("activations", "forward"), _AQSGD_ONCE
+
+
+def _unagreed_mistakes(job: Job) -> Iterator[Mistake]:
+    updates = job.updates
+    pattern = f"updates.pattern = {updates.pattern!r}"
+    if updates.pattern not in ("gossip", "async"):
+        yield (
+            ("updates", "agreed"),
+            f"updates.agreed = false: {pattern} agrees; allowed: true, or pattern gossip or async",
+        )
+        return
+    if updates.agreed:
+        yield (
+            ("updates", "pattern"),
+            f"{pattern} has no common reference: {UNAGREED}; to accept that write agreed = false",
+        )
+    needed: dict[str, tuple[Any, Any]] = {
+        "mode": (updates.mode, "delta"),
+        "outer": (updates.outer, "average"),
+        "fragments": (updates.fragments, 1),
+        "dense_rounds": (updates.dense_rounds, 0),
+    }
+    if updates.pattern == "async":
+        needed["overlap"] = (updates.overlap, 0)
+    for key, (value, wanted) in needed.items():
+        if value != wanted:
+            yield ("updates", key), f"updates.{key} = {value!r} does not go with {pattern}; allowed: {wanted!r}"
+    for key in ("codec", "overlap"):
+        if getattr(updates, key) == "auto":
+            yield ("updates", key), f'updates.{key} = "auto" does not go with {pattern}; write a value'
 
 
 _AQSGD_ONCE = (

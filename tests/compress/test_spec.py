@@ -44,6 +44,9 @@ def test_roles() -> None:
     with pytest.raises(CodecError, match="add feedback=true"):
         check("cocktail", "gradient")
     assert check("cocktail:feedback=true", "gradient")
+    assert check("int4", "difference")
+    with pytest.raises(CodecError, match="encodes for a sum of all members"):
+        check("powersgd:rank=2", "difference")
     with pytest.raises(CodecError, match="can't be used for activation gradients"):
         check("aqsgd", "activation_gradient")
     with pytest.raises(CodecError, match="grow without bound"):
