@@ -208,6 +208,9 @@ def join(
     island: Annotated[
         int, typer.Option(min=1, metavar="N", help="So many devices of this machine, from --device on, as one node.")
     ] = 1,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Private data, for a run whose nodes have their own.")
+    ] = None,
     max_upload: Annotated[
         str | None, typer.Option(metavar="RATE", help="The most that it sends, e.g. 20mbit, all links together.")
     ] = None,
@@ -221,6 +224,7 @@ def join(
     Measures the device and the links, gets a stage of the model and trains. Ctrl-C leaves politely.
     """
     from .deploy.linkfile import link_text
+    from .deploy.own_data import opener
     from .deploy.terminal import screen
     from .deploy.wan import units
     from .node.join import find
@@ -255,6 +259,7 @@ def join(
                 metrics=metrics,
                 pause_file=pause_file,
                 limits=Limits(upload, memory, disk, hours or 0.0),
+                own_data=None if data is None else opener(data),
                 emit=view.show,
             )
     except Interrupted as interrupt:

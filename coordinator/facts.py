@@ -26,6 +26,8 @@ from .tokenizer import Tokenizer, load_tokenizer
 
 PROFILE_COMMAND = (sys.executable, "-m", "farflung.node.profile")
 _MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json", "model.safetensors.index.json")
+OWN_VALIDATION = 64
+"""Samples, at least, that an evaluation draws where every node holds out a part of its own data."""
 _Result = TypeVar("_Result")
 
 
@@ -61,7 +63,10 @@ async def prepare(
     finally:
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
-    if tokens is not None:
+    if job.data.where == "node":
+        samples = job.steps(0) * job.train.batch
+        held = max(job.train.batch, OWN_VALIDATION) if job.data.validation else 0
+    elif tokens is not None:
         samples, held = tokens.samples, tokens.validation_samples
     elif profile.samples is not None:
         samples, held = profile.samples, profile.validation_samples or 0
@@ -72,7 +77,7 @@ async def prepare(
         validation_samples=held,
         context=context,
         vocabulary=vocabulary,
-        token_dtype=tokens.dtype if tokens else token_dtype(1),
+        token_dtype=token_dtype(tokenizer.vocabulary if tokenizer else 1),
         steps=job.steps(samples),
         tokens_digest=tokens.digest if tokens else "",
         profile=profile,
@@ -144,10 +149,10 @@ async def in_thread(work: Callable[..., _Result], *arguments: Any) -> _Result:
 def _files(
     job: Job, tokenizer: Tokenizer | None, context: int, folder: Path, tell: Tell
 ) -> tuple[TokenFile | None, dict[str, Path], dict[str, str]]:
-    """The token file (None for data.build), the artifacts' paths and their sha256."""
+    """The token file (None for data.build and where nodes have their own), the artifacts' paths and their sha256."""
     files = _model_files(job)
     digests = {name: file_digest(path) for name, path in files.items()}
-    if tokenizer is None:
+    if tokenizer is None or job.data.where == "node":
         return None, files, digests
     tokens = tokenise(job, tokenizer, context, folder, tell)
     files["data/tokens"], digests["data/tokens"] = tokens.path, tokens.digest

@@ -21,9 +21,10 @@ import torch
 
 from ..proto.control_pb2 import Device
 from ..proto.errors import FarflungError
+from ..proto.job import Facts, Job
 from ..proto.link import Link
 from ..proto.progress import Meter, Tell
-from .dataset import Dataset, dataset_of, fits_on_disk
+from .dataset import BuildData, Dataset, OwnData, dataset_of, fits_on_disk
 from .identity import known_names
 from .island import Island
 from .join import Joined, join
@@ -35,7 +36,8 @@ from .trainer import Stopped, Trainer, error_of
 from .wire import Wire
 
 Emit = Callable[[dict[str, Any]], None]
-
+OpenOwnData = Callable[[Job, Facts, Fetch, Path, Emit], Dataset]
+"""``open_own_data(job, facts, fetch, cache, emit)``: a node's private text as samples; see deploy/own_data.py."""
 
 _TAKEN_AWAY = "its machine is being taken away (SIGTERM)"
 GONE_SECONDS = 18.0
@@ -68,11 +70,13 @@ def run(
     metrics: str | None = None,
     pause_file: Path | None = None,
     limits: Limits | None = None,
+    own_data: OpenOwnData | None = None,
     emit: Emit,
 ) -> int:
     """Join the run of ``link`` and train in it; ``emit`` gets the node's events. Returns the exit status.
 
-    ``island``: how many devices the node has, from ``device`` on.
+    ``island``: how many devices the node has, from ``device`` on. ``own_data``: reads this node's private data, for a
+    run whose nodes have their own.
 
     Raises:
         FarflungError: the node could not join, was refused, or the run failed; ``status`` says which.
@@ -88,7 +92,18 @@ def run(
     try:
         with Island(device, island) if island > 1 else contextlib.nullcontext() as several:
             return _live(
-                link, device, several, name, advertise, listen, allow_code, cache, check_address(metrics), owner, emit
+                link,
+                device,
+                several,
+                name,
+                advertise,
+                listen,
+                allow_code,
+                cache,
+                check_address(metrics),
+                owner,
+                own_data,
+                emit,
             )
     except Terminated:
         emit({"event": "left", "time": time.time(), "node": name or "", "why": _TAKEN_AWAY})
@@ -106,6 +121,7 @@ def _live(
     cache: Path | None,
     metrics: str,
     owner: Owner,
+    own_data: OpenOwnData | None,
     emit: Emit,
 ) -> int:
     cache = cache or Path.home() / ".cache" / "farflung"
@@ -140,7 +156,11 @@ def _live(
     try:
         definition = model_of(joined.job, joined.facts, fetch, allow_code)
 
+        private = _own_data(joined, own_data, fetch, cache, allow_code, emit)
+
         def open_data() -> Dataset:
+            if private is not None:
+                return private
             kept = cache if fits_on_disk(joined.facts, cache, owner.limits.disk) else None
             if kept is None:
                 message = "the training data do not fit into --max-disk: they are held in memory"
@@ -175,6 +195,30 @@ def _live(
         if lock is not None:
             lock.close()
     return 0
+
+
+def _own_data(
+    joined: Joined,
+    open_own_data: OpenOwnData | None,
+    fetch: Fetch,
+    cache: Path,
+    allow_code: Sequence[str],
+    emit: Emit,
+) -> Dataset | None:
+    """This node's private data, read before it has a place in the run; None where the coordinator has the data."""
+    job, facts = joined.job, joined.facts
+    if job.data.where == "coordinator":
+        return None
+    if job.data.build is not None:
+        return OwnData(BuildData(job, None, allow_code), facts)
+    if open_own_data is None:
+        kind, patterns = job.data.source()
+        raise FarflungError(
+            "every node of this run trains on data of its own, and this one was given none",
+            f"join with --data FOLDER: it reads {kind} files, {', '.join(patterns)}, below that folder and sends them "
+            "to nobody",
+        )
+    return OwnData(open_own_data(job, facts, fetch, cache, emit), facts)
 
 
 def _tell_of_idle_devices(island: Island, joined: Joined, emit: Emit) -> None:

@@ -95,6 +95,32 @@ class BuildData(Dataset):
         return self._inputs[rows], self._targets[rows]
 
 
+class OwnData(Dataset):
+    """A node's private data (``data.where = "node"``): it takes its own samples for whatever ids it is given.
+
+    A run's ids are a permutation of all that it draws, so a node goes through its samples evenly; validation ids go
+    through the part that it holds out. Two nodes, or one with other data after a restart, make other samples of the
+    same id: what is counted once is the draw.
+    """
+
+    def __init__(self, own: Dataset, facts: Facts) -> None:
+        self.samples, self.validation_samples = facts.samples, facts.validation_samples
+        self._own = own
+        if facts.validation_samples and not own.validation_samples:
+            raise FarflungError("this node's data has no validation sample", "give it more data with --data")
+
+    def batch(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+        own = self._own
+        return own.batch(
+            [
+                number % own.samples
+                if number < self.samples
+                else own.samples + (number - self.samples) % own.validation_samples
+                for number in ids
+            ]
+        )
+
+
 def dataset_of(
     job: Job, facts: Facts, fetch: Fetch, cache: Path | None = None, allow_code: Sequence[str] | None = None
 ) -> Dataset:

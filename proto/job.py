@@ -117,8 +117,9 @@ class Data(Table):
     validation: Annotated[float, Field(ge=0, lt=1)] | Files = Field(
         default=0.05, description="the part held out, a number from 0 to less than 1; or files of the same kind"
     )
-    where: Annotated[Literal["coordinator"], _choice("coordinator", later=("node",))] = Field(
-        default="coordinator", description='"coordinator"'
+    where: Annotated[Literal["coordinator", "node"], _choice("coordinator", "node")] = Field(
+        default="coordinator",
+        description='"coordinator", or "node": files below the folder that each node joined with (--data)',
     )
 
     def sources(self) -> dict[str, list[str]]:
@@ -332,6 +333,8 @@ class Facts(BaseModel):
     ``tokens_digest`` is the sha256 (hex) of that file, empty for ``data.build`` (then also no ``data/tokens``).
     ``vocabulary`` is the model's: ``model.vocabulary`` or else the tokenizer's (256 for "bytes").
     ``artifacts``: name -> sha256 (hex): ``data/tokens``, ``model/FILE`` (pretrained), ``tokenizer/FILE``.
+    With ``data.where = "node"`` there is no ``data/tokens`` and ``samples`` counts what the whole run draws: every node
+    takes its own samples for the ids that it is given (node/dataset.py).
     """
 
     samples: int

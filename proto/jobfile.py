@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from glob import glob
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -205,6 +205,8 @@ def _resolved(job: Job, path: Path) -> Job:
         return text if "://" in text else str(folder / Path(text).expanduser())
 
     patterns = {**job.data.sources(), **({"validation": job.data.held_out()} if job.data.held_out() else {})}
+    if job.data.where == "node":
+        patterns = {}  # each node has them in a folder of its own
     data = {name: [absolute(pattern) for pattern in some] for name, some in patterns.items()}
     tokenizer = job.data.tokenizer if job.data.tokenizer == "bytes" else absolute(job.data.tokenizer)
     pretrained = job.model.pretrained and absolute(job.model.pretrained)
@@ -333,12 +335,30 @@ def _data_mistakes(job: Job) -> Iterator[Mistake]:
     else:
         for key, patterns in ((given[0], data.source()[1]), ("validation", data.held_out())):
             for pattern in patterns:
-                if "://" not in pattern and not glob(pattern, recursive=True):
+                if data.where == "node":
+                    if leaves_its_folder(pattern):
+                        below = "is looked for below each node's --data FOLDER: write a path from there, without .."
+                        yield ("data", key), f"data.{key}: {pattern} {below}"
+                elif "://" not in pattern and not glob(pattern, recursive=True):
                     yield ("data", key), f"data.{key}: there is no file {pattern}"
         if job.model.build and job.model.context is None:
             yield ("model",), "model.context is missing: text for model.build is cut into samples of that many tokens"
+    if data.where == "node":
+        if job.run.steps is None:
+            yield ("run", "epochs"), 'data.where = "node" needs run.steps: nobody knows how much data the nodes have'
+        if job.parallel.stages != 1:
+            yield (
+                ("parallel", "stages"),
+                'data.where = "node" needs parallel.stages = 1: the last stage would have to be told a node\'s tokens',
+            )
     if data.tokenizer != "bytes" and not Path(data.tokenizer).is_dir():
         yield ("data", "tokenizer"), f'data.tokenizer: {data.tokenizer} is no folder; allowed: "bytes" or a folder'
+
+
+def leaves_its_folder(pattern: str) -> bool:
+    """Whether a file pattern may name something that is not below the folder that it is joined to."""
+    path = PurePath(pattern)
+    return "://" in pattern or path.is_absolute() or pattern.startswith("~") or ".." in path.parts
 
 
 def _train_mistakes(job: Job) -> Iterator[Mistake]:
