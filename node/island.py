@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -175,9 +176,7 @@ class Island:
                 hand.process.wait()
         if dist.is_initialized():
             dist.destroy_process_group()
-        with contextlib.suppress(OSError):
-            (self._folder / "ranks").unlink(missing_ok=True)
-            self._folder.rmdir()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Island:
         return self
@@ -243,6 +242,7 @@ class Island:
         self._ended.set()
         if not self._closing.wait(GRACE_SECONDS):
             log.critical(self._lost)
+            shutil.rmtree(self._folder, ignore_errors=True)
             os._exit(RunFailed.status)
 
 
