@@ -80,7 +80,7 @@ MODES = [
 def job_text(mode: Mode, layers: int) -> str:
     job = {
         "run": {"name": "memory", "steps": STEPS},
-        "model": {"family": "gpt2", "layers": layers, "width": WIDTH, "heads": 8, "context": 16},
+        "model": {"family": "gpt2", "layers": layers, "width": WIDTH, "heads": 8, "context": 4},
         "data": {"text": ["text.txt"]},
         "train": {
             "batch": 2 * mode.nodes,

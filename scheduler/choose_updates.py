@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy
 
 from .codecs import bits_of
-from .estimate import Estimator
+from .estimate import Cut, Estimator
 from .network import Matrix
 from .plans import Plan
-from .rounds import publisher_fractions, round_seconds, site_seconds
+from .predict import rounds_of
 from .shapes import Candidate
 from .workload import Workload
 
@@ -115,17 +115,8 @@ def choose_updates(estimator: Estimator, found: Candidate, compute: float, curre
 
 def _rounds(estimator: Estimator, found: Candidate, bits: float) -> Matrix:
     """float64 [nodes]: seconds of each position's round with so many bits for each parameter."""
-    network, pattern, regions = estimator.network, estimator.workload.pattern, estimator.regions
-    vectors = found.cut.parameters * bits
-    seconds = []
-    for place in range(found.cut.nodes):
-        group = found.places[:, place]
-        fractions = numpy.array(publisher_fractions(network, estimator.sent, group))
-        length = float(vectors[place])
-        seconds.append(round_seconds(network, estimator.sent, group, length, pattern, fractions, regions))
-    shared = site_seconds(network, found.places, vectors, pattern, regions)
-    result: Matrix = numpy.maximum(numpy.array(seconds), shared)
-    return result
+    cut = Cut(replace(estimator.workload, update_bits=bits), found.cut.stages, found.cut.chunks)
+    return rounds_of(estimator, replace(found, cut=cut))[0]
 
 
 def _fits(seconds: float, compute: float, overlap: int, workload: Workload, full: float = FULL) -> bool:

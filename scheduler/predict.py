@@ -148,7 +148,14 @@ def _rounds(
 
 
 def found_rounds(estimator: Estimator, found: Candidate, levels: bool | None = None) -> tuple[float, bool]:
-    """Seconds of a candidate's slowest round, with publishers by bandwidth, and whether it goes in two levels.
+    """Seconds of a candidate's slowest round, and whether it goes in two levels; see rounds_of."""
+    seconds, split = rounds_of(estimator, found, levels)
+    return float(seconds.max()), split
+
+
+def rounds_of(estimator: Estimator, found: Candidate, levels: bool | None = None) -> tuple[Matrix, bool]:
+    """Seconds of the round at each position, float64 [nodes], with publishers by bandwidth, and whether rounds go in
+    two levels.
 
     With pattern ``auto`` it does where that is faster by more than measurements vary: a sum that is encoded once more
     loses once more. ``levels``: whether it does, where a plan has decided that.
@@ -156,8 +163,8 @@ def found_rounds(estimator: Estimator, found: Candidate, levels: bool | None = N
     groups = [found.places[:, position] for position in range(found.places.shape[1])]
     publishers = [publisher_fractions(estimator.network, estimator.sent, group) for group in groups]
 
-    def seconds(pattern: str) -> float:
-        return float(_rounds(estimator, found.places, found.cut, pattern, publishers).max())
+    def seconds(pattern: str) -> Matrix:
+        return _rounds(estimator, found.places, found.cut, pattern, publishers)
 
     wished = estimator.workload.pattern
     possible = any(_has_levels(estimator.regions[group]) for group in groups)
@@ -167,7 +174,7 @@ def found_rounds(estimator: Estimator, found: Candidate, levels: bool | None = N
     if wished == "two_level" or levels:
         return split, True
     usual = seconds(wished)
-    return (split, True) if split * (1 + NOISE) < usual else (usual, False)
+    return (split, True) if split.max() * (1 + NOISE) < usual.max() else (usual, False)
 
 
 def _has_levels(regions: numpy.ndarray) -> bool:
