@@ -110,7 +110,7 @@ MISTAKES = [
     ([("heads = 4", "heads = 4\nkv_heads = 2")], "model.kv_heads has no meaning in the family gpt2"),
     ([('family = "gpt2"', 'pretrained = "nowhere"')], "is not a folder"),
     ([('text = ["*.txt"]', 'text = ["*.txt"]\ntokenizer = "nowhere"')], "is no folder"),
-    ([('text = ["*.txt"]', 'text = ["*.txt"]\nwhere = "node"')], "data.where: not yet: 'node'"),
+    ([('text = ["*.txt"]', 'text = ["*.txt"]\nwhere = "node"')], 'data.where = "node" needs parallel.stages = 1'),
     ([('text = ["*.txt"]', 'build = "a:b"')], "data.build goes with model.build"),
     (
         [('"adamw"', '"onebit_adam"')],
