@@ -1,0 +1,132 @@
+"""How long a newcomer's way takes: clone, install, demo, two machines that fine-tune a model folder, transformers.
+
+    python -m benchmarks.newcomer [--output FILE]       # root, for the two machines are hosts of an emulated WAN
+
+It types what README.md and docs/tutorials/two-machines.md say, in a fresh clone of this repository's last commit and a
+fresh environment, and prints how long each command took. The model folder is a small GPT-2 with new weights, so that
+nothing has to be downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WAN = f"newcomer{os.getpid()}"
+MODEL = """\
+import transformers
+shape = transformers.GPT2Config(vocab_size=256, n_positions=128, n_embd=128, n_layer=4, n_head=4,
+                                bos_token_id=None, eos_token_id=None)
+transformers.GPT2LMHeadModel(shape).save_pretrained("model")
+"""
+LOAD = """\
+import transformers
+model = transformers.AutoModelForCausalLM.from_pretrained("tuned")
+print(sum(values.numel() for values in model.parameters()))
+"""
+
+
+class Way:
+    """Commands typed one after the other in ``folder``, each timed."""
+
+    def __init__(self, folder: Path, binaries: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+        self.environment.pop("PYTHONPATH", None)
+        self.times: list[tuple[str, float]] = []
+
+    def types(self, words: list[str], what: str = "") -> str:
+        """Run it to its end; what it printed."""
+        began = time.monotonic()
+        done = subprocess.run(words, cwd=self.folder, env=self.environment, text=True, capture_output=True)
+        self.says(what or " ".join(words), time.monotonic() - began)
+        if done.returncode:
+            sys.exit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        return done.stdout
+
+    def says(self, what: str, seconds: float) -> None:
+        self.times.append((what, round(seconds, 1)))
+        print(f"{seconds:7.1f} s  {what}", flush=True)
+
+    @contextlib.contextmanager
+    def on(self, host: str, words: list[str]) -> Iterator[subprocess.Popen[str]]:
+        """A command on one of the two machines, until the context ends."""
+        inside = [sys.executable, "-m", "farflung", "wan", "exec", WAN, host, "--", *words]
+        process = subprocess.Popen(
+            inside, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+
+
+def two_machines(way: Way) -> None:
+    """The tutorial: a coordinator and a node on the first machine, a node on the second."""
+    way.types(
+        ["farflung", "wan", "up", "lan", "--name", WAN, "--hosts-per-region", "2"], "farflung wan up (two machines)"
+    )
+    try:
+        known = json.loads(way.types(["farflung", "wan", "list", "--json"], "farflung wan list"))
+        address = known["hosts"][0]["address"]
+        began = time.monotonic()
+        start = ["farflung", "coordinator", "start", "tune.toml", "--advertise", f"{address}:7070", "--min-nodes", "2"]
+        with contextlib.ExitStack() as stack:
+            coordinator = stack.enter_context(way.on("lan/0", [*start, "--listen", f"{address}:7070", "--json"]))
+            assert coordinator.stdout is not None
+            events = map(json.loads, coordinator.stdout)
+            link = next(event["link"] for event in events if event["event"] == "listening")
+            way.says("farflung coordinator start tune.toml: the join line is there", time.monotonic() - began)
+            for number in (0, 1):
+                join = ["farflung", "join", link, "--cache", f"cache-{number}"]
+                stack.enter_context(way.on(f"lan/{number}", join))
+            began = time.monotonic()
+            next(event for event in events if event["event"] == "step")
+            way.says("farflung join on both: the first step is done", time.monotonic() - began)
+            done = next(event for event in events if event["event"] == "done")
+            way.says(f"{done['steps']} steps, loss {done['eval_loss']:.3f}", time.monotonic() - began)
+    finally:
+        subprocess.run(["farflung", "wan", "down", WAN], env=way.environment, check=True, capture_output=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "newcomer.json")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="farflung-newcomer-") as scratch:
+        clone = Path(scratch) / "farflung"
+        way = Way(Path(scratch), clone / ".venv" / "bin")
+        way.types(["git", "clone", "--quiet", str(ROOT), str(clone)], "git clone")
+        way.folder = clone
+        way.types(["make", "install"])
+        way.types(["make", "demo"])
+        way.folder = Path(scratch) / "work"
+        (way.folder / "data").mkdir(parents=True)
+        shutil.copy(clone / "examples" / "shakespeare" / "hamlet.txt", way.folder / "data")
+        way.types([str(clone / ".venv" / "bin" / "python"), "-c", MODEL], "a small model folder")
+        way.types(["farflung", "job", "init", "tune.toml", "--pretrained", "model"])
+        two_machines(way)
+        way.types(["farflung", "export", "runs/tune", "tuned"])
+        way.types(["farflung", "generate", "runs/tune", "To be"])
+        way.types([str(clone / ".venv" / "bin" / "python"), "-c", LOAD], "transformers loads it")
+    rows = [{"what": what, "seconds": seconds} for what, seconds in way.times]
+    options.output.write_text(json.dumps({"load_before": load, "rows": rows}, indent=1) + "\n")
+    print(options.output)
+
+
+if __name__ == "__main__":
+    main()
