@@ -203,6 +203,19 @@ def test_four_cities_of_the_world(job: Any) -> None:
 
 
 @pytest.mark.wan
+def test_two_regions_exchange_in_two_levels(job: Any) -> None:
+    """Nobody names the regions: the measured latencies do. The losses are those of a plain loop, up to rounding."""
+    exact = {**EXACT, "updates": 'pattern = "two_level"'}
+    path = job(steps=8, stages=1, pipelines=4, nodes=4, **exact)
+    hosts = ["Virginia/0", "Virginia/1", "Oregon/0", "Oregon/1"]
+    with emulated(own("us-regional", 1.0, 2)) as made:
+        events = train(made.topology, path, nodes=hosts)
+    assert "rounds in two levels over 2 regions" in of(events, "view")[0]["why"]
+    assert of(events, "done")[0]["steps"] == 8
+    assert losses(events) == pytest.approx(plain(path), rel=2e-4)
+
+
+@pytest.mark.wan
 def test_volunteers_behind_nat_train_too(job: Any) -> None:
     """Two of five cannot be dialled, and all five are in the first view."""
     path = job(steps=8, stages=1, pipelines=5, microbatch=4, nodes=5, **COMPRESSED)
