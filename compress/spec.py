@@ -203,13 +203,15 @@ def check(text: str, role: str, pattern: str | None = None) -> Spec:
     """Refuse (CodecError, one sentence) a spec that is wrong or may not be used in ``role`` (and exchange ``pattern``).
 
     role: update (rounds of delta mode, whose x - g is the error feedback), gradient, activation, activation_gradient,
-    difference (what a neighbour does not know yet of a node's weights).
+    difference (what a neighbour does not know yet of a node's weights); robust_update, robust_gradient where the sum
+    is a robust one.
     """
     if role == "difference":
         spec = check(text, "update")
         if traits_of(spec).aggregation == "sum":
             raise CodecError(f"codec {text!r} encodes for a sum of all members, and here neighbours read each other's")
         return spec
+    role, robust = role.removeprefix("robust_"), role.startswith("robust_")
     if role not in ROLES:
         raise CodecError(f"there is no role {role!r} (roles: {', '.join(ROLES)})")
     spec = parse(text)
@@ -223,6 +225,11 @@ def check(text: str, role: str, pattern: str | None = None) -> Spec:
         raise CodecError(
             f"codec {text!r} makes an error larger than its input, and what a round does not send comes back in the "
             "next: updates would grow without bound; use more bits, a smaller group or a rotated codec (eden)"
+        )
+    if robust and traits.aggregation == "sum":
+        raise CodecError(
+            f"codec {text!r} is added up without being decoded, so nobody can see which member's numbers lie far out; "
+            "with updates.robust use one that is decoded (none, int8, cocktail)"
         )
     if pattern is not None and pattern != "auto" and pattern in PATTERNS and pattern not in traits.patterns:
         raise CodecError(

@@ -8,6 +8,7 @@ vector is kept for a reason, and named in the class.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import xxhash
@@ -16,7 +17,9 @@ from torch import Tensor
 from .. import compress
 from ..compress.spec import spec_feedback
 from ..proto.outer import Outer
+from ..proto.robust import Robust
 from .outliers import Norms
+from .robust import exact_square, factors_of
 from .round_messages import Contribution, Decide, Part, Result, RoundPlan
 from .sections import Section
 
@@ -25,13 +28,20 @@ PUBLISHER = 1 << 20
 SEGMENT = 1 << 23
 """Elements that are encoded at once: bounds the memory of an encoding, not the size of a part."""
 
-Payload = Sequence[bytes] | memoryview
+Payload = Sequence[bytes | memoryview] | Sequence[bytes] | memoryview
 Offer = Contribution | Result
 """What a publisher adds up: what a member sent, or, in two levels, the sum of another region."""
-Sources = list[tuple[float, dict[int, bytes | memoryview]]]
-"""Weights, and encoded segments by their first element."""
 TakeOff = Callable[[Tensor], None]
 """Takes values off a tensor, in place."""
+
+
+class Sources(NamedTuple):
+    """What is to be added up: weights, and encoded segments by their first element. With a robust average also how much
+    counts of each contribution, and the weight that the centre takes instead."""
+
+    terms: list[tuple[float, dict[int, bytes | memoryview]]]
+    factors: tuple[float, ...] = ()
+    center: float = 0.0
 
 
 class Refused(Exception):
@@ -66,6 +76,7 @@ class Exchange:
         gradient: bool,
         seed: int,
         outer: Outer | None = None,
+        robust: Robust | None = None,
     ) -> None:
         self.section = section
         self.plan = plan
@@ -75,6 +86,11 @@ class Exchange:
         self.dense_rounds = dense_rounds
         self.gradient = gradient
         self.outer = outer or Outer()
+        self.robust = robust or Robust()
+        self.center = torch.zeros_like(section.g) if self.robust.kind == "centered" else None
+        """What contributions are drawn in to: the last D of each element, fp32 [numel]; None for 0."""
+        self.counts = False
+        """Whether the round that is open, or was last, has been applied."""
         self.outer_until: float = math.inf
         """The last round that is an outer step. Those after it only bring in what is left at the run's end."""
         self.seed = xxhash.xxh3_64_intdigest(f"{seed}/{section.layout.section}".encode()) >> 1
@@ -94,8 +110,8 @@ class Exchange:
         """Of each part, the members whose contributions are added up where this node's own is."""
         self.errors: dict[int, Tensor] = {}
         """Server errors of the parts that this node publishes: what its encodings of sums lost so far."""
-        self._published: dict[int, tuple[Sources, list[bytes]]] = {}
-        """What the errors stand for, where it is not applied yet: what was added up, and the encoded sums."""
+        self._published: dict[int, Tensor | None] = {}
+        """What the errors of published sums were before, until those are applied."""
         self._own: dict[int, Contribution] = {}
         self.last: compress.Codec | None = None
         """What this node's own contributions go with when there will be no more of them."""
@@ -104,6 +120,8 @@ class Exchange:
         """Whether x moves on while a round is in flight."""
         self.carries = False
         """Gradient mode: what this round's encodings lose is kept, so the gradient must stay until the commit."""
+        self._factors: dict[int, float] = {}
+        """How much of this node's own way from the centre counted, by part."""
         self._progress: dict[int, Tensor] = {}
         """With an explicit error feedback: x - g when the round began, by segment; not kept where x stays."""
         self._scratch = torch.empty(0, device=section.g.device)
@@ -118,7 +136,8 @@ class Exchange:
         """
         section, parts = self.section, self.plan.parts_in(round)
         self._take_back()
-        self.carries = self.gradient and self._keeps(round)
+        self.counts = False
+        self.carries = self.gradient and self.keeps_errors(round)
         pieces = [here for part in parts if part.phase == 0 for here in segments(part)]
         if self.gradient and not all(_is_finite(self._offered(here)) for here in pieces):
             self._own = {part.index: Contribution((), (), 0) for part in parts if part.phase == 0}
@@ -133,7 +152,7 @@ class Exchange:
         for here in segments(part):
             values = self._offered(here)
             squares += float(torch.linalg.vector_norm(values)) ** 2
-            blobs.append(self._encode(values, round, here.start, self.me))
+            blobs.append(self.encode(values, round, here.start, self.me))
         self._own_norms[part.index] = math.sqrt(squares)
         return contribution_of(blobs)
 
@@ -163,7 +182,12 @@ class Exchange:
     def bits_sent(self) -> float:
         """Bits of each element in this node's newest contribution."""
         elements = sum(self.plan.parts[index].stop - self.plan.parts[index].start for index in self._own)
-        return 8 * sum(sum(sent.sizes) for sent in self._own.values()) / max(elements, 1)
+        return 8 * self.size_of(None) / max(elements, 1)
+
+    def size_of(self, part: int | None) -> int:
+        """Bytes of this node's newest contribution of a part; None: of all parts."""
+        found = self._own.values() if part is None else [self._own[part]] if part in self._own else []
+        return sum(sum(sent.sizes) for sent in found)
 
     def codec_of(self, round: int) -> compress.Codec:
         """The dense warm-up rounds go without a codec."""
@@ -172,12 +196,12 @@ class Exchange:
     def lossy(self, round: int) -> bool:
         return str(self.codec_of(round).spec) != "none"
 
-    def _keeps(self, round: int) -> bool:
+    def keeps_errors(self, round: int) -> bool:
         """Whether errors are carried on. An unbiased codec whose error is larger than its input goes without: it could
         not make up for its own errors, they would grow."""
         return self.lossy(round) and self.codec.traits.contracts
 
-    def _encode(self, values: Tensor, round: int, start: int, rank: int) -> bytes:
+    def encode(self, values: Tensor, round: int, start: int, rank: int) -> bytes:
         """A segment's values. The seed is shared by all members, who offer the same coordinates; the rank makes their
         errors differ."""
         codec = self.last if self.last is not None and rank == self.me else self.codec_of(round)
@@ -206,7 +230,8 @@ class Exchange:
         made = None if void else self._publish(round, part, counted)
         if made is None:
             return Result(part.index, who, digests), refused
-        return Result(part.index, who, digests, made.payload, made.sizes, made.digest), refused
+        (sent, told), error = made, error_digest(self.errors.get(part.index))
+        return Result(part.index, who, digests, sent.payload, sent.sizes, sent.digest, error, told), refused
 
     def _acceptable(self, part: Part, decide: Decide) -> tuple[list[tuple[int, Offer]], list[Refused]]:
         """Who may count, by index and in order, and why the others may not; a region's sum goes by its taker."""
@@ -215,7 +240,7 @@ class Exchange:
         offers: list[tuple[int, Offer]] = [*decide.contributions, *decide.sums]
         for index, sent in offers:
             try:
-                norms[index] = self._norm(sent.payload, sent.sizes, part, self.plan.members[index])
+                norms[index] = self.norm(sent.payload, sent.sizes, part, self.plan.members[index])
             except Refused as problem:
                 refused.append(problem)
         for index, regional in decide.sums:  # as a mean over its region, to be held against the others
@@ -226,61 +251,87 @@ class Exchange:
         refused += [absurd_norm(self.plan.members[index], norms[index], limit) for index, limit in absurd.items()]
         return [(index, sent) for index, sent in offers if index in norms and index not in absurd], refused
 
-    def _publish(self, round: int, part: Part, counted: Sequence[tuple[int, Offer]]) -> Contribution | None:
-        """The encoded sum; None where it is not finite. What the encoding loses is kept until the round is applied."""
-        sources = self._sources(part, counted)
+    def _publish(
+        self, round: int, part: Part, counted: Sequence[tuple[int, Offer]]
+    ) -> tuple[Contribution, tuple[float, ...]] | None:
+        """The encoded sum, and how much counts of each; None where it is not finite. What encoding loses is kept."""
+        sources = self.sources(part, counted)
         rank = PUBLISHER if part.publisher == self.plan.members[self.me] else PUBLISHER + 1 + self.me
         blobs: list[bytes] = []
-        error = self.errors.get(part.index)
-        if error is None and self._keeps(round):
-            error = self.errors[part.index] = torch.zeros(part.stop - part.start, device=self.section.g.device)
+        error = before = self.errors.get(part.index)
+        if before is not None:
+            error = before.clone()
+        elif self.keeps_errors(round):
+            error = torch.zeros(part.stop - part.start, device=self.section.g.device)
         if error is not None:
-            self._published[part.index] = sources, blobs
+            self.errors[part.index], self._published[part.index] = error, before
         for here in segments(part):
-            total = self._sum(sources, here)
+            total = self.sum(sources, here)
             if error is not None:
                 total.add_(error[here.start - part.start : here.stop - part.start])
             if not _is_finite(total):
                 self._take_back()
                 return None
-            blobs.append(self._encode(total, round, here.start, rank))
+            blobs.append(self.encode(total, round, here.start, rank))
             if error is not None:
                 compress.add(blobs[-1], error[here.start - part.start : here.stop - part.start].copy_(total), -1.0)
-        return contribution_of(blobs)
+        return contribution_of(blobs), sources.factors
 
     def _take_back(self) -> None:
-        """What was published and not applied did not happen: its part of the errors goes, up to the last few bits."""
-        for index, (sources, blobs) in self._published.items():
-            part = self.plan.parts[index]
-            for here, blob in zip(segments(part), blobs, strict=False):
-                error = self.errors[index][here.start - part.start : here.stop - part.start]
-                compress.add(blob, error)
-                for weight, sent in sources:
-                    compress.add(sent[here.start], error, -weight)
+        """What was published and not applied did not happen."""
+        for index, before in self._published.items():
+            if before is None:
+                del self.errors[index]
+            else:
+                self.errors[index] = before
         self._published = {}
 
-    def _sources(self, part: Part, counted: Iterable[tuple[int, Offer]]) -> Sources:
+    def error_before(self, part: int) -> Tensor | None:
+        """The server error that this round's sum of a part began with, fp32 [n]; None for none."""
+        return self._published.get(part, self.errors.get(part))
+
+    def sources(self, part: Part, counted: Iterable[tuple[int, Offer]]) -> Sources:
         """What is to be added up. A region's sum has its weights in it."""
-        return [
+        terms = [
             (
                 1.0 if isinstance(sent, Result) else self.weights[index] / self.divisor,
-                self._blobs(sent.payload, sent.sizes, part, self.plan.members[index]),
+                self.blobs(sent.payload, sent.sizes, part, self.plan.members[index]),
             )
             for index, sent in counted
         ]
+        if not self.robust:
+            return Sources(terms)
+        kept = factors_of(self.robust, [self._distance(part, blobs) for _, blobs in terms])
+        drawn = [(weight * factor, blobs) for (weight, blobs), factor in zip(terms, kept, strict=True)]
+        center = math.fsum(weight * (1.0 - factor) for (weight, _), factor in zip(terms, kept, strict=True))
+        return Sources(drawn, tuple(kept), center if self.center is not None else 0.0)
 
-    def _sum(self, sources: Sources, here: slice) -> Tensor:
+    def _distance(self, part: Part, blobs: Mapping[int, bytes | memoryview]) -> float:
+        """How far a contribution lies from the centre, the same bits on every device."""
+        squares = []
+        for here in segments(part):
+            values = self._piece(here)
+            compress.decode_into(blobs[here.start], values)
+            if self.center is not None:
+                values.sub_(self.center[here])
+            squares.append(exact_square(values))
+        return math.sqrt(math.fsum(squares))
+
+    def sum(self, sources: Sources, here: slice) -> Tensor:
+        """One segment of the sum, fp32, good until the next piece is asked for."""
         total = self._piece(here).zero_()
-        for weight, blobs in sources:
+        for weight, blobs in sources.terms:
             compress.add(blobs[here.start], total, weight)
+        if sources.center and self.center is not None:
+            total.add_(self.center[here] * sources.center)
         return total
 
-    def _norm(self, payload: Payload, sizes: Sequence[int], part: Part, member: str) -> float:
+    def norm(self, payload: Payload, sizes: Sequence[int], part: Part, member: str) -> float:
         """The norm of a part's values. Empty bytes are a gradient that was not finite: NaN, so nobody applies it."""
         if not sizes and self.gradient:
             return math.nan
         try:
-            blobs = self._blobs(payload, sizes, part, member)
+            blobs = self.blobs(payload, sizes, part, member)
             device = self.section.g.device
             return math.hypot(
                 *(compress.norm(blobs[here.start], here.stop - here.start, device) for here in segments(part))
@@ -288,7 +339,7 @@ class Exchange:
         except compress.CodecError as problem:
             raise Refused(member, f"bytes that do not decode: {problem}") from None
 
-    def _blobs(self, payload: Payload, sizes: Sequence[int], part: Part, member: str) -> dict[int, bytes | memoryview]:
+    def blobs(self, payload: Payload, sizes: Sequence[int], part: Part, member: str) -> dict[int, bytes | memoryview]:
         """A part's encoded segments by their first element."""
         wanted = segments(part)
         if len(sizes) != len(wanted):
@@ -310,11 +361,13 @@ class Exchange:
             if self.plan.pattern == "all_to_all":
                 for index in result.contributors:
                     sent = contributions[part.index, index]
-                    self._norm(sent.payload, sent.sizes, part, self.plan.members[index])
+                    self.norm(sent.payload, sent.sizes, part, self.plan.members[index])
             elif part.publisher != self.plan.members[self.me]:
-                norm = self._norm(result.payload, result.sizes, part, part.publisher)
+                norm = self.norm(result.payload, result.sizes, part, part.publisher)
                 if not math.isnan(norm):
                     self._check_result(part, norm)
+                if self.robust and result.sizes and not result.factors:
+                    raise Refused(part.publisher, "a robust result that does not say how much of each counted")
 
     def _check_result(self, part: Part, norm: float) -> None:
         """A published sum that is absurdly long is refused, unless what this node itself sent is as long."""
@@ -336,13 +389,18 @@ class Exchange:
             ):
                 yield slice(part.start, part.stop), torch.full((part.stop - part.start,), torch.nan)
             elif together:
-                sources = self._sources(part, sent)
-                yield from ((here, self._sum(sources, here)) for here in segments(part))
+                sources = self.sources(part, sent)
+                self._drawn_in(part.index, who, sources.factors)
+                yield from ((here, self.sum(sources, here)) for here in segments(part))
             else:
-                for start, blob in self._blobs(result.payload, result.sizes, part, part.publisher).items():
+                self._drawn_in(part.index, who, result.factors)
+                for start, blob in self.blobs(result.payload, result.sizes, part, part.publisher).items():
                     here = slice(start, min(start + SEGMENT, part.stop))
                     compress.decode_into(blob, self._piece(here))
                     yield here, self._piece(here)
+
+    def _drawn_in(self, part: int, contributors: Sequence[int], factors: Sequence[float]) -> None:
+        self._factors[part] = factors[contributors.index(self.me)] if factors and self.me in contributors else 1.0
 
     def apply_delta(self, updates: Iterable[tuple[slice, Tensor]], results: Sequence[Result]) -> None:
         """g and x move by the outer step of the update; what of this node's own was counted leaves x.
@@ -353,7 +411,7 @@ class Exchange:
         if self.explicit and section.feedback is None:
             section.feedback = torch.zeros_like(section.g)
         counted = {
-            here.start: take_off
+            here.start: (take_off, part.index)
             for part, was_counted in self._outcomes(results)
             if was_counted
             for here, take_off in self._own_pieces(part)
@@ -370,12 +428,26 @@ class Exchange:
                 kept[here].add_(progress)
             self._move(update, here)
             if here.start in counted:
-                counted[here.start](kept[here])
+                self._let_go(*counted[here.start], kept, here)
+            if self.center is not None:
+                self.center[here] = update
         for result in results:
             if not self.near[result.part].isdisjoint(result.contributors):
                 self._published.pop(result.part, None)
         self._take_back()  # sums of this region that their publishers went on without
         self._applied()
+
+    def _let_go(self, take_off: TakeOff, part: int, kept: Tensor, here: slice) -> None:
+        """As much of this node's own as counted leaves x (or the feedback). The rest stays there and goes again."""
+        factor = self._factors.get(part, 1.0)
+        if factor == 1.0:
+            take_off(kept[here])
+            return
+        own = torch.zeros(here.stop - here.start, device=kept.device)
+        take_off(own)
+        kept[here].add_(own * factor)
+        if self.center is not None:
+            kept[here].sub_(self.center[here] * (1.0 - factor))
 
     def _outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
         """Each part that moved, and whether this node was counted in it."""
@@ -385,13 +457,15 @@ class Exchange:
     def _own_pieces(self, part: Part) -> Iterator[tuple[slice, TakeOff]]:
         """Takes what the group took for this node's values off the pieces of a part, cut as ``updates`` cuts them."""
         sent = self._own[part.index]
-        for start, blob in self._blobs(sent.payload, sent.sizes, part, self.plan.members[self.me]).items():
+        for start, blob in self.blobs(sent.payload, sent.sizes, part, self.plan.members[self.me]).items():
             yield slice(start, min(start + SEGMENT, part.stop)), partial(compress.add, blob, weight=-1.0)
 
     def _applied(self) -> None:
         """The round counts."""
+        self.counts = True
         self._published = {}
         self._progress = {}
+        self._factors = {}
 
     def apply_alone(self, round: int) -> None:
         """A round of a section without a second member: its D is this node's own x - g."""
@@ -432,6 +506,8 @@ class Exchange:
                     take_off(section.feedback[here])
         for here, update in updates:
             section.grad[here] = update
+        if self.center is not None:
+            self.center.copy_(section.grad)
         self._applied()
 
     def fold_errors(self) -> None:
@@ -465,6 +541,11 @@ def segments(part: Part) -> list[slice]:
 def _is_finite(values: Tensor) -> bool:
     """One pass over the memory: a sum is finite if all its terms are, but for an overflow."""
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
+
+
+def error_digest(error: Tensor | None) -> int:
+    """What a result says of its publisher's server error fp32 [n]; 0 for none."""
+    return 0 if error is None else xxhash.xxh3_64_intdigest(error.detach().cpu().contiguous().numpy().data)
 
 
 def contribution_of(blobs: Sequence[bytes]) -> Contribution:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from ..proto import data_pb2
+from .audit import PROVEN, Auditor, NotShown
 from .exchange import Exchange, Refused, received
 from .round_messages import (
     Advance,
@@ -54,11 +55,14 @@ class RoundLink:
         diverged: Warn,
         clock: Callable[[], float] = time.monotonic,
         coding: Callable[[], AbstractContextManager[object]] = nullcontext,
+        audit: float = 0.0,
     ) -> None:
-        """``coding()``: a context whose time is the codec's."""
+        """``coding()``: a context whose time is the codec's. ``audit``: the part of a publisher's traffic that may go
+        into showing how it came to its sums."""
         self.diverged = diverged
         self.exchange = exchange
         self.rounds = rounds
+        self.auditor = Auditor(exchange, audit)
         self.send = send
         self.refuse = refuse
         self._checked = self._spoiled = 0
@@ -127,7 +131,10 @@ class RoundLink:
 
     def finish(self, results: Sequence[Result], block: int) -> None:
         """The update has been applied to ``g``: close the round and move the chain on."""
-        digests = [d for result in results for d in (*result.contributors, *result.digests, result.digest)]
+        digests = [d for result in results for d in what_counts(result)]
+        self.auditor.finished(self.rounds.applied + 1, results)
+        for publisher, why in self.auditor.overdue(self.rounds.applied + 1):
+            self.refuse(publisher, why, PROVEN)
         section = self.exchange.section
         section.chain = section.next_chain(digests, block)
         self.rounds.finish(section.chain)
@@ -143,10 +150,19 @@ class RoundLink:
         elif header.kind == data_pb2.RESULT:
             sent = received(payload.data, header.sizes)
             who, digests = tuple(header.contributors), tuple(header.digests)
-            result = Result(header.part, who, digests, sent.payload, sent.sizes, sent.digest)
+            told = (header.error, tuple(header.factors))
+            result = Result(header.part, who, digests, sent.payload, sent.sizes, sent.digest, *told)
             effects = rounds.result(sender, header.round, header.chain, result, now)
         elif header.kind == data_pb2.RESULT_HELD:
             effects = rounds.held(sender, header.round, header.part, now)
+            if header.value:
+                self._show(sender, header.round, header.part)
+            if rounds.all_hold(header.part):
+                self.auditor.drop(header.round, header.part)
+        elif header.kind == data_pb2.AUDIT:
+            with self.coding():
+                self._judge(sender, header, payload.data)
+            effects = []
         elif header.kind == data_pb2.RESULT_REQUEST:
             effects = rounds.result_wanted(sender, header.round, header.part)
         elif header.kind == data_pb2.CONTRIBUTION_REQUEST:
@@ -155,6 +171,39 @@ class RoundLink:
         else:
             raise ValueError(f"{data_pb2.Kind.Name(header.kind)} is no message of a round")
         self._carry(effects)
+
+    def _show(self, to: str, round: int, part: int) -> None:
+        """``to`` wants to make this node's sum again."""
+        pieces = self.auditor.shown(round, part)
+        if pieces and to in self.rounds.plan.members:
+            header = self._header(data_pb2.AUDIT, part, round)
+            header.sizes.extend(len(piece) for piece in pieces)
+            self.send(to, header, pieces)
+
+    def _judge(self, sender: str, header: data_pb2.Header, payload: memoryview) -> None:
+        """A publisher shows how it came to a sum; or another member says that it lied, and shows the same."""
+        members, (round, part) = self.rounds.plan.members, (header.round, header.part)
+        if sender not in members or part >= len(self.rounds.plan.parts):
+            self.refuse(sender, f"it shows a part {part} of {self.rounds.plan.section} that it has nothing to do with")
+            return
+        publisher, auditor = self.rounds.plan.parts[part].publisher, self.auditor
+        answer = sender == publisher
+        if not (auditor.answered(sender, round, part) if answer else auditor.first_time(sender, round, part)):
+            return  # perhaps asked in an earlier life of the link; evidence of what is forgotten proves nothing
+        try:
+            lie, why = auditor.check(round, part, payload, header.sizes), "what it shows holds"
+        except NotShown as problem:
+            lie, why = "", str(problem)
+            if answer:
+                self.refuse(sender, f"shows of part {part} of round {round} {why}", PROVEN)
+                return
+        if lie and publisher != self.rounds.me:
+            others = [name for name in members if name not in (self.rounds.me, publisher)]
+            self.refuse(publisher, f"part {part} of round {round}: {lie}", PROVEN if others else ENOUGH)
+            for name in others if answer else ():
+                self.send(name, header, payload)
+        elif not answer:
+            self.refuse(sender, f"it accuses {publisher} of a lie in part {part} of round {round}: {why}", PROVEN)
 
     def _member(self, index: int) -> str:
         members = self.rounds.plan.members
@@ -169,7 +218,11 @@ class RoundLink:
             elif isinstance(effect, SendResult):
                 self._send_result(effect)
             elif isinstance(effect, SendHeld):
-                self.send(effect.to, self._header(data_pb2.RESULT_HELD, effect.part), ())
+                header = self._header(data_pb2.RESULT_HELD, effect.part)
+                assert self.rounds.open is not None
+                self.auditor.staged(header.round, self.rounds.open.results[effect.part])
+                header.value = float(self.auditor.wants(header.round, effect.part))
+                self.send(effect.to, header, ())
             elif isinstance(effect, AskResult):
                 self.send(effect.to, self._header(data_pb2.RESULT_REQUEST, effect.part), ())
             elif isinstance(effect, AskContribution):
@@ -183,6 +236,8 @@ class RoundLink:
                     points = self._blocking if self.rounds.plan.patient else 1
                     self.refuse(problem.member, f"update refused: {problem.why}", points)
                 waiting += self.rounds.decided(effect.part, result, self.clock())
+                self.auditor.staged(self.rounds.applied + 1, result)
+                self.auditor.keep(self.rounds.applied + 1, result, dict(effect.contributions))
             elif isinstance(effect, Advance):
                 try:
                     own = self.exchange.advance(effect.result)
@@ -220,4 +275,12 @@ class RoundLink:
         header.contributors.extend(result.contributors)
         header.digests.extend(result.digests)
         header.sizes.extend(result.sizes)
+        header.error = result.error
+        header.factors.extend(result.factors)
         self.send(effect.to, header, result.payload)
+
+
+def what_counts(result: Result) -> tuple[int, ...]:
+    """Everything that a publisher said in a result, as whole numbers: it goes into the chain."""
+    factors = [int(factor * 2**32) for factor in result.factors]
+    return (*result.contributors, *result.digests, result.digest, result.error, *factors)

@@ -78,6 +78,10 @@ class Result:
     payload: Any = b""
     sizes: tuple[int, ...] = ()
     digest: int = 0
+    error: int = 0
+    """Digest of the publisher's server error once this result counts; 0: it has none."""
+    factors: tuple[float, ...] = ()
+    """With publishers and a robust average: how much of each contributor counts (node/robust.py)."""
 
 
 @dataclass(frozen=True)

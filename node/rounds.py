@@ -188,6 +188,8 @@ class Rounds:
             return [Refuse(sender, f"contributors {contributors} of {self.plan.section} are no list of members")]
         if not contributors or len(result.digests) != len(contributors):
             return [Refuse(sender, f"a result of {self.plan.section} without a digest for each contributor")]
+        if len(result.factors) not in (0, len(contributors)) or not all(0 <= one <= 1 for one in result.factors):
+            return [Refuse(sender, f"a result of {self.plan.section} whose factors are not from 0 to 1, one for each")]
         if number <= self.applied:
             return []
         if self.open is None or number != self.open.number:
@@ -200,6 +202,10 @@ class Rounds:
             return []
         self.open.held.setdefault(part, set()).add(sender)
         return self._progress(now)
+
+    def all_hold(self, part: int) -> bool:
+        """Whether every other member has staged the result of a part that this node publishes."""
+        return self.open is not None and len(self.open.held.get(part, ())) >= len(self.plan.members) - 1
 
     def result_wanted(self, sender: str, number: int, part: int) -> list[Effect]:
         """A member asks for a result; it gets it if this node holds it."""
@@ -326,16 +332,19 @@ class Rounds:
             ]
         if publisher == self.me:
             return [Refuse(sender, f"a result of part {result.part}, which this node publishes itself")]
+        wrong: list[Effect] = []
+        for index, digest in zip(result.contributors, result.digests, strict=True):
+            got = current.contributions.get((result.part, index))
+            if got is not None and got.digest != digest:
+                wrong.append(Refuse(sender, f"{publisher} counted another contribution of {self.plan.members[index]}"))
         if self.plan.pattern == "all_to_all":
-            for index, digest in zip(result.contributors, result.digests, strict=True):
-                got = current.contributions.get((result.part, index))
-                if got is not None and got.digest != digest:
-                    return [Refuse(sender, f"{publisher} counted another contribution of {self.plan.members[index]}")]
+            if wrong:
+                return wrong
             if self._missing(result):
                 current.unmatched[result.part] = result
                 return [AskContribution(publisher, result.part, index) for index in self._missing(result)]
         current.results[result.part] = result
-        return [SendHeld(publisher, result.part), *self._hand_on(result), *self._next_phase(result)]
+        return [*wrong, SendHeld(publisher, result.part), *self._hand_on(result), *self._next_phase(result)]
 
     def _regional(self, sender: str, result: Result, now: float) -> list[Effect]:
         """The sum of another region for a part that this node publishes."""

@@ -164,7 +164,9 @@ def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0) ->
     regions = [[name for name in members if name in region] for region in plan.regions]
     far = len([region for region in regions if region]) > 1 and max(map(len, regions)) > 1
     if pattern == "auto":
-        pattern = "two_level" if far else "all_to_all" if len(members) <= 2 else "publishers"
+        pattern = (
+            "two_level" if far and not updates.robust_average else "all_to_all" if len(members) <= 2 else "publishers"
+        )
 
     def owner(middle: int, numel: int) -> str:
         if pattern == "all_to_all":

@@ -87,6 +87,7 @@ class Training:
                 self.gradient,
                 job.run.seed,
                 updates.outer_optimizer,
+                updates.robust_average,
             )
             if len(rounds.members) > 1:
                 self.links[name] = RoundLink(
@@ -96,6 +97,7 @@ class Training:
                     trainer.refuse,
                     trainer.diverged,
                     coding=trainer.clock.coding,
+                    audit=updates.audit,
                 )
         self._tally = Tally()
         self._told: set[tuple[int, str]] = set()

@@ -26,6 +26,7 @@ class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DIFFERENCE: _ClassVar[Kind]
     WEIGHTS_REQUEST: _ClassVar[Kind]
     WEIGHTS: _ClassVar[Kind]
+    AUDIT: _ClassVar[Kind]
 UNKNOWN: Kind
 ACTIVATION: Kind
 ACTIVATION_GRADIENT: Kind
@@ -44,9 +45,10 @@ EVALUATION: Kind
 DIFFERENCE: Kind
 WEIGHTS_REQUEST: Kind
 WEIGHTS: Kind
+AUDIT: Kind
 
 class Header(_message.Message):
-    __slots__ = ("run", "view", "session", "kind", "step", "microbatch", "section", "round", "part", "chain", "codec", "shape", "dtype", "samples", "contributors", "digests", "value", "text", "sizes", "layer", "moments", "offset", "length")
+    __slots__ = ("run", "view", "session", "kind", "step", "microbatch", "section", "round", "part", "chain", "codec", "shape", "dtype", "samples", "contributors", "digests", "value", "text", "sizes", "layer", "moments", "offset", "length", "error", "factors")
     RUN_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +72,8 @@ class Header(_message.Message):
     MOMENTS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    FACTORS_FIELD_NUMBER: _ClassVar[int]
     run: str
     view: int
     session: str
@@ -93,7 +97,9 @@ class Header(_message.Message):
     moments: bool
     offset: int
     length: int
-    def __init__(self, run: _Optional[str] = ..., view: _Optional[int] = ..., session: _Optional[str] = ..., kind: _Optional[_Union[Kind, str]] = ..., step: _Optional[int] = ..., microbatch: _Optional[int] = ..., section: _Optional[str] = ..., round: _Optional[int] = ..., part: _Optional[int] = ..., chain: _Optional[int] = ..., codec: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., samples: _Optional[_Iterable[int]] = ..., contributors: _Optional[_Iterable[int]] = ..., digests: _Optional[_Iterable[int]] = ..., value: _Optional[float] = ..., text: _Optional[str] = ..., sizes: _Optional[_Iterable[int]] = ..., layer: _Optional[int] = ..., moments: bool = ..., offset: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+    error: int
+    factors: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, run: _Optional[str] = ..., view: _Optional[int] = ..., session: _Optional[str] = ..., kind: _Optional[_Union[Kind, str]] = ..., step: _Optional[int] = ..., microbatch: _Optional[int] = ..., section: _Optional[str] = ..., round: _Optional[int] = ..., part: _Optional[int] = ..., chain: _Optional[int] = ..., codec: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., samples: _Optional[_Iterable[int]] = ..., contributors: _Optional[_Iterable[int]] = ..., digests: _Optional[_Iterable[int]] = ..., value: _Optional[float] = ..., text: _Optional[str] = ..., sizes: _Optional[_Iterable[int]] = ..., layer: _Optional[int] = ..., moments: bool = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., error: _Optional[int] = ..., factors: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Greeting(_message.Message):
     __slots__ = ("protocol", "run", "name", "session", "to", "to_session", "you_send")

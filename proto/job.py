@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic_core import PydanticCustomError
 
 from .outer import WORDS, Outer, parse_outer
+from .robust import ROBUST_WORDS, Robust, parse_robust
 
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "gpt_neox")
 CheckCodec = Callable[[str, str], None]
@@ -52,6 +53,16 @@ def _outer(value: Any) -> Any:
     if isinstance(value, str):
         try:
             parse_outer(value)
+        except ValueError as error:
+            raise PydanticCustomError("choice", "{problem}", {"problem": str(error)}) from None
+    return value
+
+
+def _robust(value: Any) -> Any:
+    """Refuses a robust average that means nothing."""
+    if isinstance(value, str):
+        try:
+            parse_robust(value)
         except ValueError as error:
             raise PydanticCustomError("choice", "{problem}", {"problem": str(error)}) from None
     return value
@@ -243,6 +254,10 @@ class Updates(Table):
     )
     dense_rounds: int = Field(default=0, ge=0, description="a whole number of first rounds with codec none")
     outer: Annotated[str, BeforeValidator(_outer)] = Field(default="average", description=WORDS)
+    robust: Annotated[str, BeforeValidator(_robust)] = Field(default="none", description=ROBUST_WORDS)
+    audit: float = Field(
+        default=0.01, ge=0, le=1, description="the part of a publisher's traffic that checks of its sums may take"
+    )
     block: int = Field(
         default=65536, ge=256, le=2**26, multiple_of=8, description="elements of a block, a multiple of 8"
     )
@@ -255,6 +270,10 @@ class Updates(Table):
     @property
     def outer_optimizer(self) -> Outer:
         return parse_outer(self.outer)
+
+    @property
+    def robust_average(self) -> Robust:
+        return parse_robust(self.robust)
 
 
 class Activations(Table):

@@ -415,7 +415,11 @@ def _update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mista
         yield ("updates", "overlap"), f"{sentence} between rounds: a round would overtake the next"
     if updates.pattern in ("gossip", "async") or not updates.agreed:
         yield from _unagreed_mistakes(job)
+    if updates.robust_average and updates.pattern in ("two_level", "gossip", "async"):
+        sentence = f"updates.robust = {updates.robust!r} has to see every member's numbers in one place"
+        yield ("updates", "robust"), f"{sentence}; allowed with updates.pattern auto, publishers, all_to_all"
     role = "gradient" if updates.mode == "gradient" else "update" if updates.agreed else "difference"
+    role = f"robust_{role}" if updates.robust_average and updates.agreed else role
     roles = {("updates", "codec"): (updates.codec, role)}
     roles["activations", "forward"] = (activations.forward, "activation")
     roles["activations", "backward"] = (activations.backward, "activation_gradient")

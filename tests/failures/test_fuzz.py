@@ -126,7 +126,7 @@ def member(pattern, codec, name="a"):
         parts = tuple(Part(i, n, 16 * i, 16 * i + 16) for i, n in enumerate("abc"))
     plan = RoundPlan("stage-0", ("a", "b", "c"), (1.0, 1.0, 1.0), parts, pattern, phases=phases)
     exchange = (PhasedExchange if pattern == "phases" else Exchange)(section, plan, name, codec, 0, False, 7)
-    link = RoundLink(exchange, Rounds(plan, name, 0, section.chain), ignore, ignore, ignore)
+    link = RoundLink(exchange, Rounds(plan, name, 0, section.chain), ignore, ignore, ignore, audit=1.0)
     link.begin()
     return link, section
 
@@ -165,7 +165,8 @@ def test_round_messages(pattern, codec, data):
     for _ in range(data.draw(st.integers(1, 12))):
         header = data.draw(messages(data_pb2.Header, section="stage-0"))
         if data.draw(st.integers(0, 3)):
-            header.kind = data.draw(st.sampled_from([data_pb2.CONTRIBUTION, data_pb2.RESULT, data_pb2.RESULT_HELD]))
+            kinds = [data_pb2.CONTRIBUTION, data_pb2.RESULT, data_pb2.RESULT_HELD, data_pb2.AUDIT]
+            header.kind = data.draw(st.sampled_from(kinds))
             header.chain, header.round = section.chain, data.draw(st.integers(1, 2))
         payload = data.draw(payloads(codec))
         if data.draw(st.booleans()):

@@ -16,6 +16,7 @@ from farflung.node.sections import Layout, Section
 from farflung.node.stage_state import takers_of
 from farflung.proto import data_pb2
 from farflung.proto.outer import Outer
+from farflung.proto.robust import Robust
 
 NUMEL = 96
 SHAPES = {"a": (8, 6), "b": (6, 6), "c": (12,)}
@@ -39,6 +40,7 @@ class Group:
         outer: Outer | None = None,
         fragments: int = 1,
         dense: int = 0,
+        robust: Robust | None = None,
     ) -> None:
         names = tuple("abcde"[: len(weights)])
         publishers = names[:1] if pattern == "all_to_all" else names
@@ -67,7 +69,7 @@ class Group:
         for index, name in enumerate(names):
             section = section_of(torch.randn(NUMEL, generator=torch.Generator().manual_seed(index)))
             kind = PhasedExchange if pattern == "phases" else Exchange
-            exchange = kind(section, plan, name, codec, dense, False, 7, outer)
+            exchange = kind(section, plan, name, codec, dense, False, 7, outer, robust)
 
             def send(to, header, payload, name=name):
                 copy = data_pb2.Header()
