@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
-import xxhash
 from google.protobuf.message import DecodeError
 
 from ..proto import PROTOCOL, rpc
@@ -20,40 +19,18 @@ from ..proto import frame as frames
 from ..proto.data_pb2 import Greeting, Header
 from ..proto.data_pb2 import Kind as Message
 from ..proto.frame import Frame, FrameError, Kind
-from .handover import INLINE_LIMIT
+from .inbound_stream import Lane, Stream, StreamRefused
 from .inbox import ArenaFull, Inbox
-from .membership import TAKE, WAIT, Membership
+from .membership import WAIT, Membership
 from .offers import Offers
-from .shorten import Expander
-from .traffic import OTHER, Traffic, category_of
+from .traffic import OTHER, Traffic
 
 GREETING_SECONDS = 20.0
 """A stream that has not said by then who it is ends."""
 MOST_STRANGERS = 64
 """Streams that have not greeted yet."""
-MOST_STREAMS = 8
-"""Of one peer: two of each direction, while an older session or stream of it is on its way out."""
-STALLED_SECONDS = 60.0
-STALLED_BYTES = 1 << 16
-"""An incomplete message of which so much, or its end, does not come in so long holds memory that others need."""
-
-
-class StreamRefused(Exception):
-    """The stream cannot go on; the text goes to the other side."""
-
-
-@dataclass
-class Arriving:
-    """A large message of which some chunks have arrived. Without a block it is received and thrown away."""
-
-    transfer: int
-    header: Header
-    total: int
-    start: int | None
-    view: memoryview | None
-    received: int = 0
-    chunks: int = 0
-    digest: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
+MOST_STREAMS = 24
+"""Of one peer: all lanes of each direction, while those of an older session or connection are on their way out."""
 
 
 class Inbound:
@@ -101,11 +78,14 @@ class Inbound:
             return
         self._open[greeting.name] += 1
         try:
+            if greeting.lane:
+                await self._receive_lane(context, greeting)
+                return
             await self._write(context, [(OTHER, Frame(Kind.WELCOME))])
             if greeting.you_send:
                 await self.offers.serve(context, greeting.name, greeting.session)
             else:
-                await self.receive(context, greeting.name, greeting.session)
+                await self.receive(context, greeting.name, greeting.session, greeting.link)
         finally:
             self._open[greeting.name] -= 1
 
@@ -124,32 +104,51 @@ class Inbound:
             raise StreamRefused(f"{greeting.name} has {MOST_STREAMS} streams open here already")
         return greeting
 
-    async def receive(self, end: rpc.PeerContext | rpc.PeerCall, sender: str, session: str) -> None:
+    async def receive(self, end: rpc.PeerContext | rpc.PeerCall, sender: str, session: str, link: int = 0) -> None:
         """Takes what a peer sends on a greeted stream, until it ends or does not fit."""
-        refusal = ""
         key = (sender, session)
         if (old := self._current.get(key)) is not None:
             old.stop("a newer stream has taken its place")
-        stream = self._current[key] = Stream(self, end, sender, session)
+        stream = self._current[key] = Stream(self, end, sender, session, link)
         try:
-            while self._current.get(key) is stream:
-                message = await end.read()
-                if message is rpc.END:
-                    break  # also what a sender that was killed looks like: incomplete messages are dropped below
-                await stream.take(message)
-        except (FrameError, StreamRefused, ArenaFull, ValueError) as error:
-            refusal = str(error)
-        except asyncio.CancelledError:
-            if not stream.stopped:
-                raise
-            refusal = stream.stopped
+            await self._take_all(stream.lane, lambda: self._current.get(key) is stream)
         finally:
             stream.close()
             if self._current.get(key) is stream:
                 del self._current[key]
+
+    async def _receive_lane(self, end: rpc.PeerContext, greeting: Greeting) -> None:
+        """A stream of chunks only, beside the first of the same peer; it ends with that."""
+        stream = self._current.get((greeting.name, greeting.session))
+        if stream is None or stream.link != greeting.link:
+            await self._write(end, [(OTHER, Frame(Kind.REFUSE, head=b"the first stream of this link has ended"))])
+            return
+        lane = Lane(stream, end, greeting.lane)
+        stream.lanes.append(lane)
+        try:
+            await self._write(end, [(OTHER, Frame(Kind.WELCOME))])
+            await self._take_all(lane, lambda: stream.reading)
+        finally:
+            stream.lanes.remove(lane)
+
+    async def _take_all(self, lane: Lane, wanted: Callable[[], bool]) -> None:
+        """Messages of a stream until it ends, does not fit, or is not wanted any more."""
+        refusal = ""
+        try:
+            while wanted():
+                message = await lane.end.read()
+                if message is rpc.END:
+                    break  # also what a sender that was killed looks like: incomplete messages are dropped
+                await lane.take(message)
+        except (FrameError, StreamRefused, ArenaFull, ValueError) as error:
+            refusal = str(error)
+        except asyncio.CancelledError:
+            if not lane.stopped:
+                raise
+            refusal = lane.stopped
         if refusal:
-            self.traffic.dropped["stream ended here" if stream.stopped else "broken frame"] += 1
-            await self._write(end, [(OTHER, Frame(Kind.REFUSE, head=refusal.encode()))])
+            self.traffic.dropped["stream ended here" if lane.stopped else "broken frame"] += 1
+            await self._write(lane.end, [(OTHER, Frame(Kind.REFUSE, head=refusal.encode()))])
 
     def reserved(self, sender: str) -> int:
         """Bytes that incomplete messages of a peer hold."""
@@ -209,171 +208,3 @@ class Inbound:
         if greeting.to_session != self.session:
             raise StreamRefused(f"wants an earlier session of {self.name}, which has restarted")
         return greeting
-
-
-class Stream:
-    """One peer's stream: its texts, its incomplete messages (at most one in each priority), its acknowledgements."""
-
-    def __init__(self, inbound: Inbound, end: rpc.PeerContext | rpc.PeerCall, sender: str, session: str) -> None:
-        self.sender, self.session = sender, session
-        self._inbound, self._end_of_stream = inbound, end
-        self._expander = Expander(inbound.run, session)
-        self._arriving: list[Arriving | None] = [None] * frames.PRIORITIES
-        self._done: dict[int, tuple[int, str]] = {}
-        self.stopped = ""
-        """Why this node ends the stream."""
-        self._task = asyncio.current_task()
-        self._clock = asyncio.get_running_loop()
-        self._reading = True
-        self._moved, self._unmarked = self._clock.time(), 0
-        self._timer = self._clock.call_later(STALLED_SECONDS, self._check)
-
-    @property
-    def reserved(self) -> int:
-        """Bytes that its incomplete messages hold."""
-        return sum(one.total for one in self._arriving if one is not None and one.start is not None)
-
-    def stop(self, why: str) -> None:
-        """End the stream, which waits for its sender."""
-        self.stopped = self.stopped or why
-        if self._task is not None and self._reading:
-            self._task.cancel()
-
-    def close(self) -> None:
-        """The stream has ended: what is incomplete is dropped."""
-        self._timer.cancel()
-        self._task = None
-        for priority in range(frames.PRIORITIES):
-            self._forget(priority)
-
-    def _check(self) -> None:
-        """A sender that lets an incomplete message lie holds memory; it has to connect again."""
-        late = self._clock.time() - self._moved
-        if self._reading and any(self._arriving) and late > STALLED_SECONDS:
-            self.stop(f"nothing of an incomplete message came for {late:.0f} s")
-            return
-        self._timer = self._clock.call_later(STALLED_SECONDS / 4, self._check)
-
-    def _mark(self, count: int) -> None:
-        self._unmarked += count
-        if self._unmarked >= STALLED_BYTES or not any(self._arriving):
-            self._moved, self._unmarked = self._clock.time(), 0
-
-    async def take(self, message: bytes) -> None:
-        """One gRPC message of frames. FrameError, ValueError or StreamRefused for what does not fit."""
-        self._reading = False
-        for frame in frames.decode(message):
-            if frame.kind is Kind.WHOLE:
-                await self._whole(frame)
-            elif frame.kind is Kind.OPEN:
-                await self._open(frame)
-            elif frame.kind is Kind.CHUNK:
-                self._chunk(frame)
-            elif frame.kind is Kind.END:
-                self._end(frame)
-            else:
-                raise StreamRefused(f"sent a frame of kind {frame.kind.name}, which only the receiver sends")
-            self._mark(len(frame.body))
-        await self._inbound.acknowledge(self._end_of_stream, self._done)
-        self._reading = True
-
-    async def _admit(self, header: Header, priority: int, transfer: int) -> str:
-        verdict = self._inbound.judge(self, header)
-        if verdict == WAIT:  # what has arrived is acknowledged before a pause of unknown length
-            await self._inbound.acknowledge(self._end_of_stream, self._done)
-            verdict = await self._inbound.verdict(self, header)
-        if verdict == TAKE and not self._inbound.is_new(self, priority, transfer):
-            verdict = "twice"
-        return verdict
-
-    async def _whole(self, frame: Frame) -> None:
-        header = self._expander.expand(bytes(frame.head))
-        verdict = await self._admit(header, frame.priority, frame.transfer)
-        if verdict == TAKE and len(frame.body) > INLINE_LIMIT:
-            start = await self._inbound.inbox.block(len(frame.body))
-            self._inbound.inbox.view(start, len(frame.body))[:] = frame.body
-            self._deliver(frame, header, start, len(frame.body))
-        elif verdict == TAKE:
-            await self._inbound.inbox.room(len(frame.body))
-            self._deliver(frame, header, bytes(frame.body), len(frame.body))
-        else:
-            self._throw_away(verdict)
-        self._acknowledge(frame, header)
-
-    async def _open(self, frame: Frame) -> None:
-        header = self._expander.expand(bytes(frame.head))
-        self._forget(frame.priority)  # its sender gave it up, with its view
-        verdict = await self._admit(header, frame.priority, frame.transfer)
-        arriving = Arriving(frame.transfer, header, frame.total, None, None)
-        if verdict == TAKE:
-            largest, held = self._inbound.inbox.largest, self._inbound.reserved(self.sender)
-            if held + frame.total > largest:
-                raise StreamRefused(f"a message of {frame.total} bytes beside {held}, where {largest} are the most")
-            arriving.start = await self._inbound.inbox.block(frame.total)
-            arriving.view = self._inbound.inbox.view(arriving.start, frame.total)
-        else:
-            self._throw_away(verdict)
-        self._arriving[frame.priority] = arriving
-        self._inbound.traffic.arriving(1)
-
-    def _chunk(self, frame: Frame) -> None:
-        arriving = self._continued(frame)
-        end = frame.offset + len(frame.body)
-        if frame.offset != arriving.received or frame.seq != arriving.chunks or end > arriving.total:
-            raise StreamRefused(f"chunk {frame.seq} at {frame.offset} does not follow {arriving.received} bytes")
-        if arriving.view is not None:
-            arriving.view[frame.offset : end] = frame.body
-        arriving.digest.update(frame.body)
-        arriving.received, arriving.chunks = end, arriving.chunks + 1
-
-    def _end(self, frame: Frame) -> None:
-        arriving = self._continued(frame)
-        if arriving.received != arriving.total or frame.total != arriving.total:
-            raise StreamRefused(f"message ended at {arriving.received} of {arriving.total} bytes")
-        if frame.digest != arriving.digest.intdigest():
-            raise StreamRefused(f"message of {arriving.total} bytes has a wrong digest")
-        self._arriving[frame.priority] = None
-        self._inbound.traffic.arriving(-1)
-        if arriving.start is not None:
-            arriving.view = None
-            self._deliver(frame, arriving.header, arriving.start, arriving.total)
-        self._acknowledge(frame, arriving.header)
-
-    def _deliver(self, frame: Frame, header: Header, payload: bytes | int, length: int) -> None:
-        """Judged again: the view, or another stream of this peer, may have moved on while it arrived."""
-        inbox = self._inbound.inbox
-        verdict = self._inbound.judge(self, header)
-        if verdict == TAKE and not self._inbound.is_new(self, frame.priority, frame.transfer):
-            verdict = "twice"
-        if verdict != TAKE:
-            self._throw_away(verdict)
-            if isinstance(payload, int):
-                inbox.discard(payload)
-        elif isinstance(payload, int):
-            inbox.deliver_block(self.sender, header.SerializeToString(), payload, length)
-        else:
-            inbox.deliver_inline(self.sender, header.SerializeToString(), payload)
-
-    def _acknowledge(self, frame: Frame, header: Header) -> None:
-        self._inbound.delivered(self, frame.priority, frame.transfer)
-        self._done[frame.priority] = (frame.transfer, category_of(header.kind))
-
-    def _continued(self, frame: Frame) -> Arriving:
-        arriving = self._arriving[frame.priority]
-        if arriving is None or arriving.transfer != frame.transfer:
-            raise StreamRefused(f"{frame.kind.name} of message {frame.transfer}, which was not opened")
-        return arriving
-
-    def _forget(self, priority: int) -> None:
-        arriving = self._arriving[priority]
-        self._arriving[priority] = None
-        if arriving is not None:
-            self._inbound.traffic.arriving(-1)
-            self._inbound.traffic.dropped["incomplete"] += 1
-            if arriving.start is not None:
-                arriving.view = None
-                self._inbound.inbox.discard(arriving.start)
-
-    def _throw_away(self, why: str) -> None:
-        if why != "probe":
-            self._inbound.traffic.dropped[why] += 1

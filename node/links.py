@@ -1,4 +1,8 @@
-"""The sending end: one link to each other member of the view, each with a connection and a queue of its own.
+"""The sending end: one link to each other member of the view, each with connections and a queue of its own.
+
+A link has one connection, and from its first large message on a second one for bulk, so that what is urgent waits
+behind no buffer; more for bulk where lanes.py wants them. All of them end together. To a peer that cannot be dialled,
+everything goes on the one stream that the peer has opened.
 
 A link keeps its connection open for as long as it lives (a cold connection costs several round trips), and connects
 again with a growing pause when it breaks. What the peer had not acknowledged goes again on the new stream. To a peer
@@ -12,12 +16,14 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
+from typing import Any
 
 from ..proto import frame as frames
 from ..proto import rpc
 from ..proto.control_pb2 import Member
 from ..proto.data_pb2 import Header
 from ..proto.frame import FrameError, Kind
+from .bulk import Bulk
 from .offers import Offers, Receiving
 from .peer_stream import (
     FIRST_PAUSE,
@@ -30,9 +36,11 @@ from .peer_stream import (
     raise_status,
     read_frames,
 )
-from .send_queue import Outgoing, SendQueue
+from .send_queue import Carries, Outgoing, SendQueue
 from .shorten import Shortener
 from .traffic import Traffic
+
+OTHERS = {Carries.ALL: Carries.NONE, Carries.HEADS: Carries.CHUNKS, Carries.CHUNKS: Carries.HEADS}
 
 Stream = rpc.PeerCall | rpc.PeerContext
 """The client's or the server's end: both have read() and write()."""
@@ -56,6 +64,11 @@ class PeerLink:
         self.peer = peer
         self.queue = SendQueue()
         self.connected = asyncio.Event()
+        self.wants_bulk = asyncio.Event()
+        self.lanes = 1
+        """Bulk connections that it has, or will have when there is bulk."""
+        self.chunk = rpc.CHUNK
+        """Bytes of one write."""
         self.closed = False
         self._me, self._traffic, self._on_lost = me, traffic, on_lost
         self._offers, self._receiving = offers, receiving
@@ -67,14 +80,18 @@ class PeerLink:
     def send(self, message: Outgoing) -> None:
         self.queue.put(message)
         self._wake.set()
+        if message.bulk:
+            self.wants_bulk.set()
 
     def tell_again(self) -> None:
         """A new view has begun: if the peer is lost, the next failure is reported once more."""
         self._lost = False
 
     def drop(self, unwanted: Callable[[Header], bool]) -> int:
-        """Forgets messages, sent or not; returns how many."""
-        return self.queue.drop(unwanted)
+        """Forgets messages, sent or not; returns how many. The peer is told of those that it has in part."""
+        dropped = self.queue.drop(unwanted)
+        self._wake.set()
+        return dropped
 
     async def drained(self, deadline: float) -> None:
         """Waits until the peer has acknowledged everything, is lost, or it is `deadline` (monotonic)."""
@@ -122,21 +139,40 @@ class PeerLink:
         if self.peer.dials_out and not self._me.dials_out:
             offer = await self._offers.take(self.peer.name, self.peer.session, GREETING_TIMEOUT)
             try:
-                await self._both_ways(offer.context, offer.ended)
+                await self._both_ways(offer.context, offer.ended, None)
             finally:
                 offer.ended.set()
         else:
-            async with dialled(self._me, self.peer, self._traffic) as call:
-                await self._both_ways(call, asyncio.Event())
+            bulk = None if self.peer.dials_out else Bulk(self, self._me, self._traffic)
+            number = bulk.number if bulk is not None else 0
+            async with dialled(self._me, self.peer, self._traffic, link=number) as call:
+                await self._both_ways(call, asyncio.Event(), bulk)
 
-    async def _both_ways(self, stream: Stream, ended: asyncio.Event) -> None:
+    async def _both_ways(self, stream: Stream, ended: asyncio.Event, bulk: Bulk | None) -> None:
         self._lost = False
         self.connected.set()
-        reader, writer = asyncio.create_task(self._read_all(stream)), asyncio.create_task(self._write_all(stream))
-        tasks = [reader, writer, asyncio.create_task(ended.wait())]
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(ended.wait())]
+        if bulk is not None:
+            tasks.append(asyncio.create_task(bulk.keep()))
+        try:
+            await self._run(stream, lambda: bulk.first_carries if bulk is not None else Carries.ALL, tasks)
+        finally:
+            if bulk is not None:
+                bulk.close()
+
+    async def carry(self, stream: Stream) -> None:
+        """Writes chunks on a bulk stream, until it breaks."""
+        await self._run(stream, lambda: Carries.CHUNKS, [])
+
+    async def _run(self, stream: Stream, carries: Callable[[], Carries], tasks: list[asyncio.Task[Any]]) -> None:
+        # The reader's end carries the status; a failed write only says "internal error".
+        tasks = [
+            asyncio.create_task(self._read_all(stream)),
+            asyncio.create_task(self._write_all(stream, carries)),
+            *tasks,
+        ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            # The reader's end carries the status; a failed write only says "internal error".
             failed = next(task for task in tasks if task in done)
             if failed.cancelled():
                 raise LinkBroken("the stream was cancelled")
@@ -146,13 +182,16 @@ class PeerLink:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _write_all(self, stream: Stream) -> None:
+    async def _write_all(self, stream: Stream, carries: Callable[[], Carries]) -> None:
         """One write at a time, so that an urgent message waits for at most one chunk here."""
         shortener = Shortener()
         while True:
-            while self.queue.waiting:
+            while self.queue.waiting(carries()):
                 await self._traffic.uplink.ready()
-                parts = self.queue.next_write(shortener, self._traffic.uplink.write)
+                share = carries()
+                parts = self.queue.next_write(shortener, min(self._traffic.uplink.write, self.chunk), share)
+                if self.queue.waiting(OTHERS[share]):  # the next is for another of this link's streams
+                    self._wake.set()
                 message = b"".join(buffer for _, buffers in parts for buffer in buffers)
                 sizes = [(category, frames.size(buffers)) for category, buffers in parts]
                 self._traffic.wrote(sizes, self.peer.name)

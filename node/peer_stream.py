@@ -58,8 +58,10 @@ class Self:
 
 
 @contextlib.asynccontextmanager
-async def dialled(me: Self, peer: Member, traffic: Traffic, you_send: bool = False) -> AsyncIterator[rpc.PeerCall]:
-    """A stream to the peer, greeted and answered. you_send: it is for the peer to send on.
+async def dialled(
+    me: Self, peer: Member, traffic: Traffic, you_send: bool = False, lane: int = 0, link: int = 0
+) -> AsyncIterator[rpc.PeerCall]:
+    """A stream to the peer, greeted and answered; you_send, lane and link are the greeting's (data.proto).
 
     LinkBroken or rpc.BROKEN when there is none.
     """
@@ -69,7 +71,7 @@ async def dialled(me: Self, peer: Member, traffic: Traffic, you_send: bool = Fal
         # The session's secret is for the coordinator alone.
         call = rpc.peer_method(channel, me.metadata if peer.dials_out else ())
         try:
-            await asyncio.wait_for(_greet(call, me, peer, traffic, you_send), GREETING_TIMEOUT)
+            await asyncio.wait_for(_greet(call, me, peer, traffic, you_send, lane, link), GREETING_TIMEOUT)
         except asyncio.TimeoutError:
             raise LinkBroken(f"no answer from {address} in {GREETING_TIMEOUT:.0f} s") from None
         yield call
@@ -102,7 +104,9 @@ async def raise_status(stream: rpc.PeerCall | rpc.PeerContext) -> None:
     raise LinkBroken(details[:200] or code.name)
 
 
-async def _greet(call: rpc.PeerCall, me: Self, peer: Member, traffic: Traffic, you_send: bool) -> None:
+async def _greet(
+    call: rpc.PeerCall, me: Self, peer: Member, traffic: Traffic, you_send: bool, lane: int, link: int
+) -> None:
     greeting = Greeting(
         protocol=me.protocol,
         run=me.run,
@@ -111,6 +115,8 @@ async def _greet(call: rpc.PeerCall, me: Self, peer: Member, traffic: Traffic, y
         to=peer.name,
         to_session=peer.session,
         you_send=you_send,
+        lane=lane,
+        link=link,
     )
     hello = b"".join(frames.encode(Frame(Kind.HELLO, head=greeting.SerializeToString())))
     traffic.wrote([(OTHER, len(hello))])

@@ -102,7 +102,7 @@ class Header(_message.Message):
     def __init__(self, run: _Optional[str] = ..., view: _Optional[int] = ..., session: _Optional[str] = ..., kind: _Optional[_Union[Kind, str]] = ..., step: _Optional[int] = ..., microbatch: _Optional[int] = ..., section: _Optional[str] = ..., round: _Optional[int] = ..., part: _Optional[int] = ..., chain: _Optional[int] = ..., codec: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., samples: _Optional[_Iterable[int]] = ..., contributors: _Optional[_Iterable[int]] = ..., digests: _Optional[_Iterable[int]] = ..., value: _Optional[float] = ..., text: _Optional[str] = ..., sizes: _Optional[_Iterable[int]] = ..., layer: _Optional[int] = ..., moments: bool = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., error: _Optional[int] = ..., factors: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Greeting(_message.Message):
-    __slots__ = ("protocol", "run", "name", "session", "to", "to_session", "you_send")
+    __slots__ = ("protocol", "run", "name", "session", "to", "to_session", "you_send", "lane", "link")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,8 @@ class Greeting(_message.Message):
     TO_FIELD_NUMBER: _ClassVar[int]
     TO_SESSION_FIELD_NUMBER: _ClassVar[int]
     YOU_SEND_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     run: str
     name: str
@@ -117,4 +119,6 @@ class Greeting(_message.Message):
     to: str
     to_session: str
     you_send: bool
-    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., to: _Optional[str] = ..., to_session: _Optional[str] = ..., you_send: bool = ...) -> None: ...
+    lane: int
+    link: int
+    def __init__(self, protocol: _Optional[int] = ..., run: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., to: _Optional[str] = ..., to_session: _Optional[str] = ..., you_send: bool = ..., lane: _Optional[int] = ..., link: _Optional[int] = ...) -> None: ...

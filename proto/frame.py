@@ -5,7 +5,11 @@ A large one is OPEN (its header and total length), CHUNKs in order, and END with
 that ends is not a message that arrived, so only a verified END (or WHOLE) makes a message, and the receiver
 then acknowledges it. ACK is cumulative: all transfers of that priority up to that number have arrived.
 
-Short form, for everything small (kinds HELLO, WELCOME, WHOLE, ACK, REFUSE)::
+A link may have several streams: all frames but CHUNK and END then go on the first, its lane 0, and the chunks of large
+messages, each once, on any of the others (node/lanes.py). Messages of a priority arrive in the order of their OPEN or
+WHOLE. CANCEL takes back a message that its sender has begun and does not finish.
+
+Short form, for everything small (kinds HELLO, WELCOME, WHOLE, ACK, REFUSE, CANCEL)::
 
     0xF1 | kind << 4 | priority | varint transfer | [varint len(head) | varint len(body) | head | body] | crc32c
     (the bracket is absent in an ACK)
@@ -55,6 +59,7 @@ class Kind(enum.IntEnum):
     WHOLE = 6  # a complete small message: head is data_pb2.Header, body the payload
     ACK = 7  # every transfer of this priority up to `transfer` has arrived
     REFUSE = 8  # head says why in words (utf-8); transfer 0 refuses the stream
+    CANCEL = 9  # the message of this number, which may have been opened, does not come to its end
 
 
 _LONG_KINDS = frozenset({Kind.OPEN, Kind.CHUNK, Kind.END})
@@ -168,7 +173,7 @@ def _decode_short(view: memoryview) -> tuple[Frame, int]:
     if len(view) < 2:
         raise FrameError("is cut short")
     number, priority = view[1] >> 4, view[1] & 15
-    if number in _LONG_KINDS or not Kind.HELLO <= number <= Kind.REFUSE or priority >= PRIORITIES:
+    if number in _LONG_KINDS or not Kind.HELLO <= number <= Kind.CANCEL or priority >= PRIORITIES:
         raise FrameError(f"has kind {number}, priority {priority}, which no short frame has")
     transfer, at = _read_varint(view, 2)
     head = body = 0

@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
 
 import pytest
+import xxhash
 from wires import wait_for
 
 import farflung.node.inbound as inbound
+import farflung.node.inbound_stream as inbound_stream
 from farflung.node.io_thread import IoThread
 from farflung.node.wire import Received
 from farflung.proto import PROTOCOL, rpc
@@ -156,7 +159,7 @@ def test_a_message_larger_than_what_one_peer_may_hold(victim):
 
 def test_a_message_that_is_begun_and_never_ended(victim, monkeypatch):
     """A slow loris: its memory is free again, and what it began is not delivered."""
-    monkeypatch.setattr(inbound, "STALLED_SECONDS", 0.4)
+    monkeypatch.setattr(inbound_stream, "STALLED_SECONDS", 0.4)
 
     async def loris():
         call, _ = await victim.stream()
@@ -185,8 +188,15 @@ def test_a_message_that_is_begun_and_never_ended(victim, monkeypatch):
         whole(Frame(Kind.HELLO, head=b"again")),
         whole(Frame(Kind.WHOLE, 1, 1, head=b"\xff\xff\xff")),
         opened(10)[:-1] + b"\0",
-        opened(10) + whole(Frame(Kind.CHUNK, 1, 2, body=b"12345", seq=1, offset=5, total=10)),
-        opened(10) + whole(Frame(Kind.END, 1, 2, total=10, digest=3)),
+        opened(10) + 2 * whole(Frame(Kind.CHUNK, 1, 2, body=b"12345", offset=5, total=10)),
+        opened(10)
+        + whole(
+            Frame(Kind.CHUNK, 1, 2, body=b"123", total=10),
+            Frame(Kind.CHUNK, 1, 2, body=b"456", seq=1, offset=2, total=10),
+        ),
+        opened(10) + whole(Frame(Kind.END, 1, 2, total=9)),
+        opened(2)
+        + whole(Frame(Kind.CHUNK, 1, 2, body=b"12", total=2), Frame(Kind.END, 1, 2, seq=1, total=2, digest=3)),
     ],
     ids=[
         "noise",
@@ -195,8 +205,10 @@ def test_a_message_that_is_begun_and_never_ended(victim, monkeypatch):
         "greeting again",
         "no header",
         "checksum",
-        "a gap",
+        "a chunk twice",
+        "chunks that overlap",
         "cut short",
+        "a wrong digest",
     ],
 )
 def test_frames_that_do_not_fit(victim, sent):
@@ -216,3 +228,31 @@ def test_connections_that_say_nothing_at_all(victim):
             stack.enter_context(socket.create_connection(("127.0.0.1", victim.wire.port)))
         _, answer = victim(victim.stream())
         assert answer.kind is Kind.WELCOME
+
+
+def test_a_lane_of_a_link_that_is_not_there(victim):
+    async def alone():
+        return (await victim.stream(lane=1, link=7))[1], (await victim.stream(link=7))[1], await victim.stream(lane=1)
+
+    without, first, (_, other) = victim(alone())
+    assert without.kind is other.kind is Kind.REFUSE and b"has ended" in without.head
+    assert first.kind is Kind.WELCOME
+
+
+def test_a_lane_brings_chunks_of_opened_messages_and_nothing_else(victim):
+    async def chunks_first():
+        first, _ = await victim.stream(link=7)
+        lane, _ = await victim.stream(lane=1, link=7)
+        rest = [Frame(Kind.CHUNK, 2, 2, body=b"45", seq=1, offset=3, total=5), Frame(Kind.END, 2, 2, seq=2, total=5)]
+        rest[1] = dataclasses.replace(rest[1], digest=xxhash.xxh3_64_intdigest(b"12345"))
+        await lane.write(whole(*rest, Frame(Kind.CHUNK, 2, 2, body=b"123", total=5)))
+        await lane.write(whole(Frame(Kind.CHUNK, 1, 2, body=b"x", total=5)))  # of one that was cancelled
+        await first.write(whole(Frame(Kind.CANCEL, 1, 2)) + opened(5, transfer=2))
+        arrived = await victim.answer(lane)
+        await lane.write(opened(5, transfer=3))
+        return arrived, await victim.answer(lane)
+
+    arrived, refusal = victim(chunks_first())
+    assert arrived.kind is Kind.ACK and arrived.transfer == 2
+    assert refusal.kind is Kind.REFUSE and b"of kind OPEN by lane 1" in refusal.head
+    assert bytes(wait_for(victim.wire, Received).payload) == b"12345"

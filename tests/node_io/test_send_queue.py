@@ -6,7 +6,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.node.send_queue import Outgoing, SendQueue
+from farflung.node.send_queue import Carries, Outgoing, SendQueue
 from farflung.node.shorten import Expander, Shortener
 from farflung.proto import data_pb2
 from farflung.proto import frame as frames
@@ -73,6 +73,43 @@ def test_an_urgent_message_overtakes_at_the_next_chunk():
     assert frames.decode(b"".join(first))[0].transfer == 2
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 1000, 70_000, 3 * CHUNK + 7])), max_size=6),
+    st.lists(st.integers(0, 3), max_size=30),
+)
+def test_with_bulk_streams_the_first_has_all_heads_in_order_and_no_bulk(messages, turns):
+    queue, expected = SendQueue(), {}
+    for transfer, (priority, size) in enumerate(messages, 1):
+        message = outgoing(transfer, priority, size)
+        expected[transfer] = bytes(message.payload)
+        queue.put(message)
+    lanes, shortener = [[] for _ in range(4)], Shortener()
+    for turn in (*turns, *list(range(4)) * 40):
+        carries = Carries.CHUNKS if turn else Carries.HEADS
+        parts = queue.next_write(shortener, CHUNK, carries)
+        assert parts or not queue.waiting(carries)
+        lanes[turn] += [frame for _, buffers in parts for frame in frames.decode(b"".join(buffers))]
+    heads, chunks = lanes[0], [frame for lane in lanes[1:] for frame in lane]
+    assert {frame.kind for frame in heads} <= {Kind.OPEN, Kind.WHOLE}
+    for priority in range(3):
+        begun = [frame.transfer for frame in heads if frame.priority == priority]
+        assert begun == [number for number, (mine, _) in enumerate(messages, 1) if mine == priority]
+    in_order = sorted(chunks, key=lambda frame: (frame.transfer, frame.kind is Kind.END, frame.offset))
+    assert reassembled([*heads, *in_order]) == expected and not queue.waiting()
+
+
+def test_a_begun_message_that_is_dropped_is_cancelled():
+    queue, shortener = SendQueue(), Shortener()
+    for transfer in (1, 2):
+        queue.put(outgoing(transfer, 1, 3 * CHUNK))
+    queue.next_write(shortener, CHUNK, Carries.CHUNKS)
+    assert queue.drop(lambda header: True) == 2
+    (_, opened), (_, cancelled) = queue.next_write(shortener, CHUNK, Carries.HEADS)
+    assert [frames.decode(b"".join(one))[0].kind for one in (opened, cancelled)] == [Kind.OPEN, Kind.CANCEL]
+    assert frames.decode(b"".join(cancelled))[0].transfer == 1 and not queue.waiting()
+
+
 def test_small_messages_share_a_write():
     queue = SendQueue()
     for transfer in range(1, 51):
@@ -102,7 +139,7 @@ def test_an_acknowledgement_of_one_that_waits_again():
     written(queue)
     queue.rewind()
     queue.acknowledge(1, 1)
-    assert released == [1] and not queue.waiting
+    assert released == [1] and not queue.waiting()
 
 
 def test_drop_releases_sent_and_waiting():

@@ -1,0 +1,143 @@
+"""One end of a link in benchmarks/links.py: a node's Wire, and a plain TCP connection beside it.
+
+    python -m benchmarks.links_end NAME ADDRESS PORT FOLDER
+
+Orders are JSON lines on stdin, answers JSON lines on stdout. All times are CLOCK_MONOTONIC, which the hosts of an
+emulated WAN share.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farflung.node.wire import Received, Wire, WireConfig
+from farflung.proto.control_pb2 import Member
+from farflung.proto.data_pb2 import Header, Kind
+
+PIECE = 4 << 20
+"""Bytes of a message: about what a block of a round or a piece of a stage's state has."""
+PATIENCE = 120.0
+TCP_PORT = 7072
+URGENT = 1_000_000
+"""Steps above this number the urgent messages."""
+
+
+class End:
+    """Answers orders, one after the other."""
+
+    def __init__(self, name: str, address: str, port: int, folder: Path) -> None:
+        self.name, self.address, self.port = name, address, port
+        keys = {key: (folder / f"{name}.{key}").read_bytes() for key in ("authority", "certificate", "key")}
+        config = WireConfig("links", name, f"{name}-1", listen=f"{address}:{port}", **keys)  # type: ignore[arg-type]
+        self.wire = Wire.start(config)
+        self.payload = np.random.default_rng(0).integers(0, 256, PIECE, dtype=np.uint8)
+        self.tcp: socket.socket | None = None
+        self.seen: list[Received] = []
+        self.urgents = 0
+
+    def enter(self, view: int, members: list[list[str]]) -> dict[str, Any]:
+        self.wire.enter(view, [Member(name=name, session=f"{name}-1", address=address) for name, address in members])
+        return {}
+
+    def leave(self) -> dict[str, Any]:
+        self.wire.leave_view()
+        self.seen.clear()
+        return {"at": time.monotonic()}
+
+    def send(self, to: str, size: int, step: int, priority: int = 1) -> dict[str, Any]:
+        """Sends so many bytes in messages of PIECE, and says when it began."""
+        began = time.monotonic()
+        kind = Kind.ACTIVATION if priority == 0 else Kind.STATE
+        for at in range(0, size, PIECE):
+            self.wire.send(to, Header(kind=kind, step=step), self.payload[: min(PIECE, size - at)], priority)
+        self.wire.poll()
+        return {"began": began}
+
+    def receive(self, size: int, step: int) -> dict[str, Any]:
+        """Waits for so many bytes of that step; when the last was there."""
+        got, until = 0, time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            for event in [*self.seen, *self.wire.poll(0.5)]:
+                if isinstance(event, Received) and event.header.step == step:
+                    got += len(event.payload)
+            self.seen.clear()
+            if got >= size:
+                return {"ended": time.monotonic()}
+        return {"problem": f"{got} of {size} bytes came in {PATIENCE:.0f} s"}
+
+    def urgent(self, to: str, size: int, count: int, gap: float) -> dict[str, Any]:
+        """Sends `count` messages of the highest priority, `gap` seconds apart; when each was handed over."""
+        at = []
+        for _ in range(count):
+            at.append(time.monotonic())
+            self.urgents += 1
+            self.wire.send(to, Header(kind=Kind.ACTIVATION, step=URGENT + self.urgents), self.payload[:size], 0)
+            self._idle(gap)
+        return {"at": at}
+
+    def _idle(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self.seen += [event for event in self.wire.poll(left) if isinstance(event, Received)]
+
+    def arrivals(self, count: int) -> dict[str, Any]:
+        """When each of `count` urgent messages arrived."""
+        at: dict[int, float] = {}
+        until = time.monotonic() + PATIENCE
+        while len(at) < count and time.monotonic() < until:
+            for event in self.wire.poll(0.5):
+                if isinstance(event, Received) and event.header.step > URGENT:
+                    at[event.header.step] = time.monotonic()
+        return {"at": [at[index] for index in sorted(at)]}
+
+    def listen(self) -> dict[str, Any]:
+        server = socket.create_server((self.address, TCP_PORT))
+        self.tcp, _ = server.accept()
+        server.close()
+        return {}
+
+    def dial(self, address: str) -> dict[str, Any]:
+        self.tcp = socket.create_connection((address, TCP_PORT), timeout=PATIENCE)
+        return {}
+
+    def tcp_send(self, size: int) -> dict[str, Any]:
+        assert self.tcp is not None
+        began, block = time.monotonic(), self.payload.data
+        for at in range(0, size, PIECE):
+            self.tcp.sendall(block[: min(PIECE, size - at)])
+        return {"began": began}
+
+    def tcp_receive(self, size: int) -> dict[str, Any]:
+        assert self.tcp is not None
+        into, got = memoryview(bytearray(1 << 20)), 0
+        while got < size:
+            got += self.tcp.recv_into(into) or size
+        return {"ended": time.monotonic()}
+
+    def close(self) -> dict[str, Any]:
+        self.wire.close("")
+        return {}
+
+
+def main() -> None:
+    name, address, port, folder = sys.argv[1:]
+    end = End(name, address, int(port), Path(folder))
+    print(json.dumps({}), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            answer = getattr(end, order.pop("do"))(**order)
+        except Exception as error:
+            answer = {"problem": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The connections of a link that carry nothing but the chunks of large messages: opened when there are any."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+from typing import TYPE_CHECKING
+
+from ..proto import rpc
+from ..proto.frame import FrameError
+from ..proto.link import split_address
+from .lanes import LEAST_BUSY, ahead, lanes_wanted
+from .peer_stream import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken, Self, dialled
+from .send_queue import Carries
+from .tcp_connections import TcpFigures, connected_to, figures, keep_unsent_short
+from .traffic import Traffic
+
+if TYPE_CHECKING:
+    from .links import PeerLink
+
+log = logging.getLogger("farflung.io")
+
+LOOK_SECONDS = 0.5
+"""How often the kernel's figures are read while bulk is sent."""
+
+
+class Bulk:
+    """The bulk connections beside one first stream, with which they end."""
+
+    def __init__(self, link: PeerLink, me: Self, traffic: Traffic) -> None:
+        self._link, self._me, self._traffic = link, me, traffic
+        self._streams = 0
+        self._sockets: list[socket.socket] = []
+        self._before = TcpFigures()
+        self._over = False
+        self.number = random.getrandbits(64)
+        """By which the peer knows what belongs together."""
+
+    @property
+    def first_carries(self) -> Carries:
+        """What is left to the first stream."""
+        return Carries.HEADS if self._streams else Carries.ALL
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
+        self._sockets.clear()
+
+    async def keep(self) -> None:
+        """Opens as many as are wanted, and looks whether more are. Raises what broke one of them."""
+        await self._link.wants_bulk.wait()
+        lanes: list[asyncio.Task[None]] = []
+        try:
+            while True:
+                while len(lanes) < self._link.lanes:
+                    lanes.append(asyncio.create_task(self._lane(len(lanes) + 1)))
+                done, _ = await asyncio.wait(lanes, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                for lane in done:
+                    await lane
+                if self._streams == len(lanes):
+                    self._look(len(lanes))
+        finally:
+            self._over = True
+            for lane in lanes:
+                lane.cancel()
+            await asyncio.gather(*lanes, return_exceptions=True)
+
+    async def _lane(self, number: int) -> None:
+        """One connection. While it can't be had the link does without; once it is there, its end is the link's."""
+        pause = FIRST_PAUSE
+        while True:
+            opened = False
+            try:
+                async with dialled(self._me, self._link.peer, self._traffic, lane=number, link=self.number) as call:
+                    opened = True
+                    await self._find_sockets()
+                    self._streams += 1
+                    await self._link.carry(call)
+            except (LinkBroken, FrameError, *rpc.BROKEN) as error:
+                if opened or self._over:  # gRPC, and wait_for before Python 3.12, may turn a cancellation into this
+                    raise
+                log.info("no bulk connection to %s: %s", self._link.peer.name, rpc.why_broken(error))
+            finally:
+                self._streams -= opened
+            await asyncio.sleep(pause)
+            pause = min(PAUSE_GROWTH * pause, LONGEST_PAUSE)
+
+    async def _find_sockets(self) -> None:
+        host, port = split_address(self._link.peer.address)
+        try:
+            known = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError:
+            return  # it has a connection, and a name that is gone: no figures then
+        self.close()
+        self._sockets = connected_to({(str(address[0]), int(address[1])) for *_, address in known})
+        self._before = figures(self._sockets)
+        self._adapt(0.0)
+
+    def _look(self, lanes: int) -> None:
+        now = figures(self._sockets)
+        seen = now.since(self._before)
+        if seen.busy_s < LEAST_BUSY:
+            return  # it adds up until it says something
+        self._before = now
+        self._adapt(seen.rate_bps)
+        self._link.lanes, why = lanes_wanted(lanes, seen)
+        if why:
+            log.info("%d bulk connections to %s: %s", self._link.lanes, self._link.peer.name, why)
+
+    def _adapt(self, rate: float) -> None:
+        self._link.chunk, unsent = ahead(rate)
+        for one in self._sockets:
+            keep_unsent_short(one, unsent)

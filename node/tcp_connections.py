@@ -1,0 +1,107 @@
+"""What the kernel knows of this process's TCP connections: how fast they are and what holds them up.
+
+gRPC keeps its sockets to itself, so they are found among this process's own descriptors and duplicated. Only Linux has
+these figures; elsewhere nothing is found, and links stay as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import struct
+from collections.abc import Collection
+from dataclasses import dataclass
+
+_TCP_INFO, _TCP_CONGESTION, _TCP_NOTSENT_LOWAT = 11, 13, 25
+_INFO = struct.Struct("=68xI76xI8xQQQQ8xQQ")  # struct tcp_info: rtt, min_rtt and the totals below
+
+
+@dataclass(frozen=True)
+class TcpFigures:
+    """Totals of some connections since they began, and their round trips.
+
+    ``held_up_s``: of ``busy_s``, the time in which the window was full that a socket buffer of either end allows.
+    """
+
+    busy_s: float = 0.0
+    held_up_s: float = 0.0
+    sent: int = 0  # bytes, those that went again included
+    resent: int = 0
+    rtt_s: float = 0.0
+    least_rtt_s: float = 0.0
+    rate_bps: float = 0.0  # at which data last arrived, all connections together
+    congestion: str = ""
+
+    def since(self, earlier: TcpFigures) -> TcpFigures:
+        """The totals' growth; round trips, rate and congestion control as they are now."""
+        return TcpFigures(
+            self.busy_s - earlier.busy_s,
+            self.held_up_s - earlier.held_up_s,
+            self.sent - earlier.sent,
+            self.resent - earlier.resent,
+            self.rtt_s,
+            self.least_rtt_s,
+            self.rate_bps,
+            self.congestion,
+        )
+
+
+def connected_to(addresses: Collection[tuple[str, int]]) -> list[socket.socket]:
+    """Duplicates of this process's TCP connections to any of these (address, port); the caller closes them."""
+    found: list[socket.socket] = []
+    for name in _descriptors():
+        with contextlib.suppress(OSError):  # closed meanwhile, or not connected
+            if not stat.S_ISSOCK(os.fstat(name).st_mode) or any(one.fileno() == name for one in found):
+                continue
+            one = socket.socket(fileno=os.dup(name))
+            if one.family in (socket.AF_INET, socket.AF_INET6) and _peer(one) in addresses:
+                found.append(one)
+            else:
+                one.close()
+    return found
+
+
+def keep_unsent_short(connection: socket.socket, limit: int) -> None:
+    """At most about ``limit`` bytes wait in the connection's buffer beyond what is on its way."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, limit)
+
+
+def figures(connections: Collection[socket.socket]) -> TcpFigures:
+    """The figures of these connections together, as far as the kernel has them."""
+    all_of_them = []
+    for one in connections:
+        with contextlib.suppress(OSError, struct.error):  # it has ended, or the kernel is older than 4.19
+            info = one.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO.size)
+            name = one.getsockopt(socket.IPPROTO_TCP, _TCP_CONGESTION, 16).split(b"\0")[0].decode()
+            all_of_them.append((name, *_INFO.unpack(info)))
+    if not all_of_them:
+        return TcpFigures()
+    names, rtt, least, rate, busy, window, buffer, sent, resent = zip(*all_of_them, strict=True)
+    return TcpFigures(
+        sum(busy) / 1e6,
+        (sum(window) + sum(buffer)) / 1e6,
+        sum(sent),
+        sum(resent),
+        min(rtt) / 1e6,
+        min(least) / 1e6,
+        8.0 * sum(rate),
+        names[0],
+    )
+
+
+def _descriptors() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return []
+
+
+def _peer(one: socket.socket) -> tuple[str, int] | None:
+    try:
+        address, port = one.getpeername()[:2]
+    except OSError:
+        return None
+    return address.removeprefix("::ffff:"), port
