@@ -63,8 +63,10 @@ class Bulk:
                     self._look(len(lanes))
         finally:
             self._over = True
-            for lane in lanes:
-                lane.cancel()
+            while not all(lane.done() for lane in lanes):
+                for lane in lanes:
+                    lane.cancel()  # again, if need be: wait_for before Python 3.12 may lose a cancellation
+                await asyncio.wait(lanes, timeout=0.1)
             await asyncio.gather(*lanes, return_exceptions=True)
 
     async def _lane(self, number: int) -> None:
@@ -75,8 +77,8 @@ class Bulk:
             try:
                 async with dialled(self._me, self._link.peer, self._traffic, lane=number, link=self.number) as call:
                     opened = True
-                    await self._find_sockets()
                     self._streams += 1
+                    await self._find_sockets()
                     await self._link.carry(call)
             except (LinkBroken, FrameError, *rpc.BROKEN) as error:
                 if opened or self._over:  # gRPC, and wait_for before Python 3.12, may turn a cancellation into this

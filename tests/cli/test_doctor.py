@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from farflung.coordinator.identity import Authority, load_authority
-from farflung.deploy.doctor import Finding, examine, show
+from farflung.deploy.doctor import RECOMMENDED, Finding, examine, network, show
 from farflung.deploy.output import Output
 from farflung.proto.link import Link
 
@@ -93,7 +93,7 @@ def test_somebody_else_answers(server: int) -> None:
 
 def test_no_link_and_no_such_device() -> None:
     found = {one.check: one for one in examine(None, "cuda:77")}
-    assert list(found) == ["disk", "open files", "memory", "device"]
+    assert list(found) == ["disk", "open files", "memory", "device", "network"]
     assert not found["device"].ok and "--device cpu" in found["device"].hint
 
 
@@ -105,3 +105,21 @@ def test_show_says_what_to_type() -> None:
     out = Output(as_json=True, stdout=io.StringIO())
     assert show(out, iter([Finding("memory", True, "8 GB free")])) == 0
     assert json.loads(out.stdout.getvalue())["ok"] is True
+
+
+def test_what_would_make_long_ways_faster(tmp_path: Path) -> None:
+    def settings(**changes: str) -> Finding:
+        for name, value in RECOMMENDED.items():
+            file = tmp_path / name.replace(".", "/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(changes.get(name.rpartition(".")[2], value) + "\n")
+        return network(tmp_path)
+
+    assert settings().better == ""
+    stock = settings(tcp_congestion_control="cubic", tcp_wmem="4096\t16384\t4194304")
+    assert stock.ok and "up to 208 Mbit/s a connection at 100 ms" in stock.found
+    assert stock.better == "sysctl -w net.ipv4.tcp_congestion_control='bbr' net.ipv4.tcp_wmem='4096 16384 33554432'"
+    assert "does not show" in network(tmp_path / "none").found
+    written = io.StringIO()
+    assert show(Output(stdout=written), iter([stock])) == 0
+    assert "faster over long ways: sysctl -w" in written.getvalue()
