@@ -4,7 +4,7 @@ import asyncio
 import os
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farflung.node.handover import Unpacker, pack
@@ -91,6 +91,7 @@ def test_the_last_action():
 values = st.one_of(st.integers(), st.binary(max_size=50), st.text(max_size=20), st.floats(allow_nan=False))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(values, max_size=4), max_size=5), st.lists(st.integers(1, 30), min_size=1, max_size=20))
 def test_tuples_come_out_however_the_bytes_are_cut(messages, cuts):
     data = b"".join(pack(tuple(message)) for message in messages)
