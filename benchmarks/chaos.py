@@ -1,4 +1,5 @@
-"""A run to which everything happens: nodes are killed, frozen, cut off, slowed down, join and leave.
+"""A run to which everything happens: nodes are killed, frozen, cut off, slowed down, join and leave; the coordinator is
+killed, and its disk takes no checkpoint.
 
     python -m benchmarks.chaos [--seed N] [--events N] [--nodes N] [--mode gradient|delta] [--output FILE]
 
@@ -30,7 +31,7 @@ from farm import Farm, Nursery, Process
 from farflung.coordinator.store import Store
 
 BATCH = 12
-EVENTS = ("kill", "freeze", "nap", "coordinator", "leave", "join", "cut", "slow")
+EVENTS = ("kill", "freeze", "nap", "coordinator", "leave", "join", "cut", "slow", "disk")
 MORE_STEPS = 4
 """What the run trains after an event before it counts as recovered."""
 STEADY = {"decay": "none"}
@@ -129,6 +130,18 @@ class Chaos:
         self.farm.cables[name].rate = 100_000
         time.sleep(self.chance.uniform(0.2, 1.0))
         self.farm.cables[name].rate = None
+
+    def _disk(self, name: str) -> None:
+        """Nothing can be written where the checkpoints lie, for at least two of them; the last good one stays."""
+        folder, aside = self.farm.state / "checkpoints", self.farm.state / "checkpoints-aside"
+        self.farm.wait(lambda: self.farm.events("checkpoint"), "there is a checkpoint")
+        before, refused = self.farm.step(), len(self.farm.events("warning"))
+        folder.rename(aside)
+        folder.touch()
+        self.farm.wait(lambda: self.farm.step() >= before + 12, "training goes on without checkpoints")
+        assert len(self.farm.events("warning")) > refused, "nobody has said that no checkpoint was written"
+        folder.unlink()
+        aside.rename(folder)
 
     def _coordinator(self, name: str) -> None:
         """It is killed; the nodes train on for a while, and it comes back."""
