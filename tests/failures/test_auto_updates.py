@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
 
+
+@pytest.mark.slow
 def test_the_plan_chooses_and_learns_how_long_steps_are(farm):
     """The pauses of this model are no work, so the first plan counts with steps of no time that hide no round. Steps
     turn out to take tens of milliseconds: the next view's rounds lose nothing, and are late by a step."""
