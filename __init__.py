@@ -8,13 +8,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .deploy.group import Group, group
     from .deploy.library import Trained, train
     from .deploy.trainer import Arguments, Trainer
 
 __version__ = "0.1.0"
-__all__ = ["Arguments", "Trained", "Trainer", "train"]
+__all__ = ["Arguments", "Group", "Trained", "Trainer", "group", "train"]
 
 _HOMES = {
+    "group": "deploy.group",
+    "Group": "deploy.group",
     "train": "deploy.library",
     "Trained": "deploy.library",
     "Trainer": "deploy.trainer",

@@ -54,7 +54,7 @@ async def prepare(
     def tell_here(event: dict[str, Any]) -> None:
         loop.call_soon_threadsafe(tell, event)
 
-    tokenizer = None if job.data.build else load_tokenizer(job.data.tokenizer)
+    tokenizer = load_tokenizer(job.data.tokenizer) if job.data.is_text else None
     context, vocabulary = model_sizes(job, tokenizer)
     asked = asyncio.create_task(read_profile(job, vocabulary if tokenizer else None, profile_command))
     try:
@@ -71,7 +71,7 @@ async def prepare(
     elif profile.samples is not None:
         samples, held = profile.samples, profile.validation_samples or 0
     else:
-        raise RunFailed("the profile does not say how many samples data.build has")
+        raise RunFailed("the profile does not say how many samples the data has")
     facts = Facts(
         samples=samples,
         validation_samples=held,
@@ -149,7 +149,7 @@ async def in_thread(work: Callable[..., _Result], *arguments: Any) -> _Result:
 def _files(
     job: Job, tokenizer: Tokenizer | None, context: int, folder: Path, tell: Tell
 ) -> tuple[TokenFile | None, dict[str, Path], dict[str, str]]:
-    """The token file (None for data.build and where nodes have their own), the artifacts' paths and their sha256."""
+    """The token file (None where the data are no text, and where nodes have their own), the artifacts' paths and their sha256."""
     files = _model_files(job)
     digests = {name: file_digest(path) for name, path in files.items()}
     if tokenizer is None or job.data.where == "node":
@@ -165,7 +165,7 @@ def _model_files(job: Job) -> dict[str, Path]:
     if job.model.pretrained:
         for pattern in _MODEL_FILES:
             files |= {f"model/{path.name}": path for path in sorted(Path(job.model.pretrained).glob(pattern))}
-    if job.data.build is None and job.data.tokenizer != "bytes":
+    if job.data.is_text and job.data.tokenizer != "bytes":
         folder = Path(job.data.tokenizer)
         files |= {f"tokenizer/{name}": folder / name for name in TOKENIZER_FILES if (folder / name).is_file()}
     return files

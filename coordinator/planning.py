@@ -45,6 +45,8 @@ def workload_of(job: Job, facts: Facts) -> Workload:
     if updates.agreed and parse(updates.codec)[0] in SUMMED:
         pattern = "publishers"
     overlap = updates.interval if updates.pattern == "async" else updates.overlap  # of async: nobody waits
+    if job.model.parameters is not None and pipelines == "auto":
+        pipelines = job.train.microbatches  # what the members' own loops cost is not known: as many as there are
     layers = tuple(
         Layer(
             one.name, one.parameters, one.flops_per_sample * _FORWARD_PART, max(1, one.activation_elements_per_sample)

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -35,6 +36,7 @@ from .probe import beside_cuda, find_device, measure_device
 from .trainer import Stopped, Trainer, error_of
 from .wire import Wire
 
+CACHE = Path.home() / ".cache" / "farflung"
 Emit = Callable[[dict[str, Any]], None]
 OpenOwnData = Callable[[Job, Facts, Fetch, Path, Emit], Dataset]
 """``open_own_data(job, facts, fetch, cache, emit)``: a node's private text as samples; see deploy/own_data.py."""
@@ -82,11 +84,7 @@ def run(
         FarflungError: the node could not join, was refused, or the run failed; ``status`` says which.
         KeyboardInterrupt: Ctrl-C; Interrupted once it has joined.
     """
-    if link.insecure and not insecure:
-        raise FarflungError(
-            "this link is of a run without TLS: anyone on the way can read and change everything",
-            "join with --insecure if that is what you want",
-        )
+    check_secure(link, insecure)
     owner = Owner(pause_file, limits)
     _obey_signals(owner)
     try:
@@ -124,19 +122,11 @@ def _live(
     own_data: OpenOwnData | None,
     emit: Emit,
 ) -> int:
-    cache = cache or Path.home() / ".cache" / "farflung"
+    cache = cache or CACHE
     # Seconds of work that the others would wait for if it came after the join.
     importlib.import_module("transformers.modeling_utils")
-    lock: TextIO | None = None
-    if name:
-        lock = _one_of_a_name(cache, link.run, name)
-    else:
-        name, lock = _as_before(cache, link.run)
-    found = _within(measure_device(device) if island is None else island.measure(), owner.limits)
-    joined = join(link, found, name, advertise or "", cache, listen or "")
-    if lock is None:
-        with contextlib.suppress(FarflungError):  # without TLS nobody remembers names, and several may share one
-            lock = _one_of_a_name(cache, link.run, joined.name)
+    measure = partial(measure_device, device) if island is None else island.measure
+    joined, lock = enter(link, measure, name, advertise, listen, cache, owner.limits)
     emit(
         {
             "event": "joined",
@@ -219,6 +209,38 @@ def _own_data(
             "to nobody",
         )
     return OwnData(open_own_data(job, facts, fetch, cache, emit), facts)
+
+
+def check_secure(link: Link, insecure: bool) -> None:
+    """FarflungError for a link without TLS that nobody has agreed to."""
+    if link.insecure and not insecure:
+        raise FarflungError(
+            "this link is of a run without TLS: anyone on the way can read and change everything",
+            "join with --insecure if that is what you want",
+        )
+
+
+def enter(
+    link: Link,
+    measure: Callable[[], Device],
+    name: str | None,
+    advertise: str | None,
+    listen: str | None,
+    cache: Path,
+    limits: Limits,
+) -> tuple[Joined, TextIO | None]:
+    """Measure and join; also the lock that keeps other processes of this machine from taking the same name."""
+    lock: TextIO | None = None
+    if name:
+        lock = _one_of_a_name(cache, link.run, name)
+    else:
+        name, lock = _as_before(cache, link.run)
+    found = _within(measure(), limits)
+    joined = join(link, found, name, advertise or "", cache, listen or "")
+    if lock is None:
+        with contextlib.suppress(FarflungError):  # without TLS nobody remembers names, and several may share one
+            lock = _one_of_a_name(cache, link.run, joined.name)
+    return joined, lock
 
 
 def _tell_of_idle_devices(island: Island, joined: Joined, emit: Emit) -> None:

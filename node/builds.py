@@ -174,16 +174,22 @@ def _groups(model: nn.Sequential) -> list[list[str]]:
     return groups
 
 
-def _check_model(model: nn.Sequential, spec: str) -> None:
-    if not len(model):
-        raise FarflungError(f"model.build: {spec} returned an empty nn.Sequential", hint="give it at least one layer")
+def check_norms(model: nn.Module, where: str) -> None:
+    """FarflungError for a layer whose statistics are those of the whole batch."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise FarflungError(
-                f"model.build: layer {name} is {type(module).__name__}, whose statistics have no meaning when a batch "
+                f"{where}: layer {name} is {type(module).__name__}, whose statistics have no meaning when a batch "
                 "is shared out over nodes",
                 hint="use GroupNorm or LayerNorm",
             )
+
+
+def _check_model(model: nn.Sequential, spec: str) -> None:
+    if not len(model):
+        raise FarflungError(f"model.build: {spec} returned an empty nn.Sequential", hint="give it at least one layer")
+    check_norms(model, "model.build")
+    for name, module in model.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             raise FarflungError(f"not yet: dropout, as in layer {name} of {spec}", hint="remove it or set p = 0")
     count = sum(1 for _ in model.named_parameters(remove_duplicate=False))

@@ -115,9 +115,12 @@ def find_checkpoint(state: Path, step: int | None = None) -> Checkpoint:
 def write_export(checkpoint: Checkpoint, folder: Path) -> None:
     """Writes everything of an export into an existing empty folder."""
     job, facts = checkpoint.job, checkpoint.facts
-    definition = model_of(job, facts)
     with ExitStack() as stack:
         tensors = _open_tensors(checkpoint, stack)
+        if job.model.parameters is not None:
+            _write_own(tensors, checkpoint, folder)
+            return
+        definition = model_of(job, facts)
         missing = [name for name in definition.shapes if name not in tensors]
         if missing:
             share = f"{len(missing)} of {len(definition.shapes)}"
@@ -233,6 +236,18 @@ def _write_build(
 
     model, loss = {function}()
     model.load_state_dict(load_file("{SINGLE}"), strict=False)   # False: buffers are not in the file
+"""
+    (folder / "README.md").write_text(note, encoding="utf-8")
+
+
+def _write_own(tensors: Mapping[str, Read], checkpoint: Checkpoint, folder: Path) -> None:
+    _save({name: read() for name, read in tensors.items()}, folder / SINGLE)
+    note = f"""Weights of the members' own model after step {checkpoint.step} of the run {checkpoint.job.run.name!r},
+float32: the parameters that were trained.
+
+    from safetensors.torch import load_file
+
+    model.load_state_dict(load_file("{SINGLE}"), strict=False)
 """
     (folder / "README.md").write_text(note, encoding="utf-8")
 

@@ -25,8 +25,9 @@ def generate(
     if (folder / "config.json").is_file():
         return _continue(folder, prompt, tokens, seed, temperature)
     checkpoint = find_checkpoint(folder, step)
-    if checkpoint.job.model.build is not None:
-        message = f"{folder} trained {checkpoint.job.model.build}, which is no language model"
+    model = checkpoint.job.model
+    if model.build is not None or model.parameters is not None:
+        message = f"{folder} trained {model.build or 'a model of its members'}, which is no language model"
         raise FarflungError(message, hint=f"get its weights with farflung export {folder} OUT")
     with tempfile.TemporaryDirectory() as exported:
         write_export(checkpoint, Path(exported))

@@ -177,6 +177,11 @@ def model_of(
     "model/FILE" of a pretrained model (without it, the job's folder is read). ``allow_code`` lists the modules that
     ``build`` may import (None: any). Raises FarflungError for everything that is wrong with the model.
     """
+    if job.model.parameters is not None:
+        raise FarflungError(
+            "the model of this run is its members' own",
+            hint="join from your training loop: with farflung.group(LINK, model, optimizer) as g: ...",
+        )
     if job.model.build is not None:
         from .builds import sequential_model
 

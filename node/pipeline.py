@@ -76,6 +76,14 @@ class Tally:
     """Elements sent to neighbours, both ways."""
 
 
+class Runner(Protocol):
+    """What computes a node's share of a step, or of an evaluation; see StageRunner."""
+
+    def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally: ...
+
+    def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Tally: ...
+
+
 class StageRunner:
     """Runs the stages of one node for one view."""
 

@@ -32,6 +32,8 @@ def profile(job: Job, vocabulary: int | None) -> Profile:
     ``vocabulary`` is the tokenizer's size (None for ``data.build``). Flops are of forward and backward together, the
     backward pass counted twice the forward; recomputation is not counted.
     """
+    if job.model.parameters is not None:
+        return own_profile(job.model.parameters, job.data.samples)
     definition = model_of(_with_vocabulary(job, vocabulary), None)
     data = build_data(job) if job.data.build is not None else None
     if isinstance(definition, LanguageModel):
@@ -57,6 +59,17 @@ def profile(job: Job, vocabulary: int | None) -> Profile:
         samples=len(data[0][0]) if data else None,
         validation_samples=len(data[1][0]) if data else None,
     )
+
+
+def own_profile(parameters: int, samples: int | None) -> Profile:
+    """Of a model that only its members know: one layer, and as many flops as if each weight were used once a sample.
+
+    Only what the nodes' speeds are to each other matters to its plan, and that is measured.
+    """
+    layer = LayerProfile(
+        name="model", parameters=parameters, flops_per_sample=6.0 * parameters, activation_elements_per_sample=0
+    )
+    return Profile(layers=[layer], tied=False, family="own", samples=samples, validation_samples=0)
 
 
 def language_layers(definition: LanguageModel, context: int) -> list[LayerProfile]:

@@ -180,6 +180,9 @@ def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], vi
     with torch.no_grad():
         if view.checkpoint > 0:
             load_checkpoint(new, Checkpoint(view.checkpoint, trainer.wire.fetch), names)
+        elif view.checkpoint == 0 and trainer.own is not None and trainer.first != trainer.name:
+            # Models that members bring begin with other weights in each: everybody takes those of the first.
+            _fetch(trainer, new, names, lambda name: [trainer.first])
         elif view.checkpoint == 0:
             weights = weights_of(trainer.job, trainer.facts, trainer.wire.fetch)
             for name, prefix, values in new.tensors():
@@ -204,8 +207,17 @@ def _from_holders(trainer: Trainer, new: StageState, held: Sequence[StageState],
         else:
             missing.append(name)
     holders = {holder.layer: list(holder.nodes) for holder in view.holders}
-    fetch = fetch_of(trainer, new, missing, lambda name: holders.get(trainer.definition.layer_of(name), []))
-    trainer.fetch = fetch
+    _fetch(trainer, new, missing, lambda name: holders.get(trainer.definition.layer_of(name), []))
+    if not new.gradient:
+        for section in new.sections.values():
+            for moment in section.moments.values():
+                moment.zero_()
+        new.optimizer_steps = 0
+
+
+def _fetch(trainer: Trainer, new: StageState, names: Sequence[str], holders: Callable[[str], Sequence[str]]) -> None:
+    """Fill these parameters of ``new`` from peers. FarflungError when none of the holders answers."""
+    fetch = trainer.fetch = fetch_of(trainer, new, names, holders)
     while not fetch.done:
         lost, trainer.lost = trainer.lost, set()
         fetch.work(lost)
@@ -213,11 +225,6 @@ def _from_holders(trainer: Trainer, new: StageState, held: Sequence[StageState],
             raise FarflungError(f"no holder of the stage's state answered: {fetch.failure}", "start the node again", 4)
         trainer.pump(0.05)
     trainer.fetch = None
-    if not new.gradient:
-        for section in new.sections.values():
-            for moment in section.moments.values():
-                moment.zero_()
-        new.optimizer_steps = 0
 
 
 def fetch_of(

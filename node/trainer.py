@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,7 @@ from .exchange import Refused
 from .island import Island
 from .last_words import left_unsaid, say_all, say_no_more_than_usual
 from .models import ModelDefinition
-from .optimizers import make_optimizer
+from .optimizers import Optimizer, make_optimizer
 from .owner import Owner, Wish
 from .probe import available_memory, usable_cores
 from .stage_state import StageState
@@ -40,6 +40,9 @@ from .state_transfer import StateFetch, StateServer, load_state, named
 from .step_clock import StepClock
 from .training import Training, ViewEnds
 from .wire import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
+
+if TYPE_CHECKING:
+    from .own_loop import OwnLoop
 
 ROUND_KINDS = {
     data_pb2.CONTRIBUTION,
@@ -87,6 +90,7 @@ class Trainer:
         emit: Callable[[dict[str, Any]], None] = lambda event: None,
         owner: Owner | None = None,
         island: Island | None = None,
+        own: OwnLoop | None = None,
     ) -> None:
         self.emit, self.owner = emit, owner or Owner()
         self.wire, self.name, self.job, self.facts = wire, name, job, facts
@@ -94,7 +98,11 @@ class Trainer:
         self.island = island
         """Where the node has several devices; ``device`` is the first of them."""
         self._open_data = open_data
-        self.optimizer = make_optimizer(job)
+        self.own = own
+        """A person's training loop, which computes the steps and has an optimiser of its own (farflung.group)."""
+        self.first = ""
+        """The first node of the view's plan."""
+        self.optimizer: Optimizer = make_optimizer(job) if own is None else own.optimizer
         self.state: StageState | None = None
         self._kept: StageState | None = None
         self.previous: Training | None = None
@@ -373,8 +381,11 @@ class Trainer:
         self._catch_up(view)
         self._judge(view)
         self.step = view.step
+        self.first = plan.pipelines[0][0]
         held = self._held()
-        self._server.open(named(held))
+        begins = view.checkpoint == 0 and self.own is not None
+        if not begins:
+            self._server.open(named(held))
         new: StageState | None = None
         if self.name in plan.nodes:
             new = next((state for state in held if state.same_place(self.definition, plan, self.name)), None)
@@ -383,6 +394,8 @@ class Trainer:
                 new = StageState(self.definition, self.job, plan, self.name, self.optimizer, self.device)
                 load_state(self, new, held, view)
                 new.is_new = view.checkpoint < 0
+        if begins:  # the weights to begin with are asked of the plan's first node, which has them now
+            self._server.open(named([new] if new is not None else []))
         position = Position(view.step, view.cursor, tuple(view.redo))
         round = max((state.round for state in view.sections), default=0)
         if new is not None:

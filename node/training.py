@@ -22,7 +22,7 @@ from .gossip import UnagreedMode
 from .modes import DeltaMode, GradientMode, Mode
 from .optimizers import clip_factor, learning_rate
 from .phased import PhasedExchange, phases_of
-from .pipeline import Chunk, Place, StageRunner, Tally
+from .pipeline import Chunk, Place, Runner, StageRunner, Tally
 from .round_link import ENOUGH, RoundLink
 from .rounds import Rounds
 from .stage import Pass
@@ -107,7 +107,7 @@ class Training:
         if trainer.island is not None:
             trainer.island.place(plan, trainer.name)
         positions = len(dict.fromkeys(plan.pipelines[self.pipeline]))
-        self.runner = StageRunner(
+        self.runner: Runner = trainer.own or StageRunner(
             self.chunks,
             Place(state.stages[0], positions, plan.schedule),
             lambda: trainer.data,

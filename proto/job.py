@@ -95,7 +95,8 @@ class Run(Table):
 
 
 class Model(Table):
-    """``[model]``: exactly one of ``family`` (with its shape), ``pretrained`` (a folder) and ``build`` (a function)."""
+    """``[model]``: exactly one of ``family`` (with its shape), ``pretrained`` (a folder), ``build`` (a function) and
+    ``parameters`` (the members' own model)."""
 
     family: Annotated[str | None, _choice(*FAMILIES)] = Field(default=None, description=", ".join(FAMILIES))
     layers: Count | None = Field(default=None, description="a whole number of transformer blocks")
@@ -110,12 +111,16 @@ class Model(Table):
     kv_heads: Count | None = Field(default=None, description="a divisor of heads (families with grouped queries)")
     pretrained: str | None = Field(default=None, description="a folder with config.json and *.safetensors")
     build: Code | None = Field(default=None, description='"package.module:function"')
+    parameters: Count | None = Field(
+        default=None, description="how many the model has that members bring with farflung.group"
+    )
     tie: bool | None = Field(default=None, description="true or false (default: the family's own)")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="a number from 0 to less than 1")
 
 
 class Data(Table):
-    """``[data]``: exactly one of ``text``, ``jsonl``, ``parquet``, ``webdataset``, ``tokens`` and ``build``."""
+    """``[data]``: exactly one of ``text``, ``jsonl``, ``parquet``, ``webdataset``, ``tokens``, ``build`` and
+    ``samples``."""
 
     text: Files | None = Field(default=None, description='file names or patterns, ["data/*.txt"]')
     jsonl: Files | None = Field(default=None, description='file names or patterns, ["data/*.jsonl"]')
@@ -124,6 +129,7 @@ class Data(Table):
     tokens: Files | None = Field(default=None, description='uint16 tokens of the tokenizer, as nanoGPT has, ["*.bin"]')
     field: str = Field(default="text", min_length=1, description="the jsonl key or parquet column that holds the text")
     build: Code | None = Field(default=None, description='"package.module:function"')
+    samples: Count | None = Field(default=None, description="how many training samples members of a group have")
     tokenizer: str = Field(default="bytes", min_length=1, description='"bytes", or a folder that AutoTokenizer loads')
     validation: Annotated[float, Field(ge=0, lt=1)] | Files = Field(
         default=0.05, description="the part held out, a number from 0 to less than 1; or files of the same kind"
@@ -142,8 +148,13 @@ class Data(Table):
         """The patterns of ``validation``; none where it is a part of the training files."""
         return self.validation if isinstance(self.validation, list) else []
 
+    @property
+    def is_text(self) -> bool:
+        """Whether samples are windows of tokens, which the coordinator makes."""
+        return self.build is None and self.samples is None
+
     def source(self) -> tuple[str, list[str]]:
-        """The one key that names files, and its patterns (not for ``build``)."""
+        """The one key that names files, and its patterns (where the data are text)."""
         ((name, patterns),) = self.sources().items()
         return name, patterns
 
@@ -349,7 +360,7 @@ class Facts(BaseModel):
     (little-endian ``token_dtype``, nothing else in the file): training sample i is row i, validation sample j is row
     ``samples + j``. A row's inputs are its first ``context`` tokens, its targets its last. Neighbouring windows of the
     text share one token; which windows are held out depends on the data alone, never on the seed or the cluster.
-    ``tokens_digest`` is the sha256 (hex) of that file, empty for ``data.build`` (then also no ``data/tokens``).
+    ``tokens_digest`` is the sha256 (hex) of that file, empty where the data are no text (then also no ``data/tokens``).
     ``vocabulary`` is the model's: ``model.vocabulary`` or else the tokenizer's (256 for "bytes").
     ``artifacts``: name -> sha256 (hex): ``data/tokens``, ``model/FILE`` (pretrained), ``tokenizer/FILE``.
     With ``data.where = "node"`` there is no ``data/tokens`` and ``samples`` counts what the whole run draws: every node

@@ -244,10 +244,10 @@ def job_mistakes(job: Job, check_codec: CheckCodec | None = None) -> Iterator[Mi
 
 def _model_mistakes(job: Job) -> Iterator[Mistake]:
     model = job.model
-    given = [name for name in ("family", "pretrained", "build") if getattr(model, name) is not None]
+    given = [name for name in ("family", "pretrained", "build", "parameters") if getattr(model, name) is not None]
     if len(given) != 1:
         have = f"both {' and '.join(given)}" if given else "none of them"
-        yield ("model",), f"[model] needs exactly one of family, pretrained, build; it has {have}"
+        yield ("model",), f"[model] needs exactly one of family, pretrained, build, parameters; it has {have}"
         return
     shape = [
         name
@@ -323,13 +323,18 @@ def block_count(job: Job) -> int | None:
 
 def _data_mistakes(job: Job) -> Iterator[Mistake]:
     data = job.data
-    given = [*data.sources(), *(["build"] if data.build else [])]
+    given = [*data.sources(), *(name for name in ("build", "samples") if getattr(data, name))]
     if len(given) != 1:
         have = " and ".join(given) or "none of them"
-        allowed = "text, jsonl, parquet, webdataset, tokens, build"
+        allowed = "text, jsonl, parquet, webdataset, tokens, build, samples"
         yield ("data",), f"[data] needs exactly one of {allowed}; it has {have}"
         return
-    if data.build:
+    if bool(data.samples) != bool(job.model.parameters):
+        sentence = "data.samples and model.parameters go together: data and model are the members' own (farflung.group)"
+        yield ("data",), sentence
+    elif data.samples:
+        yield from _own_mistakes(job)
+    elif data.build:
         if not job.model.build:
             yield ("data", "build"), "data.build goes with model.build; a language model needs data.text or data.jsonl"
     else:
@@ -359,6 +364,15 @@ def leaves_its_folder(pattern: str) -> bool:
     """Whether a file pattern may name something that is not below the folder that it is joined to."""
     path = PurePath(pattern)
     return "://" in pattern or path.is_absolute() or pattern.startswith("~") or ".." in path.parts
+
+
+def _own_mistakes(job: Job) -> Iterator[Mistake]:
+    """Keys without a meaning where the members bring model and optimiser: their loop decides, not the job."""
+    if job.data.where != "coordinator":
+        yield ("data", "where"), "data.where has no meaning with data.samples: the members' data are their own anyway"
+    for name, field in type(job.train).model_fields.items():
+        if name not in ("batch", "microbatch", "clip") and getattr(job.train, name) != field.default:
+            yield ("train", name), f"train.{name} is decided by the members' own loop; leave it out"
 
 
 def _train_mistakes(job: Job) -> Iterator[Mistake]:

@@ -150,7 +150,8 @@ class Process:
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._position += len(whole)
-        self._events += [json.loads(line) for line in whole.splitlines()]
+        # A script may print other things too.
+        self._events += [json.loads(line) for line in whole.splitlines() if line.startswith(b"{")]
         return self._events
 
     def of(self, kind: str, **keys: Any) -> list[dict[str, Any]]:
@@ -280,6 +281,10 @@ class Farm:
         if allow:
             join += ["--allow-code", "paced"]
         return Process(self, name, [*join, *words], **environment)
+
+    def script(self, name: str, file: str, *words: str) -> Process:
+        """Start a Python script of this folder."""
+        return Process(self, name, ["python", file, *words])
 
     def nodes(self, names: str, **more: Any) -> dict[str, Process]:
         return {name: self.node(name, **more) for name in names}

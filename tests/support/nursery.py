@@ -1,13 +1,15 @@
 """Starts farflung's commands quickly: a process that has the libraries loaded forks for each of them.
 
-Orders come as lines of JSON on stdin: {"words", "stdout", "stderr", "environment", "cwd"}; answers go to stdout:
-{"pid"} of what was started, {"ended": pid, "status"} of what has ended (negative: the signal). The commands hold the
-pipe in FARM_LIFELINE as their stdin, so that they end when the test does, however it ends.
+Orders come as lines of JSON on stdin: {"words", "stdout", "stderr", "environment", "cwd"}, where the words "python
+FILE" run a script; answers go to stdout: {"pid"} of what was started, {"ended": pid, "status"} of what has ended
+(negative: the signal). The commands hold the pipe in FARM_LIFELINE as their stdin, so that they end when the test does,
+however it ends.
 """
 
 import json
 import os
 import resource
+import runpy
 import selectors
 import signal
 import sys
@@ -35,6 +37,11 @@ def start(order, lifeline):
             resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
         sys.path[:0] = [word for word in order["environment"].get("PYTHONPATH", "").split(os.pathsep) if word]
         os.chdir(order["cwd"])
+        if order["words"][0] == "python":
+            sys.argv = order["words"][1:]
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            sys.stdout.flush()
+            os._exit(0)
         lasting = order["words"][0] == "join" or order["words"][:2] == ["coordinator", "start"]
         main([*order["words"], "--json", *(["--lifeline"] if lasting else [])])
     except SystemExit as end:
