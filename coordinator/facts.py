@@ -149,7 +149,7 @@ async def in_thread(work: Callable[..., _Result], *arguments: Any) -> _Result:
 def _files(
     job: Job, tokenizer: Tokenizer | None, context: int, folder: Path, tell: Tell
 ) -> tuple[TokenFile | None, dict[str, Path], dict[str, str]]:
-    """The token file (None where the data are no text, and where nodes have their own), the artifacts' paths and their sha256."""
+    """The token file (None where the data are no text or the nodes' own), the artifacts' paths and their sha256."""
     files = _model_files(job)
     digests = {name: file_digest(path) for name, path in files.items()}
     if tokenizer is None or job.data.where == "node":

@@ -104,7 +104,7 @@ MISTAKES = [
     ([("epochs = 5", "epochs = 5\nsteps = 5")], "[run] needs epochs or steps, not both"),
     ([("*.txt", "*.text")], "*.text"),
     ([('family = "gpt2"', 'family = "gtp2"')], "model.family: 'gtp2' is not one of gpt2, llama"),
-    ([('family = "gpt2"', "")], "exactly one of family, pretrained, build; it has none"),
+    ([('family = "gpt2"', "")], "exactly one of family, pretrained, build, parameters; it has none"),
     ([("width = 128", "width = 130")], "model.width = 130 is not a multiple of model.heads = 4"),
     ([("heads = 4", "")], "model.heads is missing"),
     ([("heads = 4", "heads = 4\nkv_heads = 2")], "model.kv_heads has no meaning in the family gpt2"),
