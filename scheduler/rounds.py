@@ -12,9 +12,6 @@ import numpy
 
 from .network import Matrix, Network
 
-SMALL_GROUP = 8
-"""Up to here `auto` may choose all_to_all, which needs no second phase."""
-
 
 def per_bit_sent(network: Network) -> Matrix:
     """float64 [n, n]: seconds of the sender's time for each bit to a receiver, and of the receiver's."""
@@ -47,6 +44,7 @@ def round_seconds(
 
     sent: per_bit_sent(network). fractions: of each node, the part of the blocks that it publishes (default equal).
     regions: of each device of the network, the number of its region, for two_level; without it that is publishers.
+    auto is all_to_all for two, as the nodes take it (node/stage_state.py), and else publishers.
     """
     count = len(group)
     if count < 2:
@@ -69,10 +67,7 @@ def round_seconds(
         return sum(_phase(bits * flows, cost, path, latency) for flows in _two_level(part, regions[group]))
     gather = numpy.broadcast_to(part[None, :] * bits, (count, count))
     spread = numpy.broadcast_to(part[:, None] * bits, (count, count))
-    both = _phase(gather, cost, path, latency) + _phase(spread, cost, path, latency)
-    if pattern == "auto" and count <= SMALL_GROUP:
-        return min(both, _phase(numpy.full((count, count), bits), cost, path, latency))
-    return both
+    return _phase(gather, cost, path, latency) + _phase(spread, cost, path, latency)
 
 
 def _two_level(part: Matrix, region: numpy.ndarray) -> tuple[Matrix, Matrix, Matrix, Matrix]:
