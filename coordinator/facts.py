@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from ..proto.errors import JobError, RunFailed
 from ..proto.job import Facts, Job, Profile
-from ..proto.jobfile import check_facts
+from ..proto.jobfile import check_facts, check_samples
 from ..proto.progress import Tell, silent
 from .data import TokenFile, model_sizes, token_dtype, tokenise
 from .manifest import file_digest
@@ -59,6 +59,8 @@ async def prepare(
     asked = asyncio.create_task(read_profile(job, vocabulary if tokenizer else None, profile_command))
     try:
         tokens, files, digests = await in_thread(_files, job, tokenizer, context, folder, tell_here)
+        if tokens is not None:
+            check_samples(job, tokens.samples, job.steps(tokens.samples))  # before the seconds that the profile takes
         profile = await asked
     finally:
         asked.cancel()

@@ -495,12 +495,17 @@ def check_facts(job: Job, facts: Facts) -> None:
         raise JobError(
             f"parallel.stages = {stages} is more than the model's {layers} layers", f"write stages = {layers} or fewer"
         )
-    if facts.samples < 1:
+    check_samples(job, facts.samples, facts.steps)
+
+
+def check_samples(job: Job, samples: int, steps: int) -> None:
+    """What the numbers of training samples and steps can tell, known before the model's profile is. JobError."""
+    if samples < 1:
         raise JobError(
             "the data has no training sample left beside the validation part", "write a smaller data.validation"
         )
-    if uses_aqsgd(job) and facts.steps * job.train.batch < 2 * facts.samples:
-        raise JobError(_AQSGD_ONCE, f"run.steps = {facts.steps} visits less than 2 x {facts.samples} samples")
+    if uses_aqsgd(job) and steps * job.train.batch < 2 * samples:
+        raise JobError(_AQSGD_ONCE, f"run.steps = {steps} visits less than 2 x {samples} samples")
 
 
 def refused_changes(old: Job, new: Job) -> list[str]:

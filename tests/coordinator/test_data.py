@@ -1,5 +1,6 @@
 """Tokenising once: samples, the fixed validation part, clear errors; and no torch anywhere."""
 
+import asyncio
 import hashlib
 import io
 import json
@@ -11,7 +12,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from farflung.coordinator import data
+from farflung.coordinator import data, facts
 from farflung.coordinator.tokenizer import load_tokenizer
 from farflung.proto.errors import JobError
 from farflung.proto.job import Job
@@ -46,6 +47,16 @@ def test_bytes(tmp_path):
     again = data.tokenise(job(seed=7, text=[str(tmp_path / "*.txt")]), load_tokenizer("bytes"), 8, tmp_path / "a")
     assert again == made
     assert [path.name for path in (tmp_path / "a").iterdir()] == [made.digest]
+
+
+def test_too_few_visits_for_aqsgd_are_refused_without_the_profile(tmp_path):
+    """The profile here never ends, so that a start that waits for it would never refuse."""
+    (tmp_path / "a.txt").write_text("word " * 100)
+    once = job(text=[str(tmp_path / "a.txt")])
+    once = once.model_copy(update={"activations": once.activations.model_copy(update={"forward": "aqsgd:bits=4"})})
+    endless = (sys.executable, "-c", "import time; time.sleep(3600)")
+    with pytest.raises(JobError, match="aqsgd sends changes"):
+        asyncio.run(asyncio.wait_for(facts.prepare(once, tmp_path / "tokens", endless), 120))
 
 
 def test_jsonl(tmp_path):
