@@ -13,6 +13,9 @@ from .resume import Rules
 Planner = Callable[[tuple[str, ...], Plan | None, frozenset[tuple[str, str]]], Plan]
 """``planner(names, current plan, pairs that cannot reach each other)``; PlanError says why there is no plan."""
 
+Patience = Callable[[str, Plan], float]
+"""``fetch_s(name, plan)``: seconds that a node takes to fetch what it is to hold."""
+
 WAITING, FLUSHING, PREPARING, TRAINING, DONE = "waiting", "flushing", "preparing", "training", "done"
 
 
@@ -44,6 +47,12 @@ class Node:
     """When it was asked for its last contribution."""
     returns: bool = False
     """It had no place in the view and may have one again."""
+    behind: bool = False
+    """A plan wants it, and it is to catch up as a spare first."""
+    cannot_follow: bool = False
+    """It tried: the others wait for it when it gets a place."""
+    caught_up: float | None = None
+    """When it had, as a spare of the view that trains."""
 
     @property
     def member(self) -> s.Member:
@@ -105,6 +114,10 @@ class State:
     """The job as it was last changed."""
     saving: bool = False
     """A checkpoint is wanted as soon as there can be one."""
+    wanted: Plan | None = None
+    """What the planner made of those who are in and those who are behind."""
+    started: float = 0.0
+    """When the view that trains began to."""
     slowest_s: float = 0.0
     """Seconds of the slowest of the recent steps."""
     why: str = "waiting for nodes"

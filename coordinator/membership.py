@@ -12,6 +12,8 @@
 * From the announcement of a view to its start its position is pinned: nodes may have taken it over already.
 * A joiner measures its links while the others train; it costs them a view change only if the plan wants it.
 * A spare that goes away changes nothing, unless others still fetch from it.
+* A joiner whose part would take longer to fetch than a step follows its like as a spare first (shadows.py), and gets
+  its place when it has caught up. What interrupts it twice, or it can't, makes the others wait after all.
 * A node that goes away after its last step does, until all have finished: the others may still evaluate with it.
 * Nodes that report different histories of a section make a view change, at most one in 10 s.
 * A node that is drained, paused, or on its way out has no place in the next plan. It is asked for its last contribution
@@ -34,6 +36,7 @@ from .members import (
     WAITING,
     Change,
     Node,
+    Patience,
     Planner,
     Result,
     State,
@@ -48,6 +51,7 @@ from .members import (
     trains,
 )
 from .resume import planned_nodes, resume
+from .shadows import CATCHES_UP, place_to_follow, shadows
 
 _STALL_S = 1.0  # a longer gap between two ticks is the coordinator's own, and nobody's silence
 _BROKEN_AFTER, _BROKEN_WITHIN_S = 3, 60.0
@@ -55,13 +59,15 @@ _DISAGREEMENTS = 2
 _PEERS_IN_TIME = 5  # a node measures one link after the other; of so many, slow ones, within `measure_s`
 _DIVERGED_AGAIN_S = 10.0
 _STEPS_OF_PATIENCE = 10
+_LATE_S = 5.0
 
 
 class Membership:
     """``apply`` with its injected planner. Holds no state of its own."""
 
-    def __init__(self, planner: Planner) -> None:
-        self._planner = planner
+    def __init__(self, planner: Planner, fetch_s: Patience = lambda name, plan: 0.0, follow: bool = True) -> None:
+        """``follow``: whether spares can, for which rounds have to be agreed on."""
+        self._planner, self._fetch_s, self._follow = planner, fetch_s, follow
 
     def apply(self, state: State, event: s.Input, now: float) -> tuple[State, list[s.Effect], str]:
         """The next state, what to do, and why (empty when nothing changed that a person would want to know)."""
@@ -119,6 +125,8 @@ class Membership:
             return self._flushed(state, event, now)
         if isinstance(event, s.Prepared):
             return self._prepared(state, event, now)
+        if isinstance(event, s.CaughtUp):
+            return self._caught_up(state, event, now)
         if isinstance(event, s.StepFinished):
             best = max(event.step, state.reported.get(event.name, 0))
             state = replace(state, slowest_s=max(event.seconds, 0.9 * state.slowest_s))
@@ -361,8 +369,22 @@ class Membership:
         if current is not None:
             spares = {name: why for name, why in current.spares.items() if name in willing}
             current = current if spares == current.spares else replace(current, spares=spares)
-        plan = self._planner(willing, current, state.broken)
-        return replace(plan, spares={**plan.spares, **without}) if without else plan
+        behind = {name: CATCHES_UP for name in willing if state.nodes[name].behind}
+        wanted = state.wanted
+        try:
+            ready = tuple(name for name in willing if name not in behind)
+            if wanted is not None and {*wanted.nodes, *wanted.spares} == set(ready):
+                plan = wanted  # it was made with these very nodes, and they hold what it gives them
+            elif ready:
+                plan = self._planner(ready, current, state.broken)
+            else:
+                raise PlanError(f"nobody but {', '.join(behind)} is there")
+        except PlanError:
+            if not behind:
+                raise
+            plan, behind = self._planner(willing, current, state.broken), {}
+        spares = {**plan.spares, **behind, **without}
+        return plan if spares == plan.spares else replace(plan, spares=spares)
 
     # ---- time --------------------------------------------------------------------------------
 
@@ -412,7 +434,8 @@ class Membership:
         if state.phase == TRAINING and state.finished:
             return self._check_finished(state, now)
         if state.phase == TRAINING:
-            return self._newcomers(state, now)
+            state, effects = self._admit(state, now)
+            return (state, effects) if effects else self._newcomers(state, now)
         if state.phase == DONE:
             return state, []
         assert change is not None
@@ -420,6 +443,10 @@ class Membership:
         if state.phase == FLUSHING and now - change.began > patience:
             silent = change.awaited - set(change.flushed)
             return self._expel(state, silent, f"no answer to the flush for {patience:.0f} s", now)
+        if state.phase == PREPARING and (slow := self._slow_joiners(state, now)):
+            assert state.pinned is not None
+            state = self._to_catch_up(state, slow, state.pinned.plan)
+            return self._begin(state, f"{', '.join(slow)} takes long to fetch its part", now)
         if state.phase == PREPARING and now - change.began > state.rules.prepare_s:
             silent = change.awaited - set(change.prepared)
             return self._expel(state, silent, f"not prepared after {state.rules.prepare_s:g} s", now)
@@ -528,9 +555,74 @@ class Membership:
                 state = put(state, replace(state.nodes[node.name], passed_over=True))
                 effects.append(s.SendNotice((node.name,), f"{node.name} is a spare: {said}"))
             return replace(state, why=f"{names} is held as a spare: {why}"), effects
+        lacking = [node.name for node in new if (node.name, node.session) not in state.eligible]
+        late = [name for name in lacking if name in plan.nodes and self._fetch_s(name, plan) > state.slowest_s]
+        state = self._to_catch_up(state, late, plan)
         back = all(node.returns for node in new)
         state, more = self._begin(state, f"{names} {'is back' if back else 'joined'}", now)
         return state, effects + more
+
+    # ---- spares that catch up ------------------------------------------------------------------
+
+    def _to_catch_up(self, state: State, names: list[str], plan: Plan) -> State:
+        """These nodes, of which ``plan`` wants something, follow its like as spares first, if there is one."""
+        assert state.view is not None
+        for name in names if self._follow else ():
+            node = state.nodes[name]
+            if not node.cannot_follow and place_to_follow(plan, state.view.plan, name) is not None:
+                state = replace(put(state, replace(node, behind=True)), wanted=plan)
+        return state
+
+    def _slow_joiners(self, state: State, now: float) -> list[str]:
+        """Those for whom everybody waits longer than is good while a view is prepared; none if others are late too."""
+        change, view = state.change, state.pinned
+        assert change is not None and view is not None
+        late = change.awaited - set(change.prepared)
+        if (
+            not self._follow
+            or view.checkpoint >= 0
+            or state.view is None
+            or now - change.began < max(_LATE_S, 3 * state.slowest_s)
+        ):
+            return []
+        joiners = late & set(view.plan.nodes) - {name for names in view.holders for name in names}
+        able = [
+            name
+            for name in sorted(joiners)
+            if not state.nodes[name].cannot_follow and place_to_follow(view.plan, state.view.plan, name) is not None
+        ]
+        return able if set(able) == late else []
+
+    def _caught_up(self, state: State, event: s.CaughtUp, now: float) -> Result:
+        node, view = state.nodes[event.name], state.view
+        if state.phase != TRAINING or view is None or event.view != view.number or state.finished:
+            return state, []
+        if all(one.node != node.name for one in view.shadows):
+            return state, []
+        if event.failed:
+            state = replace(state, eligible=state.eligible - {(node.name, node.session)})
+            state = put(state, replace(node, behind=False, cannot_follow=True))
+            why = f"{node.name} cannot catch up as a spare: {event.failed}"
+            return self._begin(state, why, now) if node.behind else (state, [s.Say("warning", node.name, why)])
+        state = replace(state, eligible=state.eligible | {(node.name, node.session)})
+        return self._admit(put(state, replace(node, caught_up=now)), now)
+
+    def _admit(self, state: State, now: float) -> Result:
+        """Those who have caught up get their places: together, if the others take no more than twice as long."""
+        behind = [node for node in state.nodes.values() if node.behind]
+        if behind and now - state.started > state.rules.prepare_s:  # too slow, or of a version that does not know how
+            nodes = {node.name: replace(node, behind=False, cannot_follow=True) for node in behind}
+            names = ", ".join(sorted(nodes))
+            why = f"{names} did not catch up within {state.rules.prepare_s:g} s"
+            return self._begin(replace(state, nodes={**state.nodes, **nodes}), why, now)
+        ready = {node.name: node.caught_up for node in behind if node.caught_up is not None}
+        if not ready:
+            return state, []
+        first = min(ready.values())
+        if len(ready) < len(behind) and now - first < first - state.started:
+            return state, []
+        verb = "have" if len(ready) > 1 else "has"
+        return self._begin(state, f"{', '.join(sorted(ready))} joined and {verb} caught up", now)
 
     # ---- the view change -----------------------------------------------------------------------
 
@@ -542,10 +634,11 @@ class Membership:
             state = replace(state, phase=WAITING, change=None, number=number, finished={}, diverged=None)
             state, effects = self._waiting(state, now)
             return replace(state, why=f"{why}; {state.why}"), effects
-        nodes = {
-            name: replace(node, passed_over=False, returns=False, told_to_leave=None)
-            for name, node in state.nodes.items()
-        }
+        nodes = {}
+        for name, node in state.nodes.items():
+            behind = node.behind and node.caught_up is None
+            node = replace(node, passed_over=False, returns=False, told_to_leave=None)
+            nodes[name] = replace(node, behind=behind, caught_up=None)
         change = Change(number, why, now, awaited=awaited)
         sentence = f"view {number} is being made: {why}"
         state = replace(state, phase=FLUSHING, number=number, nodes=nodes, change=change, why=sentence)
@@ -582,6 +675,8 @@ class Membership:
         )
         names = tuple(sorted(change.awaited))
         current = state.pinned or state.view
+        if decision.checkpoint >= 0:  # everybody loads it: nobody has a start
+            state = replace(state, nodes={name: replace(one, behind=False) for name, one in state.nodes.items()})
         try:
             plan = self._plan(state, names, current.plan if current else None)
         except PlanError as error:
@@ -602,6 +697,7 @@ class Membership:
             why,
             state.job,
             state.saving,
+            self._shadows(state, plan, decision.holders),
         )
         effects: list[s.Effect] = [
             s.Say("warning", name, f"{name} has another chain of rounds than its group and fetches the group's weights")
@@ -621,6 +717,25 @@ class Membership:
             why=f"view {change.number} is announced: {why}",
         )
         return state, [*effects, s.SendView(names, announcement, why)]
+
+    def _shadows(self, state: State, plan: Plan, holders: tuple[tuple[str, ...], ...]) -> tuple[s.Shadow, ...]:
+        """What the spares of a plan follow."""
+        if not self._follow:
+            return ()
+        has_all = {name for name in plan.spares if any(name in names for names in holders)}
+        spares = [
+            name
+            for name in plan.spares
+            if (node := state.nodes.get(name)) and not no_place(state, node)
+            if node.behind or not node.cannot_follow or name in has_all
+        ]
+        wanted = {}
+        for name in spares:
+            if state.nodes[name].behind and state.wanted is not None and name in state.wanted.nodes:
+                place = place_to_follow(state.wanted, plan, name)
+                if place is not None:
+                    wanted[name] = place
+        return shadows(plan, spares, holders, wanted)
 
     def _prepared(self, state: State, event: s.Prepared, now: float) -> Result:
         change = state.change
@@ -647,7 +762,10 @@ class Membership:
             phase=TRAINING,
             view=view,
             pinned=None,
-            eligible=planned_nodes(view.plan, view),
+            eligible=planned_nodes(view.plan, view)
+            | {(one.node, state.nodes[one.node].session) for one in view.shadows if not one.fetch},
+            wanted=state.wanted if any(node.behind for node in state.nodes.values()) else None,
+            started=now,
             change=None,
             begun=True,
             restored=False,

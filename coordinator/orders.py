@@ -43,6 +43,7 @@ def view_of(view: s.Announcement) -> pb.View:
         why=view.why,
         job=view.job,
         save=view.save,
+        shadows=[pb.Shadow(node=one.node, like=one.like, fetch=one.fetch) for one in view.shadows],
     )
 
 

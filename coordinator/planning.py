@@ -110,6 +110,23 @@ def planner_of(
     return planner
 
 
+def fetch_seconds(job: Job, facts: Facts, plan: Plan, name: str, links: Links) -> float:
+    """Seconds that a node takes to fetch what a plan gives it to hold, by its fastest measured link; 0: not known.
+
+    A joiner measures what it sends; what it receives is taken to be as fast.
+    """
+    rates = []
+    for other in plan.nodes:
+        known = [links[pair][1] for pair in ((name, other), (other, name)) if pair in links]
+        rates += [min(known)] if known else []
+    ranges = [plan.stages[stage] for stage in plan.stages_of(name)]
+    layers = [layer for first, last in ranges for layer in facts.profile.layers[first : last + 1]]
+    outer = 4.0 * bool(job.updates.outer_optimizer.momentum)
+    moments = _MOMENT_BYTES[job.train.optimizer] if job.updates.mode == "gradient" else 0.0
+    size = sum(layer.parameters for layer in layers) * (4.0 + outer + moments)
+    return 8 * size / max(rates) if rates and max(rates) > 0 else 0.0
+
+
 def fit_shape(workload: Workload, nodes: int) -> Workload:
     """The workload with its wished shape cut down to what ``nodes`` nodes can fill."""
     stages, pipelines = workload.stages, workload.pipelines

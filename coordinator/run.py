@@ -38,7 +38,7 @@ from .membership import Membership
 from .mirror import Mirror
 from .observed import Observed
 from .orders import Send, fingerprints_of, flushed_of, order_of
-from .planning import memory_of, planner_of, workload_of
+from .planning import fetch_seconds, memory_of, planner_of, workload_of
 from .progress import Progress, absurd
 from .refusals import Refusals
 from .resume import Rules, planned_nodes
@@ -149,7 +149,11 @@ class Run:
         planner = self._planner or planner_of(
             workload_of(self.job, self.facts), self._device, lambda: self.links, reached=lambda: self.speeds.reached
         )
-        return Membership(planner)
+
+        def fetch_s(name: str, plan: Plan) -> float:
+            return fetch_seconds(self.job, self.facts, plan, name, self.links) if name in plan.nodes else 0.0
+
+        return Membership(planner, fetch_s, self.job.updates.agreed)
 
     # ---- people ------------------------------------------------------------------------------
 
@@ -240,6 +244,9 @@ class Run:
         elif kind == "prepared":
             prints = fingerprints_of(report.prepared.fingerprints)
             self.feed(s.Prepared(name, session, report.prepared.view, prints))
+        elif kind == "caught_up":
+            view, failed = report.caught_up.view, printable(report.caught_up.failed)
+            self.feed(s.CaughtUp(name, session, view, failed))
         elif kind == "step":
             self._step(name, session, report.step)
         elif kind == "eval" and self._is_possible(name, report.eval):

@@ -93,6 +93,16 @@ class Prepared:
 
 
 @dataclass(frozen=True)
+class CaughtUp:
+    """A spare holds what the group of its place holds, and follows it; or, ``failed``, why it cannot."""
+
+    name: str
+    session: str
+    view: int
+    failed: str = ""
+
+
+@dataclass(frozen=True)
 class StepFinished:
     """A node's report of a step, and how long it took."""
 
@@ -264,6 +274,7 @@ Input = (
     | Measured
     | Flushed
     | Prepared
+    | CaughtUp
     | StepFinished
     | Finished
     | Accused
@@ -299,6 +310,15 @@ class Member:
 
 
 @dataclass(frozen=True)
+class Shadow:
+    """A spare that follows the place of ``like``; ``fetch``: it has nothing of it yet. See control.proto."""
+
+    node: str
+    like: str
+    fetch: bool
+
+
+@dataclass(frozen=True)
 class Announcement:
     """A view, as it is announced. ``holders[layer]``: names; ``checkpoint`` >= 0: load that step's instead.
 
@@ -316,6 +336,7 @@ class Announcement:
     why: str = ""
     job: str = ""
     save: bool = False
+    shadows: tuple[Shadow, ...] = ()
 
     def session_of(self, name: str) -> str | None:
         """The session with which a name is in this view."""

@@ -77,10 +77,13 @@ class Exchange:
         seed: int,
         outer: Outer | None = None,
         robust: Robust | None = None,
+        follows: bool = False,
     ) -> None:
+        """``follows``: this node only applies what the members, ``me`` for form's sake among them, have agreed on."""
         self.section = section
         self.plan = plan
         self.me = plan.members.index(me)
+        self.follows = follows
         self.codec = compress.make(codec)
         self.dense = compress.make("none")
         self.dense_rounds = dense_rounds
@@ -356,7 +359,7 @@ class Exchange:
         Raises:
             Refused: not with these results; names who sent what is wrong with them.
         """
-        for result in found.values():
+        for result in () if self.follows else found.values():
             part = self.plan.parts[result.part]
             if self.plan.pattern == "all_to_all":
                 for index in result.contributors:
@@ -448,6 +451,17 @@ class Exchange:
         kept[here].add_(own * factor)
         if self.center is not None:
             kept[here].sub_(self.center[here] * (1.0 - factor))
+
+    def follow(self, updates: Iterable[tuple[slice, Tensor]]) -> None:
+        """What the members do with an update to which this node gave nothing: g moves, or it is the gradient."""
+        for here, update in updates:
+            if self.gradient:
+                self.section.grad[here] = update
+            else:
+                self._move(update, here)
+            if self.center is not None:
+                self.center[here] = update
+        self._applied()
 
     def _outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
         """Each part that moved, and whether this node was counted in it."""

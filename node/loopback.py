@@ -124,6 +124,8 @@ class Hub:
         self.outcome = Outcome()
         self.view = 0
         self.position = Position()
+        self.follow: list[control_pb2.Shadow] = []
+        """Spares of the views that ``change`` makes."""
         self.plan: Plan | None = None
         self._sums: dict[int, tuple[float, int]] = {}
         self._evals: dict[int, tuple[float, int]] = {}
@@ -225,7 +227,8 @@ class Hub:
         for name, answer in answers.items():
             for state in answer.sections:
                 rounds[state.section] = max(rounds.get(state.section, 0), state.round)
-            for layer in answer.layers:
+            behind = self.job.updates.mode == "gradient" and max(answer.step, answer.ready_step) < step
+            for layer in () if behind else answer.layers:
                 holders.setdefault(layer, []).append(name)
         position, redo = self.position, []
         if self.job.updates.mode == "delta" and self.plan is not None:
@@ -254,6 +257,7 @@ class Hub:
             norm=norm,
             sections=[control_pb2.SectionState(section=name, round=round) for name, round in rounds.items()],
             holders=[control_pb2.Holder(layer=layer, nodes=nodes) for layer, nodes in holders.items()],
+            shadows=self.follow,
         )
 
     def kill(self, name: str) -> None:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from ..proto.job import Updates
 from .optimizers import squared_norm
 from .round_link import RoundLink
 from .round_messages import Result
@@ -42,6 +43,12 @@ class Mode(Protocol):
 
     def end(self) -> None:
         """The view is over for this node."""
+
+
+def last_outer_round(base: int, step: int, last_step: int, updates: Updates) -> int:
+    """The last round that is an outer step in a view that begins with round ``base`` after ``step``."""
+    interval = updates.every // updates.fragments
+    return base + max(0, last_step // interval - step // interval)
 
 
 class GradientMode:
@@ -104,6 +111,7 @@ class GradientMode:
                 training.links[name].finish(self._results[name], training.job.updates.block)
             else:
                 section.round += 1
+        training.log.committed(norm)
         training.stepped(step)
 
     def finish_committed(self) -> None:
@@ -148,9 +156,9 @@ class DeltaMode:
         """The steps in which the last applied round of each fragment began."""
         self._in_flight = False
         self._begun = self._apply_at = 0
-        due = max(0, training.last_step // self._interval - training.position.step // self._interval)
+        last = last_outer_round(training.base_round, training.position.step, training.last_step, updates)
         for exchange in training.exchanges.values():
-            exchange.outer_until = training.base_round + due
+            exchange.outer_until = last
             exchange.late = self._overlap > 0
         self._chased: set[tuple[str, int]] = set()
 

@@ -203,7 +203,7 @@ class PhasedExchange(Exchange):
                 nothing = torch.full((part.stop - part.start,), torch.nan if self.gradient else 0.0)
                 self._totals.append((slice(part.start, part.stop), nothing))
                 continue
-            if self.me in phases[0].contributors:
+            if self.me in phases[0].contributors and not self.follows:
                 for result in phases:
                     self._take(self._programs[part.index], result)
             # The sum itself from the answers alone and on the CPU, so that it has the same bits everywhere.
@@ -218,7 +218,7 @@ class PhasedExchange(Exchange):
                 self._totals.append((slice(run.start, run.stop), total.to(self.section.g.device)))
                 self._warm[run.start] = run.context.memory
             if math.isfinite(squares):
-                if part.publisher != self.plan.members[self.me]:
+                if part.publisher != self.plan.members[self.me] and not self.follows:
                     self._check_result(part, math.sqrt(squares))
             elif not self.gradient:
                 raise Refused(part.publisher, "answers that add up to values that are not finite")

@@ -10,7 +10,7 @@ their sender left.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -185,6 +185,14 @@ class Fetching:
         if source is not None and not source.left:
             self._release(source)
             self._strike(source, why, now)
+
+    def moved(self, present: Collection[str]) -> None:
+        """A new view: what was under way is lost, and who is not ``present`` is gone."""
+        for name, source in self.sources.items():
+            self._release(source)
+            source.paused_until = 0.0
+            if name not in present and not source.left:
+                source.left = "has left"
 
     # ---- inside ----------------------------------------------------------------------------
 

@@ -131,12 +131,11 @@ class RoundLink:
 
     def finish(self, results: Sequence[Result], block: int) -> None:
         """The update has been applied to ``g``: close the round and move the chain on."""
-        digests = [d for result in results for d in what_counts(result)]
         self.auditor.finished(self.rounds.applied + 1, results)
         for publisher, why in self.auditor.overdue(self.rounds.applied + 1):
             self.refuse(publisher, why, PROVEN)
         section = self.exchange.section
-        section.chain = section.next_chain(digests, block)
+        section.chain = section.next_chain(digests_of(results), block)
         self.rounds.finish(section.chain)
         section.round = self.rounds.applied
 
@@ -284,3 +283,8 @@ def what_counts(result: Result) -> tuple[int, ...]:
     """Everything that a publisher said in a result, as whole numbers: it goes into the chain."""
     factors = [int(factor * 2**32) for factor in result.factors]
     return (*result.contributors, *result.digests, result.digest, result.error, *factors)
+
+
+def digests_of(results: Sequence[Result]) -> list[int]:
+    """What the chain has of a round's results, which are in part order."""
+    return [word for result in results for word in what_counts(result)]

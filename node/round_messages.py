@@ -46,6 +46,8 @@ class RoundPlan:
     phases: int = 1
     dense_rounds: int = 0
     """The first rounds go without a codec, and so in one phase."""
+    followed: bool = False
+    """By spares: members keep the rounds of late, as many bytes as a quarter of the section has."""
 
     def parts_in(self, round: int) -> tuple[Part, ...]:
         """The parts that travel in a round; none where the section is too short for its fragment."""

@@ -36,6 +36,8 @@ from .round_messages import (
 KEPT_ROUNDS = 3
 """Applied rounds whose results a node keeps, for members that have not applied them yet. A publisher does not go on
 without a member that has missed as many less one: further behind, nobody could help it."""
+LEAST_LOG = 4 << 20
+"""Bytes of rounds that a followed section keeps, however small it is."""
 ROUNDS_WITHOUT_DEADLINE = 5
 ASK_AGAIN_SECONDS = 5.0
 """Seconds before a missing result is asked for, doubled with each time. Links are reliable: this is for what a
@@ -51,6 +53,12 @@ class Applied:
     """h of the round before it."""
     results: dict[int, Result]
     contributions: dict[tuple[int, int], Contribution]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        results = sum(sum(result.sizes) for result in self.results.values())
+        return results + sum(sum(sent.sizes) for sent in self.contributions.values())
 
 
 @dataclass
@@ -150,7 +158,10 @@ class Rounds:
                 self.misses[name] = 0 if index in counted else self.misses[name] + 1
         done, self.open = self.open, None
         kept = done.contributions if self.plan.pattern == "all_to_all" else {}
-        if not self.plan.patient:  # else a round is applied only when every member holds it
+        if self.plan.followed:
+            self.log.append(Applied(done.number, self.chain, done.results, kept))
+            self._forget_old()
+        elif not self.plan.patient:  # else a round is applied only when every member holds it
             # Who has sent something of this round had applied the one before it: nobody will ask for that any more.
             heard = {index for _, index in done.contributions}
             older = self.log if len(heard) < len(self.plan.members) else []
@@ -277,6 +288,17 @@ class Rounds:
         return max(1.5 * usual, usual + 6 * spread) + 0.25
 
     # ---- inside ----------------------------------------------------------------------------
+
+    def _forget_old(self) -> None:
+        """Keep some rounds for members that are behind, and for spares as many as fit into a quarter of the section."""
+        room = max(LEAST_LOG, *(part.stop for part in self.plan.parts))
+        kept = 0
+        for one in reversed(self.log):
+            room -= one.size
+            if kept >= KEPT_ROUNDS and room < 0:
+                break
+            kept += 1
+        self.log = self.log[-kept:]
 
     def _keep_early(self, sender: str, number: int, take: Callable[[float], list[Effect]]) -> list[Effect]:
         """A message of a round that this node has not begun.

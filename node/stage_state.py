@@ -85,6 +85,16 @@ class StageState:
         for section in self.sections.values():
             section.grad.zero_()
 
+    def adopt(self) -> None:
+        """Begin as a joiner does: x := g, and in delta mode with fresh moments."""
+        for section in self.sections.values():
+            section.adopt()
+            if not self.gradient:
+                for moment in section.moments.values():
+                    moment.zero_()
+        if not self.gradient:
+            self.optimizer_steps = 0
+
     # ---- tensors by name -------------------------------------------------------------------
 
     def vectors(self, section: Section) -> dict[str, Tensor]:
@@ -141,7 +151,7 @@ def codec_of(plan: Plan, section: str) -> str | None:
     return plan.update_codec(0 if section == TIED else int(section.removeprefix("stage-")))
 
 
-def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0) -> RoundPlan:
+def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0, followed: bool = False) -> RoundPlan:
     """Members, weights, pattern and parts of a section's rounds in a view.
 
     ``auto`` takes two levels where the plan has regions, else all-to-all for two members, where it costs the same bytes
@@ -197,6 +207,7 @@ def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0) ->
         updates.fragments,
         max(1, phases),
         updates.dense_rounds,
+        followed,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,11 +35,23 @@ LIAR = 10
 """Points of a holder that serves other bytes than the others hold."""
 
 
-class StateServer:
-    """Answers peers that ask for pieces of the reference. Requests wait until ``open`` says what it holds."""
+@dataclass
+class Snapshot:
+    """What a node held at a view's start, for the spares that have yet to get all of it."""
 
-    def __init__(self, send: Send) -> None:
+    held: Mapping[str, Vectors]
+    wanted_by: set[str]
+
+
+class StateServer:
+    """Answers peers that ask for pieces of the reference: of a view's snapshot, or, while a view is prepared, of what
+    the node holds; such requests wait until ``open`` says what that is.
+    """
+
+    def __init__(self, send: Send, snapshots: dict[int, Snapshot] | None = None) -> None:
+        """``snapshots``: by view. One that nobody wants any more is taken out."""
         self.send = send
+        self._snapshots = {} if snapshots is None else snapshots
         self._waiting: deque[tuple[str, data_pb2.Header, bytes]] = deque()
         self._held: Mapping[str, Vectors] | None = None
 
@@ -50,19 +63,30 @@ class StateServer:
 
     def request(self, sender: str, header: data_pb2.Header, payload: bytes) -> None:
         """``sender`` wants a piece of a parameter: its reference, and the optimiser's moments if it says so; or,
-        without a name, the digests of all pieces of the parameters that the payload lists.
+        without a name, the digests of all pieces of the parameters that the payload lists; or, without a list, nothing
+        any more.
 
         Raises:
             ValueError: the request makes no sense.
         """
-        if self._held is None:
+        snapshot = self._snapshots.get(header.step)
+        if header.step and not header.text and not payload:
+            if snapshot is not None:
+                snapshot.wanted_by.discard(sender)
+                if not snapshot.wanted_by:
+                    del self._snapshots[header.step]
+            return
+        held = self._held
+        if header.step:
+            held = snapshot.held if snapshot is not None else {}
+        if held is None:
             if len(self._waiting) == MOST_WAITING:
                 raise ValueError(f"{MOST_WAITING} requests wait already")
             self._waiting.append((sender, header, payload))
             return
         answer = data_pb2.Header(kind=data_pb2.STATE, text=header.text, offset=header.offset)
         if header.text:
-            vectors = self._wanted(header.text, header.moments)
+            vectors = _wanted(held, header.text, header.moments)
             piece = b"".join(_read(vectors, header.offset, header.length))
             if piece:
                 answer.digests.append(xxhash.xxh3_64_intdigest(piece))
@@ -70,7 +94,7 @@ class StateServer:
             return
         found: list[int] = []
         for name in payload.decode().split("\n"):
-            vectors = self._wanted(name, header.moments)
+            vectors = _wanted(held, name, header.moments)
             for one in pieces_of(name, _size(vectors)):
                 digest = xxhash.xxh3_64()
                 for part in _read(vectors, one.offset, one.length):
@@ -78,9 +102,9 @@ class StateServer:
                 found.append(digest.intdigest())
         self.send(sender, answer, np.array(found, "<u8").tobytes(), BULK)
 
-    def _wanted(self, name: str, moments: bool) -> list[Tensor]:
-        assert self._held is not None
-        return [values for prefix, values in self._held.get(name, {}).items() if moments or prefix in REFERENCE]
+
+def _wanted(held: Mapping[str, Vectors], name: str, moments: bool) -> list[Tensor]:
+    return [values for prefix, values in held.get(name, {}).items() if moments or prefix in REFERENCE]
 
 
 class StateFetch:
@@ -98,10 +122,12 @@ class StateFetch:
         wanted: Mapping[str, Vectors],
         holders: Mapping[str, Sequence[str]],
         moments: bool,
+        snapshot: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``snapshot``: of the view with this number; 0: what the holders hold while the view is prepared."""
         self._send, self._refuse, self._tell = send, refuse, tell
-        self._clock, self._moments = clock, moments
+        self._clock, self._moments, self._snapshot = clock, moments, snapshot
         self._wanted = {name: list(vectors.values()) for name, vectors in wanted.items()}
         self._holders = holders
         self._machine = Fetching({name: _size(vectors) for name, vectors in self._wanted.items()}, holders, me)
@@ -122,7 +148,7 @@ class StateFetch:
             self._machine.lost(name, "broke its connection", now)
         for source, piece in self._machine.ask(now):
             header = data_pb2.Header(kind=data_pb2.STATE_REQUEST, text=piece.name, moments=self._moments)
-            header.offset, header.length = piece.offset, piece.length
+            header.offset, header.length, header.step = piece.offset, piece.length, self._snapshot
             self._send(source, header, b"" if piece.name else "\n".join(self._listed(source)).encode(), BULK)
         for name, why in self._machine.troubles:
             here, of = self._machine.reached
@@ -132,6 +158,15 @@ class StateFetch:
             why = f"other values of {piece.name} than the other holders have: the state comes from somebody else"
             self._refuse(source, why, LIAR)
         self._machine.liars.clear()
+
+    def moved(self, present: Collection[str]) -> None:
+        """A new view, with these in it: what was asked for is asked again."""
+        self._machine.moved(present)
+
+    def finish(self) -> None:
+        """Tell the holders of a snapshot that it is here."""
+        for name in self._machine.sources:
+            self._send(name, data_pb2.Header(kind=data_pb2.STATE_REQUEST, step=self._snapshot), b"", BULK)
 
     def answer(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
         """A holder's answer. ValueError: it was not asked, or for something else."""
@@ -170,6 +205,18 @@ def named(states: Sequence[StageState]) -> dict[str, dict[str, Tensor]]:
     return {name: vectors for state in reversed(states) for name, vectors in state.named().items()}
 
 
+def frozen(state: StageState) -> dict[str, dict[str, Tensor]]:
+    """A copy in main memory of what peers may ask for: in delta mode moments are nobody's but the node's own."""
+    return {
+        name: {
+            prefix: values.detach().to("cpu", copy=True)
+            for prefix, values in vectors.items()
+            if state.gradient or prefix in REFERENCE
+        }
+        for name, vectors in state.named().items()
+    }
+
+
 def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
     """Fill ``new`` with the reference at the view's start, and set x := g.
 
@@ -192,6 +239,7 @@ def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], vi
             release_freed_memory()
         else:
             _from_holders(trainer, new, held, view)
+            new.adopt()
         for section in new.sections.values():
             section.adopt()
 
@@ -228,7 +276,11 @@ def _fetch(trainer: Trainer, new: StageState, names: Sequence[str], holders: Cal
 
 
 def fetch_of(
-    trainer: Trainer, new: StageState, names: Sequence[str], holders: Callable[[str], Sequence[str]]
+    trainer: Trainer,
+    new: StageState,
+    names: Sequence[str],
+    holders: Callable[[str], Sequence[str]],
+    snapshot: int = 0,
 ) -> StateFetch:
     """The fetch of these parameters of ``new``. FarflungError: somebody's view says that nobody holds one."""
     found = {name: [node for node in holders(name) if node != trainer.name] for name in names}
@@ -244,7 +296,7 @@ def fetch_of(
         for name, vectors in new.named().items()
         if name in found
     }
-    return StateFetch(trainer.send, trainer.refuse, trainer.tell, trainer.name, wanted, found, new.gradient)
+    return StateFetch(trainer.send, trainer.refuse, trainer.tell, trainer.name, wanted, found, new.gradient, snapshot)
 
 
 def _size(vectors: Sequence[Tensor]) -> int:

@@ -29,6 +29,7 @@ from ..scheduler import Plan
 from .activations import AqsgdEnds
 from .dataset import Dataset, tokens_size
 from .exchange import Refused
+from .follow import Follower
 from .island import Island
 from .last_words import left_unsaid, say_all, say_no_more_than_usual
 from .models import ModelDefinition
@@ -36,7 +37,7 @@ from .optimizers import Optimizer, make_optimizer
 from .owner import Owner, Wish
 from .probe import available_memory, usable_cores
 from .stage_state import StageState
-from .state_transfer import StateFetch, StateServer, load_state, named
+from .state_transfer import Snapshot, StateFetch, StateServer, fetch_of, frozen, load_state, named
 from .step_clock import StepClock
 from .training import Training, ViewEnds
 from .wire import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
@@ -51,7 +52,9 @@ ROUND_KINDS = {
     data_pb2.RESULT_REQUEST,
     data_pb2.CONTRIBUTION_REQUEST,
     data_pb2.AUDIT,
+    data_pb2.ROUND_END,
 }
+FOLLOWED_KINDS = {data_pb2.RESULT, data_pb2.CONTRIBUTION, data_pb2.ROUND_END}
 MAIL_KINDS = {data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT, data_pb2.EVALUATION}
 CATCH_UP_SECONDS = 60.0
 Payload = bytes | memoryview | Sequence[bytes] | Sequence[memoryview]
@@ -119,13 +122,17 @@ class Trainer:
         self.fetch: StateFetch | None = None
         """What is being fetched from peers."""
         self._members: set[str] = set()
-        self._server = StateServer(self.send)
+        self._snapshots: dict[int, Snapshot] = {}
+        """What this node held when views began, for spares that have not got all of it yet."""
+        self._server = StateServer(self.send, self._snapshots)
         self.clock = StepClock()
         self._own: _Parting | None = None
         """What its owner wants."""
         self._deserted = False
         self._asked: _Parting | None = None
         """What the coordinator wants, until it is answered."""
+        self.follower: Follower | None = None
+        """The place that this node follows as a spare."""
 
     def _aqsgd_ends(self, job: Job) -> AqsgdEnds:
         disk, limit = int(job.activations.disk_gb * 1e9), self.owner.limits.disk
@@ -169,7 +176,9 @@ class Trainer:
         self.wire.doing = f"waits for the others of view {view.number}"
         self._wait_for(lambda order: order.WhichOneof("kind") == "start" and order.start.view == view.number)
         self.previous = self._kept = None
-        self._server = StateServer(self.send)  # lets go of what only joiners needed
+        self._server = StateServer(self.send, self._snapshots)  # lets go of what only joiners needed
+        if view.number in self._snapshots and self.training is not None:
+            self._snapshots[view.number].held = frozen(self.training.state)
         self._tell(view)
         if self.training is not None:
             if self._own is not None:
@@ -178,7 +187,11 @@ class Trainer:
             self._finished()
         self.wire.doing = "is a spare" if self.training is None else "is done"
         while True:  # answer peers until the next order
-            self.pump(1.0)
+            if self.follower is None:
+                self.pump(1.0)
+            else:
+                self.follower.work()
+                self.pump(1.0 if self.follower.failed else 0.05)
 
     def _tell(self, view: control_pb2.View) -> None:
         """Show the person at this node what the view makes of it."""
@@ -230,6 +243,8 @@ class Trainer:
         self._heed()
         if self.training is not None:
             self.training.tick()
+        elif self.previous is not None:
+            self.previous.log.tick()
 
     def _order(self, order: control_pb2.Order) -> None:
         kind = order.WhichOneof("kind")
@@ -308,14 +323,24 @@ class Trainer:
                 self.refuse(sender, f"an activation of step {header.step} that nobody waits for")
         elif kind in ROUND_KINDS:
             # Rounds of the view before may still be finished while this one is prepared.
+            if self.follower is not None and kind in FOLLOWED_KINDS:
+                self.follower.handle(sender, header, payload)
+                return
             old = self.training is None or header.round <= self.training.base_round
             training = self.previous if old else self.training
             if training is not None and header.section in training.links:
                 training.links[header.section].handle(sender, header, payload)
+        elif kind == data_pb2.ROUND_REQUEST:
+            old = self.training is None or header.round <= self.training.base_round
+            training = self.previous if old else self.training
+            if training is not None:
+                training.log.request(sender, header.round)
         elif kind == data_pb2.STATE_REQUEST:
             self._server.request(sender, header, payload.tobytes())
         elif kind == data_pb2.STATE:
-            if self.fetch is not None:  # else what a slow holder sends when another has served it
+            if self.follower is not None and self.follower.fetch is not None:
+                self.follower.fetch.answer(sender, header, payload)
+            elif self.fetch is not None:  # else what a slow holder sends when another has served it
                 self.fetch.answer(sender, header, payload)
         elif self.training is not None:
             self.training.handle(sender, header, payload)
@@ -356,6 +381,10 @@ class Trainer:
             pending = self.previous.pending()
             if pending is not None:
                 answer.pending.CopyFrom(pending)
+        if self.follower is not None:
+            self.state = self.follower.state if self.follower.whole else None
+            if self.state is not None and self.state.gradient:
+                answer.step, answer.norm = self.follower.step, self.follower.norm
         held = self._held()
         answer.layers.extend(sorted({layer for state in held for layer in state.layers}))
         if held:
@@ -370,14 +399,15 @@ class Trainer:
             self._take_job(Job.model_validate_json(view.job))
         self._members = {member.name for member in view.members}
         self.lost = set()
-        self._server = StateServer(self.send)
+        self._server = StateServer(self.send, self._snapshots)
         self._mail.clear()
         self.fetch = None
         self.wire.enter(view.number, view.members)
         self._share_cores(view)
         plan = Plan.from_json(view.plan)
         if view.checkpoint >= 0:
-            self.state = self._kept = self.previous = None
+            self.state = self._kept = self.previous = self.follower = None
+            self._snapshots.clear()
         self._catch_up(view)
         self._judge(view)
         self.step = view.step
@@ -390,7 +420,7 @@ class Trainer:
         if self.name in plan.nodes:
             new = next((state for state in held if state.same_place(self.definition, plan, self.name)), None)
             if new is None:
-                self._must_fit(plan)
+                self._must_fit(plan, self.name)
                 new = StageState(self.definition, self.job, plan, self.name, self.optimizer, self.device)
                 load_state(self, new, held, view)
                 new.is_new = view.checkpoint < 0
@@ -401,14 +431,61 @@ class Trainer:
         if new is not None:
             for section in new.sections.values():
                 section.restart_chain(view.number, round)
-            self.training = Training(self, new, plan, position, view.save)
+            followed = frozenset(stage for one in view.shadows for stage in plan.stages_of(one.like))
+            self.training = Training(self, new, plan, position, view.save, followed)
+            self._keep_snapshots(view, plan, new)
         # Until everybody is prepared, what this node held before may be asked for, now or by the next view.
         self._kept = next((state for state in held if state is not new), None)
         self.state = new
+        self.follower = self._follow(view, plan, position, round, held) if new is None else None
         prepared = control_pb2.Prepared(view=view.number)
         if new is not None:
             prepared.fingerprints.extend(self._fingerprints())
         self.wire.report(control_pb2.Report(prepared=prepared))
+
+    def _keep_snapshots(self, view: control_pb2.View, plan: Plan, new: StageState) -> None:
+        """Keep what spares are still to get of earlier views, and of this one what those want who have none."""
+        mine = plan.stages_of(self.name)
+        fetch = {one.node for one in view.shadows if one.fetch and plan.stages_of(one.like) == mine}
+        for number, kept in list(self._snapshots.items()):
+            kept.wanted_by &= fetch
+            fetch -= kept.wanted_by
+            if not kept.wanted_by:
+                del self._snapshots[number]
+        if fetch:  # they may begin a moment before this node does: until then it is what it holds
+            self._snapshots[view.number] = Snapshot(named([new]), fetch)
+
+    def _follow(
+        self, view: control_pb2.View, plan: Plan, position: Position, round: int, held: list[StageState]
+    ) -> Follower | None:
+        """What a spare does: follow the place that the view says, from what it holds or from a snapshot."""
+        mine = next((one for one in view.shadows if one.node == self.name), None)
+        if mine is None:
+            return None
+        guides = [name for name in plan.nodes if plan.stages_of(name) == plan.stages_of(mine.like)]
+        first = sum(self.name.encode()) % len(guides)
+        follower = self.follower
+        if follower is None or follower.failed or not follower.state.same_place(self.definition, plan, mine.like):
+            kept = next((state for state in held if state.same_place(self.definition, plan, mine.like)), None)
+            if kept is None or mine.fetch:
+                try:
+                    self._must_fit(plan, mine.like)
+                except FarflungError as error:
+                    self.caught_up(error.message)
+                    return None
+                new = StageState(self.definition, self.job, plan, mine.like, self.optimizer, self.device)
+                follower = Follower(self, new, fetch_of(self, new, list(new.named()), lambda _: guides, view.number))
+            else:
+                follower = Follower(self, kept, None)
+        follower.enter(plan, mine.like, position, round, guides[first:] + guides[:first])
+        self.state = follower.state if follower.whole else None
+        return follower
+
+    def caught_up(self, failed: str) -> None:
+        """Tell the coordinator that this spare holds what the group holds; or why it cannot follow it."""
+        if failed:
+            self.tell(f"does not follow a stage: {failed}")
+        self.wire.report(control_pb2.Report(caught_up=control_pb2.CaughtUp(view=self.view, failed=failed)))
 
     def _take_job(self, job: Job) -> None:
         """The job as it is from this view on: some of its values may change while the run goes on."""
@@ -417,12 +494,12 @@ class Trainer:
         self.job = job
         self.facts = self.facts.model_copy(update={"steps": job.steps(self.facts.samples)})
 
-    def _must_fit(self, plan: Plan) -> None:
+    def _must_fit(self, plan: Plan, place: str) -> None:
         """FarflungError when the owner allows less memory than the stage's weights and what moves them take."""
         limit = self.owner.limits.memory
         if not limit:
             return
-        ranges = [plan.stages[stage] for stage in plan.stages_of(self.name)]
+        ranges = [plan.stages[stage] for stage in plan.stages_of(place)]
         held = [layer for first, last in ranges for layer in self.facts.profile.layers[first : last + 1]]
         outer = bool(self.job.updates.outer_optimizer.momentum)
         moment = 0.5 if self.job.train.moments == "bf16" else 1.0
@@ -436,11 +513,14 @@ class Trainer:
 
     def _catch_up(self, view: control_pb2.View) -> None:
         """Finish what the old view agreed on: the committed step, the rounds that some member has applied."""
+        targets = {state.section: state.round for state in view.sections}
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        if self.follower is not None:
+            self._follow_to_the_end(self.follower, view.step, targets, deadline)
+            return
         if self.previous is None:
             return
         mode = self.previous.mode
-        targets = {state.section: state.round for state in view.sections}
-        deadline = time.monotonic() + CATCH_UP_SECONDS
         while not mode.catch_up(view.step, view.norm, targets):
             if self.previous.gradient or time.monotonic() > deadline:
                 self.warn(self.name, "results of the last round were not to be had: takes a peer's state")
@@ -448,6 +528,20 @@ class Trainer:
                 return
             self.pump(0.1)
         mode.end()
+
+    def _follow_to_the_end(self, follower: Follower, step: int, targets: dict[str, int], deadline: float) -> None:
+        """Apply the last rounds of the view that this node followed as a spare."""
+        follower.flushed(self._members)
+        while not follower.reached(step, targets):
+            follower.work()
+            if follower.failed or time.monotonic() > deadline:
+                self.warn(self.name, "the last rounds were not to be had: takes a peer's state")
+                self.state = self._kept = self.follower = None
+                return
+            self.pump(0.02)
+        if follower.whole:
+            follower.state.adopt()
+            self.state = follower.state
 
     def _share_cores(self, view: control_pb2.View) -> None:
         """Nodes of one machine divide its cores: threads of several that wait for each other are 100 times slower."""

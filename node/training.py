@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..proto import control_pb2, data_pb2
+from ..proto.job import Facts, Job
 from ..proto.sampling import Position, assign, sample_ids
 from ..scheduler import Plan
 from .activations import Incoming, Outgoing, notes_of, without_state
@@ -20,13 +21,15 @@ from .commit import Commit
 from .exchange import Exchange
 from .gossip import UnagreedMode
 from .modes import DeltaMode, GradientMode, Mode
-from .optimizers import clip_factor, learning_rate
+from .optimizers import Optimizer, clip_factor, learning_rate
 from .phased import PhasedExchange, phases_of
 from .pipeline import Chunk, Place, Runner, StageRunner, Tally
 from .round_link import ENOUGH, RoundLink
+from .round_log import RoundLog
 from .rounds import Rounds
+from .sections import Section
 from .stage import Pass
-from .stage_state import StageState, codec_of, round_plan
+from .stage_state import TIED, StageState, codec_of, round_plan
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -47,7 +50,16 @@ class ViewEnds(Exception):
 class Training:
     """A node's training in one view. Built when the view is prepared, ``run`` once it starts."""
 
-    def __init__(self, trainer: Trainer, state: StageState, plan: Plan, position: Position, save: bool = False) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        state: StageState,
+        plan: Plan,
+        position: Position,
+        save: bool = False,
+        followed: frozenset[int] = frozenset(),
+    ) -> None:
+        """``followed``: stages that spares follow."""
         job = trainer.job
         self.save = save
         """A checkpoint is wanted as soon as g holds everything before this view."""
@@ -62,47 +74,37 @@ class Training:
         self.base_round = max((section.round for section in state.sections.values()), default=0)
         self.view = trainer.view
         self.started = False
-        self.is_alone = len(plan.pipelines) == 1 and (trainer.definition.tied is None or len(plan.stages) == 1)
-        """No section has a second member: no round has anybody to wait for."""
-        if job.run.steps is not None:
-            self.last_step = job.run.steps
-        else:
-            self.last_step = position.last_step((job.run.epochs or 1) * trainer.facts.samples, job.train.batch)
+        ends = (0, len(plan.stages) - 1)
+        single = len(plan.pipelines) == 1 and (trainer.definition.tied is None or len(plan.stages) == 1)
+        self.is_alone = single and not followed
+        """No section has a second member, or a spare that follows it: no round has anybody to wait for."""
+        self.last_step = last_step_of(job, trainer.facts, position)
         members = plan.nodes if self.gradient else tuple(dict.fromkeys(plan.pipelines[self.pipeline]))
         self.commit = Commit(members, trainer.name, position.step)
         self.exchanges: dict[str, Exchange] = {}
         self.links: dict[str, RoundLink] = {}
         """The rounds of the sections that have other members."""
-        updates = job.updates
         for name, section in state.sections.items():
-            codec = (codec_of(plan, name) or updates.codec) if updates.agreed else "none"
-            phases = phases_of(codec)
-            rounds = round_plan(plan, section.layout, updates, phases)
-            self.exchanges[name] = (PhasedExchange if phases else Exchange)(
-                section,
-                rounds,
-                trainer.name,
-                codec,
-                updates.dense_rounds,
-                self.gradient,
-                job.run.seed,
-                updates.outer_optimizer,
-                updates.robust_average,
-            )
-            if len(rounds.members) > 1:
+            follows = any(name == f"stage-{stage}" or (name == TIED and stage in ends) for stage in followed)
+            exchange = self.exchanges[name] = exchange_of(job, plan, section, trainer.name, followed=follows)
+            rounds = exchange.plan
+            if len(rounds.members) > 1 or follows:
                 self.links[name] = RoundLink(
-                    self.exchanges[name],
+                    exchange,
                     Rounds(rounds, trainer.name, section.round, section.chain),
                     self.send_round,
                     trainer.refuse,
                     trainer.diverged,
                     coding=trainer.clock.coding,
-                    audit=updates.audit,
+                    audit=job.updates.audit,
                 )
+        self.log = RoundLog(self.links, trainer.send)
         self._tally = Tally()
         self._told: set[tuple[int, str]] = set()
         self._started_at = 0.0
-        self.mode: Mode = GradientMode(self) if self.gradient else (DeltaMode if updates.agreed else UnagreedMode)(self)
+        self.mode: Mode = (
+            GradientMode(self) if self.gradient else (DeltaMode if job.updates.agreed else UnagreedMode)(self)
+        )
         self.chunks = self._chunks()
         if trainer.island is not None:
             trainer.island.place(plan, trainer.name)
@@ -211,14 +213,8 @@ class Training:
 
     def optimise(self, count: int, step: int, norm: float) -> None:
         """One optimiser step of every section, ``count``-th with these moments, clipped by the global ``norm``."""
-        train, optimizer = self.job.train, self.trainer.optimizer
-        rate = learning_rate(train, step, self.trainer.facts.steps)
-        factor = clip_factor(norm, train.clip) if optimizer.clips(count) else 1.0
         with self.trainer.clock.computing():
-            for section in self.state.sections.values():
-                if factor != 1.0:
-                    section.grad.mul_(factor)
-                optimizer.step(section, count, rate)
+            take_step(self.job, self.trainer.facts, self.trainer.optimizer, self.state, count, step, norm)
 
     def stepped(self, step: int) -> None:
         """The step is finished on this node."""
@@ -375,6 +371,7 @@ class Training:
     def tick(self) -> None:
         for link in self.links.values():
             link.tick()
+        self.log.tick()
 
     # ---- reports ---------------------------------------------------------------------------
 
@@ -406,3 +403,42 @@ class Training:
             if math.isfinite(tally.loss_sum):  # else there is no loss to speak of
                 done.loss_sum, done.tokens = tally.loss_sum, tally.tokens
         return done
+
+
+def last_step_of(job: Job, facts: Facts, position: Position) -> int:
+    """The run's last step, as the view that begins at ``position`` counts it."""
+    if job.run.steps is not None:
+        return job.run.steps
+    return position.last_step((job.run.epochs or 1) * facts.samples, job.train.batch)
+
+
+def exchange_of(
+    job: Job, plan: Plan, section: Section, me: str, followed: bool = False, follows: bool = False
+) -> Exchange:
+    """The arithmetic of a section's rounds in a view, for a member; or, ``follows``, for a spare beside it."""
+    codec = (codec_of(plan, section.layout.section) or job.updates.codec) if job.updates.agreed else "none"
+    phases = phases_of(codec)
+    return (PhasedExchange if phases else Exchange)(
+        section,
+        round_plan(plan, section.layout, job.updates, phases, followed),
+        me,
+        codec,
+        job.updates.dense_rounds,
+        job.updates.mode == "gradient",
+        job.run.seed,
+        job.updates.outer_optimizer,
+        job.updates.robust_average,
+        follows,
+    )
+
+
+def take_step(
+    job: Job, facts: Facts, optimizer: Optimizer, state: StageState, count: int, step: int, norm: float
+) -> None:
+    """One optimiser step of every section, ``count``-th with these moments, clipped by the global ``norm``."""
+    rate = learning_rate(job.train, step, facts.steps)
+    factor = clip_factor(norm, job.train.clip) if optimizer.clips(count) else 1.0
+    for section in state.sections.values():
+        if factor != 1.0:
+            section.grad.mul_(factor)
+        optimizer.step(section, count, rate)

@@ -76,7 +76,7 @@ class JoinReply(_message.Message):
     def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ..., dials_out: bool = ..., certificate_life: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew")
+    __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew", "caught_up")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class Report(_message.Message):
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     BACK_FIELD_NUMBER: _ClassVar[int]
     RENEW_FIELD_NUMBER: _ClassVar[int]
+    CAUGHT_UP_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     heartbeat: Heartbeat
     links: Links
@@ -105,7 +106,8 @@ class Report(_message.Message):
     leaving: Leaving
     back: Back
     renew: Renew
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., flushed: _Optional[_Union[Flushed, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ..., eval: _Optional[_Union[EvalDone, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., back: _Optional[_Union[Back, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ...) -> None: ...
+    caught_up: CaughtUp
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., flushed: _Optional[_Union[Flushed, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ..., eval: _Optional[_Union[EvalDone, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., back: _Optional[_Union[Back, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("session", "view")
@@ -294,6 +296,14 @@ class Leaving(_message.Message):
     asked: bool
     def __init__(self, why: _Optional[str] = ..., stays: bool = ..., asked: bool = ...) -> None: ...
 
+class CaughtUp(_message.Message):
+    __slots__ = ("view", "failed")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    view: int
+    failed: str
+    def __init__(self, view: _Optional[int] = ..., failed: _Optional[str] = ...) -> None: ...
+
 class Back(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -423,7 +433,7 @@ class Member(_message.Message):
     def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., address: _Optional[str] = ..., dials_out: bool = ...) -> None: ...
 
 class View(_message.Message):
-    __slots__ = ("number", "plan", "members", "step", "cursor", "redo", "sections", "holders", "checkpoint", "norm", "why", "job", "save")
+    __slots__ = ("number", "plan", "members", "step", "cursor", "redo", "sections", "holders", "checkpoint", "norm", "why", "job", "save", "shadows")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -437,6 +447,7 @@ class View(_message.Message):
     WHY_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
+    SHADOWS_FIELD_NUMBER: _ClassVar[int]
     number: int
     plan: str
     members: _containers.RepeatedCompositeFieldContainer[Member]
@@ -450,7 +461,18 @@ class View(_message.Message):
     why: str
     job: str
     save: bool
-    def __init__(self, number: _Optional[int] = ..., plan: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., step: _Optional[int] = ..., cursor: _Optional[int] = ..., redo: _Optional[_Iterable[int]] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., checkpoint: _Optional[int] = ..., norm: _Optional[float] = ..., why: _Optional[str] = ..., job: _Optional[str] = ..., save: bool = ...) -> None: ...
+    shadows: _containers.RepeatedCompositeFieldContainer[Shadow]
+    def __init__(self, number: _Optional[int] = ..., plan: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., step: _Optional[int] = ..., cursor: _Optional[int] = ..., redo: _Optional[_Iterable[int]] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., checkpoint: _Optional[int] = ..., norm: _Optional[float] = ..., why: _Optional[str] = ..., job: _Optional[str] = ..., save: bool = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ...) -> None: ...
+
+class Shadow(_message.Message):
+    __slots__ = ("node", "like", "fetch")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    LIKE_FIELD_NUMBER: _ClassVar[int]
+    FETCH_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    like: str
+    fetch: bool
+    def __init__(self, node: _Optional[str] = ..., like: _Optional[str] = ..., fetch: bool = ...) -> None: ...
 
 class Holder(_message.Message):
     __slots__ = ("layer", "nodes")

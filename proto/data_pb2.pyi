@@ -27,6 +27,8 @@ class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WEIGHTS_REQUEST: _ClassVar[Kind]
     WEIGHTS: _ClassVar[Kind]
     AUDIT: _ClassVar[Kind]
+    ROUND_REQUEST: _ClassVar[Kind]
+    ROUND_END: _ClassVar[Kind]
 UNKNOWN: Kind
 ACTIVATION: Kind
 ACTIVATION_GRADIENT: Kind
@@ -46,6 +48,8 @@ DIFFERENCE: Kind
 WEIGHTS_REQUEST: Kind
 WEIGHTS: Kind
 AUDIT: Kind
+ROUND_REQUEST: Kind
+ROUND_END: Kind
 
 class Header(_message.Message):
     __slots__ = ("run", "view", "session", "kind", "step", "microbatch", "section", "round", "part", "chain", "codec", "shape", "dtype", "samples", "contributors", "digests", "value", "text", "sizes", "layer", "moments", "offset", "length", "error", "factors")

@@ -214,6 +214,8 @@ class FakeNode:
             await self.say(prepared=pb.Prepared(view=order.view.number, fingerprints=self._prints()))
         elif kind == "start" and self.name in self.plan.nodes:
             self.training = asyncio.create_task(self._train())
+        elif kind == "start" and any(one.node == self.name for one in self.view.shadows):
+            await self.say(caught_up=pb.CaughtUp(view=self.view.number, failed="a made-up node has no weights"))
         elif kind == "stop":
             self._stop_training()
             self.stopped = order.stop

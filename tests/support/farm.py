@@ -40,6 +40,11 @@ from torch import nn
 from torch.nn import functional
 
 class Pause(nn.Module):
+    def __init__(self):
+        super().__init__()
+        if {ballast}:
+            self.ballast = nn.Parameter(torch.linspace(0, 1, {ballast}))
+
     def forward(self, x):
         if self.training:
             time.sleep({pace})
@@ -203,11 +208,14 @@ class Process:
 class Farm:
     """One run's processes in one folder."""
 
-    def __init__(self, folder: Path, nursery: Nursery, pace: float = 0.02, **changes: dict[str, Any]) -> None:
-        """``changes``: values of the job by table, laid over JOB; ``pace``: seconds that a forward pass sleeps."""
+    def __init__(
+        self, folder: Path, nursery: Nursery, pace: float = 0.02, ballast: int = 0, **changes: dict[str, Any]
+    ) -> None:
+        """``changes``: values of the job by table, laid over JOB; ``pace``: seconds that a forward pass sleeps.
+        ``ballast``: parameters that only have to be carried."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.state, self.nursery = folder, folder / "state", nursery
-        (folder / "paced.py").write_text(MODEL.format(pace=pace, samples=SAMPLES))
+        (folder / "paced.py").write_text(MODEL.format(pace=pace, samples=SAMPLES, ballast=ballast // 2))
         self.job = {key: {**JOB.get(key, {}), **changes.get(key, {})} for key in {**JOB, **changes}}
         if self.job["run"].get("epochs"):
             del self.job["run"]["steps"]
