@@ -193,6 +193,8 @@ class Membership:
         if complaint is None or state.phase != TRAINING:
             return state, []
         by, why = complaint
+        if state.view is not None and not {by, node.name} <= set(state.view.plan.nodes):
+            return state, []  # a spare connects again, and asks again for what it lacks
         pair = (min(by, node.name), max(by, node.name))
         recent = [item for item in state.complaints if now - item[0] < _BROKEN_WITHIN_S]
         recent.append((now, *pair))
