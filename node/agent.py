@@ -50,6 +50,10 @@ class Terminated(Exception):
     """SIGTERM: the machine is about to be taken away, and there is nothing to hand over, or no time left."""
 
 
+class OwnDataUnusable(FarflungError):
+    """Something is wrong with this node's private files. What it is stays here: it may quote them."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C; ``heard``: the coordinator has taken the goodbye."""
 
@@ -175,7 +179,7 @@ def _live(
         why = _TAKEN_AWAY
         emit({"event": "left", "time": time.time(), "node": joined.name, "why": why})
     except (FarflungError, torch.OutOfMemoryError) as problem:
-        why = f"failed: {problem}"
+        why = "failed: " + ("its own data are not usable" if isinstance(problem, OwnDataUnusable) else str(problem))
         raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -208,7 +212,10 @@ def _own_data(
             f"join with --data FOLDER: it reads {kind} files, {', '.join(patterns)}, below that folder and sends them "
             "to nobody",
         )
-    return OwnData(open_own_data(job, facts, fetch, cache, emit), facts)
+    try:
+        return OwnData(open_own_data(job, facts, fetch, cache, emit), facts)
+    except FarflungError as problem:
+        raise OwnDataUnusable(problem.message, problem.hint) from problem
 
 
 def check_secure(link: Link, insecure: bool) -> None:
