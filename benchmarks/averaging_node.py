@@ -45,6 +45,7 @@ class Ours:
 
     def __init__(self, codec: str, rank: int, nodes: int, values: torch.Tensor, folder: Path) -> None:
         from farflung.node.exchange import Exchange
+        from farflung.node.moments import Kept
         from farflung.node.round_link import RoundLink
         from farflung.node.round_messages import Part, RoundPlan
         from farflung.node.rounds import Rounds
@@ -67,7 +68,7 @@ class Ours:
         parts = tuple(Part(i, names[i], start, stop) for i, (start, stop) in enumerate(edges))
         plan = RoundPlan("stage-0", tuple(names), (1.0,) * nodes, parts, "publishers", False)
         self.values = values
-        self.section = Section(Layout.of("stage-0", {"a": (numel,)}), False, (), torch.device("cpu"), True)
+        self.section = Section(Layout.of("stage-0", {"a": (numel,)}), False, Kept(), torch.device("cpu"))
         self.section.restart_chain(1, 0)
         exchange = Exchange(self.section, plan, names[rank], codec, 0, False, 7)
         self.link = RoundLink(
