@@ -121,8 +121,8 @@ class Theirs:
             (folder / "meet.new").write_text("\n".join(map(str, self.dht.get_visible_maddrs())))
             (folder / "meet.new").rename(meet)
         compression = {
-            "none": hivemind.NoCompression,
-            "fp16": hivemind.Float16Compression,
+            "none": hivemind.compression.NoCompression,
+            "fp16": hivemind.compression.Float16Compression,
             "int8": hivemind.compression.Uniform8BitQuantization,
         }[codec]()
         self.values = values
