@@ -88,6 +88,8 @@ _EXAMPLES = {
     "context": "1024",
     "vocabulary": "50304",
     "kv_heads": "4",
+    "parameters": "124439808",
+    "samples": "100000",
     "pretrained": '"folder"',
     "build": '"package.module:function"',
     "tie": "true",
@@ -164,7 +166,7 @@ def _commented(line: str, allowed: str | None) -> str:
 def _shown(key: str, default: Any) -> str:
     """A key's default in TOML, or an example where it has none."""
     if default is None:
-        return _EXAMPLES.get(key, "...")
+        return _EXAMPLES[key]
     if isinstance(default, tuple):
         return str(list(default))
     return str(default).lower() if isinstance(default, bool) else repr(default).replace("'", '"')
