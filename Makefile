@@ -22,7 +22,7 @@ demo: install    ## a coordinator and 4 nodes train on Shakespeare, on this mach
 	$(BIN)/farflung demo
 
 test: install    ## the whole quick suite
-	$(BIN)/python -m pytest --ignore=tests/node_io
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/node_io
 	$(BIN)/python -m pytest tests/node_io  # apart: gRPC's asyncio takes one event loop a process, and these have their own
 
 wan: install     ## train over emulated WANs (needs root, iproute2 and /dev/net/tun; skipped without)

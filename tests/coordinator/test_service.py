@@ -10,6 +10,7 @@ from farflung import __version__
 from farflung.coordinator import serve
 from farflung.coordinator.status import read_status
 from farflung.coordinator.store import Store
+from farflung.proto import PROTOCOL
 from farflung.proto import control_pb2 as pb
 from farflung.proto.errors import FarflungError, JobError, RunFailed
 
@@ -208,8 +209,9 @@ async def test_a_fixed_shape_waits_and_says_for_what(cluster, eventually):
 REFUSALS = [
     ({"protocol": 999}, "the node speaks protocol 999", "install the same version"),
     (
-        {"protocol": 3, "oldest_protocol": 2, "version": "9.0"},
-        f"the node speaks protocol 2 to 3 (farflung 9.0), the coordinator 1 (farflung {__version__})",
+        {"protocol": PROTOCOL + 2, "oldest_protocol": PROTOCOL + 1, "version": "9.0"},
+        f"the node speaks protocol {PROTOCOL + 1} to {PROTOCOL + 2} (farflung 9.0), the coordinator {PROTOCOL} "
+        f"(farflung {__version__})",
         "install the same version",
     ),
     ({"run": "00" * 8}, "the link is for run", "use the link"),
@@ -226,8 +228,8 @@ async def test_a_newer_node_that_speaks_the_runs_protocol_joins(cluster):
     """Nodes are upgraded one after the other, before their coordinator is."""
     coordinator = cluster.coordinator()
     node = cluster.fake(await coordinator.link, "newer")
-    reply = await node.join(protocol=2, oldest_protocol=1, version="9.0")
-    assert not reply.refused and reply.protocol == 1
+    reply = await node.join(protocol=PROTOCOL + 1, oldest_protocol=PROTOCOL, version="9.0")
+    assert not reply.refused and reply.protocol == PROTOCOL
 
 
 async def test_refusals(cluster):
