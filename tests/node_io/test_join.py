@@ -10,6 +10,7 @@ from stub_coordinator import StubCoordinator
 from farflung.node import identity
 from farflung.node.join import find, join
 from farflung.node.wire import Wire
+from farflung.proto import PROTOCOL
 from farflung.proto.control_pb2 import Device, JoinReply
 from farflung.proto.errors import FarflungError, Refused
 from farflung.proto.job import Facts, Job, Profile
@@ -67,7 +68,7 @@ def test_what_a_node_gets(insecure, tmp_path):
     assert (joined.name, joined.session, joined.secret, joined.term) == ("swift-otter", "s1", "hush", 3)
     assert joined.job.run.name == "small" and joined.facts.samples == 100
     request = insecure.joins[0]
-    assert (request.run, request.ticket, request.protocol, request.name) == (RUN, TICKET, 1, "")
+    assert (request.run, request.ticket, request.protocol, request.name) == (RUN, TICKET, PROTOCOL, "")
     assert request.address == joined.address and request.device == DEVICE
     assert not joined.credentials.secure and not request.certificate_request
     assert "hush" not in repr(joined)
