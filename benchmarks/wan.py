@@ -262,6 +262,13 @@ def draw(options: Any) -> None:
     print(PICTURE)
 
 
+def leave_out_hivemind(options: Any) -> None:
+    """It needs an environment of its own; without one it is not measured."""
+    if "hivemind" in options.systems and not options.hivemind_python:
+        options.systems.remove("hivemind")
+        print("hivemind is left out: give --hivemind-python", file=sys.stderr)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["steps", "draw"])
@@ -276,9 +283,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--hivemind-python", help="python of an environment with hivemind")
     options = parser.parse_args()
-    if "hivemind" in options.systems and not options.hivemind_python:
-        options.systems.remove("hivemind")
-        print("hivemind is left out: give --hivemind-python", file=sys.stderr)
+    leave_out_hivemind(options)
     options.load = os.getloadavg()[0]
     {"steps": steps, "draw": draw}[options.what](options)
 

@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from farflung.deploy.wan import build
 from farflung.deploy.wan.lab import Lab
 from farflung.examples.shakespeare import write_text
 
-from .wan import our_events, star, their_lines
+from .wan import leave_out_hivemind, our_events, star, their_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "wan_loss.json"
@@ -131,9 +130,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--hivemind-python", help="python of an environment with hivemind")
     options = parser.parse_args()
-    if "hivemind" in options.systems and not options.hivemind_python:
-        options.systems.remove("hivemind")
-        print("hivemind is left out: give --hivemind-python", file=sys.stderr)
+    leave_out_hivemind(options)
     measure(options) if options.what == "run" else draw()
 
 

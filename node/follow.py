@@ -24,7 +24,7 @@ from ..proto.sampling import Position
 from ..scheduler import Plan
 from .exchange import Exchange, received
 from .modes import last_outer_round
-from .round_link import digests_of
+from .round_link import digests_of, received_result
 from .round_messages import Contribution, Result
 from .stage_state import StageState
 from .state_transfer import BULK, StateFetch
@@ -172,13 +172,12 @@ class Follower:
             return
         if header.section not in self.state.sections:
             raise ValueError(f"a round of {header.section}, which is not followed here")
-        sent = received(payload.data, header.sizes)
         if header.kind == data_pb2.RESULT:
             coming.chains[header.section] = header.chain
-            who, told = (tuple(header.contributors), tuple(header.digests)), (header.error, tuple(header.factors))
-            result = Result(header.part, *who, sent.payload, sent.sizes, sent.digest, *told)
+            result = received_result(header, payload.data)
             coming.results.setdefault(header.section, {})[header.part] = result
         elif header.kind == data_pb2.CONTRIBUTION and header.contributors:
+            sent = received(payload.data, header.sizes)
             coming.contributions.setdefault(header.section, {})[header.part, header.contributors[0]] = sent
         coming.messages += 1
         coming.bytes += payload.nbytes

@@ -147,11 +147,7 @@ class RoundLink:
             sent = received(payload.data, header.sizes)
             effects = rounds.contribution(sender, of, header.round, header.part, header.chain, sent, now)
         elif header.kind == data_pb2.RESULT:
-            sent = received(payload.data, header.sizes)
-            who, digests = tuple(header.contributors), tuple(header.digests)
-            told = (header.error, tuple(header.factors))
-            result = Result(header.part, who, digests, sent.payload, sent.sizes, sent.digest, *told)
-            effects = rounds.result(sender, header.round, header.chain, result, now)
+            effects = rounds.result(sender, header.round, header.chain, received_result(header, payload.data), now)
         elif header.kind == data_pb2.RESULT_HELD:
             effects = rounds.held(sender, header.round, header.part, now)
             if header.value:
@@ -268,15 +264,27 @@ class RoundLink:
         self.send(effect.to, header, sent.payload)
 
     def _send_result(self, effect: SendResult) -> None:
-        result = effect.result
-        header = self._header(data_pb2.RESULT, result.part, effect.round)
-        header.chain = effect.chain
-        header.contributors.extend(result.contributors)
-        header.digests.extend(result.digests)
-        header.sizes.extend(result.sizes)
-        header.error = result.error
-        header.factors.extend(result.factors)
-        self.send(effect.to, header, result.payload)
+        header = result_header(self.rounds.plan.section, effect.round, effect.chain, effect.result)
+        self.send(effect.to, header, effect.result.payload)
+
+
+def result_header(section: str, round: int, chain: int, result: Result) -> data_pb2.Header:
+    """The header of a result; its payload goes beside it. ``chain``: h of the round before."""
+    header = data_pb2.Header(kind=data_pb2.RESULT, section=section, round=round, part=result.part)
+    header.chain = chain
+    header.contributors.extend(result.contributors)
+    header.digests.extend(result.digests)
+    header.sizes.extend(result.sizes)
+    header.error = result.error
+    header.factors.extend(result.factors)
+    return header
+
+
+def received_result(header: data_pb2.Header, payload: memoryview) -> Result:
+    """What ``result_header`` and the payload say."""
+    sent = received(payload, header.sizes)
+    who, digests, factors = tuple(header.contributors), tuple(header.digests), tuple(header.factors)
+    return Result(header.part, who, digests, sent.payload, sent.sizes, sent.digest, header.error, factors)
 
 
 def what_counts(result: Result) -> tuple[int, ...]:

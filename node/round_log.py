@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..proto import data_pb2
-from .round_link import RoundLink
+from .round_link import RoundLink, result_header
 
 BULK = 2
 
@@ -48,14 +48,7 @@ class RoundLog:
             for name, one in logged.items():
                 assert one is not None
                 for result in one.results.values():
-                    header = data_pb2.Header(kind=data_pb2.RESULT, section=name, round=number, part=result.part)
-                    header.chain = one.chain
-                    header.contributors.extend(result.contributors)
-                    header.digests.extend(result.digests)
-                    header.sizes.extend(result.sizes)
-                    header.error = result.error
-                    header.factors.extend(result.factors)
-                    self._send(to, header, result.payload, BULK)
+                    self._send(to, result_header(name, number, one.chain, result), result.payload, BULK)
                 for (part, index), sent in one.contributions.items():
                     header = data_pb2.Header(kind=data_pb2.CONTRIBUTION, section=name, round=number, part=part)
                     header.contributors.append(index)
