@@ -29,7 +29,9 @@ def absurd(report: StepDone | EvalDone, last: int, nodes: Container[str]) -> str
         return f"the run ends with step {last}"
     sent = report.sent if isinstance(report, StepDone) else ()
     numbers = [value for field, value in report.ListFields() if field.name not in ("loss_sum", "notes", "sent")]
-    if not all(0 <= number <= LARGEST for number in (*numbers, *(one.bytes for one in sent))):
+    for one in sent:
+        numbers += [one.bytes, one.rate_bps, one.beside, one.arrived_beside]
+    if not all(0 <= number <= LARGEST for number in numbers):
         return "its numbers are impossible"
     if isinstance(report, StepDone) and len(report.notes) > _LONGEST_NOTES:
         return f"its notes are longer than {_LONGEST_NOTES} characters"

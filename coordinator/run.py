@@ -24,6 +24,7 @@ from ..proto.job import UNAGREED, CheckCodec, Facts, Job
 from ..proto.link import split_address
 from ..proto.sampling import Position
 from ..scheduler import Device
+from ..scheduler.network import DEFAULT_LATENCY
 from ..scheduler.plans import Plan
 from . import events
 from . import signals as s
@@ -33,6 +34,7 @@ from .commands import Command, Desk, held_in, printable
 from .database import LeaseLost
 from .history import POINTS, History, Point
 from .identity import digest
+from .link_rates import LinkRates
 from .members import DONE, TRAINING, WAITING, Planner, State
 from .membership import Membership
 from .mirror import Mirror
@@ -101,6 +103,7 @@ class Run:
         self.job, self.facts, self.store, self.checkpoints, self.emit = job, facts, store, checkpoints, emit
         self.term, self._clock = term, clock
         self.links = {(source, target): (latency, rate) for source, target, latency, rate in store.links()}
+        self.rates = LinkRates(self._measured_rate)
         self._devices = {row.name: json.loads(row.device or "{}") for row in store.nodes()}
         self._planner = planner
         self.speeds = Speeds(facts, job.train.microbatch, lambda name: self._tflops(name) or 1.0)
@@ -147,11 +150,11 @@ class Run:
 
     def _machine(self) -> Membership:
         planner = self._planner or planner_of(
-            workload_of(self.job, self.facts), self._device, lambda: self.links, reached=lambda: self.speeds.reached
+            workload_of(self.job, self.facts), self._device, self._known_links, reached=lambda: self.speeds.reached
         )
 
         def fetch_s(name: str, plan: Plan) -> float:
-            return fetch_seconds(self.job, self.facts, plan, name, self.links) if name in plan.nodes else 0.0
+            return fetch_seconds(self.job, self.facts, plan, name, self._known_links()) if name in plan.nodes else 0.0
 
         return Membership(planner, fetch_s, self.job.updates.agreed)
 
@@ -190,6 +193,7 @@ class Run:
         self._devices[row.name] = json.loads(row.device or "{}")
         # A life that ended frozen or cut off left numbers that would keep the next one out.
         self.links = {pair: found for pair, found in self.links.items() if row.name not in pair}
+        self.rates.forget(row.name)
         self.store.forget_links(row.name)
         self.store.put_node(row)
         self.feed(s.Joined(row.name, row.session, row.address, bool(row.dials_out)))
@@ -326,6 +330,7 @@ class Run:
             self._bytes += report.bytes_updates + report.bytes_activations + report.bytes_other
             self.observed.step(name, report, self._clock())
             self.speeds.step(name, report.compute_seconds, self._clock())
+            self.rates.step(name, report.sent, self._clock())
         self.feed(s.StepFinished(name, session, report.view, report.step, report.seconds))
         self._keep_steps(self._progress.step(name, report, time.time()))
 
@@ -398,12 +403,36 @@ class Run:
             if self.store.server is not None:
                 self.store.server.check_lease()
             self.feed(s.Tick())
-            if self.trains and (news := self.speeds.news(self._clock()) or self._pace()):
+            if self.trains and (news := self._news()):
                 self.feed(s.Replan(news))
             self._catch_up()
             self._acknowledge()
             self._advise()
             await asyncio.sleep(TICK_S)
+
+    def _news(self) -> str:
+        """What has turned out to be another than the plan counted with."""
+        now = self._clock()
+        if slow := self.speeds.news(now):
+            return slow
+        if links := self.rates.news(now):
+            known = self._known_links()
+            for pair in self.rates.believed(now):
+                self.store.put_link(*pair, *known[pair], time.time())
+            return links
+        return self._pace()
+
+    def _known_links(self) -> dict[tuple[str, str], tuple[float, float]]:
+        """As they were measured, and as training has shown them to be since."""
+        known = dict(self.links)
+        for source, target in (believed := self.rates.believed(self._clock())):
+            latency, _ = self.links.get((source, target)) or self.links.get((target, source)) or (DEFAULT_LATENCY, 0.0)
+            known[source, target] = (latency, believed[source, target])
+        return known
+
+    def _measured_rate(self, source: str, target: str) -> float | None:
+        found = self.links.get((source, target)) or self.links.get((target, source))
+        return found[1] if found else None
 
     def _pace(self) -> str:
         """News of how long a step computes, where the plan chooses updates by it."""
@@ -532,6 +561,7 @@ class Run:
             )
             self.store.put("steps", str(self._last_step()))
             self.speeds.enter(view.plan)
+            self.rates.enter(self._clock())
             for name, done in self._pending.items():
                 if done.step == position.step and view.checkpoint < 0:  # committed after all: its report counts
                     self._keep_steps(self._progress.step(name, done, time.time()))

@@ -43,6 +43,11 @@ class Bulk:
         """What is left to the first stream."""
         return Carries.HEADS if self._streams else Carries.ALL
 
+    @property
+    def figures(self) -> TcpFigures:
+        """The kernel's of all connections of the link, since they began."""
+        return figures(self._sockets)
+
     def close(self) -> None:
         for one in self._sockets:
             one.close()

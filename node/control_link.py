@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from ..proto import rpc
-from ..proto.control_pb2 import Goodbye, Heartbeat, Hello, Ledger, Order, Report, Sent, Stop
+from ..proto.control_pb2 import Goodbye, Heartbeat, Hello, Ledger, Order, Report, Stop
 from .peer_stream import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken
 from .traffic import ACTIVATIONS, OTHER, UPDATES, Traffic
 
@@ -78,9 +78,7 @@ class ControlLink:
             report.step.bytes_updates += sent[UPDATES]
             report.step.bytes_activations += sent[ACTIVATIONS]
             report.step.bytes_other += sent[OTHER]
-            report.step.sent.extend(
-                Sent(peer=peer, bytes=count) for peer, count in self._traffic.to_since_last().items()
-            )
+            report.step.sent.extend(self._traffic.to_since_last())
         if len(self._reports) >= BUFFERED_REPORTS:
             self._reports.popleft()
             self._traffic.dropped["report while the coordinator was away"] += 1

@@ -35,6 +35,7 @@ from .handover import From, LoopEnd, To
 from .inbound import Inbound
 from .inbox import ArenaFull, Inbox
 from .link_probe import measure
+from .link_watch import TICK_SECONDS
 from .links import PeerLink
 from .membership import Membership
 from .offers import Receiving
@@ -145,6 +146,7 @@ class IoProcess:
                 lambda term: self._end.write(int(From.COORDINATOR_BACK), term),
             )
             self._control.task.add_done_callback(self._finished)
+            self._spawn(self._watch_links())
             if config.certificate_life:
                 self._spawn(self._keep_certificate(config.certificate_life))
         self._end.write(int(From.LISTENING), port)
@@ -333,6 +335,13 @@ class IoProcess:
                 links.links.append(measured)
                 self._fastest = max(self._fastest, measured.bandwidth_bps)
         return links
+
+    async def _watch_links(self) -> None:
+        """What training itself shows of the links; goes out with the reports of steps."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            figures = {name: link.figures for name, link in self._links.items()}
+            self._traffic.watch.tick(time.monotonic(), figures, self._traffic.arrived)
 
     def _uplink(self) -> float:
         limit = self.config.max_upload

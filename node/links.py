@@ -38,6 +38,7 @@ from .peer_stream import (
 )
 from .send_queue import Carries, Outgoing, SendQueue
 from .shorten import Shortener
+from .tcp_connections import TcpFigures
 from .traffic import Traffic
 
 OTHERS = {Carries.ALL: Carries.NONE, Carries.HEADS: Carries.CHUNKS, Carries.CHUNKS: Carries.HEADS}
@@ -75,6 +76,7 @@ class PeerLink:
         self._wake = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._lost = False
+        self._bulk: Bulk | None = None
         self.task = asyncio.create_task(self._keep(), name=f"link to {peer.name}")
 
     def send(self, message: Outgoing) -> None:
@@ -92,6 +94,11 @@ class PeerLink:
         dropped = self.queue.drop(unwanted)
         self._wake.set()
         return dropped
+
+    @property
+    def figures(self) -> TcpFigures:
+        """What the kernel says of its connections, once there is bulk; nothing where the peer opened them."""
+        return self._bulk.figures if self._bulk is not None else TcpFigures()
 
     async def drained(self, deadline: float) -> None:
         """Waits until the peer has acknowledged everything, is lost, or it is `deadline` (monotonic)."""
@@ -152,11 +159,13 @@ class PeerLink:
         self._lost = False
         self.connected.set()
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(ended.wait())]
+        self._bulk = bulk
         if bulk is not None:
             tasks.append(asyncio.create_task(bulk.keep()))
         try:
             await self._run(stream, lambda: bulk.first_carries if bulk is not None else Carries.ALL, tasks)
         finally:
+            self._bulk = None
             if bulk is not None:
                 bulk.close()
 

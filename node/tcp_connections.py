@@ -15,7 +15,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 _TCP_INFO, _TCP_CONGESTION, _TCP_NOTSENT_LOWAT = 11, 13, 25
-_INFO = struct.Struct("=68xI76xI8xQQQQ8xQQ")  # struct tcp_info: rtt, min_rtt and the totals below
+_INFO = struct.Struct("=7xB60xI76xI8xQQQQ8xQQ")  # struct tcp_info: a flag, rtt, min_rtt and the totals below
+_APPLICATION_LIMITED = 1
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,12 @@ class TcpFigures:
     least_rtt_s: float = 0.0
     rate_bps: float = 0.0  # at which data last arrived, all connections together
     congestion: str = ""
+    connections: int = 0
+    longest_busy_s: float = 0.0  # of the one that was busy for longest
+    starved: bool = False  # that one had too little to send when a rate was last taken
 
     def since(self, earlier: TcpFigures) -> TcpFigures:
-        """The totals' growth; round trips, rate and congestion control as they are now."""
+        """The totals' growth; the rest as it is now."""
         return TcpFigures(
             self.busy_s - earlier.busy_s,
             self.held_up_s - earlier.held_up_s,
@@ -45,6 +49,9 @@ class TcpFigures:
             self.least_rtt_s,
             self.rate_bps,
             self.congestion,
+            self.connections,
+            self.longest_busy_s - earlier.longest_busy_s,
+            self.starved,
         )
 
 
@@ -79,7 +86,7 @@ def figures(connections: Collection[socket.socket]) -> TcpFigures:
             all_of_them.append((name, *_INFO.unpack(info)))
     if not all_of_them:
         return TcpFigures()
-    names, rtt, least, rate, busy, window, buffer, sent, resent = zip(*all_of_them, strict=True)
+    names, flags, rtt, least, rate, busy, window, buffer, sent, resent = zip(*all_of_them, strict=True)
     return TcpFigures(
         sum(busy) / 1e6,
         (sum(window) + sum(buffer)) / 1e6,
@@ -89,6 +96,9 @@ def figures(connections: Collection[socket.socket]) -> TcpFigures:
         min(least) / 1e6,
         8.0 * sum(rate),
         names[0],
+        len(names),
+        max(busy) / 1e6,
+        bool(flags[busy.index(max(busy))] & _APPLICATION_LIMITED),
     )
 
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 
+from ..proto.control_pb2 import Sent
 from ..proto.data_pb2 import Kind
+from .link_watch import LinkWatch
 from .uplink import Uplink
 
 GRPC_PREFIX = 5
@@ -47,6 +50,8 @@ class Traffic:
         self.uplink = Uplink(max_upload)
         self.sent: Counter[str] = Counter(dict.fromkeys(CATEGORIES, 0))
         self.sent_to: Counter[str] = Counter()  # peer -> bytes on this node's link to it
+        self.arrived: Counter[str] = Counter()  # peer -> bytes that it sent to this node
+        self.watch = LinkWatch()
         self.dropped: Counter[str] = Counter()  # why -> messages
         self._tell_arriving, self._arriving = tell_arriving, 0
         self._reported: Counter[str] = Counter()
@@ -73,8 +78,11 @@ class Traffic:
         self._reported = Counter(self.sent)
         return new
 
-    def to_since_last(self) -> dict[str, int]:
-        """Bytes to each peer since the last call."""
-        new = self.sent_to - self._reported_to
+    def to_since_last(self) -> list[Sent]:
+        """Bytes to each peer since the last call, and what was seen of the links meanwhile."""
+        new, full = self.sent_to - self._reported_to, self.watch.take()
         self._reported_to = Counter(self.sent_to)
-        return dict(new)
+        return [
+            Sent(peer=peer, bytes=new[peer], **(asdict(full[peer]) if peer in full else {}))
+            for peer in dict.fromkeys((*new, *full))
+        ]

@@ -227,12 +227,18 @@ class StepDone(_message.Message):
     def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., bytes_updates: _Optional[int] = ..., bytes_activations: _Optional[int] = ..., bytes_other: _Optional[int] = ..., bytes_dense: _Optional[int] = ..., bytes_dense_updates: _Optional[int] = ..., notes: _Optional[str] = ..., codec_seconds: _Optional[float] = ..., wire_seconds: _Optional[float] = ..., waiting_seconds: _Optional[float] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ...) -> None: ...
 
 class Sent(_message.Message):
-    __slots__ = ("peer", "bytes")
+    __slots__ = ("peer", "bytes", "rate_bps", "beside", "arrived_beside")
     PEER_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    RATE_BPS_FIELD_NUMBER: _ClassVar[int]
+    BESIDE_FIELD_NUMBER: _ClassVar[int]
+    ARRIVED_BESIDE_FIELD_NUMBER: _ClassVar[int]
     peer: str
     bytes: int
-    def __init__(self, peer: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
+    rate_bps: float
+    beside: float
+    arrived_beside: float
+    def __init__(self, peer: _Optional[str] = ..., bytes: _Optional[int] = ..., rate_bps: _Optional[float] = ..., beside: _Optional[float] = ..., arrived_beside: _Optional[float] = ...) -> None: ...
 
 class EvalDone(_message.Message):
     __slots__ = ("view", "step", "loss_sum", "tokens", "correct", "predictions")
