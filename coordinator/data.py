@@ -1,8 +1,8 @@
 """The data of a run: tokenised once into one file that is named by its content, and cut into fixed samples.
 
-The text is cut into windows of ``context + 1`` tokens with stride ``context``. A fixed permutation of the
-windows (its key is a constant, never the job's seed) picks those held out for validation. The file holds the
-training windows in order, then the validation windows: a matrix of rows, so that a sample's id is its row.
+The text is cut into windows of ``context + 1`` tokens with stride ``context``. Those held out for validation are spread
+evenly over it, whatever the job's seed. The file holds the training windows in order, then the validation windows: a
+matrix of rows, so that a sample's id is its row.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ from ..proto.errors import JobError
 from ..proto.job import Job
 from ..proto.jobfile import pretrained_config
 from ..proto.progress import Meter, Tell, silent
-from ..proto.sampling import permutation
 from .documents import documents, token_arrays
 from .tokenizer import Tokenizer
 
-VALIDATION_KEY = 0x76616C6964
 DEFAULT_CONTEXT = 1024
 _ROWS = 4096  # rows written at once
 
@@ -132,8 +130,10 @@ def split(windows: int, validation: float) -> tuple[npt.NDArray[np.int64], npt.N
     count = round(windows * validation)
     if validation > 0 and windows > 1:
         count = max(count, 1)
-    order = permutation(VALIDATION_KEY, 0, windows)
-    return np.sort(order[:count]), np.sort(order[count:])
+    held = (2 * np.arange(count) + 1) * windows // (2 * max(count, 1))
+    kept = np.ones(windows, bool)
+    kept[held] = False
+    return held, np.flatnonzero(kept)
 
 
 def _write(folder: Path, blocks: Iterator[npt.NDArray[Any]]) -> tuple[Path, str]:

@@ -19,6 +19,7 @@ from ..proto.errors import JobError, RunFailed
 from ..proto.job import Facts, Job, Profile
 from ..proto.jobfile import check_facts, check_samples
 from ..proto.progress import Tell, silent
+from ..proto.sampling import ORDER
 from .data import TokenFile, model_sizes, token_dtype, tokenise
 from .manifest import file_digest
 from .tokenizer import FILES as TOKENIZER_FILES
@@ -84,6 +85,7 @@ async def prepare(
         tokens_digest=tokens.digest if tokens else "",
         profile=profile,
         artifacts=digests,
+        order=ORDER,
     )
     check_facts(job, facts)
     return Prepared(facts, files)

@@ -27,6 +27,7 @@ from ..proto.errors import FarflungError, JobError
 from ..proto.job import CheckCodec, Facts, Job, load_job
 from ..proto.jobfile import moved_files, refused_changes
 from ..proto.link import join_address, split_address
+from ..proto.sampling import ORDER
 from . import events
 from . import signals as s
 from .artifacts import Artifacts
@@ -494,6 +495,12 @@ async def _prepare(
     if known is None:
         return await prepare(job, folder, profile_command, emit)
     facts = Facts.model_validate_json(known)
+    if facts.order != ORDER:
+        raise JobError(
+            f"the run began with another order of samples ({facts.order}) than this version's ({ORDER})",
+            "finish it with the version of farflung that it began with, or export its checkpoint as a model folder "
+            "and start another run from that with another --state",
+        )
     prepared = None if moved else restore(job, facts, folder)
     if prepared is None:
         prepared = await prepare(job, folder, profile_command, emit)

@@ -365,6 +365,7 @@ class Facts(BaseModel):
     ``artifacts``: name -> sha256 (hex): ``data/tokens``, ``model/FILE`` (pretrained), ``tokenizer/FILE``.
     With ``data.where = "node"`` there is no ``data/tokens`` and ``samples`` counts what the whole run draws: every node
     takes its own samples for the ids that it is given (node/dataset.py).
+    ``order`` is the `sampling.ORDER` that the run began with; facts of before there were several do not name it.
     """
 
     samples: int
@@ -376,6 +377,7 @@ class Facts(BaseModel):
     tokens_digest: str
     profile: Profile
     artifacts: dict[str, str]
+    order: int = 1
 
 
 def load_job(path: str | Path, check_codec: CheckCodec | None = None) -> Job:

@@ -1,7 +1,7 @@
 """Which samples a step trains, and which pipeline trains which of them: pure functions of what everybody knows.
 
 The training stream is endless: position q belongs to epoch q // samples and holds sample
-``permutation(seed, epoch)[q % samples]``. The order depends on (seed, epoch) alone, never on the cluster.
+``shuffled(q % samples, seed, epoch, samples)``. The order depends on (seed, epoch) alone, never on the cluster.
 
 A view starts after step ``Position.step``. It first trains the positions of ``redo`` (what a broken view took
 from the stream and did not finish), then goes on at ``cursor``. Each step takes ``batch`` positions, so the
@@ -49,20 +49,70 @@ class Position:
         return self.step + -(-left // batch)
 
 
-@lru_cache(maxsize=4)
-def permutation(seed: int, epoch: int, samples: int) -> npt.NDArray[np.int64]:
-    """The order of an epoch, int64 of shape [samples].
+ORDER = 2
+"""Version of the order of samples. A run goes on only in the order that it began with: any other would give some
+samples twice and others not at all. 1 sorted random words, an epoch at a time."""
 
-    Sorts Philox words with a stable sort instead of calling ``Generator.permutation``, whose result may
-    change between numpy versions.
+_ROUNDS = 8
+_FEWEST_BITS = 3  # of half a number: a network over fewer numbers mixes badly
+
+
+def shuffled(positions: npt.ArrayLike, seed: int, epoch: int, samples: int) -> npt.NDArray[np.int64]:
+    """The samples at ``positions`` (0 <= position < samples, any shape) of an epoch, int64 of the same shape.
+
+    A keyed bijection of range(samples), computed for each position by itself, so that an epoch of any size costs
+    nothing: a balanced Feistel network (Luby and Rackoff 1988) of 8 rounds over the smallest even number of bits that
+    holds ``samples``, applied again to what falls outside until it falls inside (cycle walking: Black and Rogaway,
+    "Ciphers with arbitrary finite domains", CT-RSA 2002); at most four times on average from 17 samples on. A round
+    mixes its half with its key by the finaliser of SplitMix64 (Steele, Lea and Flood 2014). Integers alone: the same
+    on every machine and with every numpy.
     """
-    words = np.random.Philox(key=[seed & (2**64 - 1), epoch]).random_raw(samples)
-    return np.argsort(words, kind="stable")
+    values = np.array(positions, dtype=np.uint64)
+    if values.size and int(values.max()) >= samples:
+        raise ValueError(f"position {int(values.max())} is not in an epoch of {samples} samples")
+    bits = max(_FEWEST_BITS, -(-(samples - 1).bit_length() // 2))
+    keys = _round_keys(seed, epoch)
+    flat = values.reshape(-1)
+    outside = np.arange(flat.size)
+    while outside.size:
+        flat[outside] = _feistel(flat[outside], keys, bits)
+        outside = outside[flat[outside] >= samples]
+    return flat.reshape(values.shape).astype(np.int64)
+
+
+def _feistel(values: npt.NDArray[np.uint64], keys: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]:
+    """A bijection of the numbers below ``2**(2 * bits)``."""
+    half, mask = np.uint64(bits), np.uint64(2**bits - 1)
+    left, right = values >> half, values & mask
+    for key in keys:
+        left, right = right, left ^ (_mix(right + key) & mask)
+    return (left << half) | right
+
+
+def _mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64's finaliser; arrays of uint64 wrap around."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+@lru_cache(maxsize=16)
+def _round_keys(seed: int, epoch: int) -> npt.NDArray[np.uint64]:
+    """Keys of the rounds, uint64 of shape [8]."""
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    state = np.array([seed & (2**64 - 1)], dtype=np.uint64)
+    state = _mix(_mix(state + golden) ^ np.uint64(epoch))
+    return _mix(state + golden * np.arange(1, _ROUNDS + 1, dtype=np.uint64))
 
 
 def sample_ids(positions: Sequence[int], seed: int, samples: int) -> list[int]:
     """The sample at each position of the stream."""
-    return [int(permutation(seed, position // samples, samples)[position % samples]) for position in positions]
+    epochs, within = np.divmod(np.array(positions, dtype=np.int64), samples)
+    ids = np.empty_like(within)
+    for epoch in np.unique(epochs):
+        here = epochs == epoch
+        ids[here] = shuffled(within[here], seed, int(epoch), samples)
+    return [int(sample) for sample in ids]
 
 
 def assign(samples: Sequence[int], microbatches: Sequence[int], microbatch: int) -> list[list[int]]:

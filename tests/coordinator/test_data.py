@@ -12,7 +12,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from farflung.coordinator import data, facts
+from farflung.coordinator import data, facts, serve
 from farflung.coordinator.tokenizer import load_tokenizer
 from farflung.proto.errors import JobError
 from farflung.proto.job import Job
@@ -223,6 +223,24 @@ def test_validation_split():
         first, rest = data.split(windows, validation)
         assert len(first) == held
         assert sorted([*first, *rest]) == list(range(windows))
+    assert data.split(100, 0.05)[0].tolist() == [10, 30, 50, 70, 90]  # evenly: every part of the text has its share
+
+
+def test_a_run_that_began_with_another_order_of_samples_is_refused(tmp_path):
+    old = facts.Facts(
+        samples=10,
+        validation_samples=0,
+        context=8,
+        vocabulary=256,
+        token_dtype="uint8",
+        steps=1,
+        tokens_digest="",
+        profile=facts.Profile(layers=[], tied=False, family="gpt2"),
+        artifacts={},
+    )
+    stored = {"facts": old.model_dump_json(exclude={"order"})}  # as they were before the order had a version
+    with pytest.raises(JobError, match=r"began with another order of samples \(1\) than this version's \(2\)"):
+        asyncio.run(serve._prepare(job(text=["x"]), stored, tmp_path, (), False, lambda event: None))
 
 
 def test_room_never_imports_torch():

@@ -1,7 +1,9 @@
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farflung.proto.sampling import Position, assign, permutation, sample_ids, unfinished
+from farflung.proto.sampling import Position, assign, sample_ids, shuffled, unfinished
 
 
 @given(st.integers(0, 50), st.lists(st.integers(0, 40), max_size=9, unique=True), st.integers(1, 8))
@@ -24,10 +26,59 @@ def test_last_step_counts_what_is_left_to_redo():
 
 
 def test_an_epoch_is_a_permutation_of_its_own():
-    first, second = permutation(1, 0, 100), permutation(1, 1, 100)
+    first, second = (shuffled(range(100), 1, epoch, 100) for epoch in (0, 1))
     assert sorted(first) == sorted(second) == list(range(100))
     assert list(first) != list(second)
     assert sample_ids(range(200), 1, 100) == [*first, *second]
+    assert sample_ids([150, 3, 199, 3], 1, 100) == [second[50], first[3], second[99], first[3]]  # a redo is like that
+
+
+SEEDS, EPOCHS = st.integers(0, 2**63 - 1), st.integers(0, 2**40)
+
+
+@given(SEEDS, EPOCHS, st.integers(1, 2000))
+def test_the_order_of_an_epoch_is_a_bijection(seed, epoch, samples):
+    assert sorted(shuffled(range(samples), seed, epoch, samples)) == list(range(samples))
+
+
+@given(SEEDS, EPOCHS, st.integers(1, 2**62), st.data())
+def test_a_position_is_computed_by_itself(seed, epoch, samples, data):
+    positions = data.draw(st.lists(st.integers(0, samples - 1), min_size=1, max_size=20))
+    ids = shuffled(positions, seed, epoch, samples)
+    assert all(0 <= sample < samples for sample in ids)
+    assert [int(shuffled(position, seed, epoch, samples)) for position in positions] == list(ids)
+    assert len(set(positions)) == len(set(ids.tolist()))
+
+
+def test_the_order_is_the_same_for_ever():
+    """Runs resume by it: whoever changes it changes `ORDER`."""
+    assert sample_ids([0, 1, 2, 10**9, 10**12], 1, 10**9) == [776933505, 189256936, 174676496, 971446074, 397756910]
+    assert shuffled(range(10), 7, 3, 10).tolist() == [1, 8, 6, 4, 3, 7, 5, 0, 9, 2]
+
+
+@pytest.mark.parametrize("samples", [5, 16, 40])
+def test_every_sample_is_as_likely_everywhere(samples):
+    """Chi-square of sample against position over 4000 epochs: its mean is (n-1)^2, its deviation sqrt(2) (n-1)."""
+    counts = np.zeros((samples, samples))
+    for epoch in range(4000):
+        counts[np.arange(samples), shuffled(range(samples), 5, epoch, samples)] += 1
+    expected = 4000 / samples
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    assert abs(statistic - (samples - 1) ** 2) < 5 * 2**0.5 * (samples - 1)
+
+
+def test_neighbours_do_not_stay_together():
+    ids = shuffled(range(10**5), 1, 0, 10**9)
+    near = np.abs(np.diff(ids)) < 10**6  # of uniform ids, two in a thousand
+    assert 100 < near.sum() < 300
+    assert abs(np.corrcoef(ids[:-1], ids[1:])[0, 1]) < 0.02
+    other = shuffled(range(10**5), 2, 0, 10**9)
+    assert abs(np.corrcoef(ids, other)[0, 1]) < 0.02
+
+
+def test_a_position_past_the_epoch_is_refused():
+    with pytest.raises(ValueError, match="position 10 is not in an epoch of 10 samples"):
+        shuffled([3, 10], 1, 0, 10)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any), st.integers(1, 4), st.data())
@@ -42,7 +93,7 @@ def test_every_sample_has_one_pipeline_and_shares_are_exact(microbatches, microb
 def test_samples_come_back_to_their_pipeline():
     homes: dict[int, set[int]] = {}
     for epoch in range(10):
-        ids = [int(i) for i in permutation(7, epoch, 640)]
+        ids = shuffled(range(640), 7, epoch, 640).tolist()
         for start in range(0, 640, 32):
             batch = ids[start : start + 32]
             for pipeline, share in enumerate(assign(batch, [4, 4], 4)):
