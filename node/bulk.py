@@ -34,6 +34,7 @@ class Bulk:
         self._streams = 0
         self._sockets: list[socket.socket] = []
         self._before = TcpFigures()
+        self._carried: dict[int, float] = {}  # connections -> the most bytes a second
         self._over = False
         self.number = random.getrandbits(64)
         """By which the peer knows what belongs together."""
@@ -112,11 +113,14 @@ class Bulk:
             return  # it adds up until it says something
         self._before = now
         self._adapt(seen.rate_bps)
-        self._link.lanes, why = lanes_wanted(lanes, seen)
+        carried = (seen.sent - seen.resent) / max(seen.longest_busy_s, 1e-3)
+        self._carried[lanes] = max(self._carried.get(lanes, 0.0), carried)
+        gained = self._carried[lanes] / max(self._carried.get(lanes - 1, 0.0), 1.0)
+        self._link.lanes, why = lanes_wanted(lanes, seen, gained)
         if why:
             log.info("%d bulk connections to %s: %s", self._link.lanes, self._link.peer.name, why)
 
     def _adapt(self, rate: float) -> None:
-        self._link.chunk, unsent = ahead(rate)
+        self._link.chunk, unsent = ahead(rate / max(self._streams, 1))
         for one in self._sockets:
             keep_unsent_short(one, unsent)

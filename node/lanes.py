@@ -9,6 +9,8 @@ more of them only disturb each other.
 
 from __future__ import annotations
 
+import math
+
 from ..proto.rpc import CHUNK
 from .tcp_connections import TcpFigures
 
@@ -20,20 +22,24 @@ HELD_UP = 0.15
 """The part of them that the buffers may cost before another connection is worth its while."""
 LOSS = 2e-4
 QUEUE = 1.25
-"""Round trips of so many least ones mean a queue: what is lost then was lost to it, and more would only lose more."""
+"""Round trips of so many least ones mean a queue: the link is full, and more connections would only lengthen it. What
+is lost then was lost to it."""
+GAIN = 1.1
+"""Where the last connection has not brought that much, the link is full: another would only lose packets to it."""
 STANDS_LOSS = ("bbr",)
 """Congestion controls (by the beginning of their names) that a loss by itself does not slow down."""
 
 
-def lanes_wanted(lanes: int, seen: TcpFigures) -> tuple[int, str]:
-    """(bulk connections from now on, why): as many as there are, or one more. ``seen``: while there were ``lanes``."""
-    if lanes >= MOST or seen.busy_s < LEAST_BUSY:
+def lanes_wanted(lanes: int, seen: TcpFigures, gained: float = math.inf) -> tuple[int, str]:
+    """(bulk connections from now on, why): as many as there are, or one more. ``seen``: while there were ``lanes``,
+    which carry ``gained`` times what one fewer did."""
+    if lanes >= MOST or seen.busy_s < LEAST_BUSY or gained < GAIN:
         return lanes, ""
+    queued = seen.rtt_s > QUEUE * seen.least_rtt_s
     held_up = seen.held_up_s / seen.busy_s
-    if held_up > HELD_UP:
+    if held_up > HELD_UP and not queued:
         return lanes + 1, f"socket buffers held it up for {held_up:.0%} of the time"
     lost = seen.resent / max(seen.sent, 1)
-    queued = seen.rtt_s > QUEUE * seen.least_rtt_s
     if lost > LOSS and not queued and not seen.congestion.startswith(STANDS_LOSS):
         return lanes + 1, f"{seen.congestion} with {lost:.2%} lost and no queue"
     return lanes, ""

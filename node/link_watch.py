@@ -1,8 +1,8 @@
 """How fast links are while training fills them: the kernel's totals of each link in, rates out. No I/O, no probes.
 
 A link that is not full says little about what it can carry. It is full while a connection of it had something
-unacknowledged all the time, for so long that its window has opened, and it was the network that held it up: not a
-sender with too little to send (the kernel says so), nor the socket buffers of either end.
+unacknowledged and something more to send all the time, for so long that its window has opened, and the socket buffers
+of neither end held it up.
 
 A full link may still share a line with other links of its sender or its receiver. Each end therefore says what else it
 sent or took in at that time: the truth is between the link's own rate and that of all of them together.

@@ -15,13 +15,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 _TCP_INFO, _TCP_CONGESTION, _TCP_NOTSENT_LOWAT = 11, 13, 25
-_INFO = struct.Struct("=7xB60xI76xI8xQQQQ8xQQ")  # struct tcp_info: a flag, rtt, min_rtt and the totals below
-_APPLICATION_LIMITED = 1
+_INFO = struct.Struct("=68xI76xI8xQQQQ8xQQ")  # struct tcp_info: rtt, min_rtt and the totals below
 
 
 @dataclass(frozen=True)
 class TcpFigures:
-    """Totals of some connections since they began, and their round trips.
+    """Totals of some connections since they began, and round trips (``rtt_s``: of the one that was busy for longest).
 
     ``held_up_s``: of ``busy_s``, the time in which the window was full that a socket buffer of either end allows.
     """
@@ -36,7 +35,7 @@ class TcpFigures:
     congestion: str = ""
     connections: int = 0
     longest_busy_s: float = 0.0  # of the one that was busy for longest
-    starved: bool = False  # that one had too little to send when a rate was last taken
+    starved: bool = False  # there was too little to send; for whoever sends to say
 
     def since(self, earlier: TcpFigures) -> TcpFigures:
         """The totals' growth; the rest as it is now."""
@@ -86,19 +85,18 @@ def figures(connections: Collection[socket.socket]) -> TcpFigures:
             all_of_them.append((name, *_INFO.unpack(info)))
     if not all_of_them:
         return TcpFigures()
-    names, flags, rtt, least, rate, busy, window, buffer, sent, resent = zip(*all_of_them, strict=True)
+    names, rtt, least, rate, busy, window, buffer, sent, resent = zip(*all_of_them, strict=True)
     return TcpFigures(
         sum(busy) / 1e6,
         (sum(window) + sum(buffer)) / 1e6,
         sum(sent),
         sum(resent),
-        min(rtt) / 1e6,
+        rtt[busy.index(max(busy))] / 1e6,
         min(least) / 1e6,
         8.0 * sum(rate),
         names[0],
         len(names),
         max(busy) / 1e6,
-        bool(flags[busy.index(max(busy))] & _APPLICATION_LIMITED),
     )
 
 

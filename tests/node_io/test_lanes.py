@@ -26,15 +26,18 @@ def seen(**changes):
         (seen(), 0, ""),
         (seen(held_up_s=0.5), 1, "socket buffers held it up for 50% of the time"),
         (seen(busy_s=0.1, held_up_s=0.1), 0, ""),
+        (seen(held_up_s=0.5, rtt_s=0.15), 0, ""),
         (seen(resent=10_000), 1, "cubic with 0.10% lost and no queue"),
         (seen(resent=10_000, rtt_s=0.15), 0, ""),
         (seen(resent=10_000, congestion="bbr"), 0, ""),
     ],
-    ids=["nothing", "buffers", "too short", "loss", "its own queue", "bbr stands loss"],
+    ids=["nothing", "buffers", "too short", "a queue already", "loss", "its own queue", "bbr stands loss"],
 )
 def test_what_makes_for_another_connection(figures, more, why):
     assert lanes_wanted(1, figures) == (1 + more, why)
     assert lanes_wanted(MOST, figures) == (MOST, "")
+    assert lanes_wanted(2, figures, gained=1.02) == (2, ""), "the second was of no use"
+    assert lanes_wanted(2, figures, gained=1.5) == (2 + more, why)
 
 
 def test_slow_links_hold_little_ahead():
@@ -70,7 +73,7 @@ def test_the_kernels_figures():
 
 
 def test_large_messages_come_whole_and_in_order_over_several_connections(thread_nodes, monkeypatch):
-    monkeypatch.setattr("farflung.node.bulk.lanes_wanted", lambda lanes, _: (3, "the test wants it"))
+    monkeypatch.setattr("farflung.node.bulk.lanes_wanted", lambda *_: (3, "the test wants it"))
     monkeypatch.setattr("farflung.node.bulk.LEAST_BUSY", 0.0)
     monkeypatch.setattr("farflung.node.bulk.LOOK_SECONDS", 0.05)
     a, b = thread_nodes.start("a"), thread_nodes.start("b")
