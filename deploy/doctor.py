@@ -17,15 +17,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ..proto.errors import FarflungError
-from ..proto.link import Link, parse_link
+from ..proto.link import Link, parse_link, split_address
 from .output import DONE, WRONG, Output
 from .units import bytes_text, seconds_text
 
 _SECONDS = 5.0
+_AT_ONCE, _NAMED = 16, 5
 _FREE_DISK = 2_000_000_000
 _FREE_FILES = 1024
 
@@ -186,7 +189,7 @@ def _coordinator(link: Link) -> Iterator[Finding]:
     yield Finding("connection", True, f"{link.address} answers in {seconds_text(took)}")
     if link.insecure:
         yield Finding("certificate", True, "none: this run has no TLS (--insecure)")
-        yield _ticket(link, b"")
+        yield from _ticket(link, b"")
         return
     yield from _certificate(link, _server_certificate)
 
@@ -217,11 +220,11 @@ def _certificate(link: Link, fetch: Callable[[Link], bytes]) -> Iterator[Finding
         return
     yield Finding("certificate", True, "the one that the link names")
     yield _clock(shown)
-    yield _ticket(link, ssl.DER_cert_to_PEM_cert(shown).encode())
+    yield from _ticket(link, ssl.DER_cert_to_PEM_cert(shown).encode())
 
 
-def _ticket(link: Link, authority: bytes) -> Finding:
-    """Whether the coordinator takes the ticket; asked with a question that uses nothing up."""
+def _ticket(link: Link, authority: bytes) -> Iterator[Finding]:
+    """Whether the coordinator takes the ticket, asked with a question that uses nothing up; and the answer's links."""
     import grpc
 
     from ..proto import rpc
@@ -233,11 +236,64 @@ def _ticket(link: Link, authority: bytes) -> Finding:
             reply = rpc.coordinator_stub(channel).Status(request, timeout=_SECONDS)
         except grpc.RpcError as error:
             words = error.details() if isinstance(error, grpc.Call) else str(error)
-            return Finding("ticket", False, f"the coordinator did not say: {words}", "copy the whole link again")
+            yield Finding("ticket", False, f"the coordinator did not say: {words}", "copy the whole link again")
+            return
     if reply.refused:
         message, _, hint = reply.refused.partition("\n")
-        return Finding("ticket", False, message, hint)
-    return Finding("ticket", True, "the coordinator takes it")
+        yield Finding("ticket", False, message, hint)
+        return
+    yield Finding("ticket", True, "the coordinator takes it")
+    yield from ways(json.loads(reply.status), _dial)
+
+
+def ways(status: dict[str, Any], dial: Callable[[str], str]) -> Iterator[Finding]:
+    """Which way links between this machine and the nodes of the run would go, and which way the run's own links go.
+
+    ``dial(HOST:PORT)``: empty where something answers, else why not. Whether others can dial this machine only a join
+    shows.
+    """
+    nodes = [node for node in status["nodes"] if not node["left"]]
+    if not nodes:
+        return
+    hidden = [node["node"] for node in nodes if node["dials_out"]]
+    open_ones = [node for node in nodes if not node["dials_out"]]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = list(pool.map(dial, (str(node["address"]) for node in open_ones)))
+    direct = [node["node"] for node, why in zip(open_ones, answers, strict=True) if not why]
+    silent = [f"{node['node']} ({why})" for node, why in zip(open_ones, answers, strict=True) if why]
+    parts = []
+    if direct:
+        parts.append(f"direct to {_some(direct)}")
+    if hidden:
+        parts.append(
+            f"{_some(hidden)} would dial this machine, or meet it at the coordinator if nobody can dial it either"
+        )
+    if silent:
+        parts.append(f"{_some(silent)} cannot be reached from here")
+    better = "open a port and say where it leads: farflung join ... --listen 0.0.0.0:PORT --advertise HOST:PORT"
+    yield Finding("links", True, "; ".join(parts), better=better if hidden else "")
+    present = {node["node"] for node in nodes}
+    going: dict[str, list[str]] = {}
+    for one in status["links"]:
+        if {one["from"], one["to"]} <= present:
+            going.setdefault(str(one["way"]), []).append(f"{one['from']} > {one['to']}")
+    if going:
+        yield Finding("run's links", True, "; ".join(f"{_some(pairs)} {way}" for way, pairs in sorted(going.items())))
+
+
+def _some(words: list[str]) -> str:
+    return ", ".join(words[:_NAMED]) + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
+
+
+def _dial(address: str) -> str:
+    try:
+        host, port = split_address(address)
+        with socket.create_connection((host, port), timeout=_SECONDS):
+            return ""
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    except FarflungError as error:
+        return error.message
 
 
 def _clock(certificate: bytes) -> Finding:

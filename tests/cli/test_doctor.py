@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from farflung.coordinator.identity import Authority, load_authority
-from farflung.deploy.doctor import RECOMMENDED, Finding, examine, network, show
+from farflung.deploy.doctor import RECOMMENDED, Finding, examine, network, show, ways
 from farflung.deploy.output import Output
 from farflung.proto.link import Link
 
@@ -123,3 +123,30 @@ def test_what_would_make_long_ways_faster(tmp_path: Path) -> None:
     written = io.StringIO()
     assert show(Output(stdout=written), iter([stock])) == 0
     assert "faster over long ways: sysctl -w" in written.getvalue()
+
+
+def test_which_way_links_go() -> None:
+    """An open node answers, another does not, one is behind NAT, one has left."""
+    nodes = [
+        {"node": name, "address": f"{name}:1", "dials_out": name in "cd", "left": 1.0 if name == "x" else None}
+        for name in "abcdx"
+    ]
+    links = [
+        {"from": "a", "to": "b", "way": "opened by a"},
+        {"from": "c", "to": "d", "way": "relayed by the coordinator"},
+        {"from": "a", "to": "x", "way": "opened by a"},
+    ]
+    tried = []
+
+    def dial(address: str) -> str:
+        tried.append(address)
+        return "" if address == "a:1" else "connection refused"
+
+    here, run = ways({"nodes": nodes, "links": links}, dial)
+    assert here.ok and here.found == (
+        "direct to a; c, d would dial this machine, or meet it at the coordinator if nobody can dial it either; "
+        "b (connection refused) cannot be reached from here"
+    )
+    assert "--advertise" in here.better and sorted(tried) == ["a:1", "b:1"]
+    assert run.found == "a > b opened by a; c > d relayed by the coordinator"
+    assert list(ways({"nodes": nodes[-1:], "links": links}, dial)) == []
