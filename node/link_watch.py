@@ -1,11 +1,10 @@
 """How fast links are while training fills them: the kernel's totals of each link in, rates out. No I/O, no probes.
 
-A link that is not full says little about what it can carry. It is full while a connection of it had something
-unacknowledged and something more to send all the time, for so long that its window has opened, and the socket buffers
-of neither end held it up.
-
-A full link may still share a line with other links of its sender or its receiver. Each end therefore says what else it
-sent or took in at that time: the truth is between the link's own rate and that of all of them together.
+A link is busy while a connection of it has something unacknowledged all the time, for so long that its window has
+opened, and the socket buffers of neither end held it up. What it carries then it can carry at least. It can carry more
+where there was too little to send: then the rate at which the kernel last saw data arrive is higher, for that leaves
+out what the sender limited. And it may share a line with other links of its sender or its receiver, so each end says
+what else it sent or took in at that time. The truth is between the link's own rate and the highest of these.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .tcp_connections import TcpFigures
 
 TICK_SECONDS = 0.5
 FULL = 0.9
-"""Of a tick, in which there was something unacknowledged."""
+"""Of a tick, with something unacknowledged."""
 OPENING_TRIPS = 10
 """Round trips of being full before one that counts: windows open in them."""
 LEAST_ARRIVED = 16 << 10
@@ -42,7 +41,7 @@ class Filled:
 class _Link:
     before: TcpFigures = field(default_factory=TcpFigures)
     full_s: float = 0.0  # without a pause, until now
-    rates: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_TICKS))  # its own, of all
+    rates: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_TICKS))  # at least, at most
     arrived: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_TICKS))
 
 
@@ -65,11 +64,11 @@ class LinkWatch:
         everything = sum(_carried(one) for one in grown.values())
         for peer, one in grown.items():
             link = self._links[peer]
-            if one.longest_busy_s < FULL * seconds or one.starved or one.held_up_s > HELD_UP * seconds:
+            if one.longest_busy_s < FULL * seconds or one.held_up_s > HELD_UP * seconds:
                 link.full_s = 0.0
                 continue
-            if link.full_s >= OPENING_TRIPS * one.rtt_s and link.full_s > 0:
-                link.rates.append((8 * _carried(one) / seconds, 8 * everything / seconds))
+            if link.full_s >= OPENING_TRIPS * one.least_rtt_s and link.full_s > 0:
+                link.rates.append((8 * _carried(one) / seconds, max(8 * everything / seconds, one.busiest_bps)))
             link.full_s += seconds
         self._take_in(arrived)
 

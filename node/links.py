@@ -16,7 +16,6 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ..proto import frame as frames
@@ -78,7 +77,6 @@ class PeerLink:
         self._acknowledged = asyncio.Event()
         self._lost = False
         self._bulk: Bulk | None = None
-        self._starved = True
         self.task = asyncio.create_task(self._keep(), name=f"link to {peer.name}")
 
     def send(self, message: Outgoing) -> None:
@@ -99,10 +97,8 @@ class PeerLink:
 
     @property
     def figures(self) -> TcpFigures:
-        """What the kernel says of its connections, once there is bulk; nothing where the peer opened them. ``starved``:
-        at some moment since this was last asked nothing waited to be sent."""
-        starved, self._starved = self._starved, False
-        return replace(self._bulk.figures, starved=starved) if self._bulk is not None else TcpFigures()
+        """What the kernel says of its connections, once there is bulk; nothing where the peer opened them."""
+        return self._bulk.figures if self._bulk is not None else TcpFigures()
 
     async def drained(self, deadline: float) -> None:
         """Waits until the peer has acknowledged everything, is lost, or it is `deadline` (monotonic)."""
@@ -212,7 +208,6 @@ class PeerLink:
                     await stream.write(message)
                 except rpc.BROKEN:
                     await raise_status(stream)
-            self._starved = self._starved or not self.queue.waiting()
             self._wake.clear()
             await self._wake.wait()
 

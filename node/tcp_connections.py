@@ -35,7 +35,7 @@ class TcpFigures:
     congestion: str = ""
     connections: int = 0
     longest_busy_s: float = 0.0  # of the one that was busy for longest
-    starved: bool = False  # there was too little to send; for whoever sends to say
+    busiest_bps: float = 0.0  # rate_bps without the one that was busy for shortest, where there are several
 
     def since(self, earlier: TcpFigures) -> TcpFigures:
         """The totals' growth; the rest as it is now."""
@@ -50,7 +50,7 @@ class TcpFigures:
             self.congestion,
             self.connections,
             self.longest_busy_s - earlier.longest_busy_s,
-            self.starved,
+            self.busiest_bps,
         )
 
 
@@ -97,6 +97,7 @@ def figures(connections: Collection[socket.socket]) -> TcpFigures:
         names[0],
         len(names),
         max(busy) / 1e6,
+        8.0 * (sum(rate) - (rate[busy.index(min(busy))] if len(rate) > 1 else 0)),
     )
 
 

@@ -234,6 +234,26 @@ def test_volunteers_behind_nat_train_too(job: Any) -> None:
     assert losses(events)[-1] < 0.9 * losses(events)[0]
 
 
+@pytest.mark.wan
+def test_a_link_that_becomes_slow_shows_in_training(job: Any) -> None:
+    """Nobody measures it again: what training sends over it says so, in that direction alone. Results stay the same."""
+    path = job(steps=14, stages=1, pipelines=2, nodes=2, **EXACT)
+    table = {
+        "regions": {"near": {"hosts": 2}},
+        "defaults": {"delay_ms": 5, "rate": "100mbit"},
+        "script": [{"at": 0, "set": "near/0->near/1", "rate": "2mbit"}],
+    }
+    name = f"t{os.getpid()}-slow"
+    with emulated(files.parse(table, name, name)) as made:
+        events = train(made.topology, path)
+    store = Store(state_of(path))
+    rates = {(source, target): rate for source, target, _, rate in store.links()}
+    store.close()
+    assert rates["near-0", "near-1"] < 10e6 < rates.get(("near-1", "near-0"), 100e6), rates
+    assert of(events, "done")[0]["steps"] == 14
+    assert losses(events) == pytest.approx(plain(path), rel=2e-4)
+
+
 @pytest.mark.slow
 def test_us_regional(job: Any) -> None:
     events = train(own("us-regional", SCALE, 1), job(steps=60, pipelines=2, nodes=4, **COMPRESSED))
