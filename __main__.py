@@ -472,12 +472,15 @@ def export(
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     *,
     step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint.", show_default="the newest")] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="The whole model where adapters were trained ([model.lora]).")
+    ] = False,
 ) -> None:
     """A checkpoint as a folder that transformers loads."""
     from .node.export import export as write
 
     with _checkpoints_of(state, step) as found:
-        folder = write(found, out, step=step)
+        folder = write(found, out, step=step, merge=merge)
     if output.json:
         output.record({"path": str(folder)})
     else:

@@ -49,7 +49,11 @@ def workload_of(job: Job, facts: Facts) -> Workload:
         pipelines = job.train.microbatches  # what the members' own loops cost is not known: as many as there are
     layers = tuple(
         Layer(
-            one.name, one.parameters, one.flops_per_sample * _FORWARD_PART, max(1, one.activation_elements_per_sample)
+            one.name,
+            one.parameters,
+            one.flops_per_sample * _FORWARD_PART,
+            max(1, one.activation_elements_per_sample),
+            frozen=one.frozen,
         )
         for one in facts.profile.layers
     )
@@ -123,7 +127,7 @@ def fetch_seconds(job: Job, facts: Facts, plan: Plan, name: str, links: Links) -
     layers = [layer for first, last in ranges for layer in facts.profile.layers[first : last + 1]]
     outer = 4.0 * bool(job.updates.outer_optimizer.momentum)
     moments = _MOMENT_BYTES[job.train.optimizer] if job.updates.mode == "gradient" else 0.0
-    size = sum(layer.parameters for layer in layers) * (4.0 + outer + moments)
+    size = sum(layer.parameters * (4.0 + outer + moments) + 4.0 * layer.frozen for layer in layers)
     return 8 * size / max(rates) if rates and max(rates) > 0 else 0.0
 
 

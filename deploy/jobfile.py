@@ -93,6 +93,7 @@ _EXAMPLES = {
     "pretrained": '"folder"',
     "build": '"package.module:function"',
     "tie": "true",
+    "lora": "{ rank = 8, alpha = 16 }",
     "text": '["data/*.txt"]',
     "jsonl": '["data/*.jsonl"]',
     "parquet": '["data/*.parquet"]',

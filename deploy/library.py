@@ -33,11 +33,14 @@ class Trained:
     eval_loss: float | None
     checkpoint: Path | str | None
 
-    def export(self, out: Path | str) -> Path:
-        """Writes the model to the new folder ``out``, which ``transformers`` loads. FarflungError: it exists."""
+    def export(self, out: Path | str, merge: bool = False) -> Path:
+        """Writes the model to the new folder ``out``, which ``transformers`` loads. FarflungError: it exists.
+
+        Of a job with [model.lora] these are the adapters, for `peft`; with ``merge`` the whole model with them added.
+        """
         from ..node.export import export
 
-        return export(self.state, Path(out))
+        return export(self.state, Path(out), merge=merge)
 
 
 def train(

@@ -18,9 +18,10 @@ RECIPES = ("docker", "compose", "helm", "systemd", "skypilot", "vast", "notebook
 
 def job_rows() -> dict[str, list[str]]:
     """The rows of each table of the job file: key, what is allowed, default."""
-    from farflung.proto.job import Job
+    from farflung.proto.job import Job, Lora
 
     tables: dict[str, Any] = {name: field.annotation for name, field in Job.model_fields.items()}
+    tables["model.lora"] = Lora
     return {name: [_row(key, field) for key, field in table.model_fields.items()] for name, table in tables.items()}
 
 

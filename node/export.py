@@ -7,6 +7,7 @@ into the same files, under the same names and in the same types as the folder th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,9 @@ from torch import Tensor
 from ..proto.errors import FarflungError
 from ..proto.job import Facts, Job
 from .byte_tokenizer import write_byte_tokenizer
+from .lora import ADAPTER_WEIGHTS, LoraModel, write_adapter
 from .models import LanguageModel, ModelDefinition, model_of
-from .pretrained import CONFIG, INDEX, SINGLE, Weights, weights_of
+from .pretrained import CONFIG, INDEX, PREFIX, SINGLE, Weights, initial_weights, weights_of
 from .tensor_file import DTYPES
 
 OPTIMIZER = "optimizer."
@@ -55,12 +58,14 @@ class Checkpoint:
     facts: Facts
 
 
-def export(state: Path, out: Path, step: int | None = None) -> Path:
+def export(state: Path, out: Path, step: int | None = None, merge: bool = False) -> Path:
     """Writes a checkpoint of the run in ``state`` (the newest unless ``step`` says which) to the new folder ``out``.
 
     Language models: config.json, weights, tokenizer files and generation_config.json. Models of a ``build``:
-    model.safetensors and a note. The folder is there whole or not at all. Raises FarflungError when there is no such
-    checkpoint, a tensor is missing, the pretrained folder has changed, or ``out`` has something in it.
+    model.safetensors and a note. Of adapters ([model.lora]): a folder that `peft` loads, and transformers where `peft`
+    is installed; with ``merge`` the pretrained model with them added. The folder is there whole or not at all. Raises
+    FarflungError when there is no such checkpoint, a tensor is missing, the pretrained folder has changed, or ``out``
+    has something in it.
     """
     checkpoint = find_checkpoint(Path(state), step)
     out = Path(out)
@@ -69,7 +74,7 @@ def export(state: Path, out: Path, step: int | None = None) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
     try:
-        write_export(checkpoint, unfinished)
+        write_export(checkpoint, unfinished, merge)
         _open_to_readers(unfinished)
         if out.exists():
             out.rmdir()
@@ -112,7 +117,7 @@ def find_checkpoint(state: Path, step: int | None = None) -> Checkpoint:
     return Checkpoint(found[wanted], wanted, job, facts)
 
 
-def write_export(checkpoint: Checkpoint, folder: Path) -> None:
+def write_export(checkpoint: Checkpoint, folder: Path, merge: bool) -> None:
     """Writes everything of an export into an existing empty folder."""
     job, facts = checkpoint.job, checkpoint.facts
     with ExitStack() as stack:
@@ -132,10 +137,17 @@ def write_export(checkpoint: Checkpoint, folder: Path) -> None:
             _write_build(definition, tensors, checkpoint, folder)
             return
         weights = weights_of(job, None)
-        if weights is None:
+        source = Path(str(job.model.pretrained))
+        if isinstance(definition, LoraModel) and weights is not None:
+            _check_base(checkpoint, source)
+            if merge:
+                _write_like(definition, weights, _merged(definition, weights, tensors), source, folder)
+            else:
+                _save(write_adapter(definition, tensors, str(source), folder), folder / ADAPTER_WEIGHTS)
+        elif weights is None:
             _write_fresh(definition, tensors, folder)
         else:
-            _write_like(definition, weights, tensors, Path(str(job.model.pretrained)), folder)
+            _write_like(definition, weights, tensors, source, folder)
     if job.data.tokenizer == "bytes":
         write_byte_tokenizer(folder, facts.context)
     else:
@@ -198,7 +210,7 @@ def _write_like(
 ) -> None:
     """A fine-tuned model: the source's files, with the trained values in the source's types."""
     parameter_of = {}
-    for name in definition.shapes:
+    for name in definition.frozen or definition.shapes:
         head = definition.head_name if name == definition.tied else None
         stored = weights.stored_name(name, head)
         if stored is None:
@@ -221,6 +233,32 @@ def _write_like(
         import transformers
 
         transformers.GenerationConfig.from_model_config(definition.config).save_pretrained(folder)
+
+
+def _merged(definition: LoraModel, weights: Weights, tensors: Mapping[str, Read]) -> dict[str, Read]:
+    """Readers of the base's parameters, each with its adapter added."""
+
+    def read(name: str) -> Tensor:
+        (base,) = initial_weights(definition, [name], 0, weights).values()
+        return definition.merged(name, base, lambda adapter: tensors[adapter]())
+
+    return {name: partial(read, name) for name in definition.frozen}
+
+
+def _check_base(checkpoint: Checkpoint, source: Path) -> None:
+    """FarflungError when the model folder is no longer the one that the adapters were trained beside."""
+    for name, digest in checkpoint.facts.artifacts.items():
+        path = source / name.removeprefix(PREFIX)
+        if not name.startswith(PREFIX) or path.suffix != ".safetensors":
+            continue
+        hasher = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(1 << 22):
+                hasher.update(block)
+        if hasher.hexdigest() != digest:
+            raise FarflungError(
+                f"{path} is not the file that the run's adapters were trained beside", hint="put that folder back"
+            )
 
 
 def _write_build(

@@ -30,7 +30,7 @@ def generate(
         message = f"{folder} trained {model.build or 'a model of its members'}, which is no language model"
         raise FarflungError(message, hint=f"get its weights with farflung export {folder} OUT")
     with tempfile.TemporaryDirectory() as exported:
-        write_export(checkpoint, Path(exported))
+        write_export(checkpoint, Path(exported), merge=model.lora is not None)
         return _continue(Path(exported), prompt, tokens, seed, temperature)
 
 

@@ -50,6 +50,7 @@ class Hand:
             "group": self._group,
             "model": self._model,
             "place": self._place,
+            "base": self._base,
             "share": self._share,
             "forward": self._forward,
             "backward": self._backward,
@@ -81,6 +82,12 @@ class Hand:
         if self._state is None or not self._state.same_place(self._definition, plan, name):
             self._state = None  # before the next takes its memory
             self._state = StageState(self._definition, self._job, plan, name, SGD(0.0, 0.0), self.device)
+        return {}, None
+
+    def _base(self, words: Words) -> tuple[Words, None]:
+        """Take the frozen weights of the first process."""
+        for _, values in self._held.frozen():
+            dist.broadcast(values.detach(), 0)
         return {}, None
 
     def _share(self, words: Words) -> tuple[Words, None]:

@@ -131,10 +131,16 @@ class Island:
         self._tell("model", **words, allow_code=list(allow_code))
         self._answers()
 
-    def place(self, plan: Plan, name: str) -> None:
-        """The stages that the plan gives the node called ``name``."""
+    def place(self, plan: Plan, name: str, frozen: Sequence[Tensor] = ()) -> None:
+        """The stages that the plan gives the node called ``name``, with these ``frozen`` weights."""
         self._tell("place", plan=plan.to_json(), name=name, threads=torch.get_num_threads())
         self._answers()
+        if frozen:
+            self._tell("base")
+            with self._together():
+                for values in frozen:
+                    dist.broadcast(values.detach(), 0)
+            self._answers()
 
     def share(self, weights: Iterable[Tensor]) -> None:
         """Before a step or an evaluation: these are the weights, a flat vector of each section. Gradients are zero."""

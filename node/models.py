@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,6 +40,8 @@ class ModelDefinition(ABC):
     """Shape of every parameter, in the order of the layers."""
     tied: str | None = None
     """Name of the parameter that the first and the last layer share."""
+    frozen: Mapping[str, tuple[int, ...]] = {}
+    """Shape of every parameter that stays as the model folder has it: it neither trains nor travels."""
     family: str
 
     _values: tuple[int, dict[str, Tensor]] | None = None
@@ -54,6 +56,11 @@ class ModelDefinition(ABC):
     def parameter_names(self, first: int, last: int) -> list[str]:
         """Names of the parameters of layers [first, last], each once, in the order of ``StageModel.parameters()``."""
         return list(dict.fromkeys(name for layer in self._names[first : last + 1] for name in layer))
+
+    @property
+    def tied_trained(self) -> str | None:
+        """``tied``, unless that is frozen."""
+        return self.tied if self.tied in self.shapes else None
 
     def layer_of(self, name: str) -> int:
         """The layer that holds a parameter; for the tied one the first layer."""
@@ -81,12 +88,16 @@ class ModelDefinition(ABC):
 class LanguageModel(ModelDefinition):
     """A causal language model of `transformers`, read from its own class on the meta device."""
 
-    def __init__(self, config: Any, recompute: bool = False) -> None:
+    def __init__(
+        self, config: Any, recompute: bool = False, change: Callable[[nn.Module], None] = lambda model: None
+    ) -> None:
+        """``change``: is given the whole model on the meta device before it is looked at."""
         self.config = config
         self.longest = int(config.max_position_embeddings)
         self.row: Family = FAMILIES[config.model_type]
         self.family = self.row.name
         self.skeleton = skeleton_of(config)
+        change(self.skeleton)
         base = getattr(self.skeleton, self.row.base)
         self._base = base
         head = self.skeleton.get_output_embeddings()
@@ -100,6 +111,7 @@ class LanguageModel(ModelDefinition):
             first += named(self._path(self.row.positions), getattr(base, self.row.positions))
         last = named(self._path(self.row.norm), getattr(base, self.row.norm))
         last += [(self.tied, embedding.weight)] if self.tied else named(self.row.head, head)
+        self._last = len(blocks) + 1
         pieces = [first, *(named(self._block_path(i), block) for i, block in enumerate(blocks)), last]
         layers = ["embedding", *(f"block {i}" for i in range(len(blocks))), "head"]
         super().__init__(layers, [[name for name, _ in piece] for piece in pieces], recompute)
@@ -107,8 +119,8 @@ class LanguageModel(ModelDefinition):
 
     def build(self, first: int, last: int, device: torch.device | str = "cpu") -> LanguageStage:
         device = torch.device(device)
-        count, row = len(self.layers), self.row
-        has_head = last == count - 1
+        row = self.row
+        has_head = last == self._last
 
         def real(attribute: str) -> tuple[str, nn.Module]:
             return self._path(attribute), materialise(copy.deepcopy(getattr(self._base, attribute)), device)
@@ -118,11 +130,11 @@ class LanguageModel(ModelDefinition):
         head = None
         if has_head and not self.tied:
             head = (row.head, materialise(copy.deepcopy(self.skeleton.get_output_embeddings()), device))
-        blocks = range(max(first, 1) - 1, min(last, count - 2))
+        blocks = range(max(first, 1) - 1, min(last, self._last - 1))
         stage = LanguageStage(
             first,
             last,
-            count,
+            self._last + 1,
             embedding=embedding if first == 0 else None,
             positions=real(row.positions) if first == 0 and row.positions else None,
             blocks=[(self._block_path(i), self._block(i, device)) for i in blocks],
@@ -194,6 +206,10 @@ def model_of(
         values = read_config(fetch, job.model.pretrained)
         config = stored_config(values, context, job.model.dropout)
         _check_vocabulary(vocabulary, int(config.vocab_size), "of the pretrained model")
+        if job.model.lora is not None:
+            from .lora import LoraModel
+
+            return LoraModel(config, job.model.lora, job.train.recompute)
         return LanguageModel(config, job.train.recompute)
     if vocabulary is None or context is None:
         raise FarflungError("model.context is missing", hint="write context = a number of tokens under [model]")

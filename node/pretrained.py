@@ -79,14 +79,15 @@ class Weights:
 
 
 def problems(definition: LanguageModel, weights: Weights, names: Iterable[str] | None = None) -> list[str]:
-    """What is wrong with the folder's tensors for this model, one sentence each; all parameters unless ``names``."""
-    found = []
-    for name in definition.shapes if names is None else names:
+    """What is wrong with the folder's tensors for this model, one sentence each; all that it holds unless
+    ``names``."""
+    found, shapes = [], definition.frozen or definition.shapes
+    for name in shapes if names is None else names:
         stored = weights.stored_name(name, _head_of(definition, name))
         if stored is None:
             found.append(f"the tensor {name} is missing")
             continue
-        slot, shape = weights.slot(stored), definition.shapes[name]
+        slot, shape = weights.slot(stored), shapes[name]
         if slot.shape != shape:
             found.append(f"{stored} has the shape {list(slot.shape)}, the configuration says {list(shape)}")
         elif slot.dtype not in DTYPES:

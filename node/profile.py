@@ -22,6 +22,7 @@ from ..proto.errors import FarflungError
 from ..proto.job import Job, LayerProfile, Profile
 from .builds import SequentialModel, build_data
 from .families import DEFAULT_CONTEXT
+from .lora import LoraModel
 from .models import LanguageModel, model_of
 from .pretrained import check, weights_of
 
@@ -54,7 +55,7 @@ def profile(job: Job, vocabulary: int | None) -> Profile:
         layers = sequential_layers(definition, data[0], str(job.model.build))
     return Profile(
         layers=layers,
-        tied=definition.tied is not None,
+        tied=definition.tied_trained is not None,
         family=definition.family,
         samples=len(data[0][0]) if data else None,
         validation_samples=len(data[1][0]) if data else None,
@@ -78,6 +79,8 @@ def language_layers(definition: LanguageModel, context: int) -> list[LayerProfil
     A matrix of n weights costs 2n flops a token forward; attention 4 t d a token (scores and values over the whole
     window, as the causal half is computed by most kernels anyway). See Kaplan et al. 2020, 2.1.
     """
+    if isinstance(definition, LoraModel):
+        return _lora_layers(definition, context)
     width = int(definition.config.hidden_size)
     last = len(definition.layers) - 1
     profiles = []
@@ -94,6 +97,27 @@ def language_layers(definition: LanguageModel, context: int) -> list[LayerProfil
                 parameters=weights,
                 flops_per_sample=3 * forward,
                 activation_elements_per_sample=context * width if layer < last else 0,
+            )
+        )
+    return profiles
+
+
+def _lora_layers(definition: LoraModel, context: int) -> list[LayerProfile]:
+    """Those of the base, embedding and head with the blocks beside them. The backward pass computes no gradients of
+    frozen weights, and so costs what the forward pass does."""
+    whole = language_layers(LanguageModel(definition.config), context)
+    profiles = []
+    for layer, name in enumerate(definition.layers):
+        last = layer == len(definition.layers) - 1
+        parts = whole[layer + (layer > 0) : layer + 2 + last]
+        trained = sum(math.prod(definition.shapes[each]) for each in definition.parameter_names(layer, layer))
+        profiles.append(
+            LayerProfile(
+                name=name,
+                parameters=trained,
+                frozen=sum(part.parameters for part in parts),
+                flops_per_sample=sum(part.flops_per_sample for part in parts) * 2 / 3 + 6.0 * context * trained,
+                activation_elements_per_sample=0 if last else context * int(definition.config.hidden_size),
             )
         )
     return profiles

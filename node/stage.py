@@ -194,14 +194,15 @@ def attach(root: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def materialise(skeleton: nn.Module, device: torch.device) -> nn.Module:
-    """Gives a module built on the meta device real float32 parameters (values undefined) on ``device``, in place.
+    """Gives a module built on the meta device real float32 parameters (values undefined) on ``device``, in place;
+    frozen ones stay frozen.
 
     Buffers must not be on the meta device: their values are the module's own and would be lost.
     """
     for module in skeleton.modules():
         for name, parameter in module.named_parameters(recurse=False):
             real = torch.empty(parameter.shape, dtype=torch.float32, device=device)
-            module.register_parameter(name, nn.Parameter(real))
+            module.register_parameter(name, nn.Parameter(real, requires_grad=parameter.requires_grad))
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.is_meta:
                 raise ValueError(f"buffer {name} of {type(module).__name__} has no value")

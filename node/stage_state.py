@@ -74,7 +74,14 @@ class StageState:
                 parameters[name].data = values
 
     def _parameters(self) -> dict[str, Tensor]:
-        return {name: values for model in self.models for name, values in model.named_parameters()}
+        """Those that train."""
+        found = (item for model in self.models for item in model.named_parameters())
+        return {name: values for name, values in found if values.requires_grad}
+
+    def frozen(self) -> Iterator[tuple[str, Tensor]]:
+        """The parameters that never change, by the module's names."""
+        for model in self.models:
+            yield from ((name, values) for name, values in model.named_parameters() if not values.requires_grad)
 
     @property
     def is_last(self) -> bool:
@@ -131,7 +138,7 @@ class StageState:
 def section_parameters(definition: ModelDefinition, plan: Plan, stages: Sequence[int]) -> dict[str, list[str]]:
     """The parameters of each section of a node that holds these stages."""
     last = len(plan.stages) - 1
-    shared = definition.tied if last else None
+    shared = definition.tied_trained if last else None
     sections: dict[str, list[str]] = {}
     for stage in stages:
         names = definition.parameter_names(*plan.stages[stage])

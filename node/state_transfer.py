@@ -17,6 +17,7 @@ from torch import Tensor
 from ..proto import control_pb2, data_pb2
 from ..proto.errors import FarflungError
 from .checkpoints import Checkpoint, load_checkpoint
+from .lora import base_name, load_frozen
 from .pieces import DIGESTS, Fetching, pieces_of
 from .pretrained import initial_weights, weights_of
 from .shared_memory import release_freed_memory
@@ -231,7 +232,9 @@ def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], vi
             # Models that members bring begin with other weights in each: everybody takes those of the first.
             _fetch(trainer, new, names, lambda name: [trainer.first])
         elif view.checkpoint == 0:
-            weights = weights_of(trainer.job, trainer.facts, trainer.wire.fetch)
+            weights = None  # of an adapter: no folder has any
+            if not trainer.definition.frozen:
+                weights = weights_of(trainer.job, trainer.facts, trainer.wire.fetch)
             for name, prefix, values in new.tensors():
                 if not prefix:
                     values.copy_(initial_weights(trainer.definition, [name], trainer.job.run.seed, weights)[name])
@@ -242,6 +245,26 @@ def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], vi
             new.adopt()
         for section in new.sections.values():
             section.adopt()
+
+
+def load_base(trainer: Trainer, new: StageState, held: Sequence[StageState]) -> None:
+    """Fill the frozen parameters of ``new`` from what this node holds, and else from the model folder.
+
+    Raises:
+        FarflungError: the folder cannot be read.
+    """
+    if not trainer.definition.frozen:
+        return
+    weights = weights_of(trainer.job, trainer.facts, trainer.wire.fetch)
+    here = {base_name(name): values for state in held for name, values in state.frozen()}
+
+    def read(name: str) -> Tensor:
+        if name in here:
+            return here[name].detach().cpu()
+        return initial_weights(trainer.definition, [name], trainer.job.run.seed, weights)[name]
+
+    for stage, model in zip(new.stages, new.models, strict=True):
+        new.sections[f"stage-{stage}"].frozen = load_frozen(model, read)
 
 
 def _from_holders(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:

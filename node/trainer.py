@@ -37,7 +37,7 @@ from .optimizers import Optimizer, make_optimizer
 from .owner import Owner, Wish
 from .probe import available_memory, usable_cores
 from .stage_state import StageState
-from .state_transfer import Snapshot, StateFetch, StateServer, fetch_of, frozen, load_state, named
+from .state_transfer import Snapshot, StateFetch, StateServer, fetch_of, frozen, load_base, load_state, named
 from .step_clock import StepClock
 from .training import Training, ViewEnds
 from .wire import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
@@ -420,8 +420,7 @@ class Trainer:
         if self.name in plan.nodes:
             new = next((state for state in held if state.same_place(self.definition, plan, self.name)), None)
             if new is None:
-                self._must_fit(plan, self.name)
-                new = StageState(self.definition, self.job, plan, self.name, self.optimizer, self.device)
+                new = self._take_up(plan, self.name, held)
                 load_state(self, new, held, view)
                 new.is_new = view.checkpoint < 0
         if begins:  # the weights to begin with are asked of the plan's first node, which has them now
@@ -469,11 +468,10 @@ class Trainer:
             kept = next((state for state in held if state.same_place(self.definition, plan, mine.like)), None)
             if kept is None or mine.fetch:
                 try:
-                    self._must_fit(plan, mine.like)
+                    new = self._take_up(plan, mine.like, held)
                 except FarflungError as error:
                     self.caught_up(error.message)
                     return None
-                new = StageState(self.definition, self.job, plan, mine.like, self.optimizer, self.device)
                 follower = Follower(self, new, fetch_of(self, new, list(new.named()), lambda _: guides, view.number))
             else:
                 follower = Follower(self, kept, None)
@@ -494,6 +492,13 @@ class Trainer:
         self.job = job
         self.facts = self.facts.model_copy(update={"steps": job.steps(self.facts.samples)})
 
+    def _take_up(self, plan: Plan, place: str, held: Sequence[StageState]) -> StageState:
+        """What a place holds, without the values of what trains. FarflungError: it is too much for this node."""
+        self._must_fit(plan, place)
+        new = StageState(self.definition, self.job, plan, place, self.optimizer, self.device)
+        load_base(self, new, held)
+        return new
+
     def _must_fit(self, plan: Plan, place: str) -> None:
         """FarflungError when the owner allows less memory than the stage's weights and what moves them take."""
         limit = self.owner.limits.memory
@@ -504,7 +509,7 @@ class Trainer:
         outer = bool(self.job.updates.outer_optimizer.momentum)
         moment = 0.5 if self.job.train.moments == "bf16" else 1.0
         copies = 2 + (self.job.updates.mode == "delta") + outer + moment * len(self.optimizer.moments)
-        needed = sum(layer.parameters for layer in held) * 4 * copies
+        needed = sum(layer.parameters * copies + layer.frozen for layer in held) * 4
         if needed > limit:
             raise FarflungError(
                 f"its layers need {needed / 1e9:.3g} GB, and --max-memory allows {limit / 1e9:.3g} GB",

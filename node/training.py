@@ -75,7 +75,7 @@ class Training:
         self.view = trainer.view
         self.started = False
         ends = (0, len(plan.stages) - 1)
-        single = len(plan.pipelines) == 1 and (trainer.definition.tied is None or len(plan.stages) == 1)
+        single = len(plan.pipelines) == 1 and (trainer.definition.tied_trained is None or len(plan.stages) == 1)
         self.is_alone = single and not followed
         """No section has a second member, or a spare that follows it: no round has anybody to wait for."""
         self.last_step = last_step_of(job, trainer.facts, position)
@@ -107,7 +107,7 @@ class Training:
         )
         self.chunks = self._chunks()
         if trainer.island is not None:
-            trainer.island.place(plan, trainer.name)
+            trainer.island.place(plan, trainer.name, [values for _, values in state.frozen()])
         positions = len(dict.fromkeys(plan.pipelines[self.pipeline]))
         self.runner: Runner = trainer.own or StageRunner(
             self.chunks,

@@ -94,6 +94,19 @@ class Run(Table):
     steps: Count | None = Field(default=None, description="a whole number of steps (or give epochs)")
 
 
+class Lora(Table):
+    """``[model.lora]``: small matrices beside some of a pretrained model's train; nothing else does, or travels."""
+
+    rank: Count = Field(default=8, description="a whole number: the inner dimension of an adapter")
+    alpha: float = Field(
+        default=16.0, gt=0, allow_inf_nan=False, description="a number above 0: adapters count alpha / rank"
+    )
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="0, for now")
+    targets: Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)] | None = Field(
+        default=None, description='names of a block\'s matrices, ["q_proj", "v_proj"] (default: what peft takes)'
+    )
+
+
 class Model(Table):
     """``[model]``: exactly one of ``family`` (with its shape), ``pretrained`` (a folder), ``build`` (a function) and
     ``parameters`` (the members' own model)."""
@@ -116,6 +129,7 @@ class Model(Table):
     )
     tie: bool | None = Field(default=None, description="true or false (default: the family's own)")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="a number from 0 to less than 1")
+    lora: Lora | None = Field(default=None, description="a table of its own, with pretrained: train adapters only")
 
 
 class Data(Table):
@@ -338,6 +352,8 @@ class LayerProfile(BaseModel):
 
     name: str
     parameters: int
+    frozen: int = 0
+    """Weights that do not train, beside ``parameters``."""
     flops_per_sample: float
     activation_elements_per_sample: int
 

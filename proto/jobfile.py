@@ -8,10 +8,10 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from glob import glob
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
@@ -143,7 +143,10 @@ def _schema_mistakes(error: ValidationError, raw: dict[str, Any]) -> Iterator[Mi
     told: set[Key] = set()
     for item in error.errors():
         parts = [str(part) for part in item["loc"] if isinstance(part, str)]
-        key = tuple(parts[:2])
+        length = 1
+        while length < len(parts) and _table(parts[:length]).model_fields:
+            length += 1
+        key = tuple(parts[:length])
         if key not in told:  # a value that may be of two kinds is wrong for each of them
             told.add(key)
             yield key, _schema_sentence(key, item, raw)
@@ -151,17 +154,15 @@ def _schema_mistakes(error: ValidationError, raw: dict[str, Any]) -> Iterator[Mi
 
 def _schema_sentence(key: Key, item: Any, raw: dict[str, Any]) -> str:
     name = ".".join(key)
-    table = _table(key[0]) if key else None
     if item["type"] == "extra_forbidden":
         if key in _LATER:
             return f"{name}: not yet: {_LATER[key]}"
         if len(key) == 1:
             return f"unknown table [{name}]{_nearest(key[0], Job.model_fields)}; allowed: {_words(Job.model_fields)}"
-        assert table is not None
-        known = table.model_fields
-        elsewhere = [f"[{other}]" for other in Job.model_fields if key[1] in _table(other).model_fields]
-        near = f"; it belongs into {' or '.join(elsewhere)}" if elsewhere else _nearest(key[1], known)
-        return f"unknown key {name}{near}; allowed in [{key[0]}]: {_words(known)}"
+        known = _table(key[:-1]).model_fields
+        elsewhere = [f"[{other}]" for other in Job.model_fields if key[-1] in _table([other]).model_fields]
+        near = f"; it belongs into {' or '.join(elsewhere)}" if elsewhere else _nearest(key[-1], known)
+        return f"unknown key {name}{near}; allowed in [{'.'.join(key[:-1])}]: {_words(known)}"
     if item["type"] == "missing":
         return f"the table [{name}] is missing" if len(key) == 1 else f"{name} is missing; allowed: {_allowed(key)}"
     if item["type"] in ("not_yet", "choice"):
@@ -172,14 +173,18 @@ def _schema_sentence(key: Key, item: Any, raw: dict[str, Any]) -> str:
 
 
 def _allowed(key: Key) -> str:
-    field = _table(key[0]).model_fields.get(key[1])
+    field = _table(key[:-1]).model_fields.get(key[-1])
     return field.description or "see docs/reference.md" if field else "see docs/reference.md"
 
 
-def _table(name: str) -> type[BaseModel]:
-    field = Job.model_fields.get(name)
-    annotation = field.annotation if field else None
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else BaseModel
+def _table(path: Sequence[str]) -> type[BaseModel]:
+    """The table ``[a.b]`` of the path ("a", "b"); one without keys where there is none."""
+    kind: type[BaseModel] = Job
+    for name in path:
+        field = kind.model_fields.get(name)
+        kinds = (field.annotation, *get_args(field.annotation)) if field else ()
+        kind = next((one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)), BaseModel)
+    return kind
 
 
 def _words(known: Any) -> str:
@@ -272,7 +277,17 @@ def _model_mistakes(job: Job) -> Iterator[Mistake]:
             yield ("model", "kv_heads"), f"model.kv_heads has no meaning in the family {model.family}; leave it out"
     if model.pretrained:
         yield from _pretrained_mistakes(model.pretrained)
+    if model.lora is not None:
+        if not model.pretrained:
+            yield ("model", "lora"), "model.lora needs model.pretrained, the model beside which adapters train"
+        if model.lora.dropout:
+            sentence = f"not yet: model.lora.dropout = {model.lora.dropout}: a step that is computed again"
+            yield ("model", "lora", "dropout"), f"{sentence} would drop other elements; allowed: 0"
     stages, layers = job.parallel.stages, block_count(job)
+    if model.lora is not None and stages != "auto" and layers and stages > layers:
+        sentence = f"parallel.stages = {stages} is more than the model's {layers} blocks"
+        yield ("parallel", "stages"), f"{sentence}, and with model.lora each stage needs one"
+        return
     if stages != "auto" and layers and stages > layers + 2:
         sentence = f"parallel.stages = {stages} is more than the model's {layers + 2} layers"
         yield ("parallel", "stages"), f"{sentence} (embedding, {layers} blocks, head)"

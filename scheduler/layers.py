@@ -25,16 +25,17 @@ def prefix(values: Sequence[float]) -> Matrix:
 def stage_memory(workload: Workload, first: int, last: int, held: int) -> float:
     """Bytes that a device needs for layers first..last with `held` microbatches in flight.
 
-    Parameters with everything that moves them, the activations kept for the backward pass (with recompute: the
-    stage's inputs, and one microbatch's insides), and twice the boundary activation for sending and receiving.
+    Frozen weights, parameters with everything that moves them, the activations kept for the backward pass (with
+    recompute: the stage's inputs, and one microbatch's insides), and twice the boundary activation for sending and
+    receiving.
     """
     layers = workload.layers[first : last + 1]
-    parameters = sum(layer.parameters for layer in layers)
+    weights = sum(layer.parameters * workload.optimizer_bytes + 4.0 * layer.frozen for layer in layers)
     insides = sum(layer.stored or 8 * layer.activation for layer in layers) * workload.microbatch
     boundary = workload.layers[first - 1].activation * workload.microbatch if first else 0
     kept = held * boundary + insides if workload.recompute else held * insides
     sends = 2 * max(boundary, layers[-1].activation * workload.microbatch)
-    return parameters * workload.optimizer_bytes + (kept + sends) * workload.activation_bytes
+    return weights + (kept + sends) * workload.activation_bytes
 
 
 def smaller(workload: Workload) -> list[Workload]:

@@ -21,6 +21,7 @@ class Layer:
     flops: floating point operations of one sample's forward pass (a backward counts twice that).
     activation: elements of one sample's output, what a stage boundary after this layer sends.
     stored: elements of one sample that the backward pass needs kept (0: a guess of 8 times `activation`).
+    frozen: weights beside the parameters that do not train, 4 bytes each.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Layer:
     flops: float
     activation: int
     stored: int = 0
+    frozen: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,165 @@
+"""Adapters alone train and travel: any cluster shape gives the losses of a plain loop with peft."""
+
+import sys
+
+import pytest
+import torch
+from plain_lora import peft_losses, save_base
+from windows import Windows, facts_of
+
+from farflung.node.loopback import Hub
+from farflung.node.models import model_of
+from farflung.node.profile import profile
+from farflung.proto import data_pb2
+from farflung.proto.errors import FarflungError, JobError
+from farflung.proto.job import Job, load_job
+from farflung.scheduler import Plan
+
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads it
+
+STEPS = 8
+ONE = Plan(pipelines=(("a",),), stages=((0, 1),), microbatches=(4,))
+TWO_PIPELINES = Plan(pipelines=(("a",), ("b",)), stages=((0, 1),), microbatches=(3, 1))
+TWO_STAGES = Plan(pipelines=(("a", "b"),), stages=((0, 0), (1, 1)), microbatches=(4,))
+BOTH = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 0), (1, 1)), microbatches=(2, 2))
+
+
+def job_of(folder, recompute=False, mode="gradient", **lora):
+    return Job.model_validate(
+        {
+            "run": {"name": "lora", "seed": 3, "steps": STEPS},
+            "model": {"pretrained": str(folder), "context": 16, "lora": lora},
+            "data": {"text": ["none"]},
+            "train": {
+                "batch": 8,
+                "microbatch": 2,
+                "learning_rate": 0.02,
+                "weight_decay": 0.1,
+                "eval_every": 0,
+                "recompute": recompute,
+            },
+            "updates": {"mode": mode, "block": 256},
+            "checkpoint": {"every": 4},
+        }
+    )
+
+
+def facts_for(folder):
+    names = {f"model/{path.name}": "" for path in folder.iterdir()}
+    return facts_of(40, 4, 16, 29, STEPS).model_copy(update={"artifacts": names})
+
+
+def hub_of(job, folder, nodes):
+    facts = facts_for(folder)
+    hub = Hub(job, facts, {f"model/{path.name}": path.read_bytes() for path in folder.iterdir()})
+    for name in nodes:
+        hub.start(name, Windows(facts))
+    return hub
+
+
+def train(job, folder, plan):
+    hub = hub_of(job, folder, plan.nodes)
+    hub.begin(plan, plan.nodes, checkpoint=0)
+    outcome = hub.finish(plan.nodes)
+    assert not hub.errors, hub.errors
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    return hub, [outcome.losses[step] for step in range(1, STEPS + 1)]
+
+
+@pytest.mark.parametrize(
+    ("family", "plan", "lora"),
+    [
+        ("gpt2", TWO_STAGES, {}),
+        ("gpt2", BOTH, {"rank": 4, "alpha": 4, "targets": ["c_attn", "c_proj", "c_fc"]}),
+        ("llama", TWO_PIPELINES, {"rank": 2}),
+        ("llama", TWO_STAGES, {"targets": ["q_proj", "up_proj"]}),
+        ("mistral", TWO_PIPELINES, {}),
+        ("qwen2", TWO_STAGES, {}),
+        ("gpt_neox", BOTH, {}),
+    ],
+)
+def test_equal_to_a_plain_loop_with_peft(tmp_path, family, plan, lora):
+    folder = save_base(tmp_path / "base", family, 29)
+    job = job_of(folder, recompute=plan is BOTH, **lora)
+    hub, losses = train(job, folder, plan)
+    wanted, _ = peft_losses(job, hub.facts, Windows(hub.facts), STEPS)
+    assert losses == pytest.approx(wanted, abs=1e-5)
+    assert wanted[-1] < wanted[0] - 0.05
+
+
+def test_rounds_and_checkpoints_hold_the_adapters_only(tmp_path):
+    folder = save_base(tmp_path / "base", "gpt2", 29)
+    job = job_of(folder)
+    definition = model_of(job, None)
+    hub, _ = train(job, folder, TWO_PIPELINES)
+    adapters = 4 * sum(torch.Size(shape).numel() for shape in definition.shapes.values())
+    sent = hub.bytes[data_pb2.CONTRIBUTION]
+    assert 2 * STEPS * adapters < sent < 2 * STEPS * (adapters + 2000)  # all-to-all of two: each sends its gradient
+    (shard, _) = hub.shards[4, "stage-0.safetensors"]
+    assert len(shard) < 3 * adapters + 10_000  # weights and two moments
+    result = profile(job, 29)
+    assert 4 * sum(layer.parameters for layer in result.layers) == adapters
+    whole = profile(job.model_copy(update={"model": job.model.model_copy(update={"lora": None})}), 29)
+    assert sum(layer.frozen for layer in result.layers) == sum(layer.parameters for layer in whole.layers)
+    assert not result.tied and len(result.layers) == 2
+
+
+def test_a_joiner_takes_the_adapters_from_peers_and_the_base_from_the_folder(tmp_path):
+    folder = save_base(tmp_path / "base", "gpt2", 29)
+    job = job_of(folder, mode="delta")
+    hub = hub_of(job, folder, ("a", "b", "c", "d"))
+    hub.begin(TWO_STAGES, ("a", "b"), checkpoint=0)
+    hub.change(BOTH, ("a", "b"), ("c", "d"))
+    outcome = hub.finish(BOTH.nodes)
+    assert not hub.errors and sorted(outcome.losses) == list(range(1, STEPS + 1))
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
+def test_nodes_with_other_bases_do_not_train_together(tmp_path):
+    folder, other = save_base(tmp_path / "base", "gpt2", 29), save_base(tmp_path / "other", "gpt2", 29, seed=2)
+    hub = hub_of(job_of(folder), folder, ("a", "b"))
+    hub.wires["b"].artifacts = {f"model/{path.name}": path.read_bytes() for path in other.iterdir()}
+    with pytest.raises(RuntimeError, match="begin with different content"):
+        hub.begin(TWO_PIPELINES, ("a", "b"), checkpoint=0)
+
+
+def test_a_target_that_the_family_has_not(tmp_path):
+    folder = save_base(tmp_path / "base", "llama", 29)
+    with pytest.raises(FarflungError, match=r"model.lora.targets: .* 'qproj'; did you mean 'q_proj'\?") as caught:
+        model_of(job_of(folder, targets=["qproj"]), None)
+    assert "q_proj, k_proj, v_proj, o_proj" in caught.value.hint
+
+
+def test_without_peft_it_says_what_to_install(tmp_path, monkeypatch):
+    folder = save_base(tmp_path / "base", "gpt2", 29)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(FarflungError, match="needs the library peft") as caught:
+        model_of(job_of(folder), None)
+    assert caught.value.hint == "pip install 'farflung[lora]'"
+
+
+@pytest.mark.parametrize(
+    ("lora", "message"),
+    [
+        ("rnak = 8", r"job.toml:6: unknown key model.lora.rnak; did you mean rank\?; allowed in \[model.lora\]: rank,"),
+        ("rank = 0", "job.toml:6: model.lora.rank = 0 is wrong: allowed is a whole number"),
+        ('targets = ["c_attn", 3]', "model.lora.targets = 3 is wrong: allowed is names of"),
+        ("dropout = 0.1", "job.toml:6: not yet: model.lora.dropout = 0.1"),
+        ("[parallel]\nstages = 3", "job.toml:7: parallel.stages = 3 is more than the model's 2 blocks"),
+    ],
+)
+def test_mistakes_in_the_table(tmp_path, lora, message):
+    save_base(tmp_path / "base", "gpt2")
+    (tmp_path / "a.txt").write_text("x")
+    job = f'[data]\ntext = "a.txt"\n[model]\npretrained = "base"\n[model.lora]\n{lora}\n'
+    (tmp_path / "job.toml").write_text(job)
+    with pytest.raises(JobError, match=message):
+        load_job(tmp_path / "job.toml")
+
+
+def test_adapters_want_a_model_folder(tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    shape = 'family = "gpt2"\nlayers = 2\nwidth = 8\nheads = 2\ncontext = 8'
+    (tmp_path / "job.toml").write_text(f'[data]\ntext = "a.txt"\n[model]\n{shape}\nlora = {{ rank = 2 }}\n')
+    with pytest.raises(JobError, match=r"job.toml:9: model.lora needs model.pretrained"):
+        load_job(tmp_path / "job.toml")
