@@ -5,8 +5,8 @@ Nothing heavy is imported before a command needs it: ``--help``, ``status`` and 
 
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ import typer
 
 from . import __version__
 from .deploy.commands import command, execute, new_app, reported
-from .deploy.output import INTERRUPTED, NotYet, Output
+from .deploy.output import INTERRUPTED, Output
 from .proto.errors import FarflungError
 
 if TYPE_CHECKING:
@@ -352,21 +352,26 @@ def _command(
     """Give a running coordinator a command, and show its answer."""
     import getpass
     import socket
-    from contextlib import nullcontext
 
-    from .coordinator.tickets import operating
     from .deploy.linkfile import link_text
     from .proto.control_pb2 import CommandRequest
-    from .proto.link import parse_link
 
     target = link_text(target)
     by = f"{getpass.getuser()}@{socket.gethostname()}"
-    with nullcontext(parse_link(target)) if target.startswith("farflung:") else operating(target) as link:
+    with _operating(target) as link:
         request = CommandRequest(
             run=link.run, ticket=link.ticket, command=kind, node=node or "", argument=argument, by=by, why=why
         )
         answer = _ask(link, "Command", request).answer
     output.record({"answer": answer}) if output.json else output.say(answer)
+
+
+def _operating(target: str) -> AbstractContextManager["Link"]:
+    """A link that commands: the one that was given, or one made beside the state folder for the time of a command."""
+    from .coordinator.tickets import operating
+    from .proto.link import parse_link
+
+    return nullcontext(parse_link(target)) if target.startswith("farflung:") else operating(target)
 
 
 @command(app)
@@ -411,22 +416,30 @@ def _ask_status(text: str) -> dict[str, Any]:
 
 def _ask(link: "Link", method: str, request: Any) -> Any:
     """A running coordinator's answer; its refusal, or why there is none, as an error."""
+    from .proto.errors import Refused
+
+    with _calling(link) as stub:
+        reply = getattr(stub, method)(request, timeout=_ANSWER_SECONDS)
+    if reply.refused:
+        raise Refused(*reply.refused.split("\n", 1))
+    return reply
+
+
+@contextmanager
+def _calling(link: "Link") -> Iterator[Any]:
+    """A running coordinator's methods; that it does not answer is an error."""
     import grpc
 
     from .node.join import find
     from .proto import rpc
-    from .proto.errors import Refused
 
     with rpc.blocking_coordinator_channel(link.address, find(link).authority) as channel:
         try:
-            reply = getattr(rpc.coordinator_stub(channel), method)(request, timeout=_ANSWER_SECONDS)
+            yield rpc.coordinator_stub(channel)
         except grpc.RpcError as error:
             words = error.details() if isinstance(error, grpc.Call) else str(error)
             message = f"the coordinator at {link.address} did not answer: {words}"
             raise FarflungError(message, "copy the whole link again; is it still running?") from error
-    if reply.refused:
-        raise Refused(*reply.refused.split("\n", 1))
-    return reply
 
 
 @command(app)
@@ -448,9 +461,29 @@ def runs(
 
 
 @command(app)
-def profile(output: Output, state: Annotated[Path, typer.Argument(help="The run's folder.")]) -> None:
-    """A trace of one step across all nodes (not yet)."""
-    raise NotYet("farflung profile", "farflung status shows each node's seconds of a step")
+def profile(
+    output: Output,
+    target: _Target,
+    *,
+    steps: Annotated[int, typer.Option(min=1, metavar="N", help="How many steps.")] = 5,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write it.", show_default="STATE/trace-TIME.json")
+    ] = None,
+) -> None:
+    """A trace of the next steps across all nodes.
+
+    One file in Chrome's format, for ui.perfetto.dev: what each node did when, by one clock.
+    """
+    from .deploy.linkfile import link_text
+    from .deploy.profile import collect, default_path, sentences
+    from .proto.control_pb2 import ProfileRequest
+
+    target = link_text(target)
+    with _operating(target) as link:
+        request = ProfileRequest(run=link.run, ticket=link.ticket, steps=steps)
+        with _calling(link) as stub:
+            found = collect(output, link.run, stub.Profile(request), out or default_path(target))
+    output.record(found) if output.json else output.say(sentences(found))
 
 
 # ---- what comes out ------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from ..proto.errors import FarflungError, Refused, RunFailed
 from ..proto.job import UNAGREED, CheckCodec, Facts, Job
 from ..proto.link import split_address
 from ..proto.sampling import Position
+from ..proto.trace import MOST_STEPS
 from ..scheduler import Device
 from ..scheduler.network import DEFAULT_LATENCY
 from ..scheduler.plans import Plan
@@ -41,6 +42,7 @@ from .mirror import Mirror
 from .observed import Observed
 from .orders import Send, fingerprints_of, flushed_of, order_of
 from .planning import fetch_seconds, memory_of, planner_of, workload_of
+from .profiling import Profiling
 from .progress import Progress, absurd
 from .refusals import Refusals
 from .resume import Rules, planned_nodes
@@ -121,6 +123,7 @@ class Run:
         self.live: dict[str, Live] = {}
         self.mirror: Mirror | None = None
         """Carries checkpoints to a remote target."""
+        self.profiling: Profiling | None = None
         self.observed = Observed()
         self.history = History((Point(*row) for row in store.curve(POINTS)), store.evals())
         self._progress = Progress(job.train.batch if job.updates.mode == "gradient" else 0)
@@ -170,6 +173,26 @@ class Run:
         log.info("%s", answer)
         self.emit(events.event("notice", message=answer, node=command.node))
         return answer
+
+    def profile(self, steps: int) -> Profiling:
+        """Let the nodes that train record their next steps. Refused says why not."""
+        view = self.state.view
+        if not self.trains or view is None:
+            raise Refused(f"the run does not train now: {self.state.why}", "farflung status says more; try again later")
+        if self.profiling is not None:
+            raise Refused("another profile of this run is being taken", "wait until it is written")
+        if not 1 <= steps <= MOST_STEPS:
+            raise Refused(f"{steps} steps cannot be recorded", f"--steps: 1 to {MOST_STEPS}")
+        known = self.store.steps(1)
+        last = max([view.position.step, *self.state.reported.values()])
+        nodes = {name: self._streams[name].session for name in view.plan.nodes if name in self._streams}
+        self.profiling = Profiling(nodes, steps, last, known[-1].seconds if known else 1.0, self._order)
+        return self.profiling
+
+    def _order(self, name: str, order: pb.Order) -> None:
+        if name in self._streams:
+            order.term = self.term
+            self._streams[name].queue.put_nowait(order)
 
     def _take_job(self, job: Job, facts: Facts) -> None:
         self.job, self.facts = job, facts
@@ -228,6 +251,8 @@ class Run:
             self._check_deserted()
             if self.is_over:
                 self.store.node_left(stream.name, time.time(), self.state.why)
+            if self.profiling is not None:
+                self.profiling.gone(stream.name, stream.session, why)
             self.feed(s.StreamEnded(stream.name, stream.session, why))
 
     def report(self, stream: Attendance, report: pb.Report) -> None:
@@ -251,6 +276,9 @@ class Run:
         elif kind == "caught_up":
             view, failed = report.caught_up.view, printable(report.caught_up.failed)
             self.feed(s.CaughtUp(name, session, view, failed))
+        elif kind == "clock":
+            if self.profiling is not None:
+                self.profiling.answered(name, report.clock)
         elif kind == "step":
             self._step(name, session, report.step)
         elif kind == "eval" and self._is_possible(name, report.eval):

@@ -28,6 +28,7 @@ from .checkpoints import Receiver, ShardRefused
 from .commands import Command, printable
 from .database import LeaseLost
 from .identity import NAME, NODE_LIFE, Authority, check_operator, check_ticket, digest
+from .profiling import FILE, received
 from .run import Attendance, Run, dial
 from .store import NodeRow
 
@@ -235,6 +236,8 @@ class CoordinatorService(rpc.CoordinatorServicer):
         checkpoints = self._run.checkpoints
         try:
             async for shard in requests:
+                if shard.file.startswith(FILE):
+                    return await self._trace(name, shard, requests)
                 if receiver is None:
                     if why := self._run.refuses_files(name, shard.step):
                         raise ShardRefused(why)
@@ -253,6 +256,19 @@ class CoordinatorService(rpc.CoordinatorServicer):
         finally:
             if receiver is not None:
                 await asyncio.to_thread(receiver.close)  # its last piece may still be on the way to the disk
+
+    async def _trace(self, name: str, first: pb.Shard, rest: AsyncIterator[pb.Shard]) -> pb.StoreReply:
+        """A node's trace, for whoever waits for it."""
+        taking = self._run.profiling
+        if taking is None or not taking.wants(name, first.file):
+            return pb.StoreReply(refused="nobody waits for this trace any more")
+        try:
+            taking.took(name, await received(first, rest))
+        except ShardRefused as error:
+            self._run.warn(name, f"its trace was refused: {error.message}")
+            taking.missing(name, f"its trace was refused: {error.message}")
+            return pb.StoreReply(refused=error.message)
+        return pb.StoreReply(complete=True)
 
     # ---- people --------------------------------------------------------------------------------
 
@@ -275,6 +291,21 @@ class CoordinatorService(rpc.CoordinatorServicer):
             return pb.CommandReply(answer=self._run.command(command))
         except FarflungError as error:
             return pb.CommandReply(refused=f"{error.message}\n{error.hint}")
+
+    async def Profile(self, request: pb.ProfileRequest, context: Context) -> AsyncIterator[pb.ProfilePart]:
+        """Traces of the nodes' next steps, for whoever holds an operator's ticket."""
+        try:
+            self._check_run(request.run)
+            check_operator(self._run.store, request.ticket, time.time())
+            taking = self._run.profile(request.steps)
+        except FarflungError as error:
+            yield pb.ProfilePart(refused=f"{error.message}\n{error.hint}")
+            return
+        try:
+            async for part in taking.parts():
+                yield part
+        finally:
+            self._run.profiling = None
 
     def _check_run(self, run: str) -> None:
         if run != self._identity.run:

@@ -25,13 +25,6 @@ FAILED = 4
 INTERRUPTED = 130
 
 
-class NotYet(FarflungError):
-    """Something that the interface promises and this version does not do: refused, never ignored."""
-
-    def __init__(self, what: str, instead: str = "") -> None:
-        super().__init__(f"not yet: {what}", hint=instead or "leave it out", status=WRONG)
-
-
 class Output:
     """The two streams of one command.
 

@@ -211,7 +211,7 @@ class UnagreedMode(DeltaMode):
         """A node that is new in its group takes a neighbour's weights; the last average may be long ago."""
         for name in sorted(self._lacking):
             self._send(next(iter(self.mixings[name].near)), name, data_pb2.WEIGHTS_REQUEST)
-        self.training.wait(lambda: not self._lacking)
+        self.training.wait(lambda: not self._lacking, "wait for weights")
         self.training.state.is_new = False
 
     def finish(self, step: int) -> None:
@@ -227,7 +227,7 @@ class UnagreedMode(DeltaMode):
             self._flush(1)
         elif step % self._interval == 0:
             for name, mixing in self.mixings.items():
-                with training.trainer.clock.coding():
+                with training.trainer.clock.coding("encode", name):
                     sent = mixing.difference()
                 for to in mixing.near:
                     self._send(to, name, data_pb2.DIFFERENCE, sent)
@@ -236,8 +236,8 @@ class UnagreedMode(DeltaMode):
                 self._mix()
 
     def _mix(self) -> None:
-        self.training.wait(lambda: all(mixing.ready() for mixing in self.mixings.values()))
-        with self.training.trainer.clock.coding():
+        self.training.wait(lambda: all(mixing.ready() for mixing in self.mixings.values()), "wait for neighbours")
+        with self.training.trainer.clock.coding("mix"):
             for mixing in self.mixings.values():
                 mixing.mix()
         self._mix_at = 0

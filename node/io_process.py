@@ -276,6 +276,10 @@ class IoProcess:
         """Orders go to the trainer, except Measure, which is answered here without disturbing it."""
         if order.WhichOneof("kind") == "measure":
             self._spawn(self._measure_and_report(list(order.measure.peers)))
+        elif order.WhichOneof("kind") == "clock":
+            if self._control is not None:
+                answer = control.ClockAnswer(number=order.clock.number, monotonic=time.monotonic())
+                self._control.report(control.Report(clock=answer))
         elif order.WhichOneof("kind") == "certificate":
             if self._renewed is not None and not self._renewed.done():
                 self._renewed.set_result(order.certificate)

@@ -72,7 +72,7 @@ class GradientMode:
             training.trainer.optimizer.offer(section, step, training.exchanges[name].share)
         for link in links.values():
             link.begin()
-        training.wait(lambda: all(link.complete for link in links.values()))
+        training.wait(lambda: all(link.complete for link in links.values()), "wait for results")
         square = 0.0
         for name, section in training.state.sections.items():
             first = True
@@ -82,7 +82,7 @@ class GradientMode:
                 if links[name].exchange.carries:  # the node's own gradient is needed once more
                     square += self._norm_of(links[name]) if first else 0.0
                     continue
-                with training.trainer.clock.coding():
+                with training.trainer.clock.coding("add up", name):
                     for here, update in links[name].updates():
                         section.grad[here] = update
             elif section.feedback is not None:  # the rest of the group is gone: there is nobody to send it to
@@ -94,7 +94,7 @@ class GradientMode:
         self._apply(step, training.commit.norm)
 
     def _norm_of(self, link: RoundLink) -> float:
-        with self.training.trainer.clock.coding():
+        with self.training.trainer.clock.coding("add up"):
             return math.fsum(squared_norm(update) for _, update in link.updates())
 
     def _apply(self, step: int, norm: float) -> None:
@@ -220,7 +220,7 @@ class DeltaMode:
     def _apply_round(self) -> None:
         """Wait for the round in flight and move g and x by it."""
         training, links = self.training, self.training.links
-        training.wait(lambda: all(link.complete for link in links.values()))
+        training.wait(lambda: all(link.complete for link in links.values()), "wait for results")
         for name, section in training.state.sections.items():
             if name in links:
                 self._apply(links[name])
@@ -232,7 +232,7 @@ class DeltaMode:
 
     def _apply(self, link: RoundLink) -> None:
         results = link.results
-        with self.training.trainer.clock.coding():
+        with self.training.trainer.clock.coding("apply"):
             link.exchange.apply_delta(link.updates(), results)
         link.finish(results, self.training.job.updates.block)
 

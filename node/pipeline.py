@@ -147,7 +147,7 @@ class StageRunner:
         made = self._compute(chunk, inputs, targets, tally)
         if not chunk.model.is_last:
             output = made.output
-            with self.clock.coding():
+            with self.clock.coding("encode activation", microbatch):
                 encoded = chunk.outgoing.forward(step, microbatch, samples, output.detach())
             tally.activation_elements += output.numel()
             self._send(chunk, data_pb2.ACTIVATION, step, microbatch, encoded, output)
@@ -186,7 +186,7 @@ class StageRunner:
         try:
             if not header.sizes:
                 _check_shape(tuple(header.shape), *wanted)
-            with self.clock.coding():
+            with self.clock.coding("decode", header.microbatch):
                 values = read(header, payload)
             if values is not None:
                 _check_shape(tuple(values.shape), *wanted)
@@ -197,7 +197,7 @@ class StageRunner:
 
     def _compute(self, chunk: Chunk, inputs: Tensor, targets: Tensor, tally: Tally) -> Pass | SpreadPass:
         try:
-            with self.clock.computing(), autocast(self.precision, self.device):
+            with self.clock.computing("forward", chunk.stage), autocast(self.precision, self.device):
                 made = chunk.begin(inputs, targets)
         except (RuntimeError, IndexError) as problem:
             known = chunk.model.is_first or chunk.stage in self._samples
@@ -208,7 +208,7 @@ class StageRunner:
         if not chunk.model.is_first:
             self._samples[chunk.stage] = tuple(inputs.shape[1:])
         if chunk.model.is_last:
-            with self.clock.computing():
+            with self.clock.computing("loss"):
                 tally.loss_sum += float(made.output.detach())
             tally.tokens += chunk.model.target_count(targets)
             tally.samples += len(targets)
@@ -231,13 +231,13 @@ class StageRunner:
             assert received is not None
             gradient = received.to(self.device, output.dtype)
             chunk.outgoing.commit(step, microbatch)  # the receiver has used what was sent
-        with self.clock.computing():
+        with self.clock.computing("backward", chunk.stage):
             back = made.backward(gradient)
         if chunk.model.is_first:
             return
         if back is None:
             raise RuntimeError(f"stage {chunk.stage} made no gradient of its input")
-        with self.clock.coding():
+        with self.clock.coding("encode gradient", microbatch):
             encoded = chunk.outgoing.backward(step, microbatch, back)
         tally.activation_elements += back.numel()
         self._send(chunk, data_pb2.ACTIVATION_GRADIENT, step, microbatch, encoded, back)

@@ -54,11 +54,11 @@ class RoundLink:
         refuse: Refuses,
         diverged: Warn,
         clock: Callable[[], float] = time.monotonic,
-        coding: Callable[[], AbstractContextManager[object]] = nullcontext,
+        coding: Callable[[str], AbstractContextManager[object]] = nullcontext,
         audit: float = 0.0,
     ) -> None:
-        """``coding()``: a context whose time is the codec's. ``audit``: the part of a publisher's traffic that may go
-        into showing how it came to its sums."""
+        """``coding(what)``: a context whose time is the codec's. ``audit``: the part of a publisher's traffic that may
+        go into showing how it came to its sums."""
         self.diverged = diverged
         self.exchange = exchange
         self.rounds = rounds
@@ -77,7 +77,7 @@ class RoundLink:
             return False
         if self._checked != current.number:
             try:
-                with self.coding():
+                with self.coding("check"):
                     self.exchange.check(current.number, current.results, current.contributions)
             except Refused as problem:
                 self._spoil(current.number, problem)
@@ -97,7 +97,7 @@ class RoundLink:
     def begin(self) -> None:
         """Encode this node's contribution and send it on its way."""
         self._checked = self._spoiled = 0
-        with self.coding():
+        with self.coding("encode"):
             own = self.exchange.contributions(self.rounds.applied + 1)
         self._carry(self.rounds.begin(own, self.clock()))
 
@@ -155,7 +155,7 @@ class RoundLink:
             if rounds.all_hold(header.part):
                 self.auditor.drop(header.round, header.part)
         elif header.kind == data_pb2.AUDIT:
-            with self.coding():
+            with self.coding("audit"):
                 self._judge(sender, header, payload.data)
             effects = []
         elif header.kind == data_pb2.RESULT_REQUEST:
@@ -225,7 +225,7 @@ class RoundLink:
                 header.contributors.append(effect.of)
                 self.send(effect.to, header, ())
             elif isinstance(effect, Decide):
-                with self.coding():
+                with self.coding("add up and encode"):
                     result, refused = self.exchange.decide(self.rounds.applied + 1, effect)
                 for problem in refused:
                     points = self._blocking if self.rounds.plan.patient else 1

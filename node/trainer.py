@@ -39,6 +39,7 @@ from .probe import available_memory, usable_cores
 from .stage_state import StageState
 from .state_transfer import Snapshot, StateFetch, StateServer, fetch_of, frozen, load_base, load_state, named
 from .step_clock import StepClock
+from .tracing import Tracing
 from .training import Training, ViewEnds
 from .wire import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
 
@@ -126,6 +127,7 @@ class Trainer:
         """What this node held when views began, for spares that have not got all of it yet."""
         self._server = StateServer(self.send, self._snapshots)
         self.clock = StepClock()
+        self.tracing = Tracing(self.clock, device, lambda file, data: wire.store(0, file, data, 1, {}))
         self._own: _Parting | None = None
         """What its owner wants."""
         self._deserted = False
@@ -186,6 +188,7 @@ class Trainer:
             self.training.run()
             self._finished()
         self.wire.doing = "is a spare" if self.training is None else "is done"
+        self.tracing.finish()
         while True:  # answer peers until the next order
             if self.follower is None:
                 self.pump(1.0)
@@ -241,6 +244,7 @@ class Trainer:
             else:
                 raise TypeError(event)
         self._heed()
+        self.tracing.tick()
         if self.training is not None:
             self.training.tick()
         elif self.previous is not None:
@@ -255,6 +259,8 @@ class Trainer:
                 raise ViewEnds(order.flush)
         elif kind in ("view", "start"):
             self._orders.append(order)
+        elif kind == "trace":
+            self.tracing.wanted(order.trace)
         elif kind == "leave":
             self._asked = self._parting(Wish(order.leave.why, order.leave.stays))
         elif kind == "notice" and order.notice.HasField("advice"):
@@ -348,8 +354,10 @@ class Trainer:
     def take(self, kind: int, step: int, microbatch: int, layer: int) -> tuple[data_pb2.Header, npt.NDArray[np.uint8]]:
         """Wait for one message from a neighbour."""
         key = (kind, step, microbatch, layer)
-        while key not in self._mail:
-            self.pump(0.2)
+        if key not in self._mail:
+            with self.clock.span(f"wait for {data_pb2.Kind.Name(data_pb2.Kind.ValueType(kind))}", microbatch):
+                while key not in self._mail:
+                    self.pump(0.2)
         return self._mail.pop(key)
 
     def _wait_for(self, wanted: Any) -> control_pb2.Order:
@@ -574,8 +582,11 @@ class Trainer:
 
     def send(self, to: str, header: data_pb2.Header, payload: Payload, priority: int) -> None:
         """Send to a member of this view; what is meant for one that has gone is dropped."""
-        if to in self._members:
+        if to in self._members and self.clock.spans is None:
             self.wire.send(to, header, payload, priority)
+        elif to in self._members:
+            with self.clock.span(f"send {data_pb2.Kind.Name(header.kind)}", to):
+                self.wire.send(to, header, payload, priority)
 
     def _fingerprints(self) -> list[control_pb2.Fingerprint]:
         assert self.state is not None

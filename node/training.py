@@ -162,11 +162,12 @@ class Training:
             self.trainer.wire.doing = f"trains step {step}"
             self._started_at = time.monotonic()
             self.trainer.clock.reset()
-            self._tally = self._compute(step)
-            self._tell_troubles(step)
-            self.mode.finish(step)
-            self.trainer.pump()
-            self._milestones(step)
+            with self.trainer.tracing.step(step):
+                self._tally = self._compute(step)
+                self._tell_troubles(step)
+                self.mode.finish(step)
+                self.trainer.pump()
+                self._milestones(step)
 
     def _tell_troubles(self, step: int) -> None:
         """Say what a person should know of this step's numbers, each thing once a view."""
@@ -202,10 +203,10 @@ class Training:
         sections, island = self.state.sections.values(), self.trainer.island
         if island is None:
             return self.runner.step(step, microbatches, scale)
-        with self.trainer.clock.computing():
+        with self.trainer.clock.computing("share"):
             island.share(section.x for section in sections)
         tally = self.runner.step(step, microbatches, scale)
-        with self.trainer.clock.computing():
+        with self.trainer.clock.computing("sum gradients"):
             island.sum(section.grad for section in sections)
         return tally
 
@@ -213,7 +214,7 @@ class Training:
 
     def optimise(self, count: int, step: int, norm: float) -> None:
         """One optimiser step of every section, ``count``-th with these moments, clipped by the global ``norm``."""
-        with self.trainer.clock.computing():
+        with self.trainer.clock.computing("optimiser"):
             take_step(self.job, self.trainer.facts, self.trainer.optimizer, self.state, count, step, norm)
 
     def stepped(self, step: int) -> None:
@@ -251,17 +252,18 @@ class Training:
         else:
             header = data_pb2.Header(kind=data_pb2.READY, step=step, value=square)
             self.trainer.send(commit.committer, header, b"", URGENT)
-        self.wait(lambda: commit.step >= step)
+        self.wait(lambda: commit.step >= step, "wait for the commit")
 
     def _tell_commit(self) -> None:
         for name in self.commit.others:
             header = data_pb2.Header(kind=data_pb2.COMMIT, step=self.commit.step, value=self.commit.norm)
             self.trainer.send(name, header, b"", URGENT)
 
-    def wait(self, done: Callable[[], bool]) -> None:
-        """Handle what arrives until ``done``. Raises ViewEnds."""
-        while not done():
-            self.trainer.pump(0.05)
+    def wait(self, done: Callable[[], bool], what: str) -> None:
+        """Handle what arrives until ``done``; ``what`` is waited for. Raises ViewEnds."""
+        with self.trainer.clock.span(what):
+            while not done():
+                self.trainer.pump(0.05)
 
     def is_due(self, step: int) -> bool:
         """Whether anything after this step needs the reference: an evaluation or a checkpoint."""
@@ -277,10 +279,12 @@ class Training:
     def _milestones(self, step: int) -> None:
         """Evaluation and checkpoint where they are due: always at the boundary of a step, with g of one round."""
         if self._falls_on(step, self.job.train.eval_every):
-            self._evaluate(step)
+            with self.trainer.clock.span("evaluation"):
+                self._evaluate(step)
         if self._falls_on(step, self.job.checkpoint.every) or (self.save and self.mode.reached > self.position.step):
             self.save = False
-            self._checkpoint(step)
+            with self.trainer.clock.span("checkpoint"):
+                self._checkpoint(step)
 
     def _evaluate(self, step: int) -> None:
         train = self.job.train
@@ -329,7 +333,7 @@ class Training:
     def _spoiled(self, node: str, why: str) -> None:
         """A neighbour's message makes no sense: without it the step has no end, and only a view change helps."""
         self.trainer.refuse(node, why, ENOUGH)
-        self.wait(lambda: False)
+        self.wait(lambda: False, "wait for a view")
 
     def _nack(self, before: str | None, layer: int, step: int, microbatch: int, samples: Iterable[int]) -> None:
         header = data_pb2.Header(kind=data_pb2.NACK, step=step, microbatch=microbatch, samples=list(samples))

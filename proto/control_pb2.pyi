@@ -76,7 +76,7 @@ class JoinReply(_message.Message):
     def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ..., dials_out: bool = ..., certificate_life: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew", "caught_up")
+    __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew", "caught_up", "clock")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +92,7 @@ class Report(_message.Message):
     BACK_FIELD_NUMBER: _ClassVar[int]
     RENEW_FIELD_NUMBER: _ClassVar[int]
     CAUGHT_UP_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     heartbeat: Heartbeat
     links: Links
@@ -107,7 +108,8 @@ class Report(_message.Message):
     back: Back
     renew: Renew
     caught_up: CaughtUp
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., flushed: _Optional[_Union[Flushed, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ..., eval: _Optional[_Union[EvalDone, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., back: _Optional[_Union[Back, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ...) -> None: ...
+    clock: ClockAnswer
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., flushed: _Optional[_Union[Flushed, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ..., eval: _Optional[_Union[EvalDone, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., back: _Optional[_Union[Back, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., clock: _Optional[_Union[ClockAnswer, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("session", "view")
@@ -321,7 +323,7 @@ class Renew(_message.Message):
     def __init__(self, certificate_request: _Optional[bytes] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("term", "measure", "flush", "view", "start", "stop", "notice", "leave", "revoked", "certificate", "ledger")
+    __slots__ = ("term", "measure", "flush", "view", "start", "stop", "notice", "leave", "revoked", "certificate", "trace", "clock", "ledger")
     TERM_FIELD_NUMBER: _ClassVar[int]
     MEASURE_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
@@ -332,6 +334,8 @@ class Order(_message.Message):
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     REVOKED_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
     LEDGER_FIELD_NUMBER: _ClassVar[int]
     term: int
     measure: Measure
@@ -343,8 +347,10 @@ class Order(_message.Message):
     leave: Leave
     revoked: Revoked
     certificate: Certificate
+    trace: Trace
+    clock: ClockAsk
     ledger: Ledger
-    def __init__(self, term: _Optional[int] = ..., measure: _Optional[_Union[Measure, _Mapping]] = ..., flush: _Optional[_Union[Flush, _Mapping]] = ..., view: _Optional[_Union[View, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., ledger: _Optional[_Union[Ledger, _Mapping]] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., measure: _Optional[_Union[Measure, _Mapping]] = ..., flush: _Optional[_Union[Flush, _Mapping]] = ..., view: _Optional[_Union[View, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., clock: _Optional[_Union[ClockAsk, _Mapping]] = ..., ledger: _Optional[_Union[Ledger, _Mapping]] = ...) -> None: ...
 
 class Ledger(_message.Message):
     __slots__ = ("view", "step", "eval")
@@ -407,6 +413,32 @@ class Certificate(_message.Message):
     certificate: bytes
     life: float
     def __init__(self, certificate: _Optional[bytes] = ..., life: _Optional[float] = ...) -> None: ...
+
+class Trace(_message.Message):
+    __slots__ = ("id", "first", "steps", "seconds")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    first: int
+    steps: int
+    seconds: float
+    def __init__(self, id: _Optional[str] = ..., first: _Optional[int] = ..., steps: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class ClockAsk(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class ClockAnswer(_message.Message):
+    __slots__ = ("number", "monotonic")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    MONOTONIC_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    monotonic: float
+    def __init__(self, number: _Optional[int] = ..., monotonic: _Optional[float] = ...) -> None: ...
 
 class Notice(_message.Message):
     __slots__ = ("message", "advice")
@@ -595,3 +627,31 @@ class CommandReply(_message.Message):
     answer: str
     refused: str
     def __init__(self, answer: _Optional[str] = ..., refused: _Optional[str] = ...) -> None: ...
+
+class ProfileRequest(_message.Message):
+    __slots__ = ("run", "ticket", "steps")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    ticket: str
+    steps: int
+    def __init__(self, run: _Optional[str] = ..., ticket: _Optional[str] = ..., steps: _Optional[int] = ...) -> None: ...
+
+class ProfilePart(_message.Message):
+    __slots__ = ("refused", "told", "node", "missing", "trace", "offset", "error")
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    refused: str
+    told: str
+    node: str
+    missing: str
+    trace: bytes
+    offset: float
+    error: float
+    def __init__(self, refused: _Optional[str] = ..., told: _Optional[str] = ..., node: _Optional[str] = ..., missing: _Optional[str] = ..., trace: _Optional[bytes] = ..., offset: _Optional[float] = ..., error: _Optional[float] = ...) -> None: ...

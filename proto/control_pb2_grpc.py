@@ -69,6 +69,11 @@ class CoordinatorStub(object):
                 request_serializer=farflung_dot_proto_dot_control__pb2.CommandRequest.SerializeToString,
                 response_deserializer=farflung_dot_proto_dot_control__pb2.CommandReply.FromString,
                 _registered_method=True)
+        self.Profile = channel.unary_stream(
+                '/farflung.Coordinator/Profile',
+                request_serializer=farflung_dot_proto_dot_control__pb2.ProfileRequest.SerializeToString,
+                response_deserializer=farflung_dot_proto_dot_control__pb2.ProfilePart.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -116,6 +121,12 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Profile(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -153,6 +164,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Command,
                     request_deserializer=farflung_dot_proto_dot_control__pb2.CommandRequest.FromString,
                     response_serializer=farflung_dot_proto_dot_control__pb2.CommandReply.SerializeToString,
+            ),
+            'Profile': grpc.unary_stream_rpc_method_handler(
+                    servicer.Profile,
+                    request_deserializer=farflung_dot_proto_dot_control__pb2.ProfileRequest.FromString,
+                    response_serializer=farflung_dot_proto_dot_control__pb2.ProfilePart.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -344,6 +360,33 @@ class Coordinator(object):
             '/farflung.Coordinator/Command',
             farflung_dot_proto_dot_control__pb2.CommandRequest.SerializeToString,
             farflung_dot_proto_dot_control__pb2.CommandReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Profile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/farflung.Coordinator/Profile',
+            farflung_dot_proto_dot_control__pb2.ProfileRequest.SerializeToString,
+            farflung_dot_proto_dot_control__pb2.ProfilePart.FromString,
             options,
             channel_credentials,
             insecure,

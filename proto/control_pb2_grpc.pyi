@@ -59,6 +59,11 @@ class CoordinatorStub:
         control_pb2.CommandReply,
     ]
 
+    Profile: grpc.UnaryStreamMultiCallable[
+        control_pb2.ProfileRequest,
+        control_pb2.ProfilePart,
+    ]
+
 class CoordinatorAsyncStub:
     Join: grpc.aio.UnaryUnaryMultiCallable[
         control_pb2.JoinRequest,
@@ -93,6 +98,11 @@ class CoordinatorAsyncStub:
     Command: grpc.aio.UnaryUnaryMultiCallable[
         control_pb2.CommandRequest,
         control_pb2.CommandReply,
+    ]
+
+    Profile: grpc.aio.UnaryStreamMultiCallable[
+        control_pb2.ProfileRequest,
+        control_pb2.ProfilePart,
     ]
 
 class CoordinatorServicer(metaclass=abc.ABCMeta):
@@ -144,5 +154,12 @@ class CoordinatorServicer(metaclass=abc.ABCMeta):
         request: control_pb2.CommandRequest,
         context: _ServicerContext,
     ) -> typing.Union[control_pb2.CommandReply, collections.abc.Awaitable[control_pb2.CommandReply]]: ...
+
+    @abc.abstractmethod
+    def Profile(
+        self,
+        request: control_pb2.ProfileRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[control_pb2.ProfilePart], collections.abc.AsyncIterator[control_pb2.ProfilePart]]: ...
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -56,7 +56,7 @@ def test_no_words_show_the_commands() -> None:
         (["run", "x.toml", "--nodes", "some"], "--nodes", "farflung run --help"),
         (["join", "x", "--island", "0"], "--island", "farflung join --help"),
         (["coordinator", "drain", "runs/x", "n"], "there is no run in runs/x", "the state folder"),
-        (["profile", "runs/x"], "not yet: farflung profile", ""),
+        (["profile", "runs/x"], "there is no run in runs/x", "the state folder"),
         (["join", "http://x:1"], "'http://x:1' is not a link", "farflung://HOST:PORT/#TICKET"),
         (["run", "missing.toml"], "missing.toml", "farflung job init"),
     ],

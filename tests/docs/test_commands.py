@@ -31,6 +31,7 @@ PARSED = {
     ),
     "doctor LINK": "needs a coordinator: tests/cli/test_doctor.py",
     "status LINK": "needs a coordinator: tests/cli/test_status.py",
+    "profile": "needs a run that goes on: tests/failures/test_profile.py",
     "wan": "makes network namespaces, as root: tests/wan",
 }
 """Not run here, and why; where they are run instead."""
