@@ -55,4 +55,4 @@ def test_no_run_to_profile(farm):
     assert status == 3 and "the run does not train now" in said["message"]
     run.c.kill()
     status, [said], _ = asked(run, "state")
-    assert status == 2 and "did not answer" in said["message"]
+    assert status == 2 and "nothing listens at" in said["message"]

@@ -192,6 +192,7 @@ def test_training_without_agreement_learns_and_ends_with_equal_weights(pattern, 
     assert outcome.evals[STEPS] < outcome.evals[STEPS // 2] < outcome.losses[1]
     assert outcome.evals[STEPS] < outcome.losses[1] - 0.3
     assert outcome.evals[STEPS] < outcome.losses[1] - 0.3
+    assert outcome.evals[STEPS] < outcome.losses[1] - 0.3
 
 
 @pytest.mark.parametrize("pattern", ["gossip", "async"])
