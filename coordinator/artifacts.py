@@ -1,4 +1,5 @@
 """Files that nodes may fetch, by name and range: known names only, described by digests of 4 MiB pieces.
+Tokens that lie in files of their own (an `Index`) are read there, and every piece is checked before it goes out.
 
 Names: ``data/tokens``, ``model/FILE``, ``tokenizer/FILE``, ``checkpoint/STEP/FILE``. A name is looked up, never joined
 to a path.
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..proto.control_pb2 import Artifact
-from ..proto.errors import FarflungError
+from ..proto.errors import FarflungError, JobError
+from ..proto.pieces import piece_size
 from .checkpoints import Checkpoints
+from .corpus import SUFFIX, Index, SourceChanged
 
 PIECE = 4 << 20
 CHUNK = 1 << 20
@@ -39,6 +42,7 @@ class Artifacts:
     def __init__(self, files: Mapping[str, Path], checkpoints: Checkpoints | None = None) -> None:
         self._files, self._checkpoints = dict(files), checkpoints
         self._described: dict[Path, _Described] = {}
+        self._indexes = {path: Index.load(path) for path in self._files.values() if path.suffix == SUFFIX}
 
     def path(self, name: str) -> Path:
         """Where an artifact is. NoArtifact for every name that was not given out."""
@@ -60,6 +64,14 @@ class Artifacts:
     def describe(self, name: str) -> Artifact:
         """Size and sha256 of the whole and of every piece; computed once while the file stays as it is."""
         path = self.path(name)
+        if index := self._indexes.get(path):
+            return Artifact(
+                name=name,
+                size=index.corpus.size,
+                piece_size=piece_size(index.corpus.size),
+                piece_digests=[bytes.fromhex(piece) for piece in index.pieces],
+                digest=bytes.fromhex(index.digest),
+            )
         state = path.stat()
         known = self._described.get(path)
         if known is None or (known.size, known.changed) != (state.st_size, state.st_mtime_ns):
@@ -70,10 +82,14 @@ class Artifacts:
     def read(self, name: str, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of a range in chunks of 1 MiB; ``length`` 0 means to the end. NoArtifact past the end."""
         path = self.path(name)
-        size = path.stat().st_size
+        index = self._indexes.get(path)
+        size = index.corpus.size if index else path.stat().st_size
         end = size if length == 0 else offset + length
         if max(offset, end) > size:
             raise NoArtifact(f"{name} has {size} bytes: bytes {offset} to {end} are not there")
+        if index:
+            yield from _read(index, offset, end)
+            return
         with path.open("rb") as file:
             file.seek(offset)
             while offset < end:
@@ -82,6 +98,19 @@ class Artifacts:
                     raise NoArtifact(f"{name} ends at byte {offset}: the file was changed")
                 yield offset, data
                 offset += len(data)
+
+
+def _read(index: Index, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
+    size = piece_size(index.corpus.size)
+    for piece in range(offset // size, -(-end // size)):
+        try:
+            data = index.read(piece)
+        except (SourceChanged, JobError) as error:
+            raise NoArtifact(error.message, error.hint) from None
+        data = data[max(0, offset - piece * size) : end - piece * size]
+        at = max(offset, piece * size)
+        for begin in range(0, len(data), CHUNK):
+            yield at + begin, data[begin : begin + CHUNK]
 
 
 def _describe(name: str, path: Path) -> Artifact:

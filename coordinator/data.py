@@ -106,14 +106,19 @@ def _token_arrays(kind: str, patterns: Sequence[str], field: str, tokenizer: Tok
 def _windows(spool: Path, dtype: str, context: int, kind: str, names: str) -> npt.NDArray[Any]:
     """The windows of a file of tokens, a view [windows, context + 1] of the file. JobError: too few tokens for one."""
     size = spool.stat().st_size // np.dtype(dtype).itemsize
-    if size == 0:
-        raise JobError(f"the text is empty: {names}", f"data.{kind} must name files with text in them")
-    count = (size - 1) // context
-    if count < 1:
-        need = f"one sample of model.context = {context} needs {context + 1}"
-        raise JobError(f"the text is too short: {size} tokens in {names}; {need}", "add text or lower the context")
+    count = count_windows(size, context, kind, names)
     tokens = np.memmap(spool, dtype, mode="r", shape=(size,))
     return np.lib.stride_tricks.sliding_window_view(tokens, context + 1)[::context][:count]
+
+
+def count_windows(tokens: int, context: int, kind: str, names: str) -> int:
+    """How many windows so many tokens have. JobError: none."""
+    if tokens == 0:
+        raise JobError(f"the text is empty: {names}", f"data.{kind} must name files with text in them")
+    if tokens <= context:
+        need = f"one sample of model.context = {context} needs {context + 1}"
+        raise JobError(f"the text is too short: {tokens} tokens in {names}; {need}", "add text or lower the context")
+    return (tokens - 1) // context
 
 
 def _rows(windows: npt.NDArray[Any], order: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[Any]]:
@@ -125,11 +130,14 @@ def token_dtype(vocabulary: int) -> str:
     return "uint8" if vocabulary <= 2**8 else "uint16" if vocabulary <= 2**16 else "uint32"
 
 
+def count_held(windows: int, validation: float) -> int:
+    """How many windows are held out: at least one if any is wanted and two exist."""
+    return max(round(windows * validation), int(validation > 0 and windows > 1))
+
+
 def split(windows: int, validation: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(validation, training) window numbers, ascending; at least one for validation if any is wanted and two exist."""
-    count = round(windows * validation)
-    if validation > 0 and windows > 1:
-        count = max(count, 1)
+    """(validation, training) window numbers, ascending."""
+    count = count_held(windows, validation)
     held = (2 * np.arange(count) + 1) * windows // (2 * max(count, 1))
     kept = np.ones(windows, bool)
     kept[held] = False

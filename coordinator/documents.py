@@ -11,6 +11,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
@@ -46,12 +47,40 @@ def token_arrays(patterns: Iterable[str], vocabulary: int) -> Iterator[npt.NDArr
                 if len(raw) % dtype.itemsize:
                     raise JobError(f"data: {name} ends in half a token", f"a token has {dtype.itemsize} bytes there")
                 tokens = np.frombuffer(raw, dtype)
-                if int(tokens.max()) >= vocabulary:
-                    raise JobError(
-                        f"data: {name} has the token {int(tokens.max())}, but data.tokenizer has only {vocabulary}",
-                        "set data.tokenizer to the folder that the tokens were made with",
-                    )
+                check_tokens(name, tokens, vocabulary)
                 yield tokens
+
+
+@dataclass(frozen=True)
+class TokenPart:
+    """A file of tokens: ``tokens`` of a numpy ``dtype`` from byte ``start`` to its end, ``size`` bytes in all."""
+
+    name: str
+    dtype: str
+    start: int
+    tokens: int
+    size: int
+
+
+def token_parts(patterns: Iterable[str]) -> Iterator[TokenPart]:
+    """The files of ``data.tokens``, of which no more than a header is read. JobError as `token_arrays`."""
+    for name in _names("tokens", patterns):
+        with _opened(name) as file:
+            dtype = _dtype(name, file) if name.endswith(".npy") else np.dtype("<u2")
+            start = file.tell()
+            size = file.seek(0, io.SEEK_END)
+        if (size - start) % dtype.itemsize:
+            raise JobError(f"data: {name} ends in half a token", f"a token has {dtype.itemsize} bytes there")
+        yield TokenPart(name, dtype.str, start, (size - start) // dtype.itemsize, size)
+
+
+def check_tokens(name: str, tokens: npt.NDArray[Any], vocabulary: int) -> None:
+    """JobError for a token that the tokenizer does not have."""
+    if int(tokens.max()) >= vocabulary:
+        raise JobError(
+            f"data: {name} has the token {int(tokens.max())}, but data.tokenizer has only {vocabulary}",
+            "set data.tokenizer to the folder that the tokens were made with",
+        )
 
 
 def _dtype(name: str, file: BinaryIO) -> np.dtype[Any]:

@@ -20,6 +20,7 @@ from ..proto.job import Facts, Job, Profile
 from ..proto.jobfile import check_facts, check_samples
 from ..proto.progress import Tell, silent
 from ..proto.sampling import ORDER
+from .corpus import SUFFIX, Index, index_tokens
 from .data import TokenFile, model_sizes, token_dtype, tokenise
 from .manifest import file_digest
 from .tokenizer import FILES as TOKENIZER_FILES
@@ -95,8 +96,10 @@ def restore(job: Job, facts: Facts, folder: Path) -> Prepared | None:
     """What an earlier start found out, for a job that may have other steps now; None when a file is gone."""
     files = _model_files(job)
     if facts.tokens_digest:
-        files["data/tokens"] = folder / facts.tokens_digest
+        files["data/tokens"] = folder / (facts.tokens_digest + (SUFFIX if job.data.tokens else ""))
     if set(files) != set(facts.artifacts) or not all(path.is_file() for path in files.values()):
+        return None
+    if facts.tokens_digest and job.data.tokens and not Index.load(files["data/tokens"]).unchanged():
         return None
     return Prepared(facts, files).of(job)
 
@@ -158,7 +161,14 @@ def _files(
     digests = {name: file_digest(path) for name, path in files.items()}
     if tokenizer is None or job.data.where == "node":
         return None, files, digests
-    tokens = tokenise(job, tokenizer, context, folder, tell)
+    if job.data.tokens:
+        dtype = token_dtype(tokenizer.vocabulary)
+        index = index_tokens(job, tokenizer.vocabulary, dtype, context, tell)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = index.corpus
+        tokens = TokenFile(index.save(folder), index.digest, dtype, context, rows.samples, rows.held)
+    else:
+        tokens = tokenise(job, tokenizer, context, folder, tell)
     files["data/tokens"], digests["data/tokens"] = tokens.path, tokens.digest
     return tokens, files, digests
 

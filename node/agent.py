@@ -25,7 +25,7 @@ from ..proto.errors import FarflungError
 from ..proto.job import Facts, Job
 from ..proto.link import Link
 from ..proto.progress import Meter, Tell
-from .dataset import BuildData, Dataset, OwnData, dataset_of, fits_on_disk
+from .dataset import BuildData, Dataset, OwnData, dataset_of, disk_for_tokens, fits_on_disk, tokens_size
 from .identity import known_names
 from .island import Island
 from .join import Joined, join
@@ -33,6 +33,7 @@ from .metrics import check_address
 from .models import Fetch, model_of
 from .owner import Limits, Owner
 from .probe import beside_cuda, find_device, measure_device
+from .streamed import StreamedTokens
 from .trainer import Stopped, Trainer, error_of
 from .wire import Wire
 
@@ -155,11 +156,14 @@ def _live(
         def open_data() -> Dataset:
             if private is not None:
                 return private
-            kept = cache if fits_on_disk(joined.facts, cache, owner.limits.disk) else None
-            if kept is None:
-                message = "the training data do not fit into --max-disk: they are held in memory"
-                emit({"event": "notice", "time": time.time(), "message": message, "node": joined.name})
-            return dataset_of(joined.job, joined.facts, fetch, kept, allow_code)
+            room, size = disk_for_tokens(joined.job, owner.limits.disk), tokens_size(joined.facts)
+            if size == 0 or (size <= room and fits_on_disk(joined.facts, cache, owner.limits.disk)):
+                return dataset_of(joined.job, joined.facts, fetch, cache, allow_code)
+            message = (
+                f"the training data have {size / 1e9:.3g} GB: this node keeps what it used last, {room / 1e9:.3g} GB"
+            )
+            emit({"event": "notice", "time": time.time(), "message": message, "node": joined.name})
+            return StreamedTokens(joined.facts, wire.fetch_later, cache / f"pieces-{link.run}-{joined.name}", room)
 
         if island is not None:
             island.take_up(joined.job, joined.facts, fetch, allow_code)

@@ -41,6 +41,10 @@ class Dataset(ABC):
         Of token windows: both int64 [b, context]. Of a ``build``: as the function gave them, rows ``ids``.
         """
 
+    def ahead(self, ids: Sequence[int]) -> None:
+        """Samples that will be asked for soon: what is not here yet may come while others are computed."""
+        return None
+
     def validation_ids(self) -> range:
         """The ids of the validation samples."""
         return range(self.samples, self.samples + self.validation_samples)
@@ -133,6 +137,12 @@ def tokens_size(facts: Facts) -> int:
     if not facts.tokens_digest or facts.token_dtype not in DTYPES:
         return 0
     return (facts.samples + facts.validation_samples) * (facts.context + 1) * DTYPES[facts.token_dtype].itemsize
+
+
+def disk_for_tokens(job: Job, limit: int) -> int:
+    """Bytes of disk that tokens may take on a node whose owner allows ``limit`` (0: no limit)."""
+    asked = int(job.data.cache_gb * 1e9)
+    return min(asked, limit) if limit else asked
 
 
 def fits_on_disk(facts: Facts, cache: Path, limit: int) -> bool:

@@ -190,9 +190,9 @@ class Training:
     def _compute(self, step: int) -> Tally:
         """Forward and backward of this pipeline's share of the step."""
         train = self.job.train
-        positions = self.position.positions(step, train.batch)
-        samples = sample_ids(positions, self.job.run.seed, self.trainer.facts.samples)
-        share = [samples[i] for i in assign(samples, self.plan.microbatches, train.microbatch)[self.pipeline]]
+        share = self._share(step)
+        if self.trainer.own is None and any(chunk.model.is_first or chunk.model.is_last for chunk in self.chunks):
+            self.trainer.data.ahead(share + (self._share(step + 1) if step < self.last_step else []))
         microbatches = [share[i : i + self.size] for i in range(0, len(share), self.size)]
         scale = 1.0
         if self.state.is_last:
@@ -209,6 +209,13 @@ class Training:
         with self.trainer.clock.computing("sum gradients"):
             island.sum(section.grad for section in sections)
         return tally
+
+    def _share(self, step: int) -> list[int]:
+        """The samples of a step that are this pipeline's."""
+        train = self.job.train
+        positions = self.position.positions(step, train.batch)
+        samples = sample_ids(positions, self.job.run.seed, self.trainer.facts.samples)
+        return [samples[i] for i in assign(samples, self.plan.microbatches, train.microbatch)[self.pipeline]]
 
     # ---- what both modes need ----------------------------------------------------------------
 

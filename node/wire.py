@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any
@@ -188,6 +188,11 @@ class Wire:
         """Bytes of an artifact (`length` None: to its end), each piece verified. Waits. Errors as describe."""
         return self._call("fetch", name, offset, length)
 
+    def fetch_later(self, name: str, offset: int, length: int) -> Callable[[], bytes]:
+        """Asks for bytes of an artifact; what it returns waits for them, and raises as describe does."""
+        number = self._ask("fetch", name, offset, length)
+        return lambda: self._answer(number)
+
     def store(self, step: int, file: str, payload: Bytes, files: int, meta: dict[str, Any]) -> None:
         """Streams one of the `files` files of a checkpoint to the coordinator, in the background and behind every other
         message. If it cannot be stored, the coordinator and the log get a warning, and training goes on."""
@@ -342,10 +347,15 @@ class Wire:
         return start
 
     def _call(self, method: str, *arguments: Any) -> bytes:
+        return self._answer(self._ask(method, *arguments))
+
+    def _ask(self, method: str, *arguments: Any) -> int:
         self._alive()
         self._calls += 1
-        number = self._calls
-        self._end.write(int(To.CALL), number, method, list(arguments))
+        self._end.write(int(To.CALL), self._calls, method, list(arguments))
+        return self._calls
+
+    def _answer(self, number: int) -> bytes:
         while number not in self._replies:
             self._read(1.0)
             self._alive()

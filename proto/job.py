@@ -148,6 +148,9 @@ class Data(Table):
     validation: Annotated[float, Field(ge=0, lt=1)] | Files = Field(
         default=0.05, description="the part held out, a number from 0 to less than 1; or files of the same kind"
     )
+    cache_gb: float = Field(
+        default=50.0, gt=0, allow_inf_nan=False, description="gigabytes of tokens that a node keeps on its disk at most"
+    )
     where: Annotated[Literal["coordinator", "node"], _choice("coordinator", "node")] = Field(
         default="coordinator",
         description='"coordinator", or "node": files below the folder that each node joined with (--data)',

@@ -6,6 +6,7 @@ import time
 
 import torch
 
+from farflung.node.dataset import Dataset
 from farflung.proto.job import Facts, Profile
 
 
@@ -30,8 +31,8 @@ def facts_of(samples: int, validation: int, context: int, vocabulary: int, steps
     )
 
 
-class Windows:
-    """Random but learnable token windows, held in memory: the calls of node.dataset.Dataset."""
+class Windows(Dataset):
+    """Random but learnable token windows, held in memory."""
 
     def __init__(self, facts: Facts, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
