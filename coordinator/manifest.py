@@ -2,8 +2,8 @@
 
 It has ``step``, ``files``, ``digests`` (sha256, hex), the ``job`` and ``facts``, so that a folder explains itself, and
 what the nodes said of their files: merged (tables key by key, ``optimizer_steps`` by the largest, because nodes may
-count different numbers of local steps, anything else by the last), and under ``meta`` file by file, without the
-stream's position, which is the same for all.
+count different numbers of local steps, ``redo`` to everything that any of them lacks, anything else by the last), and
+under ``meta`` file by file, without the stream's position, which is the checkpoint's.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ def manifest_of(meta: dict[str, dict[str, Any]]) -> dict[str, Any]:
                 merged[key] = {**before, **value}
             elif key in _LARGEST and isinstance(value, int) and isinstance(before, int):
                 merged[key] = max(before, value)
+            elif key == "redo" and isinstance(value, list) and isinstance(before, list):
+                merged[key] = sorted({*before, *value})
             else:
                 merged[key] = value
     own = {file: {key: said[key] for key in said if key not in _POSITION} for file, said in meta.items()}

@@ -698,7 +698,7 @@ class Membership:
             decision.norm,
             why,
             state.job,
-            state.saving,
+            state.saving or any(answer.save for answer in change.flushed.values()),
             self._shadows(state, plan, decision.holders),
         )
         effects: list[s.Effect] = [

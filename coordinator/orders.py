@@ -59,6 +59,7 @@ def flushed_of(name: str, session: str, report: pb.Flushed) -> s.Flushed:
         report.norm,
         sections,
         frozenset(report.layers),
+        report.save,
     )
 
 

@@ -123,6 +123,10 @@ class Progress:
         loss = sum(one.loss_sum for one in reports.values()) / max(1, tokens)
         return EvalRow(report.step, loss, tokens, accuracy, now) if math.isfinite(loss) else None
 
+    def lacks_evaluation(self, every: int) -> bool:
+        """Whether the view before ended between a step and the evaluation that was due after it."""
+        return bool(every) and self._finished - self._finished % every > self._evaluated
+
     def _sum(self, step: int, now: float) -> StepRow:
         found: dict[str, StepDone] = self._steps[step].reports if step in self._steps else {}
         reports: Iterable[StepDone] = found.values()

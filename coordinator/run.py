@@ -561,6 +561,8 @@ class Run:
 
     def _send(self, effect: Send, to: tuple[str, ...]) -> None:
         order = order_of(effect, self.term)
+        if isinstance(effect, s.SendView):
+            order.view.evaluate = self._progress.lacks_evaluation(self.job.train.eval_every)
         for name in to:
             stream = self._streams.get(name)
             if stream is not None:

@@ -71,6 +71,7 @@ class Flushed:
     norm: float = 0.0
     sections: tuple[Section, ...] = ()
     layers: frozenset[int] = frozenset()
+    save: bool = False
 
 
 @dataclass(frozen=True)

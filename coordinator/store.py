@@ -358,11 +358,15 @@ class Store:
 
     def totals(self) -> dict[str, int]:
         """Sums over all steps: steps, samples, tokens and the byte counters. The rows are read once; steps that are
-        stored after that are added."""
+        stored after that are added. Samples count once: those that the newest view begins with, and its steps'."""
         if self._totals is None:
             sums = ", ".join(f"coalesce(sum({name} * 1.0), 0)" for name in _SUMMED)  # whole numbers would overflow
             last, *found = self._database.read(f"select coalesce(max(step), 0), count(*), {sums} from steps")[0]
             totals = dict(zip(("steps", *_SUMMED), map(int, found), strict=True))
+            if view := self.last_view():  # steps before a checkpoint have samples that are not in it, and trained again
+                query = "select coalesce(sum(samples * 1.0), 0) from steps where step > ?"
+                since = int(self._database.read(query, (view.step,))[0][0])
+                totals["samples"] = view.cursor - len(json.loads(view.redo or "[]")) + since
             if self.is_behind:  # by steps, perhaps
                 return totals
             self._totals = int(last), totals

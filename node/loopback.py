@@ -128,7 +128,7 @@ class Hub:
         """Spares of the views that ``change`` makes."""
         self.plan: Plan | None = None
         self._sums: dict[int, tuple[float, int]] = {}
-        self._evals: dict[int, tuple[float, int]] = {}
+        self._evals: dict[tuple[int, int], tuple[float, int]] = {}
 
     def start(self, name: str, data: Dataset, island: Island | None = None) -> None:
         """A node that waits for its first view."""
@@ -217,8 +217,8 @@ class Hub:
                 answers[name] = report.flushed
         return answers
 
-    def change(self, plan: Plan, survivors: Sequence[str], joiners: Sequence[str] = ()) -> None:
-        """A whole view change, decided as the coordinator decides it."""
+    def change(self, plan: Plan, survivors: Sequence[str], joiners: Sequence[str] = (), **more: Any) -> None:
+        """A whole view change, decided as the coordinator decides it. ``more``: of the view's message."""
         answers = self.flush(survivors)
         step = max(answer.step for answer in answers.values())
         norm = max((a.norm for a in answers.values() if a.step == step), default=0.0)
@@ -258,6 +258,8 @@ class Hub:
             sections=[control_pb2.SectionState(section=name, round=round) for name, round in rounds.items()],
             holders=[control_pb2.Holder(layer=layer, nodes=nodes) for layer, nodes in holders.items()],
             shadows=self.follow,
+            save=any(answer.save for answer in answers.values()),
+            **more,
         )
 
     def kill(self, name: str) -> None:
@@ -272,9 +274,10 @@ class Hub:
         if kind == "step":
             self._count(report.step)
         elif kind == "eval":
-            loss, tokens = self._evals.get(report.eval.step, (0.0, 0))
+            which = (report.eval.view, report.eval.step)
+            loss, tokens = self._evals.get(which, (0.0, 0))
             sums = (loss + report.eval.loss_sum, tokens + report.eval.tokens)
-            self._evals[report.eval.step] = sums
+            self._evals[which] = sums
             self.outcome.evals[report.eval.step] = sums[0] / sums[1]
         elif kind == "warning":
             said: Any = report.warning  # grpc-stubs and the builtin share the name Warning

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from ..proto.job import Updates
+from ..proto.sampling import unfinished
 from .optimizers import squared_norm
 from .round_link import RoundLink
 from .round_messages import Result
@@ -24,7 +25,14 @@ class Mode(Protocol):
 
     @property
     def reached(self) -> int:
-        """The step whose effect is all in g."""
+        """The step up to which g has what this node's pipeline learnt in this view."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether g holds all that was trained before this view: then it is what ``missing`` says of the stream."""
+
+    def missing(self, step: int) -> list[int]:
+        """Positions of the stream that this view's steps up to ``step`` took, and whose effect is not all in g."""
 
     def begin(self) -> None:
         """The view starts, before its first step. Raises ViewEnds while it waits for others."""
@@ -61,6 +69,13 @@ class GradientMode:
     @property
     def reached(self) -> int:
         return self.training.step
+
+    @property
+    def is_settled(self) -> bool:
+        return True
+
+    def missing(self, step: int) -> list[int]:
+        return []
 
     def begin(self) -> None:
         """Nothing: x is g."""
@@ -152,8 +167,11 @@ class DeltaMode:
         self._interval, self._overlap = updates.interval, int(updates.overlap if chosen is None else chosen)
         self._free = training.is_alone and updates.outer_optimizer.is_average
         """g := x costs nothing, so it happens every step."""
-        self._begun_at = deque([training.position.step] * self.fragments, self.fragments)
-        """The steps in which the last applied round of each fragment began."""
+        start = [training.position.step] * len(training.plan.pipelines)
+        self._counted_at = deque([start] * self.fragments, self.fragments)
+        """For each fragment, the steps in which the last round began that counted everything of a pipeline."""
+        self._unsettled = self.fragments
+        """Rounds until g holds what the views before have left in x."""
         self._in_flight = False
         self._begun = self._apply_at = 0
         last = last_outer_round(training.base_round, training.position.step, training.last_step, updates)
@@ -164,7 +182,25 @@ class DeltaMode:
 
     @property
     def reached(self) -> int:
-        return self._begun_at[0]
+        """The step up to which g has what this node's pipeline learnt in this view."""
+        return min(steps[self.training.pipeline] for steps in self._counted_at)
+
+    @property
+    def is_settled(self) -> bool:
+        return self._unsettled <= 0
+
+    def missing(self, step: int) -> list[int]:
+        training, train = self.training, self.training.job.train
+        counted = [min(steps) for steps in zip(*self._counted_at, strict=True)]
+        return unfinished(
+            training.position,
+            counted,
+            step,
+            training.plan.microbatches,
+            train.microbatch,
+            training.job.run.seed,
+            training.trainer.facts.samples,
+        )
 
     def begin(self) -> None:
         """Nothing: a new node begins with x at g."""
@@ -221,14 +257,18 @@ class DeltaMode:
         """Wait for the round in flight and move g and x by it."""
         training, links = self.training, self.training.links
         training.wait(lambda: all(link.complete for link in links.values()), "wait for results")
+        absent: set[int] = set()
         for name, section in training.state.sections.items():
             if name in links:
+                absent |= {training.plan.pipeline_of(one) for one in links[name].absent}
                 self._apply(links[name])
             else:
                 training.exchanges[name].apply_alone(section.round + 1)
                 section.round += 1
         self._in_flight = False
-        self._begun_at.append(self._begun)
+        self._unsettled -= 1
+        before = self._counted_at[0]  # fragments take turns
+        self._counted_at.append([old if d in absent else self._begun for d, old in enumerate(before)])
 
     def _apply(self, link: RoundLink) -> None:
         results = link.results

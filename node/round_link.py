@@ -123,6 +123,13 @@ class RoundLink:
         current = self._complete_round()
         return tuple(current.results[part.index] for part in self.rounds.parts)
 
+    @property
+    def absent(self) -> list[str]:
+        """Members of whom the complete round lacks something."""
+        counted = [set(result.contributors) for result in self.results]
+        members = self.rounds.plan.members
+        return [name for index, name in enumerate(members) if not all(index in who for who in counted)]
+
     def _complete_round(self) -> OpenRound:
         current = self.rounds.open
         if current is None or not self.complete:

@@ -386,6 +386,7 @@ class Trainer:
         if self.previous is not None:
             answer.ready_step = self.previous.ready_step
             answer.norm = self.previous.committed_norm
+            answer.save = self.previous.save
             pending = self.previous.pending()
             if pending is not None:
                 answer.pending.CopyFrom(pending)
@@ -439,7 +440,7 @@ class Trainer:
             for section in new.sections.values():
                 section.restart_chain(view.number, round)
             followed = frozenset(stage for one in view.shadows for stage in plan.stages_of(one.like))
-            self.training = Training(self, new, plan, position, view.save, followed)
+            self.training = Training(self, new, plan, position, view.save, view.evaluate, followed)
             self._keep_snapshots(view, plan, new)
         # Until everybody is prepared, what this node held before may be asked for, now or by the next view.
         self._kept = next((state for state in held if state is not new), None)

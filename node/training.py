@@ -57,12 +57,16 @@ class Training:
         plan: Plan,
         position: Position,
         save: bool = False,
+        evaluate: bool = False,
         followed: frozenset[int] = frozenset(),
     ) -> None:
         """``followed``: stages that spares follow."""
         job = trainer.job
+        self.evaluate = evaluate
+        """The view before has not made an evaluation that was due: this one begins with it. Without agreed rounds there
+        are no common weights then: it is made after the first step."""
         self.save = save
-        """A checkpoint is wanted as soon as g holds everything before this view."""
+        """A checkpoint is wanted as soon as g holds everything before this view, and is not begun."""
         self.trainer, self.state, self.plan, self.position = trainer, state, plan, position
         self.job = job
         self.gradient = job.updates.mode == "gradient"
@@ -151,9 +155,10 @@ class Training:
         """Train from the view's first step to the run's last. Raises ViewEnds when the view ends before."""
         self.started = True
         self.mode.begin()
-        if self.save and self.gradient:  # x is g
-            self.save = False
-            self._checkpoint(self.step)
+        if self.evaluate and self.job.updates.agreed and self.step < self.last_step:
+            self.evaluate = False
+            self._evaluate(self.step)
+        self._save_if_settled(self.step)
         if self.step >= self.last_step:  # the view before ended between the last step and what was due there
             self.mode.settle()
             self._milestones(self.step)
@@ -278,6 +283,7 @@ class Training:
             self._falls_on(step, self.job.train.eval_every)
             or self._falls_on(step, self.job.checkpoint.every)
             or self.save
+            or self.evaluate
         )
 
     def _falls_on(self, step: int, every: int) -> bool:
@@ -285,10 +291,16 @@ class Training:
 
     def _milestones(self, step: int) -> None:
         """Evaluation and checkpoint where they are due: always at the boundary of a step, with g of one round."""
-        if self._falls_on(step, self.job.train.eval_every):
+        if self.evaluate or self._falls_on(step, self.job.train.eval_every):
+            self.evaluate = False
             with self.trainer.clock.span("evaluation"):
                 self._evaluate(step)
-        if self._falls_on(step, self.job.checkpoint.every) or (self.save and self.mode.reached > self.position.step):
+        self.save = self.save or self._falls_on(step, self.job.checkpoint.every)
+        self._save_if_settled(step)
+
+    def _save_if_settled(self, step: int) -> None:
+        """Make the checkpoint that is wanted, unless g lacks what the views before have left in x."""
+        if self.save and self.mode.is_settled:
             self.save = False
             with self.trainer.clock.span("checkpoint"):
                 self._checkpoint(step)
@@ -320,9 +332,7 @@ class Training:
     def _checkpoint(self, step: int) -> None:
         """One member of each group sends the reference, while training goes on; groups take turns by stage."""
         # What a round in flight, or steps since the last round, have not brought into g is trained again by a restart.
-        batch = self.job.train.batch
-        lost = [p for number in range(self.mode.reached + 1, step + 1) for p in self.position.positions(number, batch)]
-        position = self.position.after(step, batch, lost)
+        position = self.position.after(step, self.job.train.batch, self.mode.missing(step))
         for stage in self.state.stages:
             group = self.plan.group(stage)
             if group[stage % len(group)] == self.trainer.name:

@@ -145,7 +145,7 @@ class LinkMeasurement(_message.Message):
     def __init__(self, to: _Optional[str] = ..., latency_s: _Optional[float] = ..., bandwidth_bps: _Optional[float] = ..., **kwargs) -> None: ...
 
 class Flushed(_message.Message):
-    __slots__ = ("view", "step", "ready_step", "norm", "sections", "layers", "pending")
+    __slots__ = ("view", "step", "ready_step", "norm", "sections", "layers", "pending", "save")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     READY_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +153,7 @@ class Flushed(_message.Message):
     SECTIONS_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
     view: int
     step: int
     ready_step: int
@@ -160,7 +161,8 @@ class Flushed(_message.Message):
     sections: _containers.RepeatedCompositeFieldContainer[SectionState]
     layers: _containers.RepeatedScalarFieldContainer[int]
     pending: StepDone
-    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., ready_step: _Optional[int] = ..., norm: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., layers: _Optional[_Iterable[int]] = ..., pending: _Optional[_Union[StepDone, _Mapping]] = ...) -> None: ...
+    save: bool
+    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., ready_step: _Optional[int] = ..., norm: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., layers: _Optional[_Iterable[int]] = ..., pending: _Optional[_Union[StepDone, _Mapping]] = ..., save: bool = ...) -> None: ...
 
 class SectionState(_message.Message):
     __slots__ = ("section", "round", "chain")
@@ -471,7 +473,7 @@ class Member(_message.Message):
     def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., address: _Optional[str] = ..., dials_out: bool = ...) -> None: ...
 
 class View(_message.Message):
-    __slots__ = ("number", "plan", "members", "step", "cursor", "redo", "sections", "holders", "checkpoint", "norm", "why", "job", "save", "shadows")
+    __slots__ = ("number", "plan", "members", "step", "cursor", "redo", "sections", "holders", "checkpoint", "norm", "why", "job", "save", "shadows", "evaluate")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -486,6 +488,7 @@ class View(_message.Message):
     JOB_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
     SHADOWS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_FIELD_NUMBER: _ClassVar[int]
     number: int
     plan: str
     members: _containers.RepeatedCompositeFieldContainer[Member]
@@ -500,7 +503,8 @@ class View(_message.Message):
     job: str
     save: bool
     shadows: _containers.RepeatedCompositeFieldContainer[Shadow]
-    def __init__(self, number: _Optional[int] = ..., plan: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., step: _Optional[int] = ..., cursor: _Optional[int] = ..., redo: _Optional[_Iterable[int]] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., checkpoint: _Optional[int] = ..., norm: _Optional[float] = ..., why: _Optional[str] = ..., job: _Optional[str] = ..., save: bool = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ...) -> None: ...
+    evaluate: bool
+    def __init__(self, number: _Optional[int] = ..., plan: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., step: _Optional[int] = ..., cursor: _Optional[int] = ..., redo: _Optional[_Iterable[int]] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., checkpoint: _Optional[int] = ..., norm: _Optional[float] = ..., why: _Optional[str] = ..., job: _Optional[str] = ..., save: bool = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ..., evaluate: bool = ...) -> None: ...
 
 class Shadow(_message.Message):
     __slots__ = ("node", "like", "fetch")

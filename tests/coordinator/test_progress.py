@@ -70,6 +70,21 @@ def test_evaluations_need_every_pipeline():
     assert progress.evaluation("d", EvalDone(view=1, step=6, loss_sum=1.0, tokens=1), 1.0).accuracy is None
 
 
+def test_an_evaluation_that_the_end_of_a_view_skipped_is_missed():
+    progress = Progress()
+    progress.enter(1, PLAN, 0, 0.0)
+    assert not progress.lacks_evaluation(5)
+    progress.evaluation("b", EvalDone(view=1, step=5, loss_sum=1.0, tokens=1), 1.0)
+    progress.enter(2, PLAN, 6, 1.0)
+    assert progress.lacks_evaluation(5) and progress.lacks_evaluation(6) and not progress.lacks_evaluation(0)
+    for name in "bd":  # the view begins with one
+        progress.evaluation(name, EvalDone(view=2, step=6, loss_sum=1.0, tokens=1), 1.0)
+    progress.enter(3, PLAN, 9, 1.0)
+    assert not progress.lacks_evaluation(5)
+    progress.enter(4, PLAN, 5, 1.0)  # back to a checkpoint: what was evaluated there stays
+    assert not progress.lacks_evaluation(5)
+
+
 def test_what_is_said_again_counts_once():
     progress = Progress()
     progress.enter(1, PLAN, 0, 0.0)

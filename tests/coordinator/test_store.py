@@ -77,9 +77,11 @@ def test_views_and_steps(store):
     curve = store.curve(4)  # two neighbours a point, by step // 2
     assert [row[:3] for row in curve] == [(1, 1, 1), (3, 2, 2), (5, 2, 2), (7, 2, 1)]
     assert curve[1][7] == 2 * 2**40 and all(isinstance(value, (int, float)) for row in curve for value in row)
+    store.put_view(ViewRow(4, "{}", "[]", 7, 56, "[40, 41]", 7, "back to a checkpoint without two samples", 1.5))
+    assert store.totals()["samples"] == 54, "they are trained, and counted, again"
     store.put_eval(EvalRow(2, 2.5, 10, None, 1.0))
     store.put_eval(EvalRow(6, 2.0, 10, 0.5, 1.0))
-    store.put_view(ViewRow(4, "{}", "[]", 5, 40, "[]", -1, "back to step 5", 1.5))
+    store.put_view(ViewRow(5, "{}", "[]", 5, 40, "[]", -1, "back to step 5", 1.5))
     assert store.totals()["steps"] == 5 and store.evals() == [EvalRow(2, 2.5, 10, None, 1.0)]
 
 
@@ -101,7 +103,7 @@ def test_sums_go_on_with_every_step_that_is_stored(store, place, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(store._database, "read", None)
         store.put_step(step(5))
-        assert store.totals()["steps"] == 5 and store.totals()["samples"] == 8 * 4 + 1
+        assert store.totals()["steps"] == 5 and store.totals()["samples"] == 24 + 2 * 8
     with contextlib.closing(Store(place, create=True)) as other:
         other.put_step(step(6))  # of another leader
     store.next_term()
