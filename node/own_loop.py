@@ -8,6 +8,7 @@ withdrawn meanwhile is dropped, as other nodes abandon their step.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -25,6 +26,8 @@ from .sections import Section
 
 if TYPE_CHECKING:
     from .trainer import Trainer
+
+log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.005
 """Between two looks for the loop's gradient: it adds half of that to a step."""
@@ -129,6 +132,11 @@ class OwnLoop:
             state = self.trainer.state if self.trainer is not None else None
             sections = () if state is None else tuple(state.sections.values())
             if self._order is None or self._over:
+                if not sections:
+                    log.warning(
+                        "this node had no place when the run ended: its model has the weights of its last step here, "
+                        "not the run's final ones; `farflung export` writes those"
+                    )
                 self._load(sections, reference=True)
                 return None
             self._taken = self._order

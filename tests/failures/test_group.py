@@ -11,6 +11,7 @@ from torch.nn import functional
 
 import farflung
 from farflung.node.own import OwnModel, OwnOptimizer
+from farflung.node.own_loop import OwnLoop
 from farflung.proto.errors import FarflungError
 from farflung.proto.sampling import Position, sample_ids
 
@@ -173,6 +174,18 @@ def test_the_state_of_an_optimizer_lies_in_the_sections(make, moments):
     model = nn.Linear(3, 2)
     optimizer = make(model.parameters())
     assert OwnOptimizer(OwnModel(model, optimizer), optimizer).moments == moments
+
+
+def test_a_spare_at_the_end_says_that_its_weights_are_old(caplog):
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loop = OwnLoop(OwnModel(model, optimizer), optimizer)
+    before = [values.clone() for values in model.parameters()]
+    loop.end(None)
+    assert loop.take() is None
+    assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+    [said] = caplog.records
+    assert said.levelname == "WARNING" and "not the run's final ones" in said.message
 
 
 def test_a_run_with_a_model_of_its_own_is_not_for_groups(farm, monkeypatch):
