@@ -157,7 +157,8 @@ class Training:
         self.mode.begin()
         if self.evaluate and self.job.updates.agreed and self.step < self.last_step:
             self.evaluate = False
-            self._evaluate(self.step)
+            with self.trainer.clock.span("evaluation"):
+                self._evaluate(self.step)
         self._save_if_settled(self.step)
         if self.step >= self.last_step:  # the view before ended between the last step and what was due there
             self.mode.settle()

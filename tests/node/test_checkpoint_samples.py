@@ -272,7 +272,7 @@ def test_an_evaluation_that_a_view_change_broke_off_is_made_in_the_next(monkeypa
     def breaks_off(training, step):
         if step == 5 and training.trainer.name == "d" and not broken:
             broken.append(step)
-            training.wait(lambda: False)  # until the view ends
+            training.wait(lambda: False, "the test")  # until the view ends
         evaluate(training, step)
 
     monkeypatch.setattr(Training, "_evaluate", breaks_off)
