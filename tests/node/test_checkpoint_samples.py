@@ -206,7 +206,8 @@ def test_everything_is_killed_early_in_a_view(keep_books, updates):
 
     def complete():
         steps = collections.Counter(step for step, _ in list(hub.shards))
-        return [step for step, files in steps.items() if step > begun and files == 2]
+        noted = keep_books["b"].in_checkpoint.keys() & keep_books["d"].in_checkpoint.keys()
+        return [step for step, files in steps.items() if step > begun and files == 2 and step in noted]
 
     wait_until(complete)
     newest = min(complete())
@@ -259,8 +260,9 @@ def test_a_checkpoint_has_what_it_lists(keep_books, monkeypatch):
         hub.change(TWO_BY_TWO, TWO_BY_TWO.nodes)
     hub.finish(TWO_BY_TWO.nodes)
     assert not hub.errors
-    assert {view for view, _, _ in made} == {1, 2, 3} and all(exact for _, _, exact in made)
-    assert all(steps >= 3 for _, steps, _ in made), "not before a round has begun in this view and is applied"
+    assert 3 in {view for view, _, _ in made}, "an earlier view may end before its first round is applied"
+    assert all(exact for _, _, exact in made)
+    assert all(steps >= 3 for view, steps, _ in made if view < 3), "a round has begun in this view, and is applied"
 
 
 def test_an_evaluation_that_a_view_change_broke_off_is_made_in_the_next(monkeypatch):
