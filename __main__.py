@@ -564,7 +564,8 @@ def plan(
     from .scheduler.cli import run as search
     from .scheduler.cli import table as rows_of
 
-    made = search(cluster, job, stages, pipelines, objective, time_limit, seed, picture)
+    with output.working(f"looking for a plan, for up to {time_limit:g} s"):
+        made = search(cluster, job, stages, pipelines, objective, time_limit, seed, picture)
     output.record(made) if output.json else show_plan(output, rows_of(made), made)
 
 

@@ -23,6 +23,7 @@ from ..proto import PROTOCOL, rpc
 from ..proto import control_pb2 as pb
 from ..proto.errors import FarflungError, Refused
 from ..proto.link import split_address
+from ..proto.progress import Meter
 from .artifacts import Artifacts, NoArtifact
 from .checkpoints import Receiver, ShardRefused
 from .commands import Command, printable
@@ -244,7 +245,9 @@ class CoordinatorService(rpc.CoordinatorServicer):
                     receiver = checkpoints.receive(shard)
                     if receiver is None:
                         return pb.StoreReply(complete=True)
+                    meter = Meter(f"storing {shard.file} of step {shard.step}", "bytes", self._run.emit)
                 complete = await asyncio.to_thread(receiver.write, shard)
+                meter.add(len(shard.data))
                 if complete is not None:
                     self._run.checkpoint(complete)
                 if shard.last:

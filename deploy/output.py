@@ -7,12 +7,13 @@ words a person sees and which exit status a script gets.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 from ..proto.errors import FarflungError
@@ -68,6 +69,17 @@ class Output:
         if not self.json:
             self.stdout.write(text + "\n")
             self.stdout.flush()
+
+    @contextlib.contextmanager
+    def working(self, text: str) -> Iterator[None]:
+        """Show a person at a terminal that this is being done, for as long as it is."""
+        if not self.rich:
+            yield
+            return
+        from rich.console import Console
+
+        with Console(file=self.stdout).status(text):
+            yield
 
     def note(self, text: str, level: str = "info") -> None:
         """Write a line beside the result: progress, remarks. Always on stderr."""

@@ -76,9 +76,11 @@ def sentence(event: Event) -> str:
 
 
 def amount_text(event: Event) -> str:
-    """How much is done: 12.3 M tokens, 40 MB."""
-    done = float(event.get("done") or 0)
-    return bytes_text(done) if event.get("unit") == "bytes" else f"{count_text(done)} {event.get('unit')}"
+    """How much is done: 12.3 M tokens, 40 MB, 40 MB of 2.1 GB."""
+    is_bytes = event.get("unit") == "bytes"
+    parts = [float(event[key]) for key in ("done", "of") if event.get(key)] or [0.0]
+    shown = " of ".join(bytes_text(part) if is_bytes else count_text(part) for part in parts)
+    return shown if is_bytes else f"{shown} {event.get('unit')}"
 
 
 def advice_lines(event: Event) -> list[str]:

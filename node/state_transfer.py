@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..proto import control_pb2, data_pb2
 from ..proto.errors import FarflungError
+from ..proto.progress import Meter, Tell, silent
 from .checkpoints import Checkpoint, load_checkpoint
 from .lora import base_name, load_frozen
 from .pieces import DIGESTS, Fetching, pieces_of
@@ -124,6 +125,7 @@ class StateFetch:
         holders: Mapping[str, Sequence[str]],
         moments: bool,
         snapshot: int = 0,
+        progress: Tell = silent,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``snapshot``: of the view with this number; 0: what the holders hold while the view is prepared."""
@@ -131,7 +133,9 @@ class StateFetch:
         self._clock, self._moments, self._snapshot = clock, moments, snapshot
         self._wanted = {name: list(vectors.values()) for name, vectors in wanted.items()}
         self._holders = holders
-        self._machine = Fetching({name: _size(vectors) for name, vectors in self._wanted.items()}, holders, me)
+        sizes = {name: _size(vectors) for name, vectors in self._wanted.items()}
+        self._machine = Fetching(sizes, holders, me)
+        self._meter = Meter("fetching the state", "bytes", progress, clock, of=sum(sizes.values()))
 
     @property
     def done(self) -> bool:
@@ -189,6 +193,7 @@ class StateFetch:
             self._machine.spoiled(sender, piece, now)
         elif self._machine.came(sender, piece, digest, now):
             _write(self._wanted[name], piece.offset, payload)
+            self._meter.add(piece.length)
 
     def _listed(self, source: str) -> list[str]:
         return [name for name in self._wanted if source in self._holders[name]]
@@ -319,7 +324,9 @@ def fetch_of(
         for name, vectors in new.named().items()
         if name in found
     }
-    return StateFetch(trainer.send, trainer.refuse, trainer.tell, trainer.name, wanted, found, new.gradient, snapshot)
+    return StateFetch(
+        trainer.send, trainer.refuse, trainer.tell, trainer.name, wanted, found, new.gradient, snapshot, trainer.emit
+    )
 
 
 def _size(vectors: Sequence[Tensor]) -> int:

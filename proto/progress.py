@@ -9,7 +9,7 @@ from typing import Any
 
 FIRST_S, EVERY_S = 2.0, 1.0
 Tell = Callable[[dict[str, Any]], None]
-"""Takes ``progress`` events: ``what`` is done, how much of it in ``unit`` (``tokens`` or ``bytes``)."""
+"""Takes ``progress`` events: ``what`` is done, how much of it (``of`` how much) in ``unit``, ``tokens`` or ``bytes``."""
 
 
 def silent(event: dict[str, Any]) -> None:
@@ -18,13 +18,14 @@ def silent(event: dict[str, Any]) -> None:
 
 @dataclass
 class Meter:
-    """Counts one piece of work. Used by one thread; ``tell`` is called from it."""
+    """Counts one piece of work. Used by one thread; ``tell`` is called from it. ``of``: all of it; 0 if not known."""
 
     what: str
     unit: str
     tell: Tell
     clock: Callable[[], float] = time.monotonic
     done: int = 0
+    of: int = 0
     _next: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -35,6 +36,5 @@ class Meter:
         self.done += count
         if self.clock() >= self._next:
             self._next = self.clock() + EVERY_S
-            self.tell(
-                {"event": "progress", "time": time.time(), "what": self.what, "done": self.done, "unit": self.unit}
-            )
+            event = {"event": "progress", "time": time.time(), "what": self.what, "done": self.done, "unit": self.unit}
+            self.tell({**event, "of": self.of} if self.of else event)

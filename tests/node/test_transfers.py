@@ -119,7 +119,7 @@ class Peers:
 
     def __init__(self, states, wanted, tamper=lambda sender, header, payload: payload):
         self.now, self.waiting, self.tamper = 0.0, [], tamper
-        self.refused, self.told, self.bytes = [], [], collections.Counter()
+        self.refused, self.told, self.bytes, self.progress = [], [], collections.Counter(), []
         self.servers = {}
         for name, held in states.items():
             self.servers[name] = StateServer(self._sender(name))
@@ -132,6 +132,7 @@ class Peers:
             wanted,
             {name: list(states) for name in wanted},
             moments=True,
+            progress=self.progress.append,
             clock=lambda: self.now,
         )
 
@@ -189,6 +190,17 @@ def test_bits_are_the_same_and_come_once():
     digests = 3 * 8 * (-(-2 * 300_000 * 4 // PIECE) + 2)
     assert sum(peers.bytes.values()) == size + digests and len(peers.bytes) == 3
     assert peers.told == [] and peers.refused == []
+
+
+def test_how_much_is_here_is_told_of_what_takes_long():
+    true, held, wanted = states()
+    peers = Peers(held, wanted)
+    peers.run(seconds=1.5)
+    size = sum(one.numel() * 4 for vectors in true.values() for one in vectors.values())
+    assert peers.progress and {event["of"] for event in peers.progress} == {size}
+    counts = [event["done"] for event in peers.progress]
+    assert counts == sorted(counts) and 0 < counts[0] <= counts[-1] <= size
+    assert peers.progress[0]["what"] == "fetching the state"
 
 
 def test_damaged_and_cut_pieces_are_fetched_again():

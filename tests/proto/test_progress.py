@@ -34,3 +34,11 @@ def test_a_person_reads_it() -> None:
     assert sentence({"event": "progress", "what": "fetching x", "done": 40_000_000, "unit": "bytes"}) == (
         "fetching x: 40.0 MB"
     )
+    event = {
+        "event": "progress",
+        "what": "fetching the state",
+        "done": 40_000_000,
+        "of": 2_100_000_000,
+        "unit": "bytes",
+    }
+    assert sentence(event) == "fetching the state: 40.0 MB of 2.1 GB"
