@@ -9,7 +9,7 @@ from typing import Any
 
 FIRST_S, EVERY_S = 2.0, 1.0
 Tell = Callable[[dict[str, Any]], None]
-"""Takes ``progress`` events: ``what`` is done, how much of it (``of`` how much) in ``unit``, ``tokens`` or ``bytes``."""
+"""Takes ``progress`` events: ``what``, how much of it is ``done``, ``of`` how much, in ``unit`` (tokens, bytes)."""
 
 
 def silent(event: dict[str, Any]) -> None:

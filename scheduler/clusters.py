@@ -38,7 +38,7 @@ DEVICE_KEYS = ("name", "region", "tflops", "memory_gb", "upload_gbps", "download
 def load_cluster(path: Path) -> Network:
     """The network of a cluster file. `FILE:CASE` (or `FILE#CASE`) picks one of several clusters in a file."""
     name, _, case = path.name.replace("#", ":", 1).partition(":")
-    file = path.with_name(name)
+    file = path.parent / name
     if file.suffix.lower() == ".toml":
         try:
             content: Any = tomllib.loads(file.read_text(encoding="utf-8"))
