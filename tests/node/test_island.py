@@ -3,6 +3,7 @@
 import pytest
 import torch
 from plain_loop import plain_losses
+from plain_lora import peft_losses, save_base
 from windows import Windows, facts_of
 
 from farflung.node.island import Island, devices_of
@@ -11,7 +12,7 @@ from farflung.node.models import model_of
 from farflung.node.optimizers import make_optimizer
 from farflung.node.stage_state import StageState
 from farflung.proto.errors import FarflungError
-from farflung.proto.job import Job
+from farflung.proto.job import Facts, Job
 from farflung.scheduler import Plan
 
 STEPS = 6
@@ -62,8 +63,8 @@ def job_of(microbatch=3, schedule="1f1b", precision="fp32", **updates) -> Job:
     )
 
 
-def trained(job: Job, plan: Plan, island: Island | None):
-    hub = Hub(job, FACTS)
+def trained(job: Job, plan: Plan, island: Island | None, facts: Facts = FACTS, files: dict[str, bytes] | None = None):
+    hub = Hub(job, facts, files)
     for name in plan.nodes:
         hub.start(name, DATA, island if name == "n0" else None)
     hub.begin(plan, plan.nodes, checkpoint=0)
@@ -94,6 +95,28 @@ def test_equal_to_a_node_of_one_device(island, job):
     tolerance = 1e-2 if job.train.precision == "bf16" else 1e-5
     for one, other in ((got.losses, wanted.losses), (got.evals, wanted.evals)):
         assert one == pytest.approx(other, abs=tolerance)
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads it
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(pipelines=(("n0",), ("n1",)), stages=((0, 1),), microbatches=(3, 1)),
+        Plan(pipelines=(("n1", "n0"),), stages=((0, 0), (1, 1)), microbatches=(4,)),
+    ],
+    ids=["whole", "last stage"],
+)
+def test_hands_take_the_frozen_base_from_the_first_process(island, tmp_path, plan):
+    folder = save_base(tmp_path / "base", "gpt2", 29)
+    job = job_of()
+    model = {"pretrained": str(folder), "context": 16, "lora": {}}
+    job = Job.model_validate({**job.model_dump(exclude_unset=True), "model": model})
+    files = {f"model/{path.name}": path.read_bytes() for path in folder.iterdir()}
+    facts = FACTS.model_copy(update={"artifacts": dict.fromkeys(files, "")})
+    outcome = trained(job, plan, island, facts, files)
+    wanted, _ = peft_losses(job, facts, DATA, STEPS)
+    assert [outcome.losses[step] for step in range(1, STEPS + 1)] == pytest.approx(wanted, abs=1e-5)
+    assert wanted[-1] < wanted[0] - 0.02
 
 
 def test_hands_hold_the_weights_to_the_bit_and_outlive_nonsense(island):
