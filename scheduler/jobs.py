@@ -15,6 +15,8 @@ from .workload import Layer, Workload, load_json
 
 FAMILIES = ("gpt2", "llama", "gpt_neox")
 BYTE_VOCABULARY = 257
+LORA_TARGETS = {"gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"], "gpt_neox": ["query_key_value"]}
+"""The matrices that `peft` gives adapters where a job names none."""
 MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0}
 
 
@@ -37,6 +39,12 @@ class Shape:
         """Whether embedding and head share their matrix."""
         return self.tie if self.tie is not None else self.family == "gpt2"
 
+    @property
+    def inner_width(self) -> int:
+        """The width of the MLP."""
+        default = 64 * math.ceil(self.width * 8 / 3 / 64) if self.family == "llama" else 4 * self.width
+        return self.inner or default
+
 
 def decoder_layers(shape: Shape) -> tuple[Layer, ...]:
     """Embedding, blocks and head of a decoder. One sample is `context` tokens.
@@ -45,13 +53,11 @@ def decoder_layers(shape: Shape) -> tuple[Layer, ...]:
     probabilities (after Korthikanti et al. 2022).
     """
     width, context, vocabulary = shape.width, shape.context, shape.vocabulary
-    kv_width = width * (shape.kv_heads or shape.heads) // shape.heads
+    kv_width, inner = width * (shape.kv_heads or shape.heads) // shape.heads, shape.inner_width
     if shape.family == "llama":
-        inner = shape.inner or 64 * math.ceil(width * 8 / 3 / 64)
         matrices = 2 * width * width + 2 * width * kv_width + 3 * width * inner
         parameters = matrices + 2 * width
     else:
-        inner = shape.inner or 4 * width
         matrices = 4 * width * width + 2 * width * inner
         parameters = matrices + 9 * width + inner
     boundary = context * width
@@ -70,6 +76,63 @@ def decoder_layers(shape: Shape) -> tuple[Layer, ...]:
         *(Layer(f"block {index}", parameters, flops, boundary, stored) for index in range(shape.layers)),
         head,
     )
+
+
+def adapter_layers(shape: Shape, lora: Mapping[str, Any]) -> tuple[Layer, ...]:
+    """The layers of a run that trains adapters ([model.lora]): the blocks, the first with the embedding, the last with
+    the head, whose weights are frozen.
+
+    Frozen weights get no gradients, so that their backward pass costs what the forward pass does: two thirds of the
+    whole, as Layer.flops counts it. An adapter of a matrix n x m has rank x (n + m) parameters (Hu et al. 2021).
+    """
+    whole, matrices, rank = decoder_layers(shape), block_matrices(shape), _whole(lora, "rank", 8)
+    wished = lora.get("targets") or LORA_TARGETS[shape.family]
+    targets = [wished] if isinstance(wished, str) else list(wished)
+    for target in targets:
+        if target not in matrices:
+            raise PlanError(
+                f"model.lora.targets: no matrix of {shape.family} is called {target!r}: it is one of "
+                + ", ".join(matrices)
+            )
+    trained = rank * sum(inputs + outputs for name in targets for inputs, outputs in matrices[name])
+    layers = []
+    for index in range(1, len(whole) - 1):
+        parts = whole[0 if index == 1 else index : index + 1 + (index == len(whole) - 2)]
+        layers.append(
+            Layer(
+                whole[index].name,
+                trained,
+                sum(part.flops for part in parts) * 2 / 3 + 2.0 * shape.context * trained,
+                whole[index].activation,
+                sum(part.stored for part in parts),
+                sum(part.parameters for part in parts),
+            )
+        )
+    return tuple(layers)
+
+
+def block_matrices(shape: Shape) -> dict[str, list[tuple[int, int]]]:
+    """(inputs, outputs) of the matrices of a block that have each name."""
+    width, inner = shape.width, shape.inner_width
+    if shape.family == "llama":
+        kv_width = width * (shape.kv_heads or shape.heads) // shape.heads
+        return {
+            "q_proj": [(width, width)],
+            "k_proj": [(width, kv_width)],
+            "v_proj": [(width, kv_width)],
+            "o_proj": [(width, width)],
+            "gate_proj": [(width, inner)],
+            "up_proj": [(width, inner)],
+            "down_proj": [(inner, width)],
+        }
+    if shape.family == "gpt2":
+        return {"c_attn": [(width, 3 * width)], "c_proj": [(width, width), (inner, width)], "c_fc": [(width, inner)]}
+    return {
+        "query_key_value": [(width, 3 * width)],
+        "dense": [(width, width)],
+        "dense_h_to_4h": [(width, inner)],
+        "dense_4h_to_h": [(inner, width)],
+    }
 
 
 def paper_workload(layers: int = 24, batch: int = 1024, **changes: Any) -> Workload:
@@ -96,6 +159,7 @@ def workload_of(job: Mapping[str, Any], folder: Path) -> Workload:
     model, train = _table(job, "model"), _table(job, "train")
     parallel, updates, activations = _table(job, "parallel"), _table(job, "updates"), _table(job, "activations")
     shape = _shape(model, _table(job, "data"), folder)
+    adapters = "lora" in model  # alone train: a tied matrix is frozen with the rest of the base
     optimizer = str(train.get("optimizer", "adamw"))
     mode = str(updates.get("mode", "delta"))
     fragments = _whole(updates, "fragments", 1)
@@ -106,7 +170,7 @@ def workload_of(job: Mapping[str, Any], folder: Path) -> Workload:
     moments = 0.0 if train.get("offload") else MOMENT_BYTES.get(optimizer, 8.0) * half
     precision_bits = 16.0 if train.get("precision") == "bf16" else 32.0
     return Workload(
-        layers=decoder_layers(shape),
+        layers=adapter_layers(shape, _table(model, "lora")) if adapters else decoder_layers(shape),
         batch=_whole(train, "batch", 32),
         microbatch=_whole(train, "microbatch", 4),
         stages=_wish(parallel, "stages"),
@@ -120,7 +184,7 @@ def workload_of(job: Mapping[str, Any], folder: Path) -> Workload:
         optimizer_bytes=8.0 + moments + reference,
         activation_bytes=precision_bits / 8,
         recompute=bool(train.get("recompute", False)),
-        tied=shape.tied,
+        tied=shape.tied and not adapters,
         tokens_per_sample=shape.context,
     )
 

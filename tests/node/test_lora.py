@@ -13,7 +13,7 @@ from farflung.node.profile import profile
 from farflung.proto import data_pb2
 from farflung.proto.errors import FarflungError, JobError
 from farflung.proto.job import Job, load_job
-from farflung.scheduler import Plan
+from farflung.scheduler import Plan, Workload
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads it
 
@@ -102,6 +102,17 @@ def test_rounds_and_checkpoints_hold_the_adapters_only(tmp_path):
     whole = profile(job.model_copy(update={"model": job.model.model_copy(update={"lora": None})}), 29)
     assert sum(layer.frozen for layer in result.layers) == sum(layer.parameters for layer in whole.layers)
     assert not result.tied and len(result.layers) == 2
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2", "gpt_neox"])
+def test_a_plan_of_the_job_alone_counts_what_the_profile_counts(tmp_path, family):
+    save_base(tmp_path / "base", family, 29)
+    job = {"model": {"pretrained": "base", "context": 16, "lora": {"rank": 2}}}
+    layers = profile(job_of(tmp_path / "base", rank=2), 29).layers
+    planned = Workload.from_job(job, tmp_path).layers
+    assert [layer.parameters for layer in planned] == [layer.parameters for layer in layers]
+    assert [layer.frozen for layer in planned] == pytest.approx([layer.frozen for layer in layers], rel=0.05)
+    assert [3 * layer.flops for layer in planned] == pytest.approx([one.flops_per_sample for one in layers], rel=0.05)
 
 
 def test_a_joiner_takes_the_adapters_from_peers_and_the_base_from_the_folder(tmp_path):

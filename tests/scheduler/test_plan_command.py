@@ -10,6 +10,7 @@ import tomllib
 from farflung.scheduler import Network, PlanError, Workload, plan
 from farflung.scheduler.cli import run, table
 from farflung.scheduler.codecs import bits_of
+from farflung.scheduler.layers import stage_memory
 from farflung.scheduler.volunteers import plan_volunteers
 
 JOB = """
@@ -86,6 +87,23 @@ def test_a_pretrained_folder_and_other_families(tmp_path):
     assert workload.layers[1].parameters == block and not workload.tied
 
 
+def test_adapters_alone_are_sent_and_moved_and_the_base_is_only_held(tmp_path):
+    config = {"model_type": "gpt2", "n_layer": 3, "n_embd": 64, "n_head": 4, "vocab_size": 100, "n_positions": 32}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    whole = Workload.from_job({"model": {"pretrained": "model"}}, tmp_path)
+    tuned = Workload.from_job({"model": {"pretrained": "model", "lora": {"rank": 4}}}, tmp_path)
+    assert [layer.name for layer in tuned.layers] == ["block 0", "block 1", "block 2"]
+    assert tuned.parameters == 3 * 4 * (64 + 3 * 64)  # c_attn alone
+    assert sum(layer.frozen for layer in tuned.layers) == whole.parameters
+    assert whole.tied and not tuned.tied
+    assert stage_memory(tuned, 0, 2, 1) < stage_memory(whole, 0, 4, 1) - 8 * whole.parameters
+    flops = [sum(layer.flops for layer in one.layers) for one in (tuned, whole)]
+    assert flops[0] == pytest.approx(flops[1] * 2 / 3 + 2 * 32 * tuned.parameters)
+    both = {"model": {"pretrained": "model", "lora": {"rank": 2, "targets": ["c_proj", "c_fc"]}}}
+    assert Workload.from_job(both, tmp_path).layers[0].parameters == 2 * (2 * 64 + 2 * 5 * 64)
+
+
 @pytest.mark.parametrize(
     ("job", "says"),
     [
@@ -94,6 +112,8 @@ def test_a_pretrained_folder_and_other_families(tmp_path):
         ({"model": {"build": "a:b"}}, "built by code"),
         ({"model": {"pretrained": "nowhere"}}, "can't read"),
         ({"model": 3}, r"\[model\] of the job must be a table"),
+        ({"model": {"layers": 2, "width": 8, "lora": {"targets": "q_proj"}}}, "no matrix of gpt2 is called 'q_proj'"),
+        ({"model": {"layers": 2, "width": 8, "lora": 4}}, r"\[lora\] of the job must be a table"),
         ({"model": {"layers": 2, "width": 8}, "train": {"batch": "many"}}, "batch of the job must be a whole number"),
         ({"model": {"layers": 2, "width": 8}, "train": {"batch": 32, "microbatch": 5}}, "does not divide"),
         ({"model": {"layers": 2, "width": 8}, "parallel": {"stages": 9}}, "9 stages can't be: the model has 4 layers"),
