@@ -532,12 +532,22 @@ def generate(
     temperature: Annotated[float, typer.Option(min=0.0, help="0: always the likeliest token.")] = 0.8,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 1,
     step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint.", show_default="the newest")] = None,
+    through: Annotated[
+        str | None,
+        typer.Option(
+            metavar="model|layers",
+            help="The whole model in memory, or one layer at a time.",
+            show_default="layers where the model does not fit the memory",
+        ),
+    ] = None,
 ) -> None:
     """Text from a run's checkpoint, on this machine's CPU."""
+    if through not in (None, "model", "layers"):
+        raise FarflungError(f"--through {through}: there are model and layers", "leave it out: farflung then chooses")
     from .node.generate import generate as write
 
     with _checkpoints_of(state, step) as found:
-        text = write(found, prompt, tokens=tokens, temperature=temperature, seed=seed, step=step)
+        text = write(found, prompt, tokens, seed, temperature, step, through, output.note)
     output.record({"prompt": prompt, "text": text}) if output.json else output.say(prompt + text)
 
 

@@ -121,25 +121,19 @@ def write_export(checkpoint: Checkpoint, folder: Path, merge: bool) -> None:
     """Writes everything of an export into an existing empty folder."""
     job, facts = checkpoint.job, checkpoint.facts
     with ExitStack() as stack:
-        tensors = _open_tensors(checkpoint, stack)
+        tensors = open_tensors(checkpoint, stack)
         if job.model.parameters is not None:
             _write_own(tensors, checkpoint, folder)
             return
         definition = model_of(job, facts)
-        missing = [name for name in definition.shapes if name not in tensors]
-        if missing:
-            share = f"{len(missing)} of {len(definition.shapes)}"
-            raise FarflungError(
-                f"{checkpoint.folder} lacks the tensor {missing[0]} ({share} are missing)",
-                hint="the checkpoint is damaged: use --step with another one",
-            )
+        check_whole(checkpoint, definition, tensors)
         if not isinstance(definition, LanguageModel):
             _write_build(definition, tensors, checkpoint, folder)
             return
         weights = weights_of(job, None)
         source = Path(str(job.model.pretrained))
         if isinstance(definition, LoraModel) and weights is not None:
-            _check_base(checkpoint, source)
+            check_base(checkpoint, source)
             if merge:
                 _write_like(definition, weights, _merged(definition, weights, tensors), source, folder)
             else:
@@ -157,7 +151,7 @@ def write_export(checkpoint: Checkpoint, folder: Path, merge: bool) -> None:
 Read = Callable[[], Tensor]
 
 
-def _open_tensors(checkpoint: Checkpoint, stack: ExitStack) -> dict[str, Read]:
+def open_tensors(checkpoint: Checkpoint, stack: ExitStack) -> dict[str, Read]:
     """A reader for every tensor of the checkpoint, the optimiser's left out."""
     readers: dict[str, Read] = {}
     for path in sorted(checkpoint.folder.glob("*.safetensors")):
@@ -169,6 +163,17 @@ def _open_tensors(checkpoint: Checkpoint, stack: ExitStack) -> dict[str, Read]:
             if not name.startswith(OPTIMIZER):
                 readers[name] = lambda file=file, name=name: file.get_tensor(name)  # type: ignore[misc]
     return readers
+
+
+def check_whole(checkpoint: Checkpoint, definition: ModelDefinition, tensors: Mapping[str, Read]) -> None:
+    """FarflungError when the checkpoint lacks a tensor of the model."""
+    missing = [name for name in definition.shapes if name not in tensors]
+    if missing:
+        share = f"{len(missing)} of {len(definition.shapes)}"
+        raise FarflungError(
+            f"{checkpoint.folder} lacks the tensor {missing[0]} ({share} are missing)",
+            hint="the checkpoint is damaged: use --step with another one",
+        )
 
 
 def _write_fresh(definition: LanguageModel, tensors: Mapping[str, Read], folder: Path) -> None:
@@ -245,7 +250,7 @@ def _merged(definition: LoraModel, weights: Weights, tensors: Mapping[str, Read]
     return {name: partial(read, name) for name in definition.frozen}
 
 
-def _check_base(checkpoint: Checkpoint, source: Path) -> None:
+def check_base(checkpoint: Checkpoint, source: Path) -> None:
     """FarflungError when the model folder is no longer the one that the adapters were trained beside."""
     for name, digest in checkpoint.facts.artifacts.items():
         path = source / name.removeprefix(PREFIX)

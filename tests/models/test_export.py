@@ -2,13 +2,16 @@
 
 import json
 import sys
+import weakref
 
 import pytest
 import torch
 import transformers
+from plain_lora import save_base
 from safetensors.torch import load_file, save_file
 
 from farflung.node import export as exporting
+from farflung.node import generate as generating
 from farflung.node.byte_tokenizer import write_byte_tokenizer
 from farflung.node.export import export, find_checkpoint
 from farflung.node.generate import generate
@@ -156,6 +159,56 @@ def test_text_longer_than_the_context(tmp_path):
     assert generate(folder, long, tokens=5, temperature=0) == generate(folder, long, tokens=5, temperature=0, seed=9)
     with pytest.raises(FarflungError, match="the prompt is empty"):
         generate(folder, "")
+
+
+@pytest.mark.parametrize(("family", "tie"), [("gpt2", True), ("llama", False), ("gpt_neox", None)])
+def test_one_layer_after_the_other_writes_the_same_text(tmp_path, monkeypatch, family, tie):
+    job, facts = fresh_job(family, tie=tie), facts_of()
+    definition = model_of(job, facts)
+    weights = {name: 5 * definition.initial(name, 4) for name in definition.shapes}
+    write_checkpoint(tmp_path, job, facts, 7, weights, [(0, 1), (2, 3)])
+    prompt = "ROMEO: wherefo"  # two tokens under the context, in which the window moves on
+    alive: list[weakref.ref] = []
+    build = type(definition).build
+
+    def watched(self, first, last, device="cpu"):
+        assert first == last and not any(one() is not None for one in alive), "more than one layer in memory"
+        alive[:] = [weakref.ref(stage := build(self, first, last, device))]
+        return stage
+
+    for temperature in (0, 0.8):
+        whole = generate(tmp_path, prompt, 4, 3, temperature, through="model")
+        with monkeypatch.context() as patched:
+            patched.setattr(type(definition), "build", watched)
+            assert generate(tmp_path, prompt, 4, 3, temperature, through="layers") == whole
+    assert alive
+    said = []
+    monkeypatch.setattr(generating, "available_memory", lambda: 1000)
+    assert generate(tmp_path, prompt, 4, 3, say=said.append) == whole
+    assert "one layer after the other" in said[0]
+    with pytest.raises(FarflungError, match="which is loaded whole"):
+        generate(export(tmp_path, tmp_path / "out"), "ROMEO", through="layers")
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads it
+def test_layers_of_a_model_with_adapters(tmp_path):
+    save_base(tmp_path / "base", "llama")
+    job = Job.model_validate(
+        {
+            "model": {"pretrained": str(tmp_path / "base"), "context": 16, "lora": {"rank": 2}},
+            "data": {"text": ["none"]},
+        }
+    )
+    facts = facts_of()
+    torch.manual_seed(5)
+    adapters = {name: torch.randn(shape) for name, shape in model_of(job, facts).shapes.items()}
+    write_checkpoint(tmp_path / "state", job, facts, 7, adapters, [(0, 1)])
+    whole, by_layers = (
+        generate(tmp_path / "state", "ROMEO", 8, temperature=0, through=way) for way in ("model", "layers")
+    )
+    assert whole == by_layers
+    write_byte_tokenizer(tmp_path / "base", 16)
+    assert whole != generate(tmp_path / "base", "ROMEO", 8, temperature=0)
 
 
 def test_a_build_is_plain_weights_with_a_note(tmp_path, monkeypatch):
