@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..proto.sampling import Position
@@ -119,6 +120,8 @@ class State:
     started: float = 0.0
     """When the view that trains began to."""
     slowest_s: float = 0.0
+    bases: Mapping[int, int] = field(default_factory=dict)
+    """What the views that trained held of each layer's frozen weights, as a hash."""
     """Seconds of the slowest of the recent steps."""
     why: str = "waiting for nodes"
 
@@ -137,6 +140,21 @@ def disagreement(answers: Mapping[str, tuple[s.Fingerprint, ...]]) -> str:
             if theirs.content != one.content:
                 return f"{other} and {name} hold different weights of {one.section} after round {one.round}"
     return ""
+
+
+def expected_bases(
+    known: Mapping[int, int], votes: Sequence[Mapping[int, int]], new: Sequence[Mapping[int, int]]
+) -> dict[int, int]:
+    """What every layer's frozen weights hash to: as ``known``, else as most of those hold who trained in the last view
+    (``votes``), else as most of the others; of as many against as many, the first."""
+    found = dict(known)
+    for group in (votes, new):
+        held: dict[int, Counter[int]] = {}
+        for bases in group:
+            for layer, content in bases.items():
+                held.setdefault(layer, Counter())[content] += 1
+        found = {layer: counts.most_common(1)[0][0] for layer, counts in held.items()} | found
+    return found
 
 
 def put(state: State, node: Node) -> State:

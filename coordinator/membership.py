@@ -15,6 +15,7 @@
 * A joiner whose part would take longer to fetch than a step follows its like as a spare first (shadows.py), and gets
   its place when it has caught up. What interrupts it twice, or it can't, makes the others wait after all.
 * A node that goes away after its last step does, until all have finished: the others may still evaluate with it.
+* A node whose frozen weights are not the run's is put out before the view trains, and the others go on without it.
 * Nodes that report different histories of a section make a view change, at most one in 10 s.
 * A node that is drained, paused, or on its way out has no place in the next plan. It is asked for its last contribution
   first, and stays a member of the view that replaces it, for its state is what the others may need. While the whole run
@@ -43,6 +44,7 @@ from .members import (
     all_finished,
     arrived,
     disagreement,
+    expected_bases,
     in_view,
     leaves,
     no_place,
@@ -756,6 +758,15 @@ class Membership:
         assert change is not None and view is not None
         if change.awaited - set(change.prepared):
             return state, []
+        bases = self._bases(state, change, view)
+        strangers = {}
+        for name in sorted(change.awaited):
+            held = change.prepared[name].bases
+            other = sorted(layer for layer, content in held.items() if bases.get(layer, content) != content)
+            if other:
+                strangers[name] = other
+        if strangers:
+            return self._other_base(state, strangers, now)
         clash = disagreement({name: answer.fingerprints for name, answer in change.prepared.items()})
         if clash:
             return self._disagreed(state, clash, now)
@@ -768,6 +779,7 @@ class Membership:
             | {(one.node, state.nodes[one.node].session) for one in view.shadows if not one.fetch},
             wanted=state.wanted if any(node.behind for node in state.nodes.values()) else None,
             started=now,
+            bases=bases,
             change=None,
             begun=True,
             restored=False,
@@ -785,6 +797,36 @@ class Membership:
             for node in state.nodes.values()
             if node.name not in view.plan.nodes and leaves(state, node)
         ]
+        return state, effects
+
+    def _bases(self, state: State, change: Change, view: s.Announcement) -> dict[int, int]:
+        """What the frozen weights of each layer must be: a node has a say in the layers of its place."""
+        trained: list[dict[int, int]] = []
+        new: list[dict[int, int]] = []
+        for name in state.nodes:  # in the order in which they joined
+            if name in change.prepared and name in view.plan.nodes:
+                ranges = [view.plan.stages[stage] for stage in view.plan.stages_of(name)]
+                own = {layer for first, last in ranges for layer in range(first, last + 1)}
+                bases = {layer: one for layer, one in change.prepared[name].bases.items() if layer in own}
+                before = state.view is not None and trains(state, name, state.view)
+                (trained if before else new).append(bases)
+        return expected_bases(state.bases, trained, new)
+
+    def _other_base(self, state: State, strangers: dict[str, list[int]], now: float) -> Result:
+        """These hold frozen weights that are not the run's: what they compute is of no use. The others go on."""
+        effects: list[s.Effect] = []
+        for name, layers in strangers.items():
+            if name not in state.nodes:
+                continue  # the one before it was a spare, and all were looked at again
+            where = f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]} to {layers[-1]}"
+            why = (
+                f"its frozen weights of {where} are not those of the base {state.rules.base} that the run trains with; "
+                "if that folder was changed meanwhile, put it back as it was; if not, test the node's memory"
+            )
+            effects.append(s.SendStop((name,), f"{name} cannot train: {why}; then join again", refused=True))
+            effects.append(s.Say("warning", name, f"{name} is put out: {why}"))
+            state, more = self._gone(state, state.nodes[name], why, now)
+            effects += more
         return state, effects
 
     def _disagreed(self, state: State, clash: str, now: float) -> Result:

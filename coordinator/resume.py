@@ -30,10 +30,11 @@ class Rules:
     """The constants of a run's membership. Times in seconds.
 
     ``wanted`` nodes are needed for the first view, ``wanted_why`` says where the number comes from. ``samples`` are the
-    training samples, ``layers`` the model's layers. A node without heartbeat for ``doubt_s`` is dialled and out if it
-    does not answer; one that answers (an overloaded machine does) is out after ``silence_s``. From its join to its
-    first hello a node has ``arrive_s``, to hand over its last contribution when it is told to ``leave_s``. A
-    coordinator that is told to end waits for a last checkpoint for ``save_s``.
+    training samples, ``layers`` the model's layers, ``base`` the model folder whose frozen weights adapters stand
+    beside. A node without heartbeat for ``doubt_s`` is dialled and out if it does not answer; one that answers (an
+    overloaded machine does) is out after ``silence_s``. From its join to its first hello a node has ``arrive_s``, to
+    hand over its last contribution when it is told to ``leave_s``. A coordinator that is told to end waits for a last
+    checkpoint for ``save_s``.
     """
 
     mode: str
@@ -44,6 +45,7 @@ class Rules:
     layers: int
     wanted: int = 1
     wanted_why: str = "one node"
+    base: str = ""
     settle_s: float = 1.0
     measure_s: float = 15.0
     arrive_s: float = 120.0

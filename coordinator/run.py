@@ -272,7 +272,8 @@ class Run:
             self.feed(flushed_of(name, session, report.flushed))
         elif kind == "prepared":
             prints = fingerprints_of(report.prepared.fingerprints)
-            self.feed(s.Prepared(name, session, report.prepared.view, prints))
+            bases = {one.layer: one.content for one in report.prepared.bases}
+            self.feed(s.Prepared(name, session, report.prepared.view, prints, bases))
         elif kind == "caught_up":
             view, failed = report.caught_up.view, printable(report.caught_up.failed)
             self.feed(s.CaughtUp(name, session, view, failed))

@@ -6,6 +6,7 @@ effect carries ``why``, a sentence: it is the log line, the status line and the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..proto.sampling import Position
@@ -91,6 +92,8 @@ class Prepared:
     session: str
     view: int
     fingerprints: tuple[Fingerprint, ...] = ()
+    bases: Mapping[int, int] = field(default_factory=dict)
+    """Of each layer that it holds, a hash of the weights that never change."""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,8 @@ class Outcome:
     losses: dict[int, float] = field(default_factory=dict)
     evals: dict[int, float] = field(default_factory=dict)
     fingerprints: dict[str, set[int]] = field(default_factory=dict)
+    bases: dict[str, dict[int, int]] = field(default_factory=dict)
+    """What each node last said of the frozen weights of its layers."""
     warnings: list[str] = field(default_factory=list)
     samples: int = 0
     views: int = 0
@@ -169,8 +171,8 @@ class Hub:
         if name not in self.dead:
             self.wires[name].events.put(OrderEvent(control_pb2.Order(**kind)))
 
-    def begin(self, plan: Plan, nodes: Sequence[str], **more: Any) -> None:
-        """Announce a view and start it when everybody is prepared."""
+    def begin(self, plan: Plan, nodes: Sequence[str], start: bool = True, **more: Any) -> None:
+        """Announce a view and, with ``start``, start it when everybody is prepared."""
         self.view += 1
         self.outcome.views += 1
         self.plan = plan
@@ -185,11 +187,12 @@ class Hub:
             name, report = self._next()
             if report.WhichOneof("kind") == "prepared" and report.prepared.view == self.view:
                 waiting.discard(name)
+                self.outcome.bases[name] = {one.layer: one.content for one in report.prepared.bases}
                 for print_ in report.prepared.fingerprints:
                     seen.setdefault(print_.section, set()).add(print_.content)
         if any(len(contents) != 1 for contents in seen.values()):
             raise RuntimeError(f"nodes of one section begin with different content: {seen}")
-        for name in nodes:
+        for name in nodes if start else ():
             self.order(name, start=control_pb2.Start(view=self.view))
 
     def finish(self, nodes: Sequence[str]) -> Outcome:

@@ -3,7 +3,7 @@
 Beside chosen matrices W of a pretrained model's blocks stand two small ones, and a layer computes
 x W + alpha / rank (x A) B. Only A and B are parameters of the run: they alone train, travel in rounds and lie in
 checkpoints. The model folder's own weights, the base, are frozen: every node reads those of its layers from the
-coordinator, and their digest is part of what the members of a group must agree on.
+coordinator, and says what they hash to: a node with another base is put out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..proto.errors import FarflungError
 from ..proto.job import Lora
-from .models import LanguageModel, generator
+from .models import LanguageModel, ModelDefinition, generator
 from .stage import LanguageStage
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -41,6 +41,12 @@ class LoraModel(LanguageModel):
         self.lora = lora
         super().__init__(config, recompute, partial(add_adapters, lora=lora))
         wrapped, last = self._names, len(self.layers) - 1
+        count = last - 1
+        frozen = [set[str]() for _ in range(count)]
+        for piece, found in enumerate(wrapped):
+            layer = min(max(piece - 1, 0), count - 1)
+            frozen[layer] |= {base_name(name) for name in found if not is_adapter(name)}
+        self.frozen_names = frozen
         names = [[name for name in one if is_adapter(name)] for one in wrapped[1:last]]
         everything = self.shapes
         super(LanguageModel, self).__init__(list(self.layers[1:last]), names, recompute)
@@ -86,16 +92,28 @@ def base_name(name: str) -> str:
     return name.replace(".base_layer.", ".")
 
 
-def load_frozen(stage: nn.Module, read: Callable[[str], Tensor]) -> int:
-    """Gives a stage's frozen parameters their values, ``read`` by their names in the model folder; their digest."""
-    digest = xxhash.xxh3_64()
+def load_frozen(stage: nn.Module, read: Callable[[str], Tensor]) -> dict[str, int]:
+    """Gives a stage's frozen parameters their values, ``read`` by their names in the model folder; the digest of each
+    by that name."""
+    digests = {}
     with torch.no_grad():
         for name, parameter in stage.named_parameters():
             if not parameter.requires_grad:
                 values = read(base_name(name)).float()
                 parameter.copy_(values)
-                digest.update(values.contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.intdigest()
+                raw = values.contiguous().view(-1).view(torch.uint8).numpy().data
+                digests[base_name(name)] = xxhash.xxh3_64_intdigest(raw)
+    return digests
+
+
+def base_digests(definition: ModelDefinition, layers: Iterable[int], digests: Mapping[str, int]) -> dict[int, int]:
+    """The digest of the frozen parameters of each of these layers, from ``digests`` of the parameters by name: the same
+    wherever the stages are cut."""
+    found = {}
+    for layer in layers:
+        listed = "".join(f"{name} {digests[name]:016x}\n" for name in sorted(definition.frozen_names[layer]))
+        found[layer] = xxhash.xxh3_64_intdigest(listed.encode())
+    return found
 
 
 def add_adapters(model: Any, lora: Lora) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,6 +42,8 @@ class ModelDefinition(ABC):
     """Name of the parameter that the first and the last layer share."""
     frozen: Mapping[str, tuple[int, ...]] = {}
     """Shape of every parameter that stays as the model folder has it: it neither trains nor travels."""
+    frozen_names: Sequence[Collection[str]] = ()
+    """Names of the frozen parameters of each layer; the tied one is of the first and of the last."""
     family: str
 
     _values: tuple[int, dict[str, Tensor]] | None = None

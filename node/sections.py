@@ -72,7 +72,6 @@ class Section:
         outer: the outer optimiser's momentum, fp32 [numel], which is part of the reference; None where it has none.
         feedback: what this node's own encodings lost and a next one will carry, fp32 [numel], where that is not kept in
             x; None before the first. Its own, not the group's.
-        frozen: a digest of weights that the members compute with and never change; 0 where there are none.
         round: the last round applied. chain: h(round).
     """
 
@@ -84,7 +83,6 @@ class Section:
         self.moments = kept.zeros(layout.numel, device)
         self.feedback: Tensor | None = None
         self.outer = torch.zeros_like(self.g) if outer else None
-        self.frozen = 0
         self.round = 0
         self.chain = 0
 
@@ -112,7 +110,7 @@ class Section:
 
     def fingerprint(self, with_moments: bool) -> int:
         """64 bits of everything that the members of the group must agree on."""
-        digest = xxhash.xxh3_64(_words(self.frozen) if self.frozen else b"")
+        digest = xxhash.xxh3_64()
         for vector in (*self.reference, *(self.moments.values() if with_moments else ())):
             digest.update(_bytes(vector))
         return digest.intdigest()

@@ -48,6 +48,8 @@ class StageState:
         """Taken up from peers in this view: without agreed rounds they have gone on from the reference since."""
         self.optimizer_steps = 0
         """Delta mode: local steps that these moments have seen."""
+        self.bases: dict[int, int] = {}
+        """Of each layer that has frozen weights, a digest of them."""
         self.sections: dict[str, Section] = {}
         for name, parameters in section_parameters(definition, plan, self.stages).items():
             layout = Layout.of(name, {parameter: definition.shapes[parameter] for parameter in parameters})

@@ -18,7 +18,7 @@ from ..proto import control_pb2, data_pb2
 from ..proto.errors import FarflungError
 from ..proto.progress import Meter, Tell, silent
 from .checkpoints import Checkpoint, load_checkpoint
-from .lora import base_name, load_frozen
+from .lora import base_digests, base_name, load_frozen
 from .pieces import DIGESTS, Fetching, pieces_of
 from .pretrained import initial_weights, weights_of
 from .shared_memory import release_freed_memory
@@ -268,8 +268,10 @@ def load_base(trainer: Trainer, new: StageState, held: Sequence[StageState]) -> 
             return here[name].detach().cpu()
         return initial_weights(trainer.definition, [name], trainer.job.run.seed, weights)[name]
 
-    for stage, model in zip(new.stages, new.models, strict=True):
-        new.sections[f"stage-{stage}"].frozen = load_frozen(model, read)
+    digests: dict[str, int] = {}
+    for model in new.models:
+        digests |= load_frozen(model, read)
+    new.bases = base_digests(trainer.definition, new.layers, digests)
 
 
 def _from_holders(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:

@@ -449,6 +449,9 @@ class Trainer:
         prepared = control_pb2.Prepared(view=view.number)
         if new is not None:
             prepared.fingerprints.extend(self._fingerprints())
+        place = self.follower.state if self.follower is not None else new
+        if place is not None:
+            prepared.bases.extend(control_pb2.Base(layer=layer, content=one) for layer, one in place.bases.items())
         self.wire.report(control_pb2.Report(prepared=prepared))
 
     def _keep_snapshots(self, view: control_pb2.View, plan: Plan, new: StageState) -> None:

@@ -175,12 +175,22 @@ class SectionState(_message.Message):
     def __init__(self, section: _Optional[str] = ..., round: _Optional[int] = ..., chain: _Optional[int] = ...) -> None: ...
 
 class Prepared(_message.Message):
-    __slots__ = ("view", "fingerprints")
+    __slots__ = ("view", "fingerprints", "bases")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINTS_FIELD_NUMBER: _ClassVar[int]
+    BASES_FIELD_NUMBER: _ClassVar[int]
     view: int
     fingerprints: _containers.RepeatedCompositeFieldContainer[Fingerprint]
-    def __init__(self, view: _Optional[int] = ..., fingerprints: _Optional[_Iterable[_Union[Fingerprint, _Mapping]]] = ...) -> None: ...
+    bases: _containers.RepeatedCompositeFieldContainer[Base]
+    def __init__(self, view: _Optional[int] = ..., fingerprints: _Optional[_Iterable[_Union[Fingerprint, _Mapping]]] = ..., bases: _Optional[_Iterable[_Union[Base, _Mapping]]] = ...) -> None: ...
+
+class Base(_message.Message):
+    __slots__ = ("layer", "content")
+    LAYER_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    layer: int
+    content: int
+    def __init__(self, layer: _Optional[int] = ..., content: _Optional[int] = ...) -> None: ...
 
 class Fingerprint(_message.Message):
     __slots__ = ("section", "round", "content")

@@ -97,7 +97,7 @@ class Coordinator:
 class FakeNode:
     """Joins, answers, and pretends to train: its weights are the list of the step numbers that went into them."""
 
-    def __init__(self, link, name, key=None, step_s=0.01, listen="127.0.0.1"):
+    def __init__(self, link, name, key=None, step_s=0.01, listen="127.0.0.1", base=7):
         self.link, self.name, self.step_s, self.host = link, name, step_s, listen
         self.key = key or ec.generate_private_key(ec.SECP256R1())
         self.layers: list[int] = []
@@ -113,6 +113,8 @@ class FakeNode:
         self.stopped: pb.Stop | None = None
         self.refuse_to_prepare = False
         self.loss = 2.5
+        self.base = base
+        """What the frozen weights of every layer hash to."""
 
     async def join(self, **changes):
         """The reply; the node listens and holds what the coordinator gave."""
@@ -211,7 +213,9 @@ class FakeNode:
             if self.name in self.plan.nodes:
                 first, last = self.plan.stages[self.plan.stage_of(self.name)]
                 self.layers = list(range(first, last + 1))
-            await self.say(prepared=pb.Prepared(view=order.view.number, fingerprints=self._prints()))
+            bases = [pb.Base(layer=layer, content=self.base) for layer in self.layers]
+            prepared = pb.Prepared(view=order.view.number, fingerprints=self._prints(), bases=bases)
+            await self.say(prepared=prepared)
         elif kind == "start" and self.name in self.plan.nodes:
             self.training = asyncio.create_task(self._train())
         elif kind == "start" and any(one.node == self.name for one in self.view.shadows):

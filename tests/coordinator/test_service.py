@@ -69,6 +69,23 @@ async def test_a_killed_node_costs_one_view_change(cluster):
     assert done["samples"] in (60 * 8, 60 * 8 - 4), "the report of the victim's last step may have died with it"
 
 
+async def test_a_joiner_with_another_base_is_put_out_and_the_run_goes_on(cluster, eventually):
+    coordinator = cluster.coordinator(cluster.job(("steps = 12", "steps = 60000")))
+    link = await coordinator.link
+    nodes = [await cluster.node(link, name) for name in "abcd"]
+    await coordinator.event("step", step=2)
+    await nodes[3].die()
+    await coordinator.event("view", view=nodes[0].view.number + 1)
+    stranger = await cluster.node(link, "e", base=8)
+    left = await coordinator.event("left", node="e")
+    assert "its frozen weights of layer" in left["why"]
+    seen = max(event["step"] for event in coordinator.events if event["event"] == "step")
+    await coordinator.event("step", step=seen + 9)
+    await eventually(lambda: stranger.stopped is not None)
+    assert stranger.stopped.refused and stranger.stopped.why.startswith("e cannot train: its frozen weights of layer")
+    assert all(node.stopped is None for node in nodes[:3]) and all(node.view.checkpoint < 0 for node in nodes[:3])
+
+
 async def test_histories_that_differ_change_the_view(cluster, eventually):
     coordinator = cluster.coordinator(cluster.job(("steps = 12", "steps = 6000")))
     link = await coordinator.link

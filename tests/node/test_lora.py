@@ -1,16 +1,19 @@
 """Adapters alone train and travel: any cluster shape gives the losses of a plain loop with peft."""
 
 import sys
+import zlib
 
 import pytest
 import torch
 from plain_lora import peft_losses, save_base
 from windows import Windows, facts_of
 
+from farflung.coordinator.members import expected_bases
 from farflung.node.loopback import Hub
+from farflung.node.lora import base_digests, load_frozen
 from farflung.node.models import model_of
 from farflung.node.profile import profile
-from farflung.proto import data_pb2
+from farflung.proto import control_pb2, data_pb2
 from farflung.proto.errors import FarflungError, JobError
 from farflung.proto.job import Job, load_job
 from farflung.scheduler import Plan, Workload
@@ -126,12 +129,41 @@ def test_a_joiner_takes_the_adapters_from_peers_and_the_base_from_the_folder(tmp
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
 
 
-def test_nodes_with_other_bases_do_not_train_together(tmp_path):
+def test_a_joiner_with_another_base_says_so_and_the_others_train_on_without_it(tmp_path):
     folder, other = save_base(tmp_path / "base", "gpt2", 29), save_base(tmp_path / "other", "gpt2", 29, seed=2)
-    hub = hub_of(job_of(folder), folder, ("a", "b"))
+    job = job_of(folder)
+    hub = hub_of(job, folder, ("a", "b"))
     hub.wires["b"].artifacts = {f"model/{path.name}": path.read_bytes() for path in other.iterdir()}
-    with pytest.raises(RuntimeError, match="begin with different content"):
-        hub.begin(TWO_PIPELINES, ("a", "b"), checkpoint=0)
+    hub.begin(ONE, ("a",), checkpoint=0)
+    hub.change(TWO_PIPELINES, ("a",), ("b",), start=False)  # the adapters are equal: the hub compares them
+    bases = hub.outcome.bases
+    assert sorted(bases["a"]) == sorted(bases["b"]) == [0, 1]
+    expected = expected_bases({}, [bases["a"]], [bases["b"]])
+    assert bases["a"] == expected and all(bases["b"][layer] != expected[layer] for layer in expected)
+    hub.order("b", stop=control_pb2.Stop(why="b cannot train", refused=True))
+    hub.change(ONE, ("a",))
+    outcome = hub.finish(("a",))
+    wanted, _ = peft_losses(job, hub.facts, Windows(hub.facts), STEPS)
+    assert not hub.errors and [outcome.losses[step] for step in range(1, STEPS + 1)] == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox"])
+def test_the_base_of_a_layer_hashes_to_the_same_wherever_the_stages_are_cut(tmp_path, family):
+    """Also that of gpt2's last layer, which has the embedding as its head."""
+    definition = model_of(job_of(save_base(tmp_path / "base", family, 29)), None)
+
+    def bases(first, last, changed=""):
+        def read(name):
+            return torch.full(definition.frozen[name], zlib.crc32(name.encode()) % 1000 + (name == changed))
+
+        return base_digests(definition, range(first, last + 1), load_frozen(definition.build(first, last), read))
+
+    whole = bases(0, 1)
+    assert whole == bases(0, 0) | bases(1, 1)
+    assert set().union(*definition.frozen_names) == set(definition.frozen)
+    for name in definition.frozen:
+        for layer, content in bases(0, 1, name).items():
+            assert (content != whole[layer]) == (name in definition.frozen_names[layer])
 
 
 def test_a_target_that_the_family_has_not(tmp_path):

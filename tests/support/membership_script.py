@@ -38,6 +38,7 @@ def rules(wanted=4, mode="gradient"):
         layers=LAYERS,
         wanted=wanted,
         wanted_why="2 stages x 2 pipelines",
+        base="tiny",
     )
 
 
@@ -78,10 +79,10 @@ class Script:
     def get(self, kind):
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
-    def started(self, names="abcd"):
+    def started(self, names="abcd", **prepared):
         self.join(*names).wait(1.5)
         self(*(s.Measured(name, name + "1") for name in names))
-        self.answer(s.Flushed, names).answer(s.Prepared, names)
+        self.answer(s.Flushed, names).answer(s.Prepared, names, **prepared)
         assert self.state.phase == TRAINING
         return self
 
