@@ -70,7 +70,7 @@ def test_an_unknown_sample_is_asked_for_and_sent_whole() -> None:
     assert sender._entries[2].checksum == receiver._entries[2].checksum
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(["ok", "lost", "late", "restart", "forget", "dropped"]), min_size=1, max_size=12))
 def test_nothing_that_happens_to_one_end_is_undetected(events: list[str]) -> None:
     torch.manual_seed(0)

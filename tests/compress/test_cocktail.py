@@ -19,7 +19,7 @@ def test_bits_on_the_wire_everything_included() -> None:
             assert len(compress.make(DEFAULT).encode(x, seed=1, step=step)) * 8 / 200_000 <= 0.165
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(1, 20_000),
     st.sampled_from([0.1, 0.15, 0.4, 0.5, 1.0, 1 / 3, 0.07]),
@@ -47,7 +47,7 @@ def test_the_step_and_the_seed_choose_the_runs() -> None:
     assert len(offers) == 60
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 1e-42, 3.0]), min_size=1, max_size=200), st.data())
 def test_exactly_k_largest_and_ties_to_the_lowest_index(values: list[float], data: st.DataObject) -> None:
     x = np.array(values, np.float32)
@@ -56,7 +56,7 @@ def test_exactly_k_largest_and_ties_to_the_lowest_index(values: list[float], dat
     assert selection.largest(x, k).tolist() == expected
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.integers(1, 3000), st.floats(0, 1), st.integers(0, 1000), st.sampled_from(["auto", "bitmap", "rice"]))
 def test_masks_round_trip(size: int, share: float, seed: int, how: str) -> None:
     positions = np.flatnonzero(np.random.default_rng(seed).random(size) < share)

@@ -142,7 +142,7 @@ def reseal(blob: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.data())
 def test_a_hostile_blob_with_a_right_checksum_is_decoded_or_refused(name: str, data: st.DataObject) -> None:
     blob = bytearray(compress.make(name).encode(torch.linspace(-1, 2, 200).sin(), seed=1, step=2))

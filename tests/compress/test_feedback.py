@@ -58,7 +58,7 @@ def test_an_overflow_does_not_poison_the_error(bad: float) -> None:
         feedback.load_state_dict({"w@0": torch.tensor([bad])})
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 99), max_size=5), st.lists(st.integers(1, 99), max_size=5))
 def test_errors_survive_another_partition(before: list[int], after: list[int]) -> None:
     """Cut by ranges before, other ranges after: the same errors, whoever holds them."""

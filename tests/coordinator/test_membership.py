@@ -885,9 +885,7 @@ class Cluster(RuleBasedStateMachine):
 
 
 test_cluster = Cluster.TestCase
-test_cluster.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+test_cluster.settings = settings(max_examples=60, stateful_step_count=40, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.slow

@@ -272,7 +272,7 @@ async def test_who_cannot_be_dialled_dials_out(cluster, eventually):
     d.peers = others[0].peers
     d.peers["d"] = d
     await d.attend()
-    await coordinator.event("view")
+    await eventually(lambda: any(order.WhichOneof("kind") == "view" for order in others[0].orders))
     view = next(order.view for order in others[0].orders if order.WhichOneof("kind") == "view")
     assert [member.name for member in view.members if member.dials_out] == ["d"]
     status = read_status(coordinator.state)

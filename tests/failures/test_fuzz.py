@@ -55,7 +55,7 @@ NUMEL = 48
 
 
 def often(count):
-    return settings(max_examples=count * TIMES, deadline=None, suppress_health_check=list(HealthCheck))
+    return settings(max_examples=count * TIMES, suppress_health_check=list(HealthCheck))
 
 
 numbers = st.one_of(st.integers(0, 5), st.sampled_from([2**31, 2**32 - 1]))

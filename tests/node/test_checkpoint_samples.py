@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from windows import Windows, facts_of, wait_until
 
@@ -108,7 +108,6 @@ VIEWS = st.lists(st.tuples(st.integers(0, 12), st.sampled_from([(0, 0), (0, 1), 
 """Steps of each view, and how many each pipeline is behind at its end."""
 
 
-@settings(deadline=None)
 @given(schedule=SCHEDULES, views=VIEWS, absences=st.lists(st.sampled_from(["", "", "b", "d"]), max_size=40))
 def test_whatever_views_end(schedule, views, absences):
     every, overlap, fragments = schedule

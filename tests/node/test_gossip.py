@@ -49,7 +49,7 @@ class Ring:
         return max(float((one.section.x - mean).norm()) for one in self.mixings.values())
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.lists(st.sampled_from([0.2, 0.25, 0.5, 1.0]), min_size=2, max_size=5),
     st.sampled_from(CODECS),

@@ -32,7 +32,7 @@ WAYS = [(pattern, codec) for pattern in PATTERNS for codec in CODECS]
 WAYS += [("phases", codec) for codec in SUMMED]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(WAYS),
     st.lists(st.sampled_from([0.2, 0.25, 0.5, 1.0]), min_size=2, max_size=4),
@@ -65,7 +65,7 @@ def test_any_order_with_duplicates_gives_one_reference_and_keeps_the_sum(way, we
             section.x.add_(torch.randn(NUMEL, generator=torch.Generator().manual_seed(number)) * 0.1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sampled_from(WAYS), st.integers(0, 3), st.integers(0, 2**32))
 def test_a_member_that_is_late_is_left_out_and_sends_its_part_later(way, late, seed):
     chance = random.Random(seed)
@@ -534,7 +534,7 @@ WANDERINGS = given(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @WANDERINGS
 def test_members_at_their_own_pace_until_the_view_ends(way, weights, robust, seed):
     wander(*way, weights, robust, seed)
@@ -542,7 +542,7 @@ def test_members_at_their_own_pace_until_the_view_ends(way, weights, robust, see
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@settings(max_examples=4000, deadline=None)
+@settings(max_examples=4000)
 @WANDERINGS
 def test_thousands_of_ways_to_the_end_of_a_view(way, weights, robust, seed):
     wander(*way, weights, robust, seed)

@@ -25,7 +25,7 @@ def arena_of(size):
 # ---- arenas --------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(-8, 9 * PAGE), max_size=60))
 def test_blocks_never_overlap_and_keep_their_content(actions):
     """A positive number takes that many bytes; another one gives a block back."""
@@ -91,7 +91,7 @@ def test_the_last_action():
 values = st.one_of(st.integers(), st.binary(max_size=50), st.text(max_size=20), st.floats(allow_nan=False))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(values, max_size=4), max_size=5), st.lists(st.integers(1, 30), min_size=1, max_size=20))
 def test_tuples_come_out_however_the_bytes_are_cut(messages, cuts):
     data = b"".join(pack(tuple(message)) for message in messages)

@@ -51,7 +51,7 @@ def reassembled(all_frames):
     return done
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 1, 1000, 300_000, CHUNK, 3 * CHUNK + 7])), max_size=6))
 def test_everything_that_is_put_in_comes_out_whole(messages):
     queue = SendQueue()
@@ -73,7 +73,7 @@ def test_an_urgent_message_overtakes_at_the_next_chunk():
     assert frames.decode(b"".join(first))[0].transfer == 2
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 1000, 70_000, 3 * CHUNK + 7])), max_size=6),
     st.lists(st.integers(0, 3), max_size=30),

@@ -30,13 +30,11 @@ def joined(*several):
     return b"".join(part for one in several for part in frames.encode(one))
 
 
-@settings(deadline=None)
 @given(st.lists(any_frame(), max_size=5))
 def test_round_trip_of_several_frames_in_one_message(several):
     assert frames.decode(joined(*several)) == several
 
 
-@settings(deadline=None)
 @given(any_frame(), st.data())
 def test_a_truncated_frame_is_an_error(one, data):
     message = joined(one)
@@ -45,7 +43,7 @@ def test_a_truncated_frame_is_an_error(one, data):
         frames.decode(message[:cut])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(any_frame(), st.data())
 def test_a_flipped_bit_is_an_error(one, data):
     message = bytearray(joined(one))
@@ -55,7 +53,6 @@ def test_a_flipped_bit_is_an_error(one, data):
         frames.decode(message)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_noise_is_an_error_and_nothing_else(noise):
     try:

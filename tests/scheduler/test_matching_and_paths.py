@@ -12,7 +12,7 @@ from farflung.scheduler.paths import held_karp, short_path
 
 
 @given(st.integers(1, 6), st.integers(0, 10_000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_bottleneck_matching_is_optimal_and_emits_a_feasible_matching(size, seed):
     cost = numpy.random.default_rng(seed).integers(0, 8, (size, size)).astype(float)
     value, partner = bottleneck_matching(cost)
@@ -27,7 +27,7 @@ def test_no_perfect_matching():
 
 
 @given(st.integers(2, 7), st.integers(0, 10_000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_held_karp_is_the_shortest_open_path(size, seed):
     cost = numpy.random.default_rng(seed).random((size, size))
     length, order = held_karp(cost)
