@@ -187,6 +187,11 @@ class Exchange:
         elements = sum(self.plan.parts[index].stop - self.plan.parts[index].start for index in self._own)
         return 8 * self.size_of(None) / max(elements, 1)
 
+    @property
+    def own_norm(self) -> float:
+        """The norm of what this node's newest contributions encode; of all parts that it has offered so far."""
+        return math.hypot(*self._own_norms.values())
+
     def size_of(self, part: int | None) -> int:
         """Bytes of this node's newest contribution of a part; None: of all parts."""
         found = self._own.values() if part is None else [self._own[part]] if part in self._own else []

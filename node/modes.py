@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from ..proto.job import Updates
@@ -59,6 +59,11 @@ def last_outer_round(base: int, step: int, last_step: int, updates: Updates) -> 
     return base + max(0, last_step // interval - step // interval)
 
 
+def _own_norm(links: Mapping[str, RoundLink]) -> float:
+    """The norm of what this node offers in the open rounds of all its sections."""
+    return math.hypot(*(link.exchange.own_norm for link in links.values()))
+
+
 class GradientMode:
     """Every step the group averages gradients, and every node takes the same optimiser step: x is g."""
 
@@ -105,6 +110,7 @@ class GradientMode:
                 section.feedback = None
             if first:  # each section is counted by one of its members
                 square += squared_norm(section.grad)
+        training.trainer.offered(_own_norm(links) if links else square)
         training.agree(step, square)
         self._apply(step, training.commit.norm)
 
@@ -208,7 +214,10 @@ class DeltaMode:
     def finish(self, step: int) -> None:
         """A local step; a round begins every ``every / fragments`` steps and is applied ``overlap`` steps later."""
         training = self.training
-        training.agree(step, sum(squared_norm(section.grad) for section in training.state.sections.values()))
+        square = sum(squared_norm(section.grad) for section in training.state.sections.values())
+        if not training.links:
+            training.trainer.offered(square)
+        training.agree(step, square)
         if self._in_flight and step >= self._apply_at:
             self._apply_round()
         self._local_step(step, training.commit.norm)
@@ -240,6 +249,8 @@ class DeltaMode:
         for link in self.training.links.values():
             link.rounds.last = self.training.step >= self.training.last_step
             link.begin()
+        if self.training.links:
+            self.training.trainer.offered(_own_norm(self.training.links))
         self._in_flight, self._begun, self._apply_at = True, self.training.step, apply_at
 
     def _local_step(self, step: int, norm: float) -> None:

@@ -58,6 +58,8 @@ ROUND_KINDS = {
 FOLLOWED_KINDS = {data_pb2.RESULT, data_pb2.CONTRIBUTION, data_pb2.ROUND_END}
 MAIL_KINDS = {data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT, data_pb2.EVALUATION}
 CATCH_UP_SECONDS = 60.0
+IDLE_UPDATES = 5
+"""So many updates of norm zero in a row are a fault of the node's, not chance."""
 Payload = bytes | memoryview | Sequence[bytes] | Sequence[memoryview]
 
 
@@ -135,6 +137,8 @@ class Trainer:
         """What the coordinator wants, until it is answered."""
         self.follower: Follower | None = None
         """The place that this node follows as a spare."""
+        self._idle, self._told_idle = 0, False
+        """Updates of norm zero in a row, and whether the run knows."""
 
     def _aqsgd_ends(self, job: Job) -> AqsgdEnds:
         disk, limit = int(job.activations.disk_gb * 1e9), self.owner.limits.disk
@@ -607,6 +611,18 @@ class Trainer:
     def warn(self, node: str, message: str) -> None:
         """Tell the run that something of ``node`` was refused or went wrong."""
         self.wire.report(control_pb2.Report(warning=control_pb2.Warning(node=node, message=message)))
+
+    def offered(self, norm: float) -> None:
+        """The norm of this node's update: of what it offers in a round, or alone in its group of its gradient. Warns
+        once where it has been exactly zero several times in a row."""
+        learns = self.state is not None and any(section.g.numel() for section in self.state.sections.values())
+        self._idle = self._idle + 1 if learns and not norm else 0
+        if self._idle == IDLE_UPDATES and not self._told_idle:
+            self._told_idle = True
+            why = "do its samples give a gradient, and is the learning rate above 0?"
+            self.warn(
+                self.name, f"its last {IDLE_UPDATES} updates had norm zero, so the run learns nothing from it: {why}"
+            )
 
     def refuse(self, node: str, why: str, points: int = 1) -> None:
         """Tell the run that something of another node was refused; enough points, and it is evicted."""

@@ -84,6 +84,54 @@ def test_a_gradient_that_is_not_finite_is_applied_nowhere(mode, updates):
             assert bool(torch.isfinite(section.x).all() and torch.isfinite(section.g).all())
 
 
+def silence(hub, name):
+    """This node's gradients are zero."""
+    trainer = hub.trainers[name]
+    make = trainer._prepare
+
+    def prepare(view):
+        make(view)
+        compute = trainer.training._compute
+
+        def silent(number):
+            tally = compute(number)
+            for section in trainer.state.sections.values():
+                section.grad.zero_()
+            return tally
+
+        trainer.training._compute = silent
+
+    trainer._prepare = prepare
+
+
+@pytest.mark.parametrize(
+    ("mode", "updates"),
+    [
+        ("gradient", {"codec": "none"}),
+        ("delta", {"codec": "int8", "overlap": 1}),
+    ],
+)
+def test_a_node_whose_updates_have_norm_zero_is_named_once(mode, updates):
+    hub, _, _ = start(job_of(mode, updates), before=lambda hub: silence(hub, "d"))
+    outcome = hub.finish(PLAN.nodes)
+    assert not hub.errors
+    [said] = outcome.warnings
+    assert said.startswith("d: its last 5 updates had norm zero")
+
+
+@pytest.mark.parametrize("mode", ["gradient", "delta"])
+def test_alone_with_zero_gradients_it_says_so(mode):
+    facts = facts_of(samples=60, validation=10, context=8, vocabulary=17, steps=STEPS)
+    hub = Hub(job_of(mode), facts)
+    hub.start("a", Windows(facts))
+    silence(hub, "a")
+    hub.begin(Plan(pipelines=(("a",),), stages=((0, 3),), microbatches=(6,)), ("a",), checkpoint=0)
+    outcome = hub.finish(("a",))
+    assert not hub.errors
+    [said] = outcome.warnings
+    assert said.startswith("a: its last 5 updates had norm zero")
+
+
 def test_an_activation_that_is_not_finite_drops_the_step_and_names_the_stage():
     job = job_of(activations={"forward": "aqsgd:bits=4", "backward": "int8"}, epochs=6)
 
