@@ -74,6 +74,11 @@ class CoordinatorStub(object):
                 request_serializer=farflung_dot_proto_dot_control__pb2.ProfileRequest.SerializeToString,
                 response_deserializer=farflung_dot_proto_dot_control__pb2.ProfilePart.FromString,
                 _registered_method=True)
+        self.Generate = channel.unary_stream(
+                '/farflung.Coordinator/Generate',
+                request_serializer=farflung_dot_proto_dot_control__pb2.GenerateRequest.SerializeToString,
+                response_deserializer=farflung_dot_proto_dot_control__pb2.GenerateReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -127,6 +132,12 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Generate(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -169,6 +180,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Profile,
                     request_deserializer=farflung_dot_proto_dot_control__pb2.ProfileRequest.FromString,
                     response_serializer=farflung_dot_proto_dot_control__pb2.ProfilePart.SerializeToString,
+            ),
+            'Generate': grpc.unary_stream_rpc_method_handler(
+                    servicer.Generate,
+                    request_deserializer=farflung_dot_proto_dot_control__pb2.GenerateRequest.FromString,
+                    response_serializer=farflung_dot_proto_dot_control__pb2.GenerateReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -387,6 +403,33 @@ class Coordinator(object):
             '/farflung.Coordinator/Profile',
             farflung_dot_proto_dot_control__pb2.ProfileRequest.SerializeToString,
             farflung_dot_proto_dot_control__pb2.ProfilePart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Generate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/farflung.Coordinator/Generate',
+            farflung_dot_proto_dot_control__pb2.GenerateRequest.SerializeToString,
+            farflung_dot_proto_dot_control__pb2.GenerateReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -64,6 +64,11 @@ class CoordinatorStub:
         control_pb2.ProfilePart,
     ]
 
+    Generate: grpc.UnaryStreamMultiCallable[
+        control_pb2.GenerateRequest,
+        control_pb2.GenerateReply,
+    ]
+
 class CoordinatorAsyncStub:
     Join: grpc.aio.UnaryUnaryMultiCallable[
         control_pb2.JoinRequest,
@@ -103,6 +108,11 @@ class CoordinatorAsyncStub:
     Profile: grpc.aio.UnaryStreamMultiCallable[
         control_pb2.ProfileRequest,
         control_pb2.ProfilePart,
+    ]
+
+    Generate: grpc.aio.UnaryStreamMultiCallable[
+        control_pb2.GenerateRequest,
+        control_pb2.GenerateReply,
     ]
 
 class CoordinatorServicer(metaclass=abc.ABCMeta):
@@ -161,5 +171,12 @@ class CoordinatorServicer(metaclass=abc.ABCMeta):
         request: control_pb2.ProfileRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[control_pb2.ProfilePart], collections.abc.AsyncIterator[control_pb2.ProfilePart]]: ...
+
+    @abc.abstractmethod
+    def Generate(
+        self,
+        request: control_pb2.GenerateRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[control_pb2.GenerateReply], collections.abc.AsyncIterator[control_pb2.GenerateReply]]: ...
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -29,6 +29,10 @@ class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AUDIT: _ClassVar[Kind]
     ROUND_REQUEST: _ClassVar[Kind]
     ROUND_END: _ClassVar[Kind]
+    TEXT_BEGIN: _ClassVar[Kind]
+    TEXT: _ClassVar[Kind]
+    TEXT_TOKEN: _ClassVar[Kind]
+    TEXT_END: _ClassVar[Kind]
 UNKNOWN: Kind
 ACTIVATION: Kind
 ACTIVATION_GRADIENT: Kind
@@ -50,6 +54,10 @@ WEIGHTS: Kind
 AUDIT: Kind
 ROUND_REQUEST: Kind
 ROUND_END: Kind
+TEXT_BEGIN: Kind
+TEXT: Kind
+TEXT_TOKEN: Kind
+TEXT_END: Kind
 
 class Header(_message.Message):
     __slots__ = ("run", "view", "session", "kind", "step", "microbatch", "section", "round", "part", "chain", "codec", "shape", "dtype", "samples", "contributors", "digests", "value", "text", "sizes", "layer", "moments", "offset", "length", "error", "factors")
