@@ -524,30 +524,44 @@ def export(
 def generate(
     output: Output,
     state: Annotated[
-        str, typer.Argument(help="The run's folder, an exported folder, or the address of checkpoints (s3://...).")
+        str,
+        typer.Argument(
+            help="The run's folder, an exported folder, an operator's link, or the address of checkpoints (s3://...)."
+        ),
     ],
     prompt: Annotated[str, typer.Argument(help="The text to go on from.")],
     *,
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens to add.")] = 200,
     temperature: Annotated[float, typer.Option(min=0.0, help="0: always the likeliest token.")] = 0.8,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same text.")] = 1,
     step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint.", show_default="the newest")] = None,
     through: Annotated[
         str | None,
         typer.Option(
-            metavar="model|layers",
-            help="The whole model in memory, or one layer at a time.",
-            show_default="layers where the model does not fit the memory",
+            metavar="nodes|model|layers",
+            help="The nodes that train now; or a checkpoint, as a whole model or one layer at a time.",
+            show_default="nodes where several stages train, layers where a model does not fit the memory",
         ),
     ] = None,
 ) -> None:
-    """Text from a run's checkpoint, on this machine's CPU."""
-    if through not in (None, "model", "layers"):
-        raise FarflungError(f"--through {through}: there are model and layers", "leave it out: farflung then chooses")
+    """Text from a run: of a checkpoint, on this machine's CPU, or of the nodes that train."""
+    from .deploy.generate import collect, way_of
+
+    way = way_of(through, state, step)
+    if way == "nodes":
+        from .deploy.linkfile import link_text
+        from .proto.control_pb2 import GenerateRequest
+
+        with _operating(link_text(state)) as link, _calling(link) as stub:
+            request = GenerateRequest(run=link.run, ticket=link.ticket, prompt=prompt, tokens=tokens, seed=seed)
+            request.temperature = temperature
+            found = collect(output, stub.Generate(request))
+        output.record({"prompt": prompt, **found}) if output.json else output.say(prompt + found["text"])
+        return
     from .node.generate import generate as write
 
-    with _checkpoints_of(state, step) as found:
-        text = write(found, prompt, tokens, seed, temperature, step, through, output.note)
+    with _checkpoints_of(state, step) as folder:
+        text = write(folder, prompt, tokens, seed, temperature, step, way, output.note)
     output.record({"prompt": prompt, "text": text}) if output.json else output.say(prompt + text)
 
 

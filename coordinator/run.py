@@ -49,6 +49,8 @@ from .resume import Rules, planned_nodes
 from .speeds import Speeds
 from .status import position_of, status_of
 from .store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
+from .texts import Text, check_wanted, ends_of
+from .tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +126,9 @@ class Run:
         self.mirror: Mirror | None = None
         """Carries checkpoints to a remote target."""
         self.profiling: Profiling | None = None
+        self.text: Text | None = None
+        """What a pipeline writes."""
+        self._texts = 0
         self.observed = Observed()
         self.history = History((Point(*row) for row in store.curve(POINTS)), store.evals())
         self._progress = Progress(job.train.batch if job.updates.mode == "gradient" else 0)
@@ -188,6 +193,43 @@ class Run:
         nodes = {name: self._streams[name].session for name in view.plan.nodes if name in self._streams}
         self.profiling = Profiling(nodes, steps, last, known[-1].seconds if known else 1.0, self._order)
         return self.profiling
+
+    def write(self, request: pb.GenerateRequest, tokenizer: Tokenizer) -> Text:
+        """Let a pipeline write a text while it trains. Refused says why not."""
+        check_wanted(request, self.job)
+        view = self.state.view
+        if not self.trains or view is None:
+            raise Refused(
+                f"the run does not train now: {self.state.why}",
+                "take the newest checkpoint: --through model or --through layers",
+            )
+        if self.text is not None:
+            raise Refused("another text of this run is being written", "try again when it is done")
+        self._texts += 1
+        known = self.store.steps(1)
+        self.text = Text(
+            self._texts,
+            view.number,
+            tuple(dict.fromkeys(view.plan.pipelines[0])),
+            request,
+            tokenizer,
+            ends_of(self.job),
+            known[-1].seconds if known else 1.0,
+            self._order,
+        )
+        return self.text
+
+    def end_text(self) -> None:
+        """Nobody waits for the text any more."""
+        if self.text is not None:
+            self.text.end()
+            self.text = None
+
+    def _check_text(self) -> None:
+        """A text ends with the view whose nodes write it."""
+        view = self.state.view
+        if self.text is not None and (not self.trains or view is None or view.number != self.text.view):
+            self.text.fail(self.state.why)
 
     def _order(self, name: str, order: pb.Order) -> None:
         if name in self._streams:
@@ -280,6 +322,9 @@ class Run:
         elif kind == "clock":
             if self.profiling is not None:
                 self.profiling.answered(name, report.clock)
+        elif kind == "written":
+            if self.text is not None:
+                self.text.wrote(name, report.written)
         elif kind == "step":
             self._step(name, session, report.step)
         elif kind == "eval" and self._is_possible(name, report.eval):
@@ -394,6 +439,7 @@ class Run:
             if self.state.phase == WAITING and not said and why != self._noticed:
                 self._noticed = why
                 self.emit(events.event("notice", message=why, node=""))
+        self._check_text()
         for effect in effects:
             self._perform(effect)
 
@@ -519,6 +565,7 @@ class Run:
     async def stop(self, why: str, patience: float, failed: bool = False) -> None:
         """Ask every node to leave, and wait until they have, at most ``patience`` seconds."""
         self.state = replace(self.state, phase=DONE, why=why)
+        self._check_text()
         everybody = tuple(self._streams)
         self._send(s.SendStop(everybody, why, failed), everybody)
         self._check_deserted()

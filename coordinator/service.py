@@ -32,6 +32,7 @@ from .identity import NAME, NODE_LIFE, Authority, check_operator, check_ticket, 
 from .profiling import FILE, received
 from .run import Attendance, Run, dial
 from .store import NodeRow
+from .tokenizer import load_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -309,6 +310,22 @@ class CoordinatorService(rpc.CoordinatorServicer):
                 yield part
         finally:
             self._run.profiling = None
+
+    async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateReply]:
+        """A text that a pipeline writes while it trains, for whoever holds an operator's ticket."""
+        try:
+            self._check_run(request.run)
+            check_operator(self._run.store, request.ticket, time.time())
+            tokenizer = await asyncio.to_thread(load_tokenizer, self._run.job.data.tokenizer)
+            text = self._run.write(request, tokenizer)
+        except FarflungError as error:
+            yield pb.GenerateReply(refused=f"{error.message}\n{error.hint}")
+            return
+        try:
+            async for part in text.parts():
+                yield part
+        finally:
+            self._run.end_text()
 
     def _check_run(self, run: str) -> None:
         if run != self._identity.run:

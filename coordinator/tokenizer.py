@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,11 +39,19 @@ _CONVERT_TIMEOUT = 300
 
 
 class Tokenizer(Protocol):
-    """``vocabulary`` tokens; ``encode`` yields arrays of tokens for the documents, whose end it may mark."""
+    """``vocabulary`` tokens; ``encode`` yields arrays of tokens for the documents, whose end it may mark.
+
+    ``prompt`` gives the tokens of a text that is to go on, ``text`` what tokens say; those that a vocabulary lacks, and
+    those with a meaning of their own, say nothing.
+    """
 
     vocabulary: int
 
     def encode(self, documents: Iterable[str]) -> Iterator[npt.NDArray[np.uint32]]: ...
+
+    def prompt(self, text: str) -> list[int]: ...
+
+    def text(self, tokens: Sequence[int]) -> str: ...
 
 
 class Bytes:
@@ -56,6 +64,12 @@ class Bytes:
         for text in documents:
             if text:
                 yield np.frombuffer((text if text.endswith("\n") else text + "\n").encode(), dtype=np.uint8)
+
+    def prompt(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return bytes(token for token in tokens if token < self.vocabulary).decode(errors="replace")
 
 
 class Folder:
@@ -72,6 +86,14 @@ class Folder:
                 yield np.asarray(self._rust.encode(piece, add_special_tokens=False).ids, dtype=np.uint32)
             if self._end is not None and text:
                 yield np.asarray([self._end], dtype=np.uint32)
+
+    def prompt(self, text: str) -> list[int]:
+        ids: list[int] = self._rust.encode(text).ids
+        return ids
+
+    def text(self, tokens: Sequence[int]) -> str:
+        said: str = self._rust.decode(list(tokens), skip_special_tokens=True)
+        return said
 
 
 def load_tokenizer(name: str) -> Tokenizer:

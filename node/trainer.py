@@ -228,6 +228,8 @@ class Trainer:
         """Handle everything that has arrived, waiting up to ``timeout`` for the first of it."""
         if self.island is not None:
             self.island.check()
+        if self.training is not None and self.training.has_text_to_compute:
+            timeout = 0.0
         if not self._events:
             under_way, asked = self.wire.under_way, time.perf_counter()
             self._events.extend(self.wire.poll(timeout))
@@ -265,6 +267,9 @@ class Trainer:
             self._orders.append(order)
         elif kind == "trace":
             self.tracing.wanted(order.trace)
+        elif kind == "write":
+            if self.training is not None and order.write.view == self.view:
+                self.training.write(order.write)
         elif kind == "leave":
             self._asked = self._parting(Wish(order.leave.why, order.leave.stays))
         elif kind == "notice" and order.notice.HasField("advice"):
@@ -382,6 +387,7 @@ class Trainer:
         self.wire.leave_view()
         self._orders.clear()
         if self.training is not None:
+            self.training.texts.clear()
             self.training.mode.finish_committed()
         answer = control_pb2.Flushed(view=flush.view, step=self.step)
         if self.training is not None and self.training.started:

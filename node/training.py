@@ -20,6 +20,7 @@ from .checkpoints import shard_of
 from .commit import Commit
 from .exchange import Exchange
 from .gossip import UnagreedMode
+from .models import LanguageModel
 from .modes import DeltaMode, GradientMode, Mode
 from .optimizers import Optimizer, clip_factor, learning_rate
 from .phased import PhasedExchange, phases_of
@@ -30,11 +31,13 @@ from .rounds import Rounds
 from .sections import Section
 from .stage import Pass
 from .stage_state import TIED, StageState, codec_of, round_plan
+from .texts import StageTexts
 
 if TYPE_CHECKING:
     from .trainer import Trainer
 
 MIXING_KINDS = {data_pb2.DIFFERENCE, data_pb2.WEIGHTS_REQUEST, data_pb2.WEIGHTS}
+TEXT_KINDS = {data_pb2.TEXT_BEGIN, data_pb2.TEXT, data_pb2.TEXT_TOKEN, data_pb2.TEXT_END}
 BULK, ROUND, URGENT = 2, 1, 0
 """Priorities on a link: state transfers after rounds after activations."""
 
@@ -75,6 +78,10 @@ class Training:
         """Samples of a microbatch of this pipeline."""
         self.step = position.step
         self.ready_step = position.step
+        self.passed = position.step
+        """The last step of which nothing is left to do."""
+        self.rests = False
+        """Whether all steps are done."""
         self.base_round = max((section.round for section in state.sections.values()), default=0)
         self.view = trainer.view
         self.started = False
@@ -112,6 +119,11 @@ class Training:
         self.chunks = self._chunks()
         if trainer.island is not None:
             trainer.island.place(plan, trainer.name, [values for _, values in state.frozen()])
+        definition = trainer.definition
+        self.texts: list[StageTexts] = []
+        """Of each of this node's stages."""
+        if isinstance(definition, LanguageModel):
+            self.texts = [StageTexts(self, stage, definition) for stage in state.stages]
         positions = len(dict.fromkeys(plan.pipelines[self.pipeline]))
         self.runner: Runner = trainer.own or StageRunner(
             self.chunks,
@@ -174,6 +186,25 @@ class Training:
                 self.mode.finish(step)
                 self.trainer.pump()
                 self._milestones(step)
+            self._passed(step)
+        self.rests = True
+        self._passed(self.step)
+
+    def _passed(self, step: int) -> None:
+        """The end of a step: g has the same rounds on all stages."""
+        self.passed = step
+        for text in self.texts:
+            text.boundary(step)
+
+    def write(self, order: control_pb2.Write) -> None:
+        """The coordinator wants a text of this pipeline, or no more of one."""
+        for text in self.texts:
+            if text.first_layer == 0:
+                text.order(order)
+
+    @property
+    def has_text_to_compute(self) -> bool:
+        return any(text.can_compute for text in self.texts)
 
     def _tell_troubles(self, step: int) -> None:
         """Say what a person should know of this step's numbers, each thing once a view."""
@@ -366,6 +397,10 @@ class Training:
         elif header.kind == data_pb2.COMMIT:
             if sender == self.commit.committer:
                 self.commit.committed(header.step, header.value)
+        elif header.kind in TEXT_KINDS:
+            for text in self.texts:
+                if text.first_layer == header.layer:
+                    text.handle(sender, header, payload)
         elif header.kind in MIXING_KINDS:
             if not isinstance(self.mode, UnagreedMode):
                 raise ValueError("the nodes of this run agree on their weights")
@@ -394,6 +429,7 @@ class Training:
         for link in self.links.values():
             link.tick()
         self.log.tick()
+        any(text.work() for text in self.texts)  # one pass at most
 
     # ---- reports ---------------------------------------------------------------------------
 

@@ -1,0 +1,127 @@
+"""`farflung generate` of a run that trains: its nodes write the text, and no machine holds the model."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farflung.deploy.generate import collect, way_of
+from farflung.deploy.output import Output
+from farflung.proto.control_pb2 import GenerateReply
+from farflung.proto.errors import FarflungError, Refused, RunFailed
+
+JOB = """\
+[run]
+name = "writes"
+steps = 100000
+[model]
+family = "gpt2"
+layers = 2
+width = 32
+heads = 2
+context = 32
+[data]
+text = ["text.txt"]
+validation = 0.1
+[train]
+batch = 8
+microbatch = 2
+eval_every = 10
+[parallel]
+stages = 2
+[checkpoint]
+every = 0
+"""
+
+
+def reply(text: str = "", **more: Any) -> GenerateReply:
+    return GenerateReply(text=text, nodes=["a", "b"], step=7, round=6, **more)
+
+
+def test_the_parts_of_a_text_make_one_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output(as_json=True)
+    found = collect(output, [reply("or not"), reply(" to be")])
+    assert found == {"text": "or not to be", "through": "nodes", "nodes": ["a", "b"], "step": 7, "round": 6}
+    assert "a -> b write with the weights of step 7, round 6" in capsys.readouterr().err
+    with pytest.raises(Refused, match="the run does not train now") as refused:
+        collect(output, [GenerateReply(refused="the run does not train now\ntry later")])
+    assert refused.value.hint == "try later"
+    with pytest.raises(RunFailed, match="broke off"):
+        collect(output, [reply("or"), GenerateReply(refused="the text broke off: b is gone\ntype it again")])
+    with pytest.raises(RunFailed, match="there is no text"):
+        collect(output, [])
+
+
+def test_which_way(tmp_path: Path) -> None:
+    assert way_of(None, str(tmp_path), None) is None
+    assert way_of("layers", str(tmp_path), 3) == "layers"
+    assert way_of(None, "s3://bucket/run", None) is None
+    assert way_of(None, "farflung://h:1/#x", None) == way_of(None, "@file", None) == "nodes"
+    with pytest.raises(FarflungError, match="--through node: there are nodes, model, layers"):
+        way_of("node", str(tmp_path), None)
+    with pytest.raises(FarflungError, match="--step is of a checkpoint"):
+        way_of("nodes", str(tmp_path), 3)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[tuple[Any, Path]]:
+    """(the events of a coordinator and two nodes, the state folder)"""
+    (tmp_path / "text.txt").write_text(
+        "".join(f"{n}. To be, or not to be, that is the question.\n" for n in range(600))
+    )
+    (tmp_path / "job.toml").write_text(JOB)
+    state = str(tmp_path / "state")
+    words = [sys.executable, "-m", "farflung", "run", "job.toml", "--nodes", "2", "--state", state, "--json"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (
+        (tmp_path / "stderr").open("w") as log,
+        subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=log, text=True, cwd=tmp_path, env=environment
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            yield map(json.loads, process.stdout), Path(state)
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=120)
+
+
+def generate(state: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "farflung", "generate", str(state), "To be", "--json", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_two_nodes_write_while_they_train(run: tuple[Any, Path]) -> None:
+    events, state = run
+    step = next(event["step"] for event in events if event["event"] == "step" and event["step"] >= 20)
+    threading.Thread(target=lambda: [None for _ in events], daemon=True).start()  # else its pipe fills up
+    out, err = generate(state, "--tokens", "60", "--temperature", "0").communicate(timeout=300)
+    found = json.loads(out)
+    assert found["through"] == "nodes" and sorted(found["nodes"]) == ["node-1", "node-2"], err
+    assert found["step"] > step and found["round"] and len(found["text"].encode()) == 60
+
+    killed = generate(state, "--tokens", "100000")
+    assert killed.stderr is not None
+    assert "write with the weights of step" in killed.stderr.readline()
+    victim = next(
+        int(path.name) for path in Path("/proc").glob("[0-9]*") if f"{state}/nodes/node-2".encode() in _words_of(path)
+    )
+    os.kill(victim, signal.SIGKILL)
+    _, err = killed.communicate(timeout=300)
+    assert killed.returncode == 4 and "the text broke off" in err and "node-2" in err, err
+
+
+def _words_of(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
