@@ -104,20 +104,25 @@ def test_two_nodes_write_while_they_train(run: tuple[Any, Path]) -> None:
     events, state = run
     step = next(event["step"] for event in events if event["event"] == "step" and event["step"] >= 20)
     threading.Thread(target=lambda: [None for _ in events], daemon=True).start()  # else its pipe fills up
-    out, err = generate(state, "--tokens", "60", "--temperature", "0").communicate(timeout=300)
-    found = json.loads(out)
+    found = {"event": "error"}
+    while found.get("event") == "error":  # a view that began meanwhile breaks a text off
+        out, err = generate(state, "--tokens", "30", "--temperature", "0").communicate(timeout=300)
+        found = json.loads(out)
+        assert "text" in found or "view" in found["message"] or "does not train now" in found["message"], found
     assert found["through"] == "nodes" and sorted(found["nodes"]) == ["node-1", "node-2"], err
-    assert found["step"] > step and found["round"] and len(found["text"].encode()) == 60
+    assert found["step"] > step and found["round"] and len(found["text"].encode()) == 30
 
-    killed = generate(state, "--tokens", "100000")
-    assert killed.stderr is not None
-    assert "write with the weights of step" in killed.stderr.readline()
+    told = ""
+    while "write with the weights of step" not in told:
+        killed = generate(state, "--through", "nodes", "--tokens", "100000")
+        assert killed.stderr is not None
+        told = killed.stderr.readline()
     victim = next(
         int(path.name) for path in Path("/proc").glob("[0-9]*") if f"{state}/nodes/node-2".encode() in _words_of(path)
     )
     os.kill(victim, signal.SIGKILL)
-    _, err = killed.communicate(timeout=300)
-    assert killed.returncode == 4 and "the text broke off" in err and "node-2" in err, err
+    out, err = killed.communicate(timeout=300)
+    assert killed.returncode == 4 and "the text broke off" in out + err, (out, err)
 
 
 def _words_of(process: Path) -> bytes:
