@@ -1,7 +1,8 @@
 """Groups that start while every tenth message between the nodes and the coordinator is lost: one view each, no split.
 
-This is the membership machine with nodes that follow its orders, in simulated time. A message is never lost silently in a
-stream: the stream breaks with it, the node connects again and says which view it has, and what was not said is said again.
+This is the membership machine with nodes that follow its orders, in simulated time. A message is never lost silently
+in a stream: the stream breaks with it, the node connects again and says which view it has, and what had not arrived is
+said again.
 """
 
 import random

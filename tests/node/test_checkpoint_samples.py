@@ -69,11 +69,12 @@ class Made(DeltaMode):
     def __init__(self, books, position, updates, pipeline):
         self.books = books
         rounds = SimpleNamespace(last=False, open=None)
-        self.link = SimpleNamespace(rounds=rounds, complete=True, absent=(), begin=lambda: None)
+        exchange = SimpleNamespace(own_norm=1.0)
+        self.link = SimpleNamespace(rounds=rounds, exchange=exchange, complete=True, absent=(), begin=lambda: None)
         training = SimpleNamespace(
             job=SimpleNamespace(updates=updates, train=SimpleNamespace(batch=BATCH, microbatch=MICROBATCH)),
             plan=TWO_BY_TWO,
-            trainer=SimpleNamespace(facts=SimpleNamespace(samples=SAMPLES)),
+            trainer=SimpleNamespace(facts=SimpleNamespace(samples=SAMPLES), offered=lambda norm: None),
             state=SimpleNamespace(sections={"stage-1": SimpleNamespace(grad=torch.zeros(1))}),
             links={"stage-1": self.link},
             exchanges={},
