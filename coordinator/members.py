@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -191,6 +192,23 @@ def in_view(state: State, name: str, view: s.Announcement, session: str | None =
         node = state.nodes.get(name)
         session = node.session if node else ""
     return view.session_of(name) == session
+
+
+def lacks_checkpoint(state: State, step: int) -> bool:
+    """Whether a view that goes on after ``step`` has to begin with a checkpoint: the last of the view before is not
+    complete, and a node is gone that had a part of it to send."""
+    view = state.view
+    if view is None:
+        return False
+    changed = json.loads(state.job).get("checkpoint", {}) if state.job else {}
+    every = changed.get("every", state.rules.checkpoint_every)
+    made = step - step % every if every else 0
+    if made <= view.position.step:
+        made = view.position.step if view.save else 0
+    if not state.newest.step < made <= step:
+        return False
+    senders = {view.plan.keeper(stage) for stage in range(len(view.plan.stages))}
+    return any(not in_view(state, name, view) for name in senders)
 
 
 def plannable(state: State) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ from .members import (
     disagreement,
     expected_bases,
     in_view,
+    lacks_checkpoint,
     leaves,
     no_place,
     plannable,
@@ -700,7 +701,9 @@ class Membership:
             decision.norm,
             why,
             state.job,
-            state.saving or any(answer.save for answer in change.flushed.values()),
+            state.saving
+            or any(answer.save for answer in change.flushed.values())
+            or lacks_checkpoint(state, decision.position.step),
             self._shadows(state, plan, decision.holders),
         )
         effects: list[s.Effect] = [

@@ -29,7 +29,8 @@ _CATCHES_UP = 1  # rounds that a holder may be behind: results of earlier ones m
 class Rules:
     """The constants of a run's membership. Times in seconds.
 
-    ``wanted`` nodes are needed for the first view, ``wanted_why`` says where the number comes from. ``samples`` are the
+    ``wanted`` nodes are needed for the first view, ``wanted_why`` says where the number comes from. A checkpoint is due
+    every ``checkpoint_every`` steps (0: never), unless the job was changed. ``samples`` are the
     training samples, ``layers`` the model's layers, ``base`` the model folder whose frozen weights adapters stand
     beside. A node without heartbeat for ``doubt_s`` is dialled and out if it does not answer; one that answers (an
     overloaded machine does) is out after ``silence_s``. From its join to its first hello a node has ``arrive_s``, to
@@ -45,6 +46,7 @@ class Rules:
     layers: int
     wanted: int = 1
     wanted_why: str = "one node"
+    checkpoint_every: int = 0
     base: str = ""
     settle_s: float = 1.0
     measure_s: float = 15.0

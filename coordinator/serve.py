@@ -527,6 +527,7 @@ def _rules(job: Job, facts: Facts, options: Options) -> Rules:
         layers=len(facts.profile.layers),
         wanted=wanted,
         wanted_why=why,
+        checkpoint_every=job.checkpoint.every,
         base=job.model.pretrained or "",
         **options.timing,
     )

@@ -362,12 +362,11 @@ class Training:
             self.trainer.wire.report(control_pb2.Report(eval=report))
 
     def _checkpoint(self, step: int) -> None:
-        """One member of each group sends the reference, while training goes on; groups take turns by stage."""
+        """One member of each group sends the reference, while training goes on."""
         # What a round in flight, or steps since the last round, have not brought into g is trained again by a restart.
         position = self.position.after(step, self.job.train.batch, self.mode.missing(step))
         for stage in self.state.stages:
-            group = self.plan.group(stage)
-            if group[stage % len(group)] == self.trainer.name:
+            if self.plan.keeper(stage) == self.trainer.name:
                 file, payload, meta = shard_of(self.state, stage, self.view, step, position)
                 self.trainer.wire.store(step, file, payload, len(self.plan.stages), meta)
 

@@ -111,6 +111,10 @@ class Plan:
         """The nodes that hold this stage, in pipeline order."""
         return tuple(pipeline[stage] for pipeline in self.pipelines)
 
+    def keeper(self, stage: int) -> str:
+        """The node of a group that sends the stage's part of a checkpoint; groups take turns by stage."""
+        return self.pipelines[stage % len(self.pipelines)][stage]
+
     def neighbours(self, node: str) -> tuple[str | None, str | None]:
         """The nodes before and after this one in its pipeline; None at the ends."""
         pipeline = self.pipelines[self.pipeline_of(node)]

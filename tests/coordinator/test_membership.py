@@ -75,6 +75,29 @@ def test_stage_without_holder_goes_back_to_the_checkpoint():
     assert sent.view.checkpoint == 4 and sent.view.position == Position(4, 32)
 
 
+@pytest.mark.parametrize(
+    ("dead", "step", "complete", "again"),
+    [
+        ("d", 5, 0, True),  # it had stage 1's part of step 5 to send
+        ("d", 7, 0, True),
+        ("c", 7, 0, False),  # others send
+        ("d", 7, 5, False),
+        ("d", 4, 0, False),  # none was due
+        ("d", 11, 5, True),
+    ],
+)
+def test_a_checkpoint_that_a_dead_node_was_sending_is_made_again(dead, step, complete, again):
+    script = Script()
+    script.state = replace(script.state, rules=replace(script.state.rules, checkpoint_every=5))
+    script.started()
+    if complete:
+        script(s.CheckpointComplete(Position(complete, 8 * complete)))
+    script(s.Left(dead, dead + "1", "gone"))
+    script(*(holding(script, name, step) for name in "abcd" if name != dead))
+    (sent,) = script.get(s.SendView)
+    assert sent.view.position.step == step and sent.view.save == again
+
+
 def silence(script, name, seconds):
     """Everybody but one sends heartbeats for a while; all effects."""
     beats = [beat for beat in script.heartbeats() if beat.name != name]
