@@ -42,12 +42,17 @@ def start(mode, plan=TWO_BY_TWO, saves=STEPS, **updates):
 
 
 def listen(hub):
-    """What nodes report of texts from now on, in order: (node, report)."""
+    """What nodes report of texts from now on, in order: (node, report). Their warnings go on to the hub too."""
     heard = []
     for name, wire in hub.wires.items():
 
         def report(said, name=name, say=wire.report):
-            heard.append((name, said.written)) if said.HasField("written") else say(said)
+            if said.HasField("written"):
+                heard.append((name, said.written))
+                return
+            if said.HasField("warning"):
+                heard.append((name, said.warning))
+            say(said)
 
         wire.report = report
     return heard
@@ -59,7 +64,7 @@ def write(hub, heard, tokens, number=1, temperature=0.0, seed=7):
         number=number, view=hub.view, prompt=PROMPT, tokens=tokens, temperature=temperature, seed=seed
     )
     hub.order("a", write=order)
-    mine = lambda: [said for _, said in heard if said.number == number]  # noqa: E731
+    mine = lambda: [said for _, said in heard if getattr(said, "number", 0) == number]  # noqa: E731
     wait_until(lambda: len(mine()) >= tokens or any(said.failed for said in mine()))
     assert not any(said.failed for said in mine())
     (step,) = {said.step for said in mine()}
@@ -126,7 +131,7 @@ def test_training_does_not_notice(mode):
             for number in (1, 2):
                 write(hub, heard, 10, number)
             hub.order("a", write=control_pb2.Write(number=3, view=hub.view, prompt=PROMPT, tokens=10**6))
-            wait_until(lambda heard=heard: any(said.number == 3 for _, said in heard))
+            wait_until(lambda heard=heard: any(said.number == 3 for _, said in list(heard)))
             hub.order("a", write=control_pb2.Write(number=3, view=hub.view))  # no more of it
             wait_until(lambda hub=hub: not any(one.training.texts[0]._number for one in hub.trainers.values()))
         hub.finish(LEFT.nodes)
@@ -198,10 +203,12 @@ def test_what_makes_no_sense_is_refused_and_named(what):
     hub.tamper = tamper
     hub.order("a", write=control_pb2.Write(number=1, view=hub.view, prompt=[17], tokens=4))
     hub.order("a", write=control_pb2.Write(number=2, view=hub.view, prompt=PROMPT, tokens=4))
+    wait_until(lambda: len(heard) == 2)
     outcome = hub.finish(["a", "b"])
-    who = "b" if what == "token" else "a"
-    assert any(warning.startswith(f"{who}: a TEXT") for warning in outcome.warnings), outcome.warnings
-    assert [(said.number, said.failed) for _, said in heard] == [(1, "the prompt is not of the model's tokens")]
+    assert heard[0][1] == control_pb2.Written(number=1, failed="the prompt is not of the model's tokens")
+    refused = heard[1][1]
+    assert refused.node == ("b" if what == "token" else "a") and refused.message.startswith("a TEXT")
+    assert refused.refused and len(heard) == 2
     assert not hub.errors
     assert sorted(outcome.losses) == list(range(1, STEPS + 1))
 
