@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,9 +184,9 @@ def index_tokens(job: Job, vocabulary: int, dtype: str, context: int, tell: Tell
     from .data import count_held, count_windows
 
     _, patterns = job.data.source()
-    files = tuple(token_parts(patterns))
+    files = _told_if_empty(token_parts(patterns), tell)
     windows = count_windows(sum(part.tokens for part in files), context, "tokens", ", ".join(patterns))
-    validation = tuple(token_parts(job.data.held_out()))
+    validation = _told_if_empty(token_parts(job.data.held_out()), tell)
     if isinstance(job.data.validation, float):
         held = count_held(windows, job.data.validation)
         samples = windows - held
@@ -222,3 +223,11 @@ def _groups(windows: Sequence[int], span: int) -> Iterator[list[int]]:
             group = []
         group.append(window)
     yield group
+
+
+def _told_if_empty(parts: Iterator[TokenPart], tell: Tell) -> tuple[TokenPart, ...]:
+    """The parts that have tokens; ``tell`` hears the names of the others."""
+    found = tuple(parts)
+    if empty := ", ".join(part.name for part in found if not part.tokens):
+        tell({"event": "notice", "time": time.time(), "message": f"data.tokens: no token in {empty}: left out"})
+    return tuple(part for part in found if part.tokens)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from ..proto.errors import JobError
 
 _TOKENS_AT_ONCE = 1 << 22
+_ENOUGH = 1000  # tokens that tell what a file holds
 
 
 def documents(kind: str, patterns: Iterable[str], field: str) -> Iterator[str]:
@@ -75,12 +76,21 @@ def token_parts(patterns: Iterable[str]) -> Iterator[TokenPart]:
 
 
 def check_tokens(name: str, tokens: npt.NDArray[Any], vocabulary: int) -> None:
-    """JobError for a token that the tokenizer does not have."""
-    if int(tokens.max()) >= vocabulary:
+    """JobError for a token that the tokenizer does not have, and for uint32 where uint16 is read: every second token
+    is then the upper half of one, 0 for every vocabulary of uint16."""
+    if int(tokens.max(initial=0)) >= vocabulary:
         raise JobError(
             f"data: {name} has the token {int(tokens.max())}, but data.tokenizer has only {vocabulary}",
-            "set data.tokenizer to the folder that the tokens were made with",
+            "set data.tokenizer to the folder that the tokens were made with; if they are not little-endian uint16, as "
+            "a .bin must be, write them with numpy.save as *.npy of uint16 or uint32",
         )
+    if tokens.dtype.itemsize == 2 and len(tokens) >= _ENOUGH:
+        lower, upper = sorted((int(tokens[::2].max()), int(tokens[1::2].max())), reverse=True)
+        if upper <= (vocabulary - 1) >> 16 < lower:
+            raise JobError(
+                f"data: {name} has nothing above {upper} in every second token: these seem to be uint32, not uint16",
+                "write them with numpy.save as *.npy of uint32, or as uint16",
+            )
 
 
 def _dtype(name: str, file: BinaryIO) -> np.dtype[Any]:

@@ -163,7 +163,12 @@ def _live(
                 f"the training data have {size / 1e9:.3g} GB: this node keeps what it used last, {room / 1e9:.3g} GB"
             )
             emit({"event": "notice", "time": time.time(), "message": message, "node": joined.name})
-            return StreamedTokens(joined.facts, wire.fetch_later, cache / f"pieces-{link.run}-{joined.name}", room)
+
+            def warn(message: str) -> None:
+                emit({"event": "warning", "time": time.time(), "message": message, "node": joined.name})
+
+            pieces = cache / f"pieces-{link.run}-{joined.name}"
+            return StreamedTokens(joined.facts, wire.fetch_later, pieces, room, warn)
 
         if island is not None:
             island.take_up(joined.job, joined.facts, fetch, allow_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -30,10 +31,13 @@ _SUM = 8  # bytes of the checksum before a piece's own
 class StreamedTokens(Dataset):
     """The artifact "data/tokens" by pieces: those used last stay below ``folder``, in ``limit`` bytes.
 
-    The folder belongs to one process at a time, and a later one goes on with what it finds there.
+    The folder belongs to one process at a time, and a later one goes on with what it finds there. What the disk does
+    not take is asked for again when it is needed again; ``warn`` hears of the first such piece.
     """
 
-    def __init__(self, facts: Facts, fetch_later: FetchLater, folder: Path, limit: int) -> None:
+    def __init__(
+        self, facts: Facts, fetch_later: FetchLater, folder: Path, limit: int, warn: Callable[[str], None]
+    ) -> None:
         self.samples, self.validation_samples = facts.samples, facts.validation_samples
         dtype = DTYPES.get(facts.token_dtype)
         if dtype is None:
@@ -42,7 +46,7 @@ class StreamedTokens(Dataset):
         self._size = tokens_size(facts)
         self._piece = piece_size(self._size)
         self._room = max(LEAST, limit // (self._piece + _SUM))
-        self._fetch_later = fetch_later
+        self._fetch_later, self._warn, self._warned = fetch_later, warn, False
         self._coming: dict[int, tuple[int, Callable[[], bytes]]] = {}  # piece -> (when it was asked, in calls; wait)
         self._calls = 0
         folder.mkdir(parents=True, exist_ok=True)
@@ -96,10 +100,14 @@ class StreamedTokens(Dataset):
         """A piece: from the disk, or from where it is asked."""
         path = self._folder / f"{self._digest[:16]}-{piece}"
         if piece in self._kept:
-            kept = path.read_bytes() if path.is_file() else b""
+            try:
+                kept = path.read_bytes()
+            except OSError:  # gone, or a disk that fails: it comes again
+                kept = b""
             if xxhash.xxh3_64_digest(kept[_SUM:]) == kept[:_SUM]:
                 self._kept.move_to_end(piece)
-                os.utime(path)
+                with contextlib.suppress(OSError):  # a later process would take it for one used longer ago
+                    os.utime(path)
                 return kept[_SUM:]
             del self._kept[piece]
         coming = self._coming.pop(piece) if piece in self._coming else (self._calls, self._ask(piece))
@@ -110,14 +118,28 @@ class StreamedTokens(Dataset):
                 f"piece {piece} of the tokens has {len(data)} bytes, not {wanted}",
                 hint="start the coordinator again: its data are damaged",
             )
-        self._kept[piece] = None
-        self._make_room()
-        unfinished = path.with_suffix(".part")
-        unfinished.write_bytes(xxhash.xxh3_64_digest(data) + data)
-        unfinished.replace(path)
+        self._keep(piece, path, data)
         return data
 
-    def _make_room(self) -> None:
-        while len(self._kept) > self._room:
-            oldest, _ = self._kept.popitem(last=False)
+    def _keep(self, piece: int, path: Path, data: bytes) -> None:
+        unfinished = path.with_suffix(".part")
+        try:
+            self._make_room(1)
+            unfinished.write_bytes(xxhash.xxh3_64_digest(data) + data)
+            unfinished.replace(path)
+            self._kept[piece] = None
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            if not self._warned:
+                self._warned = True
+                self._warn(
+                    f"cannot keep pieces of the training data in {self._folder}: {error.strerror or error}; what has "
+                    "no room there is fetched again whenever it is needed"
+                )
+
+    def _make_room(self, more: int = 0) -> None:
+        while len(self._kept) > self._room - more:
+            oldest = next(iter(self._kept))
             (self._folder / f"{self._digest[:16]}-{oldest}").unlink(missing_ok=True)
+            del self._kept[oldest]

@@ -139,6 +139,37 @@ def test_files_that_are_no_tokens(tmp_path):
         indexed(job([path]), tmp_path)
 
 
+def test_a_file_without_tokens_is_left_out_with_a_word(tmp_path):
+    names = [write(tmp_path / "a.bin", 700), tmp_path / "b.bin", write(tmp_path / "c.npy", 0)]
+    names[1].touch()
+    said = []
+    index = index_tokens(job(names, 0.0), 256, "uint8", CONTEXT, said.append)
+    assert [part.name for part in index.corpus.files] == [str(names[0])] and index.read(0)
+    (event,) = said
+    assert (
+        event["event"] == "notice" and event["message"] == f"data.tokens: no token in {names[1]}, {names[2]}: left out"
+    )
+
+
+@pytest.mark.parametrize(("vocabulary", "upper"), [(50257, 0), (128256, 1)])
+def test_uint32_in_a_bin_is_told_by_what_it_looks_like(tmp_path, vocabulary, upper):
+    path = tmp_path / "a.bin"
+    tokens = np.random.default_rng(0).integers(0, vocabulary, 5000)
+    path.write_bytes(tokens.astype("<u4").tobytes())
+    with pytest.raises(
+        JobError, match=rf"a.bin has nothing above {upper} in every second token: these seem to be uint32"
+    ):
+        index_tokens(job([path]), vocabulary, "uint32", CONTEXT)
+    path.write_bytes(tokens.astype("<u2").tobytes())
+    assert index_tokens(job([path]), vocabulary, "uint32", CONTEXT)
+    path.write_bytes(bytes(10_000))  # a long padding is nothing else
+    assert index_tokens(job([path]), vocabulary, "uint32", CONTEXT)
+    path.write_bytes(np.full(5000, 300, ">u2").tobytes())
+    with pytest.raises(JobError) as caught:
+        index_tokens(job([path]), 1000, "uint16", CONTEXT)
+    assert "has the token 11265" in caught.value.message and "not little-endian uint16" in (caught.value.hint or "")
+
+
 def test_digests_fit_one_message():
     assert piece_size(1) == piece_size(SMALLEST * MOST) == SMALLEST
     assert piece_size(10**12) == 8 << 20 and 10**12 / piece_size(10**12) <= MOST

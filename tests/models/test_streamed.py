@@ -1,6 +1,9 @@
 """A corpus that a node does not keep whole: bounded on the disk, and the same samples."""
 
+import errno
 import hashlib
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +51,11 @@ class Source:
         return wait
 
 
+def streamed_tokens(*given):
+    """One whose disk takes everything."""
+    return StreamedTokens(*given, pytest.fail)
+
+
 @pytest.fixture(scope="module")
 def whole():
     return Source()
@@ -55,7 +63,7 @@ def whole():
 
 def test_samples_are_the_same_and_the_disk_is_bounded(tmp_path, whole):
     source, limit = Source(), 20 * SMALLEST
-    streamed, kept = StreamedTokens(source.facts, source.later, tmp_path, limit), Tokens(whole.facts, whole.fetch)
+    streamed, kept = streamed_tokens(source.facts, source.later, tmp_path, limit), Tokens(whole.facts, whole.fetch)
     for step in range(30):
         ids = sample_ids(range(step * 8, step * 8 + 8), 1, source.facts.samples)
         for one, other in zip(streamed.batch(ids), kept.batch(ids), strict=True):
@@ -63,7 +71,7 @@ def test_samples_are_the_same_and_the_disk_is_bounded(tmp_path, whole):
         assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= limit
     for one, other in zip(streamed.batch(streamed.validation_ids()), kept.batch(kept.validation_ids()), strict=True):
         assert torch.equal(one, other)
-    assert StreamedTokens(source.facts, source.later, tmp_path, 1)._room == LEAST
+    assert streamed_tokens(source.facts, source.later, tmp_path, 1)._room == LEAST
     assert len(list(tmp_path.iterdir())) == LEAST
 
 
@@ -72,13 +80,13 @@ def test_rows_over_the_edge_of_a_piece(tmp_path):
     facts = source.facts.model_copy(update={"context": 1000, "samples": 8000, "validation_samples": 0})
     size = facts.samples * 1001 * 2
     source.data = np.arange(size // 2).astype("<u2").tobytes()
-    inputs, _ = StreamedTokens(facts, source.later, tmp_path, 1 << 30).batch([130, 131, 7999])
+    inputs, _ = streamed_tokens(facts, source.later, tmp_path, 1 << 30).batch([130, 131, 7999])
     assert inputs.tolist() == [[(row * 1001 + at) % 65536 for at in range(1000)] for row in (130, 131, 7999)]
 
 
 def test_what_comes_ahead_is_asked_once(tmp_path):
     source = Source()
-    streamed = StreamedTokens(source.facts, source.later, tmp_path, 30 * SMALLEST)
+    streamed = streamed_tokens(source.facts, source.later, tmp_path, 30 * SMALLEST)
     streamed.ahead([0, 1, 300, 1000])
     asked = list(source.asked)
     assert asked == [0, 2, 7] and source.waited == []
@@ -87,14 +95,14 @@ def test_what_comes_ahead_is_asked_once(tmp_path):
     assert source.asked == asked and sorted(source.waited) == asked
     streamed.batch([1, 301, 1000])
     assert source.asked == asked
-    again = StreamedTokens(source.facts, source.later, tmp_path, 30 * SMALLEST)  # the node's next process
+    again = streamed_tokens(source.facts, source.later, tmp_path, 30 * SMALLEST)  # the node's next process
     again.batch([1, 301, 1000])
     assert source.asked == asked
 
 
 def test_a_piece_that_is_damaged_or_gone_comes_again(tmp_path):
     source = Source()
-    streamed = StreamedTokens(source.facts, source.later, tmp_path, 30 * SMALLEST)
+    streamed = streamed_tokens(source.facts, source.later, tmp_path, 30 * SMALLEST)
     wanted = streamed.batch([0, 300])[0]
     first, second = sorted(tmp_path.iterdir())
     first.write_bytes(first.read_bytes()[:-1])
@@ -102,13 +110,13 @@ def test_a_piece_that_is_damaged_or_gone_comes_again(tmp_path):
     assert torch.equal(streamed.batch([0, 300])[0], wanted)
     assert source.asked == [0, 2, 0, 2]
     (tmp_path / "0123456789abcdef-5").write_bytes(b"of other tokens")
-    StreamedTokens(source.facts, source.later, tmp_path, 30 * SMALLEST)
+    streamed_tokens(source.facts, source.later, tmp_path, 30 * SMALLEST)
     assert sorted(tmp_path.iterdir()) == [first, second]
 
 
 def test_what_was_asked_for_nothing_does_not_stay_in_memory(tmp_path):
     source = Source()
-    streamed = StreamedTokens(source.facts, source.later, tmp_path, 30 * SMALLEST)
+    streamed = streamed_tokens(source.facts, source.later, tmp_path, 30 * SMALLEST)
     streamed.ahead([2000])
     for _ in range(1100):
         streamed.ahead([])
@@ -119,5 +127,32 @@ def test_a_short_piece_is_refused(tmp_path):
     source = Source()
     source.data = source.data[:100]
     with pytest.raises(FarflungError, match="piece 0 of the tokens has 100 bytes, not 262144"):
-        StreamedTokens(source.facts, source.later, tmp_path, 1 << 30).batch([0])
+        streamed_tokens(source.facts, source.later, tmp_path, 1 << 30).batch([0])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk(tmp_path, whole, monkeypatch):
+    """It goes on with what comes, says so once, and keeps nothing that is cut short; kept pieces stay good."""
+    source, said = Source(), []
+    streamed, kept = (
+        StreamedTokens(source.facts, source.later, tmp_path, 1, said.append),
+        Tokens(whole.facts, whole.fetch),
+    )
+    streamed.batch([0, 300])
+    before = sorted(tmp_path.iterdir())
+    assert len(before) == 2 and not said
+
+    def full(path, data):
+        with path.open("wb") as file:
+            file.write(data[:100])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        for ids in ([0, 600, 900], [300, 600, 1200]):
+            assert torch.equal(streamed.batch(ids)[0], kept.batch(ids)[0])
+    assert sorted(tmp_path.iterdir()) == before and source.asked.count(600 // 128) == 2
+    assert len(said) == 1 and f"{tmp_path}: No space left on device; what has no room there is fetched" in said[0]
+    streamed.batch([600])
+    streamed.batch([600])
+    assert len(list(tmp_path.iterdir())) == 3 and source.asked.count(600 // 128) == 3
