@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..proto.control_pb2 import Artifact
-from ..proto.errors import FarflungError, JobError
+from ..proto.errors import FarflungError
 from ..proto.pieces import piece_size
 from .checkpoints import Checkpoints
 from .corpus import SUFFIX, Index, SourceChanged
@@ -80,7 +80,8 @@ class Artifacts:
         return known.artifact
 
     def read(self, name: str, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
-        """(offset, bytes) of a range in chunks of 1 MiB; ``length`` 0 means to the end. NoArtifact past the end."""
+        """(offset, bytes) of a range in chunks of 1 MiB; ``length`` 0 means to the end. NoArtifact past the end, and
+        where a file of tokens was changed; SourceUnreachable where its place does not answer now."""
         path = self.path(name)
         index = self._indexes.get(path)
         size = index.corpus.size if index else path.stat().st_size
@@ -105,7 +106,7 @@ def _read(index: Index, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
     for piece in range(offset // size, -(-end // size)):
         try:
             data = index.read(piece)
-        except (SourceChanged, JobError) as error:
+        except SourceChanged as error:
             raise NoArtifact(error.message, error.hint) from None
         data = data[max(0, offset - piece * size) : end - piece * size]
         at = max(offset, piece * size)

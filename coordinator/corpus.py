@@ -34,6 +34,10 @@ class SourceChanged(FarflungError):
     """A file of tokens is not what it was when the run began."""
 
 
+class SourceUnreachable(FarflungError):
+    """The place of a file of tokens does not answer now; what was asked may be asked again."""
+
+
 @dataclass(frozen=True)
 class Corpus:
     """The rows of a run's token files: ``samples`` of training, then ``held`` of validation.
@@ -60,7 +64,8 @@ class Corpus:
         return (self.context + 1) * np.dtype(self.dtype).itemsize
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes [offset, offset + length) of the rows. SourceChanged: a file is gone or shorter than it was."""
+        """Bytes [offset, offset + length) of the rows. SourceChanged: a file is gone or shorter than it was.
+        SourceUnreachable: its place does not answer."""
         first, last = offset // self._row, -(-(offset + length) // self._row)
         blocks = []
         for files, windows in self._windows(first, last):
@@ -90,11 +95,7 @@ class Corpus:
         for part, here in _parts(files, start, count):
             dtype = np.dtype(part.dtype)
             begin, end = (part.start + at * dtype.itemsize for at in (here.start, here.stop))
-            system, path = fsspec.url_to_fs(part.name)
-            try:
-                raw = system.cat_file(path, begin, end)
-            except FileNotFoundError:
-                raise _changed(part.name, "it is gone") from None
+            raw = _range(part, begin, end)
             if len(raw) != end - begin:
                 raise _changed(part.name, f"it ends at byte {begin + len(raw)}")
             tokens = np.frombuffer(raw, dtype)
@@ -108,6 +109,26 @@ class Corpus:
         spans = ((files, min(windows) * self.context, max(windows) - min(windows) + 1) for files, windows in rows)
         found = (_parts(files, start, count * self.context + 1) for files, start, count in spans)
         return ", ".join(part.name for parts in found for part, _ in parts)
+
+
+def _range(part: TokenPart, begin: int, end: int) -> bytes:
+    try:
+        system, path = fsspec.url_to_fs(part.name)
+        try:
+            return bytes(system.cat_file(path, begin, end))
+        except FileNotFoundError:
+            raise
+        except Exception:  # some places refuse a range that a file has no more
+            system.invalidate_cache()
+            if system.size(path) == part.size:
+                raise
+        raise _changed(part.name, "it has another size")
+    except FileNotFoundError:
+        raise _changed(part.name, "it is gone") from None
+    except SourceChanged:
+        raise
+    except Exception as error:  # every kind of place has errors of its own
+        raise SourceUnreachable(f"data.tokens: cannot read {part.name} now: {error}") from error
 
 
 def _parts(files: Sequence[TokenPart], start: int, count: int) -> Iterator[tuple[TokenPart, range]]:
@@ -152,11 +173,15 @@ class Index:
         return True
 
     def read(self, piece: int) -> bytes:
-        """A piece. SourceChanged when it is not what it was when the run began."""
+        """A piece. SourceChanged when it is not what it was when the run began, SourceUnreachable as `Corpus.read`."""
         size = piece_size(self.corpus.size)
-        data = self.corpus.read(piece * size, min(size, self.corpus.size - piece * size))
+        begin, length = piece * size, min(size, self.corpus.size - piece * size)
+        try:
+            data = self.corpus.read(begin, length)
+        except JobError as error:  # at the start these tokens were good
+            raise _changed(self.corpus.names(begin, length), error.message) from None
         if hashlib.sha256(data).hexdigest() != self.pieces[piece]:
-            raise _changed(self.corpus.names(piece * size, len(data)), f"piece {piece} has other tokens")
+            raise _changed(self.corpus.names(begin, length), f"piece {piece} has other tokens")
         return data
 
     def save(self, folder: Path) -> Path:

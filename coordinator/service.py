@@ -27,6 +27,7 @@ from ..proto.progress import Meter
 from .artifacts import Artifacts, NoArtifact
 from .checkpoints import Receiver, ShardRefused
 from .commands import Command, printable
+from .corpus import SourceUnreachable
 from .database import LeaseLost
 from .identity import NAME, NODE_LIFE, Authority, check_operator, check_ticket, digest
 from .profiling import FILE, received
@@ -230,6 +231,9 @@ class CoordinatorService(rpc.CoordinatorServicer):
                 yield pb.Piece(offset=part[0], data=part[1])
         except NoArtifact as error:
             await context.abort(grpc.StatusCode.OUT_OF_RANGE, error.message)
+        except SourceUnreachable as error:  # the node tries again
+            log.warning("%s", error.message)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
 
     async def Store(self, requests: AsyncIterator[pb.Shard], context: Context) -> pb.StoreReply:
         """One file of a checkpoint. What cannot be kept is refused, loudly, and training goes on."""
