@@ -90,8 +90,8 @@ def test_a_place_that_stays_away_is_named(tmp_path, tokens, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "how"),
     [
-        (lambda raw: raw[:-2] + b"\7\0", "piece 0 has other tokens"),
-        (lambda raw: raw[:-2] + b"\7\7", "has the token 1799"),
+        (lambda raw: b"\7\0" + raw[2:], "piece 0 has other tokens"),
+        (lambda raw: b"\7\7" + raw[2:], "has the token 1799"),
         (lambda raw: raw[:1000], "it ends at byte 1000"),
         (lambda raw: None, "it is gone"),
     ],
