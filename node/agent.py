@@ -25,10 +25,11 @@ from ..proto.errors import FarflungError
 from ..proto.job import Facts, Job
 from ..proto.link import Link
 from ..proto.progress import Meter, Tell
-from .dataset import BuildData, Dataset, OwnData, dataset_of, disk_for_tokens, fits_on_disk, tokens_size
+from .dataset import BuildData, Dataset, OwnData, dataset_of, disk_for_tokens, tokens_size
 from .identity import known_names
 from .island import Island
 from .join import Joined, join
+from .kept_files import remove
 from .metrics import check_address
 from .models import Fetch, model_of
 from .owner import Limits, Owner
@@ -148,6 +149,7 @@ def _live(
     wire = Wire.start(replace(joined.config, metrics=metrics, max_upload=owner.limits.upload))
     fetch = telling(wire.fetch, emit)
     why = "the node failed"
+    pieces = cache / f"pieces-{link.run}-{joined.name}"
     try:
         definition = model_of(joined.job, joined.facts, fetch, allow_code)
 
@@ -156,8 +158,9 @@ def _live(
         def open_data() -> Dataset:
             if private is not None:
                 return private
-            room, size = disk_for_tokens(joined.job, owner.limits.disk), tokens_size(joined.facts)
-            if size == 0 or (size <= room and fits_on_disk(joined.facts, cache, owner.limits.disk)):
+            size = tokens_size(joined.facts)
+            room = disk_for_tokens(joined.job, joined.facts, cache, pieces, owner.limits.disk)
+            if size <= room:
                 return dataset_of(joined.job, joined.facts, fetch, cache, allow_code)
             message = (
                 f"the training data have {size / 1e9:.3g} GB: this node keeps what it used last, {room / 1e9:.3g} GB"
@@ -167,7 +170,6 @@ def _live(
             def warn(message: str) -> None:
                 emit({"event": "warning", "time": time.time(), "message": message, "node": joined.name})
 
-            pieces = cache / f"pieces-{link.run}-{joined.name}"
             return StreamedTokens(joined.facts, wire.fetch_later, pieces, room, warn)
 
         if island is not None:
@@ -181,6 +183,8 @@ def _live(
         error = error_of(stopped)
         if error is not None:
             raise error from None
+        if trainer.training is not None and trainer.training.step >= joined.facts.steps:  # not a stop to go on later
+            remove(pieces)
         emit({"event": "left", "time": time.time(), "node": joined.name, "why": stopped.why})
     except KeyboardInterrupt:
         raise Interrupted(wire.close("interrupted by its owner")) from None

@@ -6,6 +6,7 @@ node and in every view.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -21,6 +22,7 @@ from torch import Tensor
 from ..proto.errors import FarflungError
 from ..proto.job import Facts, Job
 from .builds import build_data
+from .kept_files import Held, make_room
 from .models import Fetch
 
 TOKENS = "data/tokens"
@@ -71,6 +73,7 @@ class Tokens(Dataset):
             self._rows = data.reshape(shape)
         else:
             path = _cached(fetch, size, facts.tokens_digest, cache)
+            self._held = Held(path)
             self._rows = np.memmap(path, dtype, mode="r", shape=shape)
 
     def batch(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -139,17 +142,14 @@ def tokens_size(facts: Facts) -> int:
     return (facts.samples + facts.validation_samples) * (facts.context + 1) * DTYPES[facts.token_dtype].itemsize
 
 
-def disk_for_tokens(job: Job, limit: int) -> int:
-    """Bytes of disk that tokens may take on a node whose owner allows ``limit`` (0: no limit)."""
+def disk_for_tokens(job: Job, facts: Facts, cache: Path, pieces: Path, limit: int) -> int:
+    """Bytes of disk that tokens may take below ``cache`` on a node whose owner allows ``limit`` (0: no limit). Makes
+    room for them; ``pieces`` is the node's own folder of them."""
     asked = int(job.data.cache_gb * 1e9)
-    return min(asked, limit) if limit else asked
-
-
-def fits_on_disk(facts: Facts, cache: Path, limit: int) -> bool:
-    """Whether the tokens fit below ``cache`` beside what is there, in ``limit`` bytes (0: no limit)."""
-    size = tokens_size(facts)
-    there = sum(path.stat().st_size for path in cache.glob("tokens-*") if path.name != f"tokens-{facts.tokens_digest}")
-    return not limit or there + size <= limit
+    if not limit:
+        return asked
+    wanted = min(asked, tokens_size(facts))
+    return min(asked, make_room(cache, wanted, limit, (cache / f"tokens-{facts.tokens_digest}", pieces)))
 
 
 def _single(tensor: Tensor) -> Tensor:
@@ -167,12 +167,16 @@ def _fetched(fetch: Fetch, size: int, digest: str) -> bytearray:
 def _cached(fetch: Fetch, size: int, digest: str, cache: Path) -> Path:
     """The file of the tokens below ``cache``, fetched unless it is there whole."""
     path = cache / f"tokens-{digest}"
-    if path.is_file() and path.stat().st_size == size and _digest_of(path) == digest:
-        return path
+    if path.is_file() and path.stat().st_size == size:
+        path.touch()  # nobody removes it before this node holds it
+        with contextlib.closing(Held(path)):
+            if _digest_of(path) == digest:
+                path.touch()
+                return path
     cache.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=cache, prefix="tokens-", suffix=".part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(handle, "wb") as file, contextlib.closing(Held(Path(temporary))):
             offset = 0
             while offset < size:
                 offset += file.write(_piece(fetch, offset, min(PIECE, size - offset)))

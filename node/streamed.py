@@ -17,6 +17,7 @@ from ..proto.errors import FarflungError
 from ..proto.job import Facts
 from ..proto.pieces import piece_size
 from .dataset import DTYPES, TOKENS, Dataset, tokens_size
+from .kept_files import Held
 
 FetchLater = Callable[[str, int, int], Callable[[], bytes]]
 """Asks for ``length`` bytes of an artifact from ``offset``; what it returns waits for them: `Wire.fetch_later`."""
@@ -50,6 +51,7 @@ class StreamedTokens(Dataset):
         self._coming: dict[int, tuple[int, Callable[[], bytes]]] = {}  # piece -> (when it was asked, in calls; wait)
         self._calls = 0
         folder.mkdir(parents=True, exist_ok=True)
+        self._held = Held(folder)
         self._folder, self._digest = folder, facts.tokens_digest
         self._kept: OrderedDict[int, None] = OrderedDict()  # the one used longest ago first
         for path in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime):

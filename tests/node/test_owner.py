@@ -1,13 +1,9 @@
 """What the owner of a node's machine wants and allows."""
 
-import pytest
-
 from farflung.node.agent import _as_before, _one_of_a_name, _within
-from farflung.node.dataset import fits_on_disk
 from farflung.node.identity import save_key
 from farflung.node.owner import TERM_SECONDS, Limits, Owner
 from farflung.proto.control_pb2 import Device
-from farflung.proto.job import Facts, Profile
 
 
 class Clock:
@@ -47,24 +43,6 @@ def test_the_plan_sees_what_is_allowed():
     assert (device.memory_bytes, device.upload_bps, device.hours) == (6 << 30, 2e7, 3)
     assert _within(Device(memory_bytes=4 << 30), Limits(memory=6 << 30)).memory_bytes == 4 << 30
     assert _within(Device(memory_bytes=4 << 30), Limits()).upload_bps == 0
-
-
-@pytest.mark.parametrize(("limit", "fits"), [(0, True), (1100, True), (1099, False)])
-def test_the_disk(tmp_path, limit, fits):
-    facts = Facts(
-        samples=8,
-        validation_samples=2,
-        context=49,
-        vocabulary=256,
-        token_dtype="uint16",
-        steps=1,
-        tokens_digest="new",
-        profile=Profile(layers=[], tied=False, family=""),
-        artifacts={},
-    )
-    (tmp_path / "tokens-old").write_bytes(bytes(100))
-    (tmp_path / "tokens-new").write_bytes(bytes(1000))
-    assert fits_on_disk(facts, tmp_path, limit) is fits
 
 
 def test_a_machine_comes_back_as_itself(tmp_path):

@@ -1,0 +1,81 @@
+"""Training data that nodes of a machine keep below a cache folder: what a process uses is spared, the rest may go."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+_JUST_MADE = 60.0  # seconds in which a process may not yet have locked what it found or made
+
+
+class Held:
+    """A file or folder that this process uses, until `close` or the process's end; several may hold one."""
+
+    def __init__(self, path: Path) -> None:
+        self._handle: int | None = os.open(path, os.O_RDONLY)
+        fcntl.flock(self._handle, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def make_room(cache: Path, wanted: int, limit: int, own: Collection[Path]) -> int:
+    """Remove data of other runs that no process holds, those used longest ago first, until ``wanted`` bytes more fit in
+    ``limit``. Returns what is left of the limit for ``own``, which is neither counted nor removed."""
+    found = [path for pattern in ("tokens-*", "pieces-*") for path in cache.glob(pattern) if path not in own]
+    sizes = {path: _size(path) for path in found}
+    there = sum(sizes.values())
+    for path in sorted(found, key=_used):
+        if there + wanted <= limit:
+            break
+        if _remove_unused(path):
+            there -= sizes[path]
+    return max(limit - there, 0)
+
+
+def _remove_unused(path: Path) -> bool:
+    """Whether it is gone; it stays where a process holds it."""
+    if time.time() - _used(path) < _JUST_MADE:
+        return False
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        remove(path)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def remove(path: Path) -> None:
+    """A file, or a folder with what is in it; no error where another process was faster."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of the files in a folder."""
+    size = 0
+    with contextlib.suppress(FileNotFoundError):  # another process removes it
+        for file in path.iterdir() if path.is_dir() else (path,):
+            size += file.stat().st_size
+    return size
+
+
+def _used(path: Path) -> float:
+    """When it was used last. A folder's time is that of the last file that came or went."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
