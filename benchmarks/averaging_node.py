@@ -97,8 +97,8 @@ class Ours:
                     self.link.handle(event.sender, event.header, event.payload)
             self.link.tick()
             assert time.monotonic() < until, "the round did not end"
-        update, results = self.link.update()
-        self.link.exchange.apply_delta(update, results)
+        results = self.link.results
+        self.link.exchange.apply_delta(self.link.updates(), results)
         self.link.finish(results, 1 << 16)
 
     def result(self) -> torch.Tensor:
@@ -134,6 +134,7 @@ class Theirs:
             target_group_size=nodes,
             min_group_size=nodes,
             min_matchmaking_time=2.0,
+            request_timeout=1.0,
             compression=compression,
             allow_state_sharing=False,
         )
@@ -151,9 +152,9 @@ class Theirs:
             time.sleep(0.02)
 
     def _soon(self) -> float:
-        import hivemind
+        from hivemind.utils import get_dht_time
 
-        return float(hivemind.get_dht_time() + 2.0)
+        return float(get_dht_time() + 2.0)
 
     def average(self) -> None:
         self.control.allow_allreduce()
