@@ -7,7 +7,7 @@ Two whole runs on this machine for each mode: a coordinator and nodes that hold 
 touched) and its I/O process's private memory. What grows with the model is the difference of the two peaks; taken off
 is what any training loop holds, weights, gradient and the optimiser's moments, and the rest is given in fp32 copies of
 the stage, beside the limit: 1.3, 1/n more where a member publishes, 1 more with an outer momentum or an error feedback.
-``fixed_mb`` is what does not grow: libraries, buffers of a segment. Memory does not depend on how busy the machine is.
+``fixed_mb`` is what does not grow: libraries, buffers of a segment. On a busy machine messages wait, and take memory.
 Results: benchmarks/results/memory.json.
 """
 
@@ -191,8 +191,8 @@ def main() -> None:
         row = rows[-1]
         verdict = "within" if row["copies"] <= row["limit"] else "OVER"
         print(f"{row['mode']:58} {row['copies']:5.2f} copies, {verdict} {row['limit']:.2f}   {row}", flush=True)
-    if not options.mode:
-        RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+        if not options.mode:
+            RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":
