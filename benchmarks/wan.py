@@ -206,9 +206,10 @@ def steps(options: Any) -> None:
                             flush=True,
                         )
                         shutil.rmtree(folder)
+                        save(options, rows, late_rows)  # as it comes: a run may be broken off
     finally:
         build.down(made.name)
-    save(options, rows, late_rows)
+    tell(options)
 
 
 def save(options: Any, rows: dict[tuple[float, str], list[float]], late_rows: list[Any]) -> None:
@@ -235,6 +236,12 @@ def save(options: Any, rows: dict[tuple[float, str], list[float]], late_rows: li
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     known[f"{options.nodes} nodes"] = entry
     RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def tell(options: Any) -> None:
+    """The table of what was saved last."""
+    entry = json.loads(RESULTS.read_text())[f"{options.nodes} nodes"]
+    alone = entry["alone_s"]
     print(f"\n{RESULTS}")
     for row in entry["steps_s"]:
         share = f"{row['median_s'] / alone:6.2f} x alone" if alone else ""

@@ -5,8 +5,8 @@
 
 Every system trains the same GPT-2 on the same text with the same batch and optimiser, and looks at the same held-out
 text every few steps; the seconds count from the first step on and hold these looks. The loss to reach is the one that
-DDP's fp16 hook, which is as good as exact, has at two thirds of its looks: a lossy way may need more steps, and has them
-within the run. Systems and seeds are interleaved. Needs root, as
+DDP's fp16 hook, which is as good as exact, has at two thirds of its looks: a lossy way may need more steps, and has
+them within the run. Systems and seeds are interleaved. Needs root, as
 `farflung wan` does. Results go to benchmarks/results/wan_loss.json.
 """
 
