@@ -421,7 +421,7 @@ def _ask(link: "Link", method: str, request: Any) -> Any:
     with _calling(link) as stub:
         reply = getattr(stub, method)(request, timeout=_ANSWER_SECONDS)
     if reply.refused:
-        raise Refused(*reply.refused.split("\n", 1))
+        raise Refused.of(reply.refused)
     return reply
 
 

@@ -24,6 +24,7 @@ from ..proto.errors import FarflungError, JobError
 from ..proto.job import Job
 from ..proto.pieces import piece_size
 from ..proto.progress import Meter, Tell, silent
+from .data import count_held, count_windows
 from .documents import TokenPart, check_tokens, token_parts
 
 SUFFIX = ".index"
@@ -206,8 +207,6 @@ def index_tokens(job: Job, vocabulary: int, dtype: str, context: int, tell: Tell
 
     JobError: no file, too few tokens for a sample, a token that the tokenizer does not have.
     """
-    from .data import count_held, count_windows
-
     _, patterns = job.data.source()
     files = _told_if_empty(token_parts(patterns), tell)
     windows = count_windows(sum(part.tokens for part in files), context, "tokens", ", ".join(patterns))

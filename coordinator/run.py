@@ -188,10 +188,9 @@ class Run:
             raise Refused("another profile of this run is being taken", "wait until it is written")
         if not 1 <= steps <= MOST_STEPS:
             raise Refused(f"{steps} steps cannot be recorded", f"--steps: 1 to {MOST_STEPS}")
-        known = self.store.steps(1)
         last = max([view.position.step, *self.state.reported.values()])
         nodes = {name: self._streams[name].session for name in view.plan.nodes if name in self._streams}
-        self.profiling = Profiling(nodes, steps, last, known[-1].seconds if known else 1.0, self._order)
+        self.profiling = Profiling(nodes, steps, last, self._step_seconds(), self._order)
         return self.profiling
 
     def write(self, request: pb.GenerateRequest, tokenizer: Tokenizer) -> Text:
@@ -206,7 +205,6 @@ class Run:
         if self.text is not None:
             raise Refused("another text of this run is being written", "try again when it is done")
         self._texts += 1
-        known = self.store.steps(1)
         self.text = Text(
             self._texts,
             view.number,
@@ -214,10 +212,15 @@ class Run:
             request,
             tokenizer,
             ends_of(self.job),
-            known[-1].seconds if known else 1.0,
+            self._step_seconds(),
             self._order,
         )
         return self.text
+
+    def _step_seconds(self) -> float:
+        """Of the last step; 1 before the first."""
+        known = self.store.steps(1)
+        return known[-1].seconds if known else 1.0
 
     def end_text(self) -> None:
         """Nobody waits for the text any more."""
@@ -501,12 +504,16 @@ class Run:
         """As they were measured, and as training has shown them to be since."""
         known = dict(self.links)
         for source, target in (believed := self.rates.believed(self._clock())):
-            latency, _ = self.links.get((source, target)) or self.links.get((target, source)) or (DEFAULT_LATENCY, 0.0)
+            latency, _ = self._link(source, target) or (DEFAULT_LATENCY, 0.0)
             known[source, target] = (latency, believed[source, target])
         return known
 
+    def _link(self, source: str, target: str) -> tuple[float, float] | None:
+        """Latency and rate; those of the other direction where nobody measured this one."""
+        return self.links.get((source, target)) or self.links.get((target, source))
+
     def _measured_rate(self, source: str, target: str) -> float | None:
-        found = self.links.get((source, target)) or self.links.get((target, source))
+        found = self._link(source, target)
         return found[1] if found else None
 
     def _pace(self) -> str:

@@ -71,7 +71,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             return await self._join(request, str(context.peer()))
         except FarflungError as error:
             log.info("refused a join: %s", error.message)
-            return pb.JoinReply(refused=f"{error.message}\n{error.hint}")
+            return pb.JoinReply(refused=error.told)
 
     async def _join(self, request: pb.JoinRequest, peer: str) -> pb.JoinReply:
         run, store, now = self._run, self._run.store, time.time()
@@ -287,27 +287,25 @@ class CoordinatorService(rpc.CoordinatorServicer):
             check_ticket(self._run.store, request.ticket, time.time(), take_use=False, returns=True)
             return pb.StatusReply(status=json.dumps(self._run.status(self._identity.state)))
         except FarflungError as error:
-            return pb.StatusReply(refused=f"{error.message}\n{error.hint}")
+            return pb.StatusReply(refused=error.told)
 
     async def Command(self, request: pb.CommandRequest, context: Context) -> pb.CommandReply:
         """A person's command, from whoever holds an operator's ticket."""
         try:
-            self._check_run(request.run)
-            number = check_operator(self._run.store, request.ticket, time.time())
+            number = self._check_operator(request)
             by = request.by or f"the holder of ticket {number}"
             command = Command(request.command, request.node, request.argument, by, request.why)
             return pb.CommandReply(answer=self._run.command(command))
         except FarflungError as error:
-            return pb.CommandReply(refused=f"{error.message}\n{error.hint}")
+            return pb.CommandReply(refused=error.told)
 
     async def Profile(self, request: pb.ProfileRequest, context: Context) -> AsyncIterator[pb.ProfilePart]:
         """Traces of the nodes' next steps, for whoever holds an operator's ticket."""
         try:
-            self._check_run(request.run)
-            check_operator(self._run.store, request.ticket, time.time())
+            self._check_operator(request)
             taking = self._run.profile(request.steps)
         except FarflungError as error:
-            yield pb.ProfilePart(refused=f"{error.message}\n{error.hint}")
+            yield pb.ProfilePart(refused=error.told)
             return
         try:
             async for part in taking.parts():
@@ -318,18 +316,22 @@ class CoordinatorService(rpc.CoordinatorServicer):
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateReply]:
         """A text that a pipeline writes while it trains, for whoever holds an operator's ticket."""
         try:
-            self._check_run(request.run)
-            check_operator(self._run.store, request.ticket, time.time())
+            self._check_operator(request)
             tokenizer = await asyncio.to_thread(load_tokenizer, self._run.job.data.tokenizer)
             text = self._run.write(request, tokenizer)
         except FarflungError as error:
-            yield pb.GenerateReply(refused=f"{error.message}\n{error.hint}")
+            yield pb.GenerateReply(refused=error.told)
             return
         try:
             async for part in text.parts():
                 yield part
         finally:
             self._run.end_text()
+
+    def _check_operator(self, request: pb.CommandRequest | pb.ProfileRequest | pb.GenerateRequest) -> str:
+        """The number of the operator's ticket. Refused: it is of another run, or no operator's."""
+        self._check_run(request.run)
+        return check_operator(self._run.store, request.ticket, time.time())
 
     def _check_run(self, run: str) -> None:
         if run != self._identity.run:

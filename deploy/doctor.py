@@ -239,8 +239,8 @@ def _ticket(link: Link, authority: bytes) -> Iterator[Finding]:
             yield Finding("ticket", False, f"the coordinator did not say: {words}", "copy the whole link again")
             return
     if reply.refused:
-        message, _, hint = reply.refused.partition("\n")
-        yield Finding("ticket", False, message, hint)
+        refused = FarflungError.of(reply.refused)
+        yield Finding("ticket", False, refused.message, refused.hint)
         return
     yield Finding("ticket", True, "the coordinator takes it")
     yield from ways(json.loads(reply.status), _dial)

@@ -40,8 +40,7 @@ def collect(output: Output, parts: Iterable[GenerateReply]) -> dict[str, Any]:
     text = ""
     for part in parts:
         if part.refused:
-            message, _, hint = part.refused.partition("\n")
-            raise RunFailed(message, hint) if found else Refused(message, hint)
+            raise (RunFailed if found else Refused).of(part.refused)
         if not found:
             found = {"nodes": list(part.nodes), "step": part.step, "round": part.round}
             output.note(f"{' -> '.join(part.nodes)} write with the weights of step {part.step}, round {part.round}")

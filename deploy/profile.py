@@ -22,8 +22,7 @@ def collect(output: Output, run: str, parts: Iterable[ProfilePart], path: Path) 
     missing: dict[str, str] = {}
     for part in parts:
         if part.refused:
-            message, _, hint = part.refused.partition("\n")
-            raise Refused(message, hint)
+            raise Refused.of(part.refused)
         if part.told:
             output.note(part.told)
         elif part.missing:

@@ -170,7 +170,7 @@ def _cached(fetch: Fetch, size: int, digest: str, cache: Path) -> Path:
     if path.is_file() and path.stat().st_size == size:
         path.touch()  # nobody removes it before this node holds it
         with contextlib.closing(Held(path)):
-            if _digest_of(path) == digest:
+            if digest_of(path) == digest:
                 path.touch()
                 return path
     cache.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ def _cached(fetch: Fetch, size: int, digest: str, cache: Path) -> Path:
             offset = 0
             while offset < size:
                 offset += file.write(_piece(fetch, offset, min(PIECE, size - offset)))
-        _check(_digest_of(Path(temporary)), digest)
+        _check(digest_of(Path(temporary)), digest)
         os.replace(temporary, path)  # whole or not there: another node of this machine may read it now
     finally:
         Path(temporary).unlink(missing_ok=True)
@@ -197,7 +197,8 @@ def _piece(fetch: Fetch, offset: int, length: int) -> bytes:
     return piece
 
 
-def _digest_of(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(PIECE):

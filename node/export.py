@@ -7,7 +7,6 @@ into the same files, under the same names and in the same types as the folder th
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -27,6 +26,7 @@ from torch import Tensor
 from ..proto.errors import FarflungError
 from ..proto.job import Facts, Job
 from .byte_tokenizer import write_byte_tokenizer
+from .dataset import digest_of
 from .lora import ADAPTER_WEIGHTS, LoraModel, write_adapter
 from .models import LanguageModel, ModelDefinition, model_of
 from .pretrained import CONFIG, INDEX, PREFIX, SINGLE, Weights, initial_weights, weights_of
@@ -256,11 +256,7 @@ def check_base(checkpoint: Checkpoint, source: Path) -> None:
         path = source / name.removeprefix(PREFIX)
         if not name.startswith(PREFIX) or path.suffix != ".safetensors":
             continue
-        hasher = hashlib.sha256()
-        with path.open("rb") as file:
-            while block := file.read(1 << 22):
-                hasher.update(block)
-        if hasher.hexdigest() != digest:
+        if digest_of(path) != digest:
             raise FarflungError(
                 f"{path} is not the file that the run's adapters were trained beside", hint="put that folder back"
             )

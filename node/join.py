@@ -173,8 +173,7 @@ def _ask(link: Link, authority: bytes, request: JoinRequest) -> JoinReply:
                 "is it a run with TLS and the link without, or the reverse? copy the whole join line again",
             ) from error
     if reply.refused:
-        sentence, _, hint = reply.refused.partition("\n")
-        raise Refused(sentence, hint)
+        raise Refused.of(reply.refused)
     return reply
 
 

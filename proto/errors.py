@@ -23,6 +23,17 @@ class FarflungError(Exception):
         if status is not None:
             self.status = status
 
+    @property
+    def told(self) -> str:
+        """As one string, for a reply: the message's line, then the hint's."""
+        return f"{self.message}\n{self.hint}"
+
+    @classmethod
+    def of(cls, told: str) -> FarflungError:
+        """The error that ``told`` is of, as one of this class."""
+        message, _, hint = told.partition("\n")
+        return cls(message, hint)
+
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 

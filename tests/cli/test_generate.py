@@ -11,34 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from long_run import long_run
 
 from farflung.deploy.generate import collect, way_of
 from farflung.deploy.output import Output
 from farflung.proto.control_pb2 import GenerateReply
 from farflung.proto.errors import FarflungError, Refused, RunFailed
-
-JOB = """\
-[run]
-name = "writes"
-steps = 100000
-[model]
-family = "gpt2"
-layers = 2
-width = 32
-heads = 2
-context = 32
-[data]
-text = ["text.txt"]
-validation = 0.1
-[train]
-batch = 8
-microbatch = 2
-eval_every = 10
-[parallel]
-stages = 2
-[checkpoint]
-every = 0
-"""
 
 
 def reply(text: str = "", **more: Any) -> GenerateReply:
@@ -73,25 +51,8 @@ def test_which_way(tmp_path: Path) -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[tuple[Any, Path]]:
     """(the events of a coordinator and two nodes, the state folder)"""
-    (tmp_path / "text.txt").write_text(
-        "".join(f"{n}. To be, or not to be, that is the question.\n" for n in range(600))
-    )
-    (tmp_path / "job.toml").write_text(JOB)
-    state = str(tmp_path / "state")
-    words = [sys.executable, "-m", "farflung", "run", "job.toml", "--nodes", "2", "--state", state, "--json"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (
-        (tmp_path / "stderr").open("w") as log,
-        subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=log, text=True, cwd=tmp_path, env=environment
-        ) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            yield map(json.loads, process.stdout), Path(state)
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=120)
+    with long_run(tmp_path) as (_, events, state):
+        yield events, state
 
 
 def generate(state: Path, *words: str) -> subprocess.Popen[str]:

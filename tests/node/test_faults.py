@@ -42,8 +42,8 @@ def start(job, artifacts=None, before=lambda hub: None, **view):
     return hub, facts, data
 
 
-def poison(hub, name, step):
-    """Make this node's gradient of one step not finite."""
+def change_gradients(hub, name, change):
+    """``change(step, sections)`` after each step that this node computes."""
     trainer = hub.trainers[name]
     make = trainer._prepare
 
@@ -51,15 +51,24 @@ def poison(hub, name, step):
         make(view)
         compute = trainer.training._compute
 
-        def poisoned(number):
+        def changed(number):
             tally = compute(number)
-            if number == step:
-                next(iter(trainer.state.sections.values())).grad[3] = torch.nan
+            change(number, trainer.state.sections.values())
             return tally
 
-        trainer.training._compute = poisoned
+        trainer.training._compute = changed
 
     trainer._prepare = prepare
+
+
+def poison(hub, name, step):
+    """Make this node's gradient of one step not finite."""
+
+    def change(number, sections):
+        if number == step:
+            next(iter(sections)).grad[3] = torch.nan
+
+    change_gradients(hub, name, change)
 
 
 @pytest.mark.parametrize(
@@ -86,22 +95,12 @@ def test_a_gradient_that_is_not_finite_is_applied_nowhere(mode, updates):
 
 def silence(hub, name):
     """This node's gradients are zero."""
-    trainer = hub.trainers[name]
-    make = trainer._prepare
 
-    def prepare(view):
-        make(view)
-        compute = trainer.training._compute
+    def change(number, sections):
+        for section in sections:
+            section.grad.zero_()
 
-        def silent(number):
-            tally = compute(number)
-            for section in trainer.state.sections.values():
-                section.grad.zero_()
-            return tally
-
-        trainer.training._compute = silent
-
-    trainer._prepare = prepare
+    change_gradients(hub, name, change)
 
 
 @pytest.mark.parametrize(

@@ -1,62 +1,20 @@
 """The page of a real run in a real browser: processes that train on this machine, and somebody who watches."""
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chromium import chromium, until
-
-JOB = """\
-[run]
-name = "watched"
-steps = 100000
-[model]
-family = "gpt2"
-layers = 2
-width = 32
-heads = 2
-context = 32
-[data]
-text = ["text.txt"]
-validation = 0.1
-[train]
-batch = 8
-microbatch = 2
-eval_every = 10
-[parallel]
-stages = 2
-[checkpoint]
-every = 0
-"""
+from long_run import long_run
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[tuple[Any, str]]:
     """(the process, the page's address for the operator) of a coordinator and two nodes."""
-    (tmp_path / "text.txt").write_text(
-        "".join(f"{n}. To be, or not to be, that is the question.\n" for n in range(600))
-    )
-    (tmp_path / "job.toml").write_text(JOB)
-    words = [sys.executable, "-m", "farflung", "run", "job.toml", "--nodes", "2", "--state", "state", "--json"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (
-        (tmp_path / "stderr").open("w") as log,
-        subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=log, text=True, cwd=tmp_path, env=environment
-        ) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            yield process, next(one["page"] for one in map(json.loads, process.stdout) if one["event"] == "listening")
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=120)
+    with long_run(tmp_path) as (process, events, _):
+        yield process, next(one["page"] for one in events if one["event"] == "listening")
     assert process.returncode == 130
 
 
