@@ -101,19 +101,23 @@ def test_a_real_connection_is_measured_by_what_goes_over_it(thread_nodes):
         a.send("b", Header(kind=Kind.STATE), bytes(100_000))  # opens the connection for bulk
         receive(b)
         payload = np.zeros(3_000_000, np.uint8)
-        said = {}
+        said, paced, steady = {}, set(), 0
         deadline = time.monotonic() + 120
         while len(said) < 2 and time.monotonic() < deadline:
+            before, paced = paced, set()
             for one in connected_to({("127.0.0.1", b.port)}):
                 one.setsockopt(socket.SOL_SOCKET, 47, int(rate))  # SO_MAX_PACING_RATE
+                paced.add(one.getsockname())
                 one.close()
+            steady = steady + 1 if paced == before else 0  # bulk opens further connections, unpaced until here
+            coordinator.reports.clear()
             for _ in range(2):
                 a.send("b", Header(kind=Kind.STATE), payload)
             receive(b, 2, 60)
             for wire in (a, b):
                 wire.report(Report(step=StepDone(view=1)))
             time.sleep(2 * TICK_SECONDS)
-            for report in list(coordinator.reports):
+            for report in list(coordinator.reports) if steady > 1 else ():
                 for one in report.step.sent:
                     if one.rate_bps or one.arrived_beside:
                         said["out" if one.peer == "b" else "in"] = one
