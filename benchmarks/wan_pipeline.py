@@ -103,10 +103,10 @@ def train(
     }
 
 
-def stages(options: Any) -> list[dict[str, Any]]:
+def stages(options: Any) -> None:
     """Four stages, every codec at every rate."""
     made = star(options.stages, options.rtt)
-    rows = []
+    rows: list[dict[str, Any]] = []
     try:
         with tempfile.TemporaryDirectory(prefix="farflung-wan-") as scratch:
             options.text = text_in(Path(scratch))
@@ -116,20 +116,19 @@ def stages(options: Any) -> list[dict[str, Any]]:
                 folder.mkdir()
                 row = train(made.name, options, folder, ACTIVATIONS[name], "none")
                 rows.append({"rate_mbit": rate, "activations": name, **row})
-                say(rows[-1])
+                keep(options, rows)
                 shutil.rmtree(folder)
     finally:
         build.down(made.name)
-    return rows
 
 
-def world(options: Any) -> list[dict[str, Any]]:
+def world(options: Any) -> None:
     """Two pipelines of two stages: compressed end to end over four cities, and not compressed in one building."""
     ways = {
         "lan": (ACTIVATIONS["fp32"], "none"),
         "worldwide": (ACTIVATIONS["aqsgd"], "cocktail:random=0.1,top=0.2,bits=4"),
     }
-    rows = []
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="farflung-wan-") as scratch:
         options.text = text_in(Path(scratch))
         for _, (name, (codecs, updates)) in itertools.product(range(options.repeats), ways.items()):
@@ -139,9 +138,8 @@ def world(options: Any) -> list[dict[str, Any]]:
             fit = {"scale": options.scale} if name == "worldwide" else {}
             row = train(name, options, folder, codecs, updates, nodes=hosts, **fit)
             rows.append({"topology": name, "activations": codecs[0], "updates": updates, **row})
-            say(rows[-1])
+            keep(options, rows)
             shutil.rmtree(folder)
-    return rows
 
 
 def text_in(folder: Path) -> Path:
@@ -149,10 +147,15 @@ def text_in(folder: Path) -> Path:
     return folder / "shakespeare"
 
 
-def say(row: dict[str, Any]) -> None:
-    """One run in one line."""
+def keep(options: Any, rows: list[dict[str, Any]]) -> None:
+    """Tell of the last run, and save all of them: as they come, for a benchmark may be broken off."""
+    row = rows[-1]
     what = " ".join(str(row[key]) for key in ("rate_mbit", "topology", "activations", "updates") if key in row)
     print(f"{what:60} {statistics.median(row['gaps_s']):7.3f} s a step, loss {row['loss']:.4f}", flush=True)
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    shape = {key: value for key, value in vars(options).items() if key not in ("what", "text")}
+    known[options.what] = {**shape, "rows": rows}
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
 
 
 def main() -> None:
@@ -171,12 +174,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     options = parser.parse_args()
     options.stages, options.pipelines = (4, 1) if options.what == "stages" else (2, 2)
-    load = os.getloadavg()[0]
-    rows = {"stages": stages, "world": world}[options.what](options)
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    shape = {key: value for key, value in vars(options).items() if key not in ("what", "text")}
-    known[options.what] = {**shape, "load_before": load, "rows": rows}
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    options.load_before = os.getloadavg()[0]
+    {"stages": stages, "world": world}[options.what](options)
     print(RESULTS)
 
 
