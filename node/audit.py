@@ -137,7 +137,8 @@ class Auditor:
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] == round}
         if self._possible and result.sizes and self._share:
             counted = tuple(sent[index] for index in result.contributors)
-            self._kept[round, result.part] = _Material(result, counted, self.exchange.error_before(result.part))
+            error = self.exchange.errors.get(result.part)
+            self._kept[round, result.part] = _Material(result, counted, None if error is None else error.clone())
 
     def drop(self, round: int, part: int) -> None:
         """Everybody holds that result, so nobody asks any more."""

@@ -15,6 +15,7 @@ import xxhash
 from torch import Tensor
 
 from .. import compress
+from ..compress.codec import tensor_bytes
 from ..compress.spec import spec_feedback
 from ..proto.outer import Outer
 from ..proto.robust import Robust
@@ -31,6 +32,8 @@ SEGMENT = 1 << 23
 Payload = Sequence[bytes | memoryview] | Sequence[bytes] | memoryview
 Offer = Contribution | Result
 """What a publisher adds up: what a member sent, or, in two levels, the sum of another region."""
+Place = Callable[[Sequence[bytes]], Sequence[bytes] | memoryview]
+"""Where blobs that will be sent are kept."""
 TakeOff = Callable[[Tensor], None]
 """Takes values off a tensor, in place."""
 
@@ -113,8 +116,9 @@ class Exchange:
         """Of each part, the members whose contributions are added up where this node's own is."""
         self.errors: dict[int, Tensor] = {}
         """Server errors of the parts that this node publishes: what its encodings of sums lost so far."""
-        self._published: dict[int, Tensor | None] = {}
-        """What the errors of published sums were before, until those are applied."""
+        self._published: dict[int, Callable[[], Tensor]] = {}
+        """What makes the errors after published sums, which count when those are applied."""
+        self.place: Place = tuple
         self._own: dict[int, Contribution] = {}
         self.last: compress.Codec | None = None
         """What this node's own contributions go with when there will be no more of them."""
@@ -138,7 +142,7 @@ class Exchange:
             compress.CodecError: in delta mode, if ``x - g`` is not finite; it must not be sent.
         """
         section, parts = self.section, self.plan.parts_in(round)
-        self._take_back()
+        self._published = {}  # what was not applied did not happen
         self.counts = False
         self.carries = self.gradient and self.keeps_errors(round)
         pieces = [here for part in parts if part.phase == 0 for here in segments(part)]
@@ -157,7 +161,7 @@ class Exchange:
             squares += float(torch.linalg.vector_norm(values)) ** 2
             blobs.append(self.encode(values, round, here.start, self.me))
         self._own_norms[part.index] = math.sqrt(squares)
-        return contribution_of(blobs)
+        return contribution_of(blobs, self.place)
 
     def _offered(self, here: slice) -> Tensor:
         """What this node has to say of a piece of the vector; good until the next one is asked for."""
@@ -238,7 +242,7 @@ class Exchange:
         made = None if void else self._publish(round, part, counted)
         if made is None:
             return Result(part.index, who, digests), refused
-        (sent, told), error = made, error_digest(self.errors.get(part.index))
+        sent, told, error = made
         return Result(part.index, who, digests, sent.payload, sent.sizes, sent.digest, error, told), refused
 
     def _acceptable(self, part: Part, decide: Decide) -> tuple[list[tuple[int, Offer]], list[Refused]]:
@@ -261,42 +265,47 @@ class Exchange:
 
     def _publish(
         self, round: int, part: Part, counted: Sequence[tuple[int, Offer]]
-    ) -> tuple[Contribution, tuple[float, ...]] | None:
-        """The encoded sum, and how much counts of each; None where it is not finite. What encoding loses is kept."""
+    ) -> tuple[Contribution, tuple[float, ...], int] | None:
+        """The encoded sum, how much counts of each, and the digest of what encoding loses (0: that is not kept). None
+        where the sum is not finite."""
         sources = self.sources(part, counted)
         rank = PUBLISHER if part.publisher == self.plan.members[self.me] else PUBLISHER + 1 + self.me
+        keeps = part.index in self.errors or self.keeps_errors(round)
+        # The error after it is made again where the messages that it follows from are shorter than it is.
+        light = sum(sum(sent.sizes) for _, sent in counted) < 4 * (part.stop - part.start)
+        after = torch.empty(part.stop - part.start if keeps and not light else 0, device=self.section.g.device)
         blobs: list[bytes] = []
-        error = before = self.errors.get(part.index)
-        if before is not None:
-            error = before.clone()
-        elif self.keeps_errors(round):
-            error = torch.zeros(part.stop - part.start, device=self.section.g.device)
-        if error is not None:
-            self.errors[part.index], self._published[part.index] = error, before
+        lost = xxhash.xxh3_64()
         for here in segments(part):
-            total = self.sum(sources, here)
-            if error is not None:
-                total.add_(error[here.start - part.start : here.stop - part.start])
+            total = self._with_error(part, sources, here)
             if not _is_finite(total):
-                self._take_back()
                 return None
             blobs.append(self.encode(total, round, here.start, rank))
-            if error is not None:
-                compress.add(blobs[-1], error[here.start - part.start : here.stop - part.start].copy_(total), -1.0)
-        return contribution_of(blobs), sources.factors
+            if keeps:
+                compress.add(blobs[-1], total, -1.0)
+                lost.update(tensor_bytes(total))
+                if not light:
+                    after[here.start - part.start : here.stop - part.start] = total
+        made = contribution_of(blobs, self.place)
+        if keeps:
+            self._published[part.index] = partial(self._error_after, part, sources, made) if light else lambda: after
+        return made, sources.factors, lost.intdigest() if keeps else 0
 
-    def _take_back(self) -> None:
-        """What was published and not applied did not happen."""
-        for index, before in self._published.items():
-            if before is None:
-                del self.errors[index]
-            else:
-                self.errors[index] = before
-        self._published = {}
+    def _with_error(self, part: Part, sources: Sources, here: slice) -> Tensor:
+        """A segment of the sum and the server error; good until the next piece is asked for."""
+        total, error = self.sum(sources, here), self.errors.get(part.index)
+        return total if error is None else total.add_(error[here.start - part.start : here.stop - part.start])
 
-    def error_before(self, part: int) -> Tensor | None:
-        """The server error that this round's sum of a part began with, fp32 [n]; None for none."""
-        return self._published.get(part, self.errors.get(part))
+    def _error_after(self, part: Part, sources: Sources, made: Contribution) -> Tensor:
+        """The server error after a published sum, in the place of the one before."""
+        error = self.errors.get(part.index)
+        after = torch.empty(part.stop - part.start, device=self.section.g.device) if error is None else error
+        for start, blob in self.blobs(made.payload, made.sizes, part, part.publisher).items():
+            here = slice(start, min(start + SEGMENT, part.stop))
+            total = self._with_error(part, sources, here)
+            compress.add(blob, total, -1.0)
+            after[here.start - part.start : here.stop - part.start] = total
+        return after
 
     def sources(self, part: Part, counted: Iterable[tuple[int, Offer]]) -> Sources:
         """What is to be added up. A region's sum has its weights in it."""
@@ -416,6 +425,9 @@ class Exchange:
         With an explicit error feedback all that was offered leaves x, and what was not counted stays in the feedback.
         """
         section = self.section
+        for result in results:
+            if not self.near[result.part].isdisjoint(result.contributors):  # else it went on without this region's sum
+                self._keep_error(result.part)
         if self.explicit and section.feedback is None:
             section.feedback = torch.zeros_like(section.g)
         counted = {
@@ -439,11 +451,13 @@ class Exchange:
                 self._let_go(*counted[here.start], kept, here)
             if self.center is not None:
                 self.center[here] = update
-        for result in results:
-            if not self.near[result.part].isdisjoint(result.contributors):
-                self._published.pop(result.part, None)
-        self._take_back()  # sums of this region that their publishers went on without
         self._applied()
+
+    def _keep_error(self, part: int) -> None:
+        """The published sum of a part counts, so its encoding's error is owed. Before anything moves that it follows
+        from."""
+        if part in self._published:
+            self.errors[part] = self._published.pop(part)()
 
     def _let_go(self, take_off: TakeOff, part: int, kept: Tensor, here: slice) -> None:
         """As much of this node's own as counted leaves x (or the feedback). The rest stays there and goes again."""
@@ -513,6 +527,8 @@ class Exchange:
         """The step was committed: the error feedback takes what this node's encodings lost, and the gradient becomes
         the ``updates``. Where the exchange ``carries``, it must still be what it was when the round began."""
         section = self.section
+        for part in list(self._published):
+            self._keep_error(part)
         if not self.carries:
             section.feedback = None  # what was kept before has all been offered, and no error is carried on
         elif section.feedback is None:
@@ -532,7 +548,7 @@ class Exchange:
     def fold_errors(self) -> None:
         """A view ends: a publisher's error goes back into its own x (in gradient mode into its own error feedback), so
         that nothing of the sum is lost."""
-        self._take_back()
+        self._published = {}
         section = self.section
         if self.gradient and self.errors and section.feedback is None:
             section.feedback = torch.zeros_like(section.g)
@@ -567,12 +583,12 @@ def error_digest(error: Tensor | None) -> int:
     return 0 if error is None else xxhash.xxh3_64_intdigest(error.detach().cpu().contiguous().numpy().data)
 
 
-def contribution_of(blobs: Sequence[bytes]) -> Contribution:
+def contribution_of(blobs: Sequence[bytes], place: Place = tuple) -> Contribution:
     """Blobs with their sizes and the digest of all their bytes."""
     digest = xxhash.xxh3_64()
     for blob in blobs:
         digest.update(blob)
-    return Contribution(tuple(blobs), tuple(len(blob) for blob in blobs), digest.intdigest())
+    return Contribution(place(blobs), tuple(len(blob) for blob in blobs), digest.intdigest())
 
 
 def received(payload: memoryview, sizes: Sequence[int]) -> Contribution:

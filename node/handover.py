@@ -29,7 +29,7 @@ class To(enum.IntEnum):
 
     CONFIG = 1  # dict of WireConfig
     SEND = 2  # to, priority, header, payload bytes | (start, length)
-    TAKEN = 3  # inline bytes taken, [starts of blocks taken]
+    TAKEN = 3  # bytes taken, [starts of blocks that are free again]
     REPORT = 4  # control_pb2.Report
     ENTER = 5  # view, [control_pb2.Member]
     LEAVE = 6

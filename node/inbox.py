@@ -24,20 +24,14 @@ class Inbox:
         self._arena = arena
         self._limit = limit
         self._write = write
-        self._inline = 0  # bytes on the pipe that the trainer has not taken
-        self._blocks: dict[int, int] = {}  # blocks that the trainer has not taken: start -> length
-        self._block_bytes = 0
+        self.held = 0
+        """Bytes that wait for the trainer."""
         self._taken = asyncio.Event()
 
     @property
     def largest(self) -> int:
         """Bytes of the largest message, and of one peer's incomplete ones together: the others need room too."""
         return self._arena.size // 2
-
-    @property
-    def held(self) -> int:
-        """Bytes that wait for the trainer."""
-        return self._inline + self._block_bytes
 
     async def room(self, length: int) -> None:
         """Waits until `length` more bytes may come in."""
@@ -65,31 +59,27 @@ class Inbox:
         self._arena.give_back(start)
 
     def deliver_inline(self, sender: str, header: bytes, payload: bytes) -> None:
-        self._inline += len(payload)
+        self.held += len(payload)
         self._write(sender, header, payload)
 
     def deliver_block(self, sender: str, header: bytes, start: int, length: int) -> None:
-        self._blocks[start] = length
-        self._block_bytes += length
+        self.held += length
         self._write(sender, header, (start, length))
 
     def lend(self, payload: bytes | bytearray) -> bytes | tuple[int, int]:
         """A payload of this process's own (an artifact) for the trainer: bytes, or a block that it takes."""
-        if len(payload) <= INLINE_LIMIT:
-            self._inline += len(payload)
-            return bytes(payload)
-        start = self._arena.take(len(payload))
-        if start is None:
-            raise ArenaFull(f"no {len(payload)} bytes free")
-        self._arena.view(start, len(payload))[:] = payload
-        self._blocks[start] = len(payload)
-        self._block_bytes += len(payload)
-        return (start, len(payload))
+        start = None
+        if len(payload) > INLINE_LIMIT:
+            start = self._arena.take(len(payload))
+            if start is None:
+                raise ArenaFull(f"no {len(payload)} bytes free")
+            self._arena.view(start, len(payload))[:] = payload
+        self.held += len(payload)
+        return bytes(payload) if start is None else (start, len(payload))
 
-    def taken(self, inline: int, starts: Iterable[int]) -> None:
-        """The trainer has copied these out."""
-        self._inline -= inline
-        for start in starts:
-            self._block_bytes -= self._blocks.pop(start)
+    def taken(self, count: int, free: Iterable[int]) -> None:
+        """The trainer has taken so many bytes, and does not look at these blocks any more."""
+        self.held -= count
+        for start in free:
             self._arena.give_back(start)
         self._taken.set()

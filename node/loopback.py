@@ -35,6 +35,7 @@ class LoopbackWire:
 
     under_way = False
     """A message is there as soon as it is sent."""
+    place = staticmethod(tuple)
 
     def __init__(self, hub: Hub, name: str) -> None:
         self.hub, self.name = hub, name

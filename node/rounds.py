@@ -157,15 +157,14 @@ class Rounds:
             for name, index in self._index.items():
                 self.misses[name] = 0 if index in counted else self.misses[name] + 1
         done, self.open = self.open, None
-        kept = done.contributions if self.plan.pattern == "all_to_all" else {}
+        sent = done.contributions if self.plan.pattern == "all_to_all" else {}
         if self.plan.followed:
-            self.log.append(Applied(done.number, self.chain, done.results, kept))
+            self.log.append(Applied(done.number, self.chain, done.results, sent))
             self._forget_old()
         elif not self.plan.patient:  # else a round is applied only when every member holds it
-            # Who has sent something of this round had applied the one before it: nobody will ask for that any more.
-            heard = {index for _, index in done.contributions}
-            older = self.log if len(heard) < len(self.plan.members) else []
-            self.log = [*older, Applied(done.number, self.chain, done.results, kept)][-KEPT_ROUNDS:]
+            results = {part: result for part, result in done.results.items() if self._may_be_lacked(done, part)}
+            kept = {key: contribution for key, contribution in sent.items() if key[0] in results}
+            self.log = [*self.log, Applied(done.number, self.chain, results, kept)][-KEPT_ROUNDS:]
         self.applied, self.chain = done.number, chain
 
     # ---- what arrives ----------------------------------------------------------------------
@@ -290,6 +289,10 @@ class Rounds:
 
     # ---- inside ----------------------------------------------------------------------------
 
+    def _may_be_lacked(self, done: OpenRound, part: int) -> bool:
+        """Whether a member may still ask for a result of a round: its publisher was told by those who hold it."""
+        return bool(self._index.keys() - {self.me, self.plan.parts[part].publisher, *done.held.get(part, ())})
+
     def _forget_old(self) -> None:
         """Keep some rounds for members that are behind, and for spares as many as fit into a quarter of the section."""
         room = max(LEAST_LOG, *(part.stop for part in self.plan.parts))
@@ -333,6 +336,8 @@ class Rounds:
         elif sender != of:
             return [Refuse(sender, f"a contribution of {of} that nobody asked {sender} for")]
         current.contributions[key] = sent
+        if not self.plan.followed and len({index for _, index in current.contributions}) == len(self.plan.members):
+            self.log = []  # who sends something of this round has applied those before it
         self._measure(self.plan.parts[part], now)
         if wanted is not None and not self._missing(wanted):
             del current.unmatched[part]

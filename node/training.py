@@ -98,6 +98,7 @@ class Training:
         for name, section in state.sections.items():
             follows = any(name == f"stage-{stage}" or (name == TIED and stage in ends) for stage in followed)
             exchange = self.exchanges[name] = exchange_of(job, plan, section, trainer.name, followed=follows)
+            exchange.place = trainer.wire.place
             rounds = exchange.plan
             if len(rounds.members) > 1 or follows:
                 self.links[name] = RoundLink(

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -65,7 +66,10 @@ class Wire:
         self._doing = "starting"
         self._events: deque[Event] = deque()
         self._pending = 0  # bytes that wait for the network
-        self._blocks: dict[int, int] = {}
+        self._flying: dict[int, list[tuple[memoryview, int]]] = {}  # by address: what the I/O process still sends
+        self._first = _address(self._send_arena.view(0, 1))
+        self._unused: deque[int] = deque()  # blocks of the send arena that nobody holds any more
+        self._read_up: deque[int] = deque()  # the same of the other arena
         self._replies: dict[int, tuple[Any, ...]] = {}
         self._calls = 0
         self._closed = False
@@ -100,8 +104,8 @@ class Wire:
     # ---- messages --------------------------------------------------------------------------
 
     def send(self, to: str, header: Header, payload: Bytes | Sequence[Bytes] = b"", priority: int = 1) -> None:
-        """Copies the payload (the pieces of a sequence one after the other) and returns; the order of messages to one
-        peer is kept within a priority (0 activations and gradients, 1 rounds, 2 state).
+        """Copies the payload (the pieces of a sequence one after the other; not what ``place`` made) and returns; the
+        order of messages to one peer is kept within a priority (0 activations and gradients, 1 rounds, 2 state).
 
         Run, session and, where it is 0, the view are filled in. A message of another view than the current one is
         dropped and counted. To this node itself it goes straight to `poll`. ValueError: `to` is not a member.
@@ -137,14 +141,20 @@ class Wire:
         if length <= INLINE_LIMIT:
             handed = b"".join(pieces)
         else:
-            start = self._block(length)
-            _joined(pieces, np.frombuffer(self._send_arena.view(start, length), np.uint8))
-            handed = (start, length)
+            block = pieces[0] if len(pieces) == 1 and self._start(pieces[0]) >= 0 else self._block(pieces)
+            handed = (self._fly(block, length), length)
         self._pending += length
         self._end.write(int(To.SEND), to, priority, header.SerializeToString(), handed)
 
+    def place(self, pieces: Sequence[Bytes]) -> memoryview:
+        """The pieces, one after the other, where `send` finds them without a copy, however often they are sent. The room
+        is free again when nobody holds the view any more."""
+        flat = _pieces(pieces)
+        return self._block(flat) if sum(map(len, flat)) > INLINE_LIMIT else memoryview(b"".join(flat))
+
     def poll(self, timeout: float = 0.0) -> list[Event]:
-        """Everything that has arrived, in order; waits up to `timeout` seconds for the first."""
+        """Everything that has arrived, in order; waits up to `timeout` seconds for the first. A large payload lies in
+        shared memory, which is free again when nobody holds the array, or a view of it, any more."""
         self._alive()
         deadline = time.monotonic() + timeout
         self._read(0.0)
@@ -197,11 +207,9 @@ class Wire:
         """Streams one of the `files` files of a checkpoint to the coordinator, in the background and behind every other
         message. If it cannot be stored, the coordinator and the log get a warning, and training goes on."""
         self._alive()
-        pieces = _pieces(payload)
-        length = sum(map(len, pieces))
-        start = self._block(length, counted=0)
-        _joined(pieces, np.frombuffer(self._send_arena.view(start, length), np.uint8))
-        self._end.write(int(To.STORE), step, file, start, length, files, json.dumps(meta))
+        block = self._block(_pieces(payload))
+        start = self._fly(block, 0)
+        self._end.write(int(To.STORE), step, file, start, len(block), files, json.dumps(meta))
 
     def measure(self, peers: Sequence[control.Member]) -> control.Links:
         """Latency and bandwidth to each of these (0 for one that cannot be reached). Waits about a second for each.
@@ -282,35 +290,32 @@ class Wire:
         self._last_action.did(self._doing)
 
     def _read(self, timeout: float) -> None:
-        """Takes everything off the pipe, copies payloads out of shared memory, and tells the I/O process so."""
-        inline, starts = 0, []
+        """Takes everything off the pipe, and tells the I/O process so."""
+        self._tell_taken(0)
+        taken = 0
         for message in self._end.read(timeout):
             kind, *values = message
             if kind == From.RECEIVED:
                 sender, header, payload = values
-                if isinstance(payload, tuple):
-                    starts.append(payload[0])
-                else:
-                    inline += len(payload)
+                array = self._taken(payload)
+                taken += array.nbytes
                 parsed = Header.FromString(header)
                 if parsed.view == self.view:
-                    self._events.append(Received(sender, parsed, self._copy(payload)))
+                    self._events.append(Received(sender, parsed, array))
                 else:
                     self.dropped += 1
             elif kind == From.REPLY:
                 number, problem, hint, status, payload = values
-                if isinstance(payload, tuple):
-                    starts.append(payload[0])
-                else:
-                    inline += len(payload)
-                self._replies[number] = (problem, hint, status, self._copy(payload))
+                array = self._taken(payload)
+                taken += array.nbytes
+                self._replies[number] = (problem, hint, status, array)
             elif kind == From.FREED:
                 start, length = values
                 if start >= 0:
-                    self._pending -= self._blocks.pop(start)
-                    self._send_arena.give_back(start)
-                else:
-                    self._pending -= length
+                    _, length = self._flying[start].pop()
+                    if not self._flying[start]:
+                        del self._flying[start]
+                self._pending -= length
             elif kind == From.ORDER:
                 self._events.append(OrderEvent(control.Order.FromString(values[0])))
             elif kind == From.PEER_LOST:
@@ -321,12 +326,18 @@ class Wire:
                 self._events.append(CoordinatorBack(*values))
             elif kind in (From.LISTENING, From.FAILED):
                 self._listening = values[0]
-        if inline or starts:
-            self._end.write(int(To.TAKEN), inline, starts)
+        self._tell_taken(taken)
 
-    def _copy(self, payload: bytes | tuple[int, int]) -> npt.NDArray[np.uint8]:
-        source = self._receive_arena.view(*payload) if isinstance(payload, tuple) else payload
-        return np.frombuffer(source, np.uint8).copy()
+    def _taken(self, payload: bytes | tuple[int, int]) -> npt.NDArray[np.uint8]:
+        if isinstance(payload, tuple):
+            return _lent(self._receive_arena, *payload, self._read_up)
+        return np.frombuffer(payload, np.uint8).copy()
+
+    def _tell_taken(self, count: int) -> None:
+        """The I/O process may take in ``count`` bytes more, and use again the blocks that nobody here holds."""
+        free = [self._read_up.popleft() for _ in range(len(self._read_up))]
+        if count or free:
+            self._end.write(int(To.TAKEN), count, free)
 
     def _wait_for_room(self, length: int) -> None:
         while self._pending and self._pending + length > self.config.send_limit and not self._must_act():
@@ -336,14 +347,31 @@ class Wire:
     def _must_act(self) -> bool:
         return any(isinstance(event, OrderEvent | PeerLost) for event in self._events)
 
-    def _block(self, length: int, counted: int | None = None) -> int:
-        """A block of the arena; waits for acknowledgements when it is full. RunFailed if that cannot help."""
-        while (start := self._send_arena.take(length)) is None:
-            if not self._blocks:
+    def _block(self, pieces: list[memoryview]) -> memoryview:
+        """The pieces in a block of the arena; waits for acknowledgements when it is full. RunFailed if that cannot
+        help."""
+        length = sum(map(len, pieces))
+        while (start := self._take(length)) is None:
+            if not self._flying:
                 raise RunFailed(f"no room for a message of {length} bytes", "this machine has too little memory")
             self._read(1.0)
             self._alive()
-        self._blocks[start] = length if counted is None else counted
+        return _joined(pieces, _lent(self._send_arena, start, length, self._unused)).data
+
+    def _take(self, length: int) -> int | None:
+        while self._unused:
+            self._send_arena.give_back(self._unused.popleft())
+        return self._send_arena.take(length)
+
+    def _start(self, piece: memoryview) -> int:
+        """Where in the arena for sending a piece lies; negative: elsewhere."""
+        start = _address(piece) - self._first
+        return start if start < self._send_arena.size else -1
+
+    def _fly(self, block: memoryview, counted: int) -> int:
+        """The address of bytes that the I/O process is about to send; they stay until it has."""
+        start = self._start(block)
+        self._flying.setdefault(start, []).append((block, counted))
         return start
 
     def _call(self, method: str, *arguments: Any) -> bytes:
@@ -370,6 +398,18 @@ class Wire:
         self.dropped += sum(isinstance(event, Received) for event in self._events)
         self.dropped -= sum(isinstance(event, Received) for event in kept)
         self._events = deque(kept)
+
+
+def _lent(arena: Arena, start: int, length: int, unused: deque[int]) -> npt.NDArray[np.uint8]:
+    """The bytes of a block, which is ``unused`` when the last view of the array is gone (noted down only, because that
+    may be at any moment)."""
+    array = np.frombuffer(arena.view(start, length), np.uint8)
+    weakref.finalize(array, unused.append, start).atexit = False
+    return array
+
+
+def _address(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
 
 
 def _pieces(payload: Bytes | Sequence[Bytes]) -> list[memoryview]:

@@ -117,8 +117,10 @@ async def test_over_the_limit_a_stream_waits_until_the_trainer_has_taken():
     start = await asyncio.wait_for(waiting, 5)
     inbox.deliver_block("a", b"", start, 5000)
     assert inbox.held == 5000 and written[1] == ("a", b"", (start, 5000))
-    inbox.taken(0, [start])
+    inbox.taken(5000, [])
     assert inbox.held == 0
+    inbox.taken(0, [start])
+    assert await inbox.block(60 * PAGE) == 0
 
 
 async def test_a_message_over_the_limit_comes_in_when_nothing_else_is_held():
