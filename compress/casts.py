@@ -2,16 +2,82 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 
-from .codec import DTYPES, Codec, bytes_tensor, flatten, tensor_bytes
+from .codec import DTYPES, Codec, bytes_tensor, check_finite, flatten, tensor_bytes
 from .errors import CodecError
 from .phases import Context, Program, Reduce
 from .philox import Key
 from .wire import Buffer, Header, Reader, build
 
 
-class Plain(Codec):
+_CHUNK = 1 << 16  # elements at once on the CPU: they stay in the cache
+
+
+class Floats(Codec):
+    """What plain and cast values share: on the CPU they are converted, multiplied and added in short pieces."""
+
+    def kind(self, header: Header) -> torch.dtype:
+        """The dtype of a body's values."""
+        raise NotImplementedError
+
+    def body(self, reader: Reader, header: Header) -> memoryview:
+        data = reader.take(header.elements * self.kind(header).itemsize)
+        reader.end()
+        return data
+
+    def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
+        if out.device.type != "cpu":
+            super().accumulate(reader, header, out, weight)
+            return
+        data = self.body(reader, header)
+        if not reader.known:
+            self._norm(data, header)
+        for here, values in self._pieces(data, header):
+            out[here] += values if weight == 1.0 else values.mul_(weight)
+
+    def write_to(self, reader: Reader, header: Header, out: torch.Tensor) -> None:
+        if out.device.type != "cpu" or out.dtype != torch.float32:
+            super().write_to(reader, header, out)
+            return
+        data = self.body(reader, header)
+        if not reader.known:
+            self._norm(data, header)
+        for here, values in self._pieces(data, header):
+            out[here] = values
+
+    def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
+        if device.type != "cpu":
+            return super().decoded_norm(reader, header, device)
+        return self._norm(self.body(reader, header), header)
+
+    def _norm(self, data: memoryview, header: Header) -> float:
+        """The norm in about fp32's precision. CodecError for a value that is not finite: a stranger's blob can have a
+        right checksum and a NaN."""
+        norm = math.hypot(*(float(torch.linalg.vector_norm(values)) for _, values in self._pieces(data, header)))
+        if not math.isfinite(norm):
+            finite(bytes_tensor(data, self.kind(header)))
+        return norm
+
+    def _pieces(self, data: memoryview, header: Header) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Where, and the fp32 values, good until the next."""
+        kind, raw = self.kind(header), np.frombuffer(data, np.uint8)
+        short = torch.empty(_CHUNK, dtype=kind)
+        wide = short if kind is torch.float32 else torch.empty(_CHUNK)
+        into = short.view(torch.uint8).numpy()
+        for start in range(0, header.elements, _CHUNK):
+            count = min(_CHUNK, header.elements - start)
+            into[: kind.itemsize * count] = raw[kind.itemsize * start :][: kind.itemsize * count]
+            if wide is not short:
+                wide[:count] = short[:count]
+            yield slice(start, start + count), wide[:count]
+
+
+class Plain(Floats):
     """The bytes of the tensor in its own dtype: decode gives the same bits."""
 
     def encode(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0) -> bytes:
@@ -21,9 +87,11 @@ class Plain(Codec):
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         return [tensor_bytes(x)]
 
+    def kind(self, header: Header) -> torch.dtype:
+        return DTYPES[header.dtype]
+
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
-        dtype = DTYPES[header.dtype]
-        return finite(bytes_tensor(reader.take(header.elements * dtype.itemsize), dtype, device))
+        return finite(bytes_tensor(self.body(reader, header), self.kind(header), device))
 
     def rounds(self, x: torch.Tensor, context: Context) -> Program:
         """One plain reduction: nobody needs to see the others' values."""
@@ -34,18 +102,26 @@ class Plain(Codec):
         return total.view(x.shape)  # type: ignore[no-any-return]
 
 
-class Cast(Codec):
+class Cast(Floats):
     """Rounded to nearest even in fp16 or bf16. fp16 refuses what it can't hold (more than 65504)."""
+
+    refuses = True
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         short = x.to(self._dtype)
-        if not bool(torch.isfinite(short.sum(dtype=torch.float32))) and not bool(torch.isfinite(short).all()):
-            largest = float(x.abs().max())
+        least, most = (float(value) for value in torch.aminmax(x))
+        largest = max(-least, most)
+        if math.isnan(largest) or math.isinf(largest):
+            check_finite(x)
+        if largest > torch.finfo(self._dtype).max and not bool(torch.isfinite(short).all()):
             raise CodecError(f"a value of {largest:g} is beyond {self.spec.name}: use bf16 or a scaled codec")
         return [tensor_bytes(short)]
 
+    def kind(self, header: Header) -> torch.dtype:
+        return self._dtype
+
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
-        return finite(bytes_tensor(reader.take(header.elements * 2), self._dtype, device)).to(torch.float32)
+        return finite(bytes_tensor(self.body(reader, header), self._dtype, device)).to(torch.float32)
 
     @property
     def _dtype(self) -> torch.dtype:

@@ -80,6 +80,13 @@ class Codec(abc.ABC):
         reader.end()
         out += decoded if weight == 1.0 else decoded * weight
 
+    def write_to(self, reader: Reader, header: Header, out: torch.Tensor) -> None:
+        """out = decoded."""
+        if self.sparse and out.dtype == torch.float32:
+            self.accumulate(reader, header, out.zero_(), 1.0)
+        else:
+            out.copy_(self.read(reader, header, out.device))
+
     def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
         """The Euclidean norm of the decoded vector; not finite if a value is not. Sparse codecs look at few values."""
         decoded = self.read(reader, header, device)
@@ -170,35 +177,33 @@ def decode(blob: Buffer, device: torch.device | str = "cpu", limit: int = MAX_EL
     return flat.to(device, DTYPES[header.dtype]).view(header.shape)
 
 
-def decode_into(blob: Buffer, out: torch.Tensor) -> None:
-    """Write the decoded values into ``out`` (same number of elements; contiguous)."""
+def decode_into(blob: Buffer, out: torch.Tensor, known: bool = False) -> None:
+    """Write the decoded values into ``out`` (same number of elements; contiguous). ``known``: as in ``add``."""
     if home(out.device) != out.device:
         here = torch.empty(out.numel(), dtype=out.dtype)
-        decode_into(blob, here)
+        decode_into(blob, here, known)
         out.view(-1).copy_(here)
         return
-    header, reader = _expect(blob, out.numel())
-    codec = make(header.spec)
-    if codec.sparse and out.dtype == torch.float32:
-        codec.accumulate(reader, header, out.view(-1).zero_(), 1.0)
-    elif header.elements:
-        out.view(-1).copy_(codec.read(reader, header, out.device))
+    header, reader = _expect(blob, out.numel(), known)
+    if header.elements:
+        make(header.spec).write_to(reader, header, out.view(-1))
     reader.end()
 
 
-def add(blob: Buffer, out: torch.Tensor, weight: float = 1.0) -> None:
+def add(blob: Buffer, out: torch.Tensor, weight: float = 1.0, known: bool = False) -> None:
     """out += weight * decoded, for a contiguous fp32 ``out`` with as many elements. The same bits on every device.
 
-    ``weight`` is rounded to fp32 once, the product is rounded before the sum.
+    ``weight`` is rounded to fp32 once, the product is rounded before the sum. ``known``: this process has made the blob
+    or taken its ``norm``, so it need not be checked again.
     """
     if out.dtype != torch.float32 or not out.is_contiguous():
         raise CodecError("add takes a contiguous fp32 tensor")
     if home(out.device) != out.device:
         here = out.to(home(out.device))
-        add(blob, here, weight)
+        add(blob, here, weight, known)
         out.copy_(here)
         return
-    header, reader = _expect(blob, out.numel())
+    header, reader = _expect(blob, out.numel(), known)
     if header.elements:
         with torch.no_grad():
             make(header.spec).accumulate(reader, header, out.view(-1), weight)
@@ -216,8 +221,8 @@ def norm(blob: Buffer, elements: int, device: torch.device | str = "cpu") -> flo
     return found
 
 
-def _expect(blob: Buffer, elements: int) -> tuple[Header, Reader]:
-    header, reader = open_blob(blob, elements)
+def _expect(blob: Buffer, elements: int, known: bool = False) -> tuple[Header, Reader]:
+    header, reader = open_blob(blob, elements, known)
     if header.elements != elements:
         raise CodecError(f"the blob has {header.elements} elements, {elements} are expected")
     return header, reader

@@ -143,6 +143,7 @@ class Exchange:
         """
         section, parts = self.section, self.plan.parts_in(round)
         self._published = {}  # what was not applied did not happen
+        self._own = {}
         self.counts = False
         self.carries = self.gradient and self.keeps_errors(round)
         pieces = [here for part in parts if part.phase == 0 for here in segments(part)]
@@ -282,7 +283,7 @@ class Exchange:
                 return None
             blobs.append(self.encode(total, round, here.start, rank))
             if keeps:
-                compress.add(blobs[-1], total, -1.0)
+                compress.add(blobs[-1], total, -1.0, known=True)
                 lost.update(tensor_bytes(total))
                 if not light:
                     after[here.start - part.start : here.stop - part.start] = total
@@ -303,7 +304,7 @@ class Exchange:
         for start, blob in self.blobs(made.payload, made.sizes, part, part.publisher).items():
             here = slice(start, min(start + SEGMENT, part.stop))
             total = self._with_error(part, sources, here)
-            compress.add(blob, total, -1.0)
+            compress.add(blob, total, -1.0, known=True)
             after[here.start - part.start : here.stop - part.start] = total
         return after
 
@@ -338,7 +339,7 @@ class Exchange:
         """One segment of the sum, fp32, good until the next piece is asked for."""
         total = self._piece(here).zero_()
         for weight, blobs in sources.terms:
-            compress.add(blobs[here.start], total, weight)
+            compress.add(blobs[here.start], total, weight, known=not self.follows)
         if sources.center and self.center is not None:
             total.add_(self.center[here] * sources.center)
         return total
@@ -413,7 +414,7 @@ class Exchange:
                 self._drawn_in(part.index, who, result.factors)
                 for start, blob in self.blobs(result.payload, result.sizes, part, part.publisher).items():
                     here = slice(start, min(start + SEGMENT, part.stop))
-                    compress.decode_into(blob, self._piece(here))
+                    compress.decode_into(blob, self._piece(here), known=not self.follows)
                     yield here, self._piece(here)
 
     def _drawn_in(self, part: int, contributors: Sequence[int], factors: Sequence[float]) -> None:
@@ -491,7 +492,7 @@ class Exchange:
         """Takes what the group took for this node's values off the pieces of a part, cut as ``updates`` cuts them."""
         sent = self._own[part.index]
         for start, blob in self.blobs(sent.payload, sent.sizes, part, self.plan.members[self.me]).items():
-            yield slice(start, min(start + SEGMENT, part.stop)), partial(compress.add, blob, weight=-1.0)
+            yield slice(start, min(start + SEGMENT, part.stop)), partial(compress.add, blob, weight=-1.0, known=True)
 
     def _applied(self) -> None:
         """The round counts."""
