@@ -14,7 +14,6 @@ from .phases import Context, Program, Reduce
 from .philox import Key
 from .wire import Buffer, Header, Reader, build
 
-
 _CHUNK = 1 << 16  # elements at once on the CPU: they stay in the cache
 
 

@@ -147,8 +147,8 @@ class Wire:
         self._end.write(int(To.SEND), to, priority, header.SerializeToString(), handed)
 
     def place(self, pieces: Sequence[Bytes]) -> memoryview:
-        """The pieces, one after the other, where `send` finds them without a copy, however often they are sent. The room
-        is free again when nobody holds the view any more."""
+        """The pieces, one after the other, where `send` finds them without a copy, however often they are sent. The
+        room is free again when nobody holds the view any more."""
         flat = _pieces(pieces)
         return self._block(flat) if sum(map(len, flat)) > INLINE_LIMIT else memoryview(b"".join(flat))
 

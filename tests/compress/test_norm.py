@@ -17,6 +17,18 @@ def test_is_that_of_the_decoded_values(spec):
     assert torch.equal(into, decoded)
 
 
+@pytest.mark.parametrize("spec", ["none", "fp16", "bf16", "int8", "cocktail"])
+def test_a_known_blob_gives_the_same_bits(spec):
+    x = torch.randn(150_001, generator=torch.Generator().manual_seed(1))
+    blob = bytearray(compress.make(spec).encode(x, seed=3, step=2))
+    checked, known = x.clone(), x.clone()
+    compress.add(blob, checked, 0.3)
+    compress.add(blob, known, 0.3, known=True)
+    assert torch.equal(checked, known)
+    product = compress.decode(blob) * torch.tensor(0.3)
+    assert torch.equal(checked, x + product)
+
+
 def test_bytes_that_make_no_sense():
     blob = compress.make("none").encode(torch.ones(10))
     with pytest.raises(compress.CodecError, match="10 elements, 11 are expected"):

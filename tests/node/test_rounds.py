@@ -162,6 +162,24 @@ def test_a_publisher_applies_only_what_another_member_holds():
     assert all(link.complete for link in group.links.values())
 
 
+@pytest.mark.parametrize("pattern", ["publishers", "all_to_all"])
+def test_what_no_member_can_lack_is_dropped(pattern):
+    group = Group(pattern, "none", [1.0, 1.0, 1.0])
+    for number in (1, 2):
+        for link in group.links.values():
+            link.begin()
+        if number == 2:  # who has sent something of this round holds those before
+            while group.mail:
+                group.deliver(0)
+            assert not any(link.rounds.log for link in group.links.values())
+        while group.mail:
+            group.deliver(0)
+        for name, link in group.links.items():
+            group.apply(name)
+            others = {part.index for part in link.rounds.plan.parts if part.publisher != name}
+            assert link.rounds.log[-1].results.keys() == others  # of its own parts everybody has told it
+
+
 def test_another_history_is_refused_with_both_sides_named():
     group = Group("publishers", "none", [1.0, 1.0])
     section = group.links["b"].exchange.section

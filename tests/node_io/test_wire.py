@@ -74,6 +74,27 @@ def test_what_is_sent_may_change_afterwards(thread_nodes):
     assert np.array_equal(receive(b)[0].payload, sent)
 
 
+def test_what_lies_in_shared_memory_is_sent_to_all_from_there_and_freed_with_its_last_view(thread_nodes):
+    a, b, c = (thread_nodes.start(name) for name in "abc")
+    thread_nodes.enter(1)
+    idle = a._send_arena.in_use
+    data = noise(3_000_000)
+    placed = a.place([data[:1_000_000], data[1_000_000:]])
+    once = a._send_arena.in_use
+    for to in "bbc":
+        a.send(to, Header(kind=Kind.RESULT), placed)
+    assert a._send_arena.in_use == once > idle + 3_000_000
+    del placed
+    came = [message.payload for wire, count in ((b, 2), (c, 1)) for message in receive(wire, count)]
+    assert all(np.array_equal(payload, data) for payload in came)
+    while a.under_way:
+        assert a.poll(0.05) == []
+    assert np.array_equal(bytes(a.place([data])), bytes(data))
+    assert a._send_arena.in_use == once  # in the room of the first
+    first, came = came[0][5:7], None
+    assert bytes(first) == bytes(data[5:7]) and len(b._read_up) == 1  # a view keeps its block, not the other
+
+
 def test_order_is_kept_within_a_priority(thread_nodes):
     a, b = thread_nodes.start("a"), thread_nodes.start("b")
     thread_nodes.enter(1)
