@@ -22,7 +22,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,22 +82,26 @@ every = 0
 """
 
 
-def measure(made: Lab, system: str, options: Any, folder: Path) -> list[float]:
-    """Seconds of each step after the first few."""
-    if system in OURS:
-        times = ours(made, system, options, folder)
-    else:
-        times = theirs(made, system, options, folder)
-    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    return gaps[LEFT_OUT:]
+def measure(made: Lab, system: str, options: Any, folder: Path) -> tuple[list[float], Counter[str]]:
+    """Seconds of each step after the first few, and what a step of them took of the cores, by ROLES."""
+    used: list[Counter[str]] = []
+
+    def look(step: int) -> None:
+        if step in (LEFT_OUT + 1, options.steps):
+            used.append(processor_seconds())
+
+    run = our_events if system in OURS else their_lines
+    lines = run(made, system, options, folder, look=look)
+    times = [line.get("at") or line["time"] for line in lines if line.get("event", "step") == "step"]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)][LEFT_OUT:]
+    return gaps, Counter({role: (used[1][role] - used[0][role]) / len(gaps) for role in used[1]})
 
 
-def ours(made: Lab, system: str, options: Any, folder: Path) -> list[float]:
-    return [event["time"] for event in our_events(made, system, options, folder) if event["event"] == "step"]
-
-
-def our_events(made: Lab, system: str, options: Any, folder: Path, **more: object) -> list[Any]:
-    """All events of a run of farflung. ``more`` goes into the job: seed, validation (as TOML), eval_every."""
+def our_events(
+    made: Lab, system: str, options: Any, folder: Path, look: Callable[[int], None] = lambda step: None, **more: object
+) -> list[Any]:
+    """All events of a run of farflung; ``look`` hears of each step as it is done. ``more`` goes into the job: seed,
+    validation (as TOML), eval_every."""
     mode, overlap, codec = OURS[system]
     job = folder / "job.toml"
     words: dict[str, object] = {"seed": 1, "validation": 0.05, "eval_every": 0, **more}
@@ -122,16 +127,43 @@ def our_events(made: Lab, system: str, options: Any, folder: Path, **more: objec
         events.append(event)
         if event["event"] == "warning":
             print(f"    {event['message']}", file=sys.stderr)
+        if event["event"] == "step":
+            look(event["step"])
 
     run_on_wan(made.name, str(job), show, state=str(folder / "state"))
     return events
 
 
-def theirs(made: Lab, system: str, options: Any, folder: Path) -> list[float]:
-    return [line["at"] for line in their_lines(made, system, options, folder)]
+ROLES = {
+    "farflung.node.io_process": "protocol",
+    "farflung.deploy.wan.relay": "emulator",
+    "farflung coordinator": "coordinator",
+    "farflung join": "training",
+    "wan_worker": "training",
+}
 
 
-def their_lines(made: Lab, system: str, options: Any, folder: Path, *more: object) -> list[Any]:
+def processor_seconds() -> Counter[str]:
+    """What all processes of a run have used of the machine's cores until now, by what they do (ROLES)."""
+    found: Counter[str] = Counter()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            role = next((role for mark, role in ROLES.items() if mark in words), None)
+            if role:
+                user, system = (folder / "stat").read_text().rsplit(")", 1)[1].split()[11:13]
+                found[role] += (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def their_lines(
+    made: Lab,
+    system: str,
+    options: Any,
+    folder: Path,
+    *more: object,
+    look: Callable[[int], None] = lambda step: None,
+) -> list[Any]:
     """What rank 0 of another system said of its steps; see wan_worker.py, which also gets the words of ``more``."""
     python = options.hivemind_python if system == "hivemind" else sys.executable
     meet = str(folder / "meet") if system == "hivemind" else f"{made.topology.address(0)}:29500"
@@ -143,7 +175,10 @@ def their_lines(made: Lab, system: str, options: Any, folder: Path, *more: objec
             words += ["--layers", options.layers, "--width", options.width, "--text", options.text, *more]
             workers.append(stack.enter_context(inside(made, rank, [str(word) for word in words])))
         assert workers[0].stdout is not None
-        lines = [json.loads(line) for line in itertools.islice(workers[0].stdout, options.steps)]
+        lines = []
+        for line in itertools.islice(workers[0].stdout, options.steps):
+            lines.append(json.loads(line))
+            look(len(lines))
     if len(lines) < options.steps:
         raise RuntimeError(f"{system} took {len(lines)} of {options.steps} steps")
     return lines
@@ -196,13 +231,17 @@ def steps(options: Any) -> None:
                         folder = Path(scratch) / f"{system}-{rate:g}-{repeat}"
                         folder.mkdir()
                         before = made.stat()
-                        gaps = measure(made, system, options, folder)
+                        gaps, used = measure(made, system, options, folder)
                         late = lab.late_between(before, made.stat())
                         usable, why = lateness.verdict(late, options.rtt / 2) if late else (True, "in the kernel")
-                        late_rows.append({"system": system, "rate": rate, "usable": usable, "why": why})
+                        late_rows.append(
+                            {"system": system, "rate": rate, "usable": usable, "why": why, "processor_s": used}
+                        )
                         rows.setdefault((rate, system), []).extend(gaps)
                         print(
-                            f"{rate:7g} Mbit/s  {system:15} {statistics.median(gaps):7.3f} s a step  ({why})",
+                            f"{rate:7g} Mbit/s  {system:15} {statistics.median(gaps):7.3f} s a step; of the cores "
+                            + ", ".join(f"{role} {seconds:.2f}" for role, seconds in sorted(used.items()))
+                            + f"  ({why})",
                             flush=True,
                         )
                         shutil.rmtree(folder)
@@ -222,7 +261,7 @@ def save(options: Any, rows: dict[tuple[float, str], list[float]], late_rows: li
         "sequences_a_node": options.batch,
         "load_before": options.load,
         "alone_s": alone,
-        "emulator": late_rows,
+        "runs": late_rows,
         "steps_s": [
             {
                 "rate_mbit": rate,

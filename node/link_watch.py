@@ -21,7 +21,8 @@ TICK_SECONDS = 0.5
 FULL = 0.9
 """Of a tick, with something unacknowledged."""
 OPENING_TRIPS = 10
-"""Round trips of being full before one that counts: windows open in them."""
+"""Round trips of being full before one that counts: windows open in them. Those of now, which are longer than the least
+where acknowledgements queue behind what goes the other way."""
 LEAST_ARRIVED = 16 << 10
 """Bytes of a tick that count as bulk which arrives."""
 MOST_TICKS = 240
@@ -67,7 +68,7 @@ class LinkWatch:
             if one.longest_busy_s < FULL * seconds or one.held_up_s > HELD_UP * seconds:
                 link.full_s = 0.0
                 continue
-            if link.full_s >= OPENING_TRIPS * one.least_rtt_s and link.full_s > 0:
+            if link.full_s >= OPENING_TRIPS * max(one.rtt_s, one.least_rtt_s) and link.full_s > 0:
                 link.rates.append((8 * _carried(one) / seconds, max(8 * everything / seconds, one.busiest_bps)))
             link.full_s += seconds
         self._take_in(arrived)

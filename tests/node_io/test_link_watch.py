@@ -21,8 +21,8 @@ MBIT = 1_000_000 / 8
 class Kernel:
     """Its totals of one link with one connection."""
 
-    def __init__(self, rtt=0.05):
-        self.totals = TcpFigures(connections=1, least_rtt_s=rtt)
+    def __init__(self, rtt=0.05, least_rtt=None):
+        self.totals = TcpFigures(connections=1, rtt_s=rtt, least_rtt_s=least_rtt or rtt)
 
     def second(self, mbit, busy=1.0, held_up=0.0, resent=0, arrives=0.0):
         now = self.totals
@@ -32,6 +32,7 @@ class Kernel:
             held_up_s=now.held_up_s + held_up,
             sent=now.sent + int(mbit * MBIT) + resent,
             resent=now.resent + resent,
+            rtt_s=now.rtt_s,
             least_rtt_s=now.least_rtt_s,
             connections=1,
             busiest_bps=arrives * 1e6,
@@ -73,6 +74,10 @@ def test_too_little_to_send_is_no_slow_link():
 def test_windows_open_before_anything_counts():
     assert watched({"b": Kernel(rtt=0.3)}, 3, {"mbit": 5}) == {}
     assert watched({"b": Kernel(rtt=0.3)}, 4, {"mbit": 5}) == {"b": Filled(5e6, 1.0)}
+
+
+def test_a_window_opens_slowly_where_acknowledgements_queue():
+    assert watched({"b": Kernel(rtt=0.3, least_rtt=0.01)}, 3, {"mbit": 5}) == {}
 
 
 def test_both_ends_say_what_else_went_by_their_lines():
