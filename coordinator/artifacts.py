@@ -1,5 +1,5 @@
 """Files that nodes may fetch, by name and range: known names only, described by digests of 4 MiB pieces.
-Tokens that lie in files of their own (an `Index`) are read there, and every piece is checked before it goes out.
+Training data that lie in files of their own (an `Index`) are read there, and every piece is checked before it goes out.
 
 Names: ``data/tokens``, ``model/FILE``, ``tokenizer/FILE``, ``checkpoint/STEP/FILE``. A name is looked up, never joined
 to a path.
@@ -16,7 +16,8 @@ from ..proto.control_pb2 import Artifact
 from ..proto.errors import FarflungError
 from ..proto.pieces import piece_size
 from .checkpoints import Checkpoints
-from .corpus import SUFFIX, Index, SourceChanged
+from .corpus import SUFFIX, Index
+from .streams import SourceChanged
 
 PIECE = 4 << 20
 CHUNK = 1 << 20
@@ -42,7 +43,8 @@ class Artifacts:
     def __init__(self, files: Mapping[str, Path], checkpoints: Checkpoints | None = None) -> None:
         self._files, self._checkpoints = dict(files), checkpoints
         self._described: dict[Path, _Described] = {}
-        self._indexes = {path: Index.load(path) for path in self._files.values() if path.suffix == SUFFIX}
+        loaded = {path: Index.load(path) for path in self._files.values() if path.suffix == SUFFIX}
+        self._indexes = {path: index for path, index in loaded.items() if index}
 
     def path(self, name: str) -> Path:
         """Where an artifact is. NoArtifact for every name that was not given out."""

@@ -1,4 +1,4 @@
-"""The data of a run: tokenised once into one file that is named by its content, and cut into fixed samples.
+"""The data of a run: tokenised into one file that is named by its content, and cut into fixed samples.
 
 The text is cut into windows of ``context + 1`` tokens with stride ``context``. Those held out for validation are spread
 evenly over it, whatever the job's seed. The file holds the training windows in order, then the validation windows: a
@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import itertools
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,11 +25,14 @@ from ..proto.errors import JobError
 from ..proto.job import Job
 from ..proto.jobfile import pretrained_config
 from ..proto.progress import Meter, Tell, silent
-from .documents import documents, token_arrays
+from .corpus import corpus_of, count_held, index_texts
+from .documents import text_files, token_parts
+from .streams import Stream, TokenFiles, tokenised
 from .tokenizer import Tokenizer
 
 DEFAULT_CONTEXT = 1024
 _ROWS = 4096  # rows written at once
+_TOKENS = 1 << 22  # tokens read at once
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,11 @@ def model_sizes(job: Job, tokenizer: Tokenizer | None) -> tuple[int, int]:
     return context or 0, vocabulary
 
 
-def tokenise(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell = silent) -> TokenFile:
-    """Read the job's text, tokenise it, write FOLDER/<sha256>. JobError: no text, or too little for one sample.
+def tokenise(
+    job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell = silent, room: int = sys.maxsize
+) -> TokenFile:
+    """Read the job's text, tokenise it, write FOLDER/<sha256>. Of more than ``room`` bytes of tokens write an `Index`,
+    whose path is the result's. JobError: no text, or too little for one sample.
 
     Both passes stream: the tokens wait in a file beside the one that they end in, never in memory. ``tell`` hears how
     far it is, from this thread.
@@ -73,52 +80,48 @@ def tokenise(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: T
     kind, patterns = job.data.source()
     meter = Meter("tokenising", "tokens", tell)
     folder.mkdir(parents=True, exist_ok=True)
+    left = room
     with contextlib.ExitStack() as files:
 
-        def windows(names: Sequence[str]) -> npt.NDArray[Any]:
+        def read(names: Sequence[str]) -> tuple[Stream, Path]:
             spool = files.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".tokens-"))
-            for piece in _token_arrays(kind, names, job.data.field, tokenizer):
-                spool.write(np.asarray(piece, dtype=dtype).data)
-                meter.add(len(piece))
+
+            def take(tokens: npt.NDArray[Any]) -> None:
+                nonlocal left
+                meter.add(len(tokens))
+                left -= tokens.nbytes
+                if left >= 0:
+                    spool.write(tokens.data)
+
+            if kind == "tokens":
+                found: Stream = TokenFiles(tuple(token_parts(names)), dtype, tokenizer.vocabulary)
+                for start in range(0, found.tokens, _TOKENS):
+                    take(found.read(start, min(_TOKENS, found.tokens - start)))
+            else:
+                sizes = text_files(kind, names)
+                found = tokenised(kind, sizes, job.data.field, tokenizer, job.data.tokenizer, dtype, take)
             spool.flush()
-            return _windows(Path(spool.name), dtype, context, kind, ", ".join(names))
+            return found, Path(spool.name)
 
-        parts = [windows(patterns)]
-        if job.data.held_out():
-            parts.append(windows(job.data.held_out()))
-            kept, held = np.arange(len(parts[0])), np.arange(len(parts[1]))
-        else:
-            assert isinstance(job.data.validation, float)
-            held, kept = split(len(parts[0]), job.data.validation)
-        if kept.size == 0:
-            count = len(parts[0])
-            raise JobError(f"data.validation = {job.data.validation} leaves no training sample of {count}", "lower it")
-        path, digest = _write(folder, itertools.chain(_rows(parts[0], kept), _rows(parts[-1], held)))
-    return TokenFile(path, digest, dtype, context, int(kept.size), int(held.size))
-
-
-def _token_arrays(kind: str, patterns: Sequence[str], field: str, tokenizer: Tokenizer) -> Iterator[npt.NDArray[Any]]:
-    if kind == "tokens":
-        return token_arrays(patterns, tokenizer.vocabulary)
-    return tokenizer.encode(documents(kind, patterns, field))
+        training, spool = read(patterns)
+        validation, held_spool = read(job.data.held_out()) if job.data.held_out() else (None, spool)
+        corpus = corpus_of(job, training, validation, context)
+        if left >= 0:
+            if isinstance(job.data.validation, float):
+                held, kept = split(corpus.samples + corpus.held, job.data.validation)
+            else:
+                held, kept = np.arange(corpus.held), np.arange(corpus.samples)
+            rows = [_windows(path, dtype, context) for path in (spool, held_spool)]
+            path, digest = _write(folder, itertools.chain(_rows(rows[0], kept), _rows(rows[1], held)))
+            return TokenFile(path, digest, dtype, context, corpus.samples, corpus.held)
+    index = index_texts(job, corpus, folder, room, tell)
+    return TokenFile(index.path, index.digest, dtype, context, corpus.samples, corpus.held)
 
 
-def _windows(spool: Path, dtype: str, context: int, kind: str, names: str) -> npt.NDArray[Any]:
-    """The windows of a file of tokens, a view [windows, context + 1] of the file. JobError: too few tokens for one."""
-    size = spool.stat().st_size // np.dtype(dtype).itemsize
-    count = count_windows(size, context, kind, names)
-    tokens = np.memmap(spool, dtype, mode="r", shape=(size,))
-    return np.lib.stride_tricks.sliding_window_view(tokens, context + 1)[::context][:count]
-
-
-def count_windows(tokens: int, context: int, kind: str, names: str) -> int:
-    """How many windows so many tokens have. JobError: none."""
-    if tokens == 0:
-        raise JobError(f"the text is empty: {names}", f"data.{kind} must name files with text in them")
-    if tokens <= context:
-        need = f"one sample of model.context = {context} needs {context + 1}"
-        raise JobError(f"the text is too short: {tokens} tokens in {names}; {need}", "add text or lower the context")
-    return (tokens - 1) // context
+def _windows(spool: Path, dtype: str, context: int) -> npt.NDArray[Any]:
+    """The windows of a file of tokens, a view [windows, context + 1] of the file."""
+    tokens = np.memmap(spool, np.dtype(dtype).newbyteorder("<"), mode="r")
+    return np.lib.stride_tricks.sliding_window_view(tokens, context + 1)[::context]
 
 
 def _rows(windows: npt.NDArray[Any], order: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[Any]]:
@@ -128,11 +131,6 @@ def _rows(windows: npt.NDArray[Any], order: npt.NDArray[np.int64]) -> Iterator[n
 def token_dtype(vocabulary: int) -> str:
     """The smallest of uint8, uint16, uint32 that holds every token."""
     return "uint8" if vocabulary <= 2**8 else "uint16" if vocabulary <= 2**16 else "uint32"
-
-
-def count_held(windows: int, validation: float) -> int:
-    """How many windows are held out: at least one if any is wanted and two exist."""
-    return max(round(windows * validation), int(validation > 0 and windows > 1))
 
 
 def split(windows: int, validation: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -1,19 +1,22 @@
 """The documents of a job, one after the other: text, jsonl, parquet, WebDataset shards, and files of tokens.
 
 Every pattern may name any place that fsspec knows (``s3://bucket/*.jsonl``); a plain path is a local file. A file is
-read as a stream, so that memory holds one document, or one file of plain text, and never the corpus.
+read as a stream, from its start or from the place of a part that was read before, so that memory holds one document, or
+some MiB of a file of plain text, and never the corpus.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import json
 import tarfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import fsspec
 import numpy as np
@@ -21,35 +24,52 @@ import numpy.typing as npt
 
 from ..proto.errors import JobError
 
-_TOKENS_AT_ONCE = 1 << 22
 _ENOUGH = 1000  # tokens that tell what a file holds
 
+LENGTH = 1 << 20
+"""Characters of a part at most: it ends at the last line's end among them, if there is one."""
 
-def documents(kind: str, patterns: Iterable[str], field: str) -> Iterator[str]:
-    """The texts of files of a ``kind`` (a key of ``[data]``), in the order of the patterns, then of the names.
+Place = tuple[int, int, int]
+"""Where a part begins in its file. Text: (byte, 0, 0). Others: what its document is found by, and the character in it:
+(byte, line, character) of jsonl, (row group, row, character) of parquet, (byte, 0, character) of WebDataset. A byte of
+a compressed file is one of what it unpacks to."""
 
-    JobError names the file that can't be read, and what it should have been.
-    """
-    read = _READERS[kind]
-    for name in _names(kind, patterns):
-        with _opened(name) as file:
-            yield from read(name, file, field)
+START: Place = (0, 0, 0)
 
 
-def token_arrays(patterns: Iterable[str], vocabulary: int) -> Iterator[npt.NDArray[Any]]:
-    """The tokens of ``data.tokens``: files of little-endian uint16, as nanoGPT's prepare.py writes them, or *.npy.
+class Part(NamedTuple):
+    """A text, or one of the parts of a long one, of which ``last`` ends the document. It is never empty."""
 
-    JobError: half a token, one that the tokenizer does not have, or an array of something else.
-    """
-    for name in _names("tokens", patterns):
-        with _opened(name) as file:
-            dtype = _dtype(name, file) if name.endswith(".npy") else np.dtype("<u2")
-            while raw := file.read(dtype.itemsize * _TOKENS_AT_ONCE):
-                if len(raw) % dtype.itemsize:
-                    raise JobError(f"data: {name} ends in half a token", f"a token has {dtype.itemsize} bytes there")
-                tokens = np.frombuffer(raw, dtype)
-                check_tokens(name, tokens, vocabulary)
-                yield tokens
+    place: Place
+    text: str
+    last: bool
+
+
+def text_files(kind: str, patterns: Iterable[str]) -> tuple[tuple[str, int | None], ...]:
+    """(name, bytes if its place knows them) of the files of a ``kind`` (a key of ``[data]``), in the order of the
+    patterns, then of the names. JobError as `token_parts`."""
+    return tuple(_names(kind, patterns))
+
+
+def parts(kind: str, name: str, file: BinaryIO, field: str, start: Place = START) -> Iterator[Part]:
+    """The documents of a file from one of its places on. JobError names the file, and what it should have been."""
+    if kind == "text":
+        yield from _text(file, start[0])
+        return
+    for one, two, text in _READERS[kind](name, file, field, start):
+        at = start[2] if (one, two) == start[:2] else 0
+        while at < len(text):
+            end = _end(text, at)
+            yield Part((one, two, at), text[at:end], end == len(text))
+            at = end
+
+
+def _end(text: str, at: int) -> int:
+    """Where the part ends that begins at ``at``."""
+    if len(text) - at <= LENGTH:
+        return len(text)
+    end = text.rfind("\n", at, at + LENGTH) + 1
+    return end if end > at else at + LENGTH
 
 
 @dataclass(frozen=True)
@@ -64,9 +84,10 @@ class TokenPart:
 
 
 def token_parts(patterns: Iterable[str]) -> Iterator[TokenPart]:
-    """The files of ``data.tokens``, of which no more than a header is read. JobError as `token_arrays`."""
-    for name in _names("tokens", patterns):
-        with _opened(name) as file:
+    """The files of ``data.tokens``, of which no more than a header is read. JobError: half a
+    token, an array of something else, no file."""
+    for name, _ in _names("tokens", patterns):
+        with opened(name) as file:
             dtype = _dtype(name, file) if name.endswith(".npy") else np.dtype("<u2")
             start = file.tell()
             size = file.seek(0, io.SEEK_END)
@@ -106,8 +127,9 @@ def _dtype(name: str, file: BinaryIO) -> np.dtype[Any]:
     return dtype
 
 
-def _names(kind: str, patterns: Iterable[str]) -> Iterator[str]:
-    """Full names of the files, each pattern's sorted. JobError: a pattern of no file, a place that cannot be asked."""
+def _names(kind: str, patterns: Iterable[str]) -> Iterator[tuple[str, int | None]]:
+    """Full names of the files and their sizes, each pattern's sorted. JobError: a pattern of no file, a place that
+    cannot be asked."""
     for pattern in patterns:
         try:
             system, path = fsspec.url_to_fs(pattern)
@@ -119,28 +141,62 @@ def _names(kind: str, patterns: Iterable[str]) -> Iterator[str]:
         names = sorted(name for name, entry in found.items() if entry["type"] != "directory")
         if not names:
             raise JobError(f"data.{kind}: there is no file {pattern}")
-        yield from map(system.unstrip_protocol, names) if "://" in pattern else names
+        for name in names:
+            yield system.unstrip_protocol(name) if "://" in pattern else name, found[name].get("size")
 
 
 @contextlib.contextmanager
-def _opened(name: str) -> Iterator[BinaryIO]:
+def opened(name: str, compression: str | None = None) -> Iterator[BinaryIO]:
+    """A file to read. JobError: it cannot be read, or is no text where its lines are taken for such."""
     try:
-        with fsspec.open(name, "rb") as file:
+        with fsspec.open(name, "rb", compression=compression) as file:
             yield file
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise JobError(f"data: cannot read {name}: {error}", "text must be UTF-8") from None
-    except OSError as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise JobError(f"data: cannot read {name}: {error}") from None
 
 
-def _text(_: str, file: BinaryIO, __: str) -> Iterator[str]:
-    yield io.TextIOWrapper(io.BytesIO(file.read()), encoding="utf-8").read()  # any line ending is \n
+def compression_of(name: str) -> str:
+    """What fsspec unpacks a file of text, lines or members with: by its name."""
+    return "gzip" if name.endswith(".tgz") else "infer"
 
 
-def _jsonl(name: str, file: BinaryIO, field: str) -> Iterator[str]:
-    for number, line in enumerate(file, 1):
+def _text(file: BinaryIO, offset: int) -> Iterator[Part]:
+    """Any line ending is read as \\n."""
+    enough = 4 * (LENGTH + 2)  # bytes that hold more than LENGTH characters
+    file.seek(offset)
+    held, ended = b"", False
+    while True:
+        while len(held) < enough and not ended:
+            more = file.read(enough)
+            held, ended = held + more, not more
+        raw = codecs.getincrementaldecoder("utf-8")().decode(held, final=ended)
+        text = raw.replace("\r\n", "\n").replace("\r", "\n")
+        end = _end(text, 0)
+        if text:
+            yield Part((offset, 0, 0), text[:end], end == len(text))
+        if end == len(text):
+            return
+        used = len(raw[: _before(raw, end)].encode())
+        held, offset = held[used:], offset + used
+
+
+def _before(raw: str, count: int) -> int:
+    """How many characters of ``raw`` are ``count`` where \\r\\n counts as one."""
+    end = count
+    while (more := count + raw.count("\r\n", 0, end)) != end:
+        end = more
+    return end + 1 if raw[end - 1 : end + 1] == "\r\n" else end
+
+
+def _jsonl(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
+    offset, first, _ = start
+    file.seek(offset)
+    for number, line in enumerate(file, first):
         if line.strip():
-            yield _field(f"{name}:{number}", line, field)
+            yield offset, number, _field(f"{name}:{number + 1}", line, field)
+        offset += len(line)
 
 
 def _field(where: str, line: str | bytes, field: str) -> str:
@@ -155,7 +211,7 @@ def _field(where: str, line: str | bytes, field: str) -> str:
     return value
 
 
-def _parquet(name: str, file: BinaryIO, field: str) -> Iterator[str]:
+def _parquet(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
     try:
         from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile
@@ -167,32 +223,39 @@ def _parquet(name: str, file: BinaryIO, field: str) -> Iterator[str]:
         if field not in columns:
             keys = ", ".join(columns)
             raise JobError(f"{name}: no column {field!r}; it has: {keys}", "set data.field to one of them")
-        for batch in table.iter_batches(columns=[field], batch_size=1024):
-            for value in batch.column(0).to_pylist():
-                if not isinstance(value, str):
-                    raise JobError(f"{name}: column {field!r} holds {type(value).__name__}, not text", "name another")
-                yield value
+        for group in range(start[0], table.num_row_groups):
+            row, skipped = 0, start[1] if group == start[0] else 0
+            for batch in table.iter_batches(columns=[field], batch_size=1024, row_groups=[group]):
+                begin = min(max(skipped - row, 0), len(batch))
+                for number, value in enumerate(batch.column(0).slice(begin).to_pylist(), row + begin):
+                    if not isinstance(value, str):
+                        kind = type(value).__name__
+                        raise JobError(f"{name}: column {field!r} holds {kind}, not text", "name another")
+                    yield group, number, value
+                row += len(batch)
     except ArrowInvalid as error:
         raise JobError(f"{name}: not parquet: {error}") from None
 
 
-def _webdataset(name: str, file: BinaryIO, field: str) -> Iterator[str]:
+def _webdataset(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
     """The members ``*.txt``, and the texts under ``field`` in the members ``*.json``; others belong to other fields."""
     try:
-        with tarfile.open(fileobj=file, mode="r|*") as shard:
+        file.seek(start[0])
+        with tarfile.open(fileobj=file, mode="r|") as shard:
             for member in shard:
                 kind = PurePosixPath(member.name).suffix
                 content = shard.extractfile(member) if member.isfile() and kind in (".txt", ".json") else None
                 if content is None:
                     continue
                 raw = content.read()
-                yield raw.decode() if kind == ".txt" else _field(f"{name}: {member.name}", raw, field)
+                text = raw.decode() if kind == ".txt" else _field(f"{name}: {member.name}", raw, field)
+                yield start[0] + member.offset, 0, text
     except tarfile.TarError as error:
-        raise JobError(f"{name}: not a tar file: {error}", "data.webdataset wants shards as *.tar") from None
+        hint = "data.webdataset wants shards as *.tar, or compressed as *.tar.gz, *.tgz, *.tar.bz2 or *.tar.xz"
+        raise JobError(f"{name}: not a tar file: {error}", hint) from None
 
 
-_READERS: dict[str, Callable[[str, Any, str], Iterator[str]]] = {
-    "text": _text,
+_READERS: dict[str, Callable[[str, Any, str, Place], Iterator[tuple[int, int, str]]]] = {
     "jsonl": _jsonl,
     "parquet": _parquet,
     "webdataset": _webdataset,

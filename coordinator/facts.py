@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,15 +94,23 @@ async def prepare(
     return Prepared(facts, files)
 
 
-def restore(job: Job, facts: Facts, folder: Path) -> Prepared | None:
-    """What an earlier start found out, for a job that may have other steps now; None when a file is gone."""
+def restore(job: Job, facts: Facts, folder: Path, tell: Tell = silent) -> Prepared | None:
+    """What an earlier start found out, for a job that may have other steps now; None when a file is gone or was
+    changed. ``tell`` hears of an index that this version cannot read. SourceUnreachable: whether a file was changed
+    cannot be found out now."""
     files = _model_files(job)
     if facts.tokens_digest:
-        files["data/tokens"] = folder / (facts.tokens_digest + (SUFFIX if job.data.tokens else ""))
+        whole, index = folder / facts.tokens_digest, folder / (facts.tokens_digest + SUFFIX)
+        files["data/tokens"] = index if index.is_file() else whole
     if set(files) != set(facts.artifacts) or not all(path.is_file() for path in files.values()):
         return None
-    if facts.tokens_digest and job.data.tokens and not Index.load(files["data/tokens"]).unchanged():
-        return None
+    if facts.tokens_digest and files["data/tokens"] == index:
+        found = Index.load(index)
+        if found is None:
+            message = f"{index} is of another version of farflung: the training data are read again"
+            tell({"event": "notice", "time": time.time(), "message": message})
+        if found is None or not found.unchanged():
+            return None
     return Prepared(facts, files).of(job)
 
 
@@ -161,14 +171,18 @@ def _files(
     digests = {name: file_digest(path) for name, path in files.items()}
     if tokenizer is None or job.data.where == "node":
         return None, files, digests
-    if job.data.tokens:
-        dtype = token_dtype(tokenizer.vocabulary)
-        index = index_tokens(job, tokenizer.vocabulary, dtype, context, tell)
-        folder.mkdir(parents=True, exist_ok=True)
-        rows = index.corpus
-        tokens = TokenFile(index.save(folder), index.digest, dtype, context, rows.samples, rows.held)
-    else:
-        tokens = tokenise(job, tokenizer, context, folder, tell)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if job.data.tokens:
+            dtype = token_dtype(tokenizer.vocabulary)
+            index = index_tokens(job, tokenizer.vocabulary, dtype, context, folder, tell)
+            tokens = TokenFile(index.path, index.digest, dtype, context, index.corpus.samples, index.corpus.held)
+        else:
+            room = min(int(job.data.cache_gb * 1e9), shutil.disk_usage(folder).free // 3)
+            tokens = tokenise(job, tokenizer, context, folder, tell, room)
+    except OSError as error:
+        hint = "make room there, or lower data.cache_gb"
+        raise JobError(f"cannot keep the training data in {folder}: {error.strerror or error}", hint) from None
     files["data/tokens"], digests["data/tokens"] = tokens.path, tokens.digest
     return tokens, files, digests
 

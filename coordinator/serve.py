@@ -501,7 +501,7 @@ async def _prepare(
             "finish it with the version of farflung that it began with, or export its checkpoint as a model folder "
             "and start another run from that with another --state",
         )
-    prepared = None if moved else restore(job, facts, folder)
+    prepared = None if moved else restore(job, facts, folder, emit)
     if prepared is None:
         prepared = await prepare(job, folder, profile_command, emit)
         found = prepared.facts

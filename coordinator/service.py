@@ -27,12 +27,12 @@ from ..proto.progress import Meter
 from .artifacts import Artifacts, NoArtifact
 from .checkpoints import Receiver, ShardRefused
 from .commands import Command, printable
-from .corpus import SourceUnreachable
 from .database import LeaseLost
 from .identity import NAME, NODE_LIFE, Authority, check_operator, check_ticket, digest
 from .profiling import FILE, received
 from .run import Attendance, Run, dial
 from .store import NodeRow
+from .streams import SourceUnreachable
 from .tokenizer import load_tokenizer
 
 log = logging.getLogger(__name__)

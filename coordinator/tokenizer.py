@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,12 +34,12 @@ FILES = (
 )
 """Files of a tokenizer folder that belong to the tokenizer, and not to the model beside it."""
 
-_PIECE = 1 << 20  # characters encoded at once, cut at a line's end
 _CONVERT_TIMEOUT = 300
 
 
 class Tokenizer(Protocol):
-    """``vocabulary`` tokens; ``encode`` yields arrays of tokens for the documents, whose end it may mark.
+    """``vocabulary`` tokens; ``encode`` gives the tokens of each of some texts, of whom the ones with ``True`` end a
+    document, which it may mark.
 
     ``prompt`` gives the tokens of a text that is to go on, ``text`` what tokens say; those that a vocabulary lacks, and
     those with a meaning of their own, say nothing.
@@ -47,7 +47,7 @@ class Tokenizer(Protocol):
 
     vocabulary: int
 
-    def encode(self, documents: Iterable[str]) -> Iterator[npt.NDArray[np.uint32]]: ...
+    def encode(self, texts: Sequence[tuple[str, bool]]) -> list[npt.NDArray[Any]]: ...
 
     def prompt(self, text: str) -> list[int]: ...
 
@@ -59,11 +59,10 @@ class Bytes:
 
     vocabulary = 256
 
-    def encode(self, documents: Iterable[str]) -> Iterator[npt.NDArray[Any]]:
+    def encode(self, texts: Sequence[tuple[str, bool]]) -> list[npt.NDArray[Any]]:
         """uint8 arrays."""
-        for text in documents:
-            if text:
-                yield np.frombuffer((text if text.endswith("\n") else text + "\n").encode(), dtype=np.uint8)
+        ends = ("\n" if last and not text.endswith("\n") else "" for text, last in texts)
+        return [np.frombuffer((text + end).encode(), np.uint8) for (text, _), end in zip(texts, ends, strict=True)]
 
     def prompt(self, text: str) -> list[int]:
         return list(text.encode())
@@ -79,13 +78,12 @@ class Folder:
         self._rust, self._end = rust, end
         self.vocabulary: int = rust.get_vocab_size(with_added_tokens=True)
 
-    def encode(self, documents: Iterable[str]) -> Iterator[npt.NDArray[np.uint32]]:
-        """uint32 arrays."""
-        for text in documents:
-            for piece in _pieces(text):
-                yield np.asarray(self._rust.encode(piece, add_special_tokens=False).ids, dtype=np.uint32)
-            if self._end is not None and text:
-                yield np.asarray([self._end], dtype=np.uint32)
+    def encode(self, texts: Sequence[tuple[str, bool]]) -> list[npt.NDArray[Any]]:
+        """uint32 arrays. Other threads run on meanwhile."""
+        end = [] if self._end is None else [self._end]
+        found = self._rust.encode_batch([text for text, _ in texts], add_special_tokens=False)
+        pairs = zip(found, texts, strict=True)
+        return [np.array(one.ids + end if last else one.ids, np.uint32) for one, (_, last) in pairs]
 
     def prompt(self, text: str) -> list[int]:
         ids: list[int] = self._rust.encode(text).ids
@@ -123,6 +121,7 @@ def _open(folder: Path) -> Folder:
     from tokenizers import Tokenizer as Rust
 
     rust = Rust.from_file(str(folder / "tokenizer.json"))
+    rust.no_padding()  # several texts are encoded at once, and the tokens of each depend on it alone
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         path = folder / file
         word = json.loads(path.read_text(encoding="utf-8")).get("eos_token") if path.exists() else None
@@ -130,15 +129,6 @@ def _open(folder: Path) -> Folder:
         if isinstance(word, str):
             return Folder(rust, rust.token_to_id(word))
     return Folder(rust, None)
-
-
-def _pieces(text: str) -> Iterator[str]:
-    at = 0
-    while at < len(text):
-        end = len(text) if len(text) - at <= _PIECE else text.rfind("\n", at, at + _PIECE) + 1
-        end = end if end > at else min(at + _PIECE, len(text))
-        yield text[at:end]
-        at = end
 
 
 def _convert_apart(folder: Path, out: Path) -> None:

@@ -50,11 +50,21 @@ class StreamedTokens(Dataset):
         self._fetch_later, self._warn, self._warned = fetch_later, warn, False
         self._coming: dict[int, tuple[int, Callable[[], bytes]]] = {}  # piece -> (when it was asked, in calls; wait)
         self._calls = 0
-        folder.mkdir(parents=True, exist_ok=True)
-        self._held = Held(folder)
         self._folder, self._digest = folder, facts.tokens_digest
         self._kept: OrderedDict[int, None] = OrderedDict()  # the one used longest ago first
-        for path in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._held = Held(folder)
+            self._find()
+        except OSError as error:
+            raise FarflungError(
+                f"cannot keep pieces of the training data in {folder}: {error.strerror or error}",
+                hint="join with --cache FOLDER, a folder on a disk that this node may write to",
+            ) from None
+
+    def _find(self) -> None:
+        """Go on with the pieces of an earlier process; others go."""
+        for path in sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime):
             digest, _, number = path.name.partition("-")
             if digest == self._digest[:16] and number.isdecimal():
                 self._kept[int(number)] = None

@@ -149,7 +149,10 @@ class Data(Table):
         default=0.05, description="the part held out, a number from 0 to less than 1; or files of the same kind"
     )
     cache_gb: float = Field(
-        default=50.0, gt=0, allow_inf_nan=False, description="gigabytes of tokens that a node keeps on its disk at most"
+        default=50.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="gigabytes of tokens that a node, or the coordinator, keeps on its disk at most",
     )
     where: Annotated[Literal["coordinator", "node"], _choice("coordinator", "node")] = Field(
         default="coordinator",

@@ -38,8 +38,8 @@ def write(path, count, seed=0):
 
 
 def indexed(asked, folder):
-    index = index_tokens(asked, 256, "uint8", CONTEXT)
-    return index.save(folder), index
+    index = index_tokens(asked, 256, "uint8", CONTEXT, folder)
+    return index.path, index
 
 
 @given(st.integers(2, 3000), st.floats(0, 0.99))
@@ -62,7 +62,7 @@ def test_rows_are_those_of_a_copy(tmp_path, validation):
     copy = data.tokenise(asked, BYTES, CONTEXT, tmp_path / "copy")
     path, index = indexed(asked, tmp_path)
     assert (index.corpus.samples, index.corpus.held) == (copy.samples, copy.validation_samples)
-    assert index.digest == copy.digest and Index.load(path) == index
+    assert index.digest == copy.digest and Index.load(path).pieces == index.pieces
     rows = copy.path.read_bytes()
     artifacts = Artifacts({"data/tokens": path})
     described = artifacts.describe("data/tokens")
@@ -101,7 +101,7 @@ def test_an_address(tmp_path):
     tokens = np.arange(10_000).astype("<u2") % 256
     with fsspec.open("memory://tokens/a.bin", "wb") as file:
         file.write(tokens.tobytes())
-    index = index_tokens(job(["memory://tokens/*.bin"], 0.0), 256, "uint8", CONTEXT)
+    index = index_tokens(job(["memory://tokens/*.bin"], 0.0), 256, "uint8", CONTEXT, tmp_path)
     assert index.read(0)[: CONTEXT + 1] == tokens[: CONTEXT + 1].astype(np.uint8).tobytes()
 
 
@@ -143,8 +143,8 @@ def test_a_file_without_tokens_is_left_out_with_a_word(tmp_path):
     names = [write(tmp_path / "a.bin", 700), tmp_path / "b.bin", write(tmp_path / "c.npy", 0)]
     names[1].touch()
     said = []
-    index = index_tokens(job(names, 0.0), 256, "uint8", CONTEXT, said.append)
-    assert [part.name for part in index.corpus.files] == [str(names[0])] and index.read(0)
+    index = index_tokens(job(names, 0.0), 256, "uint8", CONTEXT, tmp_path, said.append)
+    assert [part.name for part in index.corpus.training.files] == [str(names[0])] and index.read(0)
     (event,) = said
     assert (
         event["event"] == "notice" and event["message"] == f"data.tokens: no token in {names[1]}, {names[2]}: left out"
@@ -159,14 +159,14 @@ def test_uint32_in_a_bin_is_told_by_what_it_looks_like(tmp_path, vocabulary, upp
     with pytest.raises(
         JobError, match=rf"a.bin has nothing above {upper} in every second token: these seem to be uint32"
     ):
-        index_tokens(job([path]), vocabulary, "uint32", CONTEXT)
+        index_tokens(job([path]), vocabulary, "uint32", CONTEXT, tmp_path)
     path.write_bytes(tokens.astype("<u2").tobytes())
-    assert index_tokens(job([path]), vocabulary, "uint32", CONTEXT)
+    assert index_tokens(job([path]), vocabulary, "uint32", CONTEXT, tmp_path)
     path.write_bytes(bytes(10_000))  # a long padding is nothing else
-    assert index_tokens(job([path]), vocabulary, "uint32", CONTEXT)
+    assert index_tokens(job([path]), vocabulary, "uint32", CONTEXT, tmp_path)
     path.write_bytes(np.full(5000, 300, ">u2").tobytes())
     with pytest.raises(JobError) as caught:
-        index_tokens(job([path]), 1000, "uint16", CONTEXT)
+        index_tokens(job([path]), 1000, "uint16", CONTEXT, tmp_path)
     assert "has the token 11265" in caught.value.message and "not little-endian uint16" in (caught.value.hint or "")
 
 

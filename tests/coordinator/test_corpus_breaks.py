@@ -31,7 +31,7 @@ async def a_node_of(state, patience):
             "data": {"tokens": [NAME], "validation": 0.0},
         }
     )
-    artifacts = Artifacts({TOKENS: index_tokens(job, 256, "uint8", 64).save(state)})
+    artifacts = Artifacts({TOKENS: index_tokens(job, 256, "uint8", 64, state).path})
     run = SimpleNamespace(knows=lambda *session: True)
     server = grpc.aio.server(options=rpc.server_options())
     rpc.add_CoordinatorServicer_to_server(CoordinatorService(run, artifacts, Identity("r", None, state)), server)

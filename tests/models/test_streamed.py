@@ -156,3 +156,10 @@ def test_a_full_disk(tmp_path, whole, monkeypatch):
     streamed.batch([600])
     streamed.batch([600])
     assert len(list(tmp_path.iterdir())) == 3 and source.asked.count(600 // 128) == 3
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
+    (tmp_path / "cache").write_text("a file, not a folder")
+    source = Source()
+    with pytest.raises(FarflungError, match=rf"{tmp_path}/cache/pieces: Not a directory.*--cache FOLDER"):
+        streamed_tokens(source.facts, source.later, tmp_path / "cache" / "pieces", 1)
