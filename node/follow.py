@@ -1,9 +1,9 @@
 """A spare follows a place: it takes a snapshot of the reference, and applies the rounds that the group has applied.
 
 So a joiner catches up while the others train, and a spare can step in without fetching gigabytes. The spare asks one
-member at a time for one round after the other, at the lowest priority; the answer (round_log.py) comes when that round
-is applied. The snapshot is of the round with which the view began, so several members can serve it, and what they do
-with their reference meanwhile is of no account.
+member at a time for one round after the other; the answer (round_log.py) comes when that round is applied, before
+pieces of the snapshot. The snapshot is of the round with which the view began, so several members can serve it, and
+what they do with their reference meanwhile is of no account.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from ..scheduler import Plan
 from .exchange import Exchange, received
 from .modes import last_outer_round
 from .round_link import digests_of, received_result
+from .round_log import PRIORITY
 from .round_messages import Contribution, Result
 from .stage_state import StageState
-from .state_transfer import BULK, StateFetch
+from .state_transfer import StateFetch
 from .training import exchange_of, last_step_of, take_step
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ class Follower:
         self._asked = self._guides[self._turn % len(self._guides)]
         self._ask_at = now + min(LONGEST_SECONDS, ASK_AGAIN_SECONDS * 2 ** min(self._turn, 5))
         header = data_pb2.Header(kind=data_pb2.ROUND_REQUEST, round=self._last + 1)
-        self._trainer.send(self._asked, header, b"", BULK)
+        self._trainer.send(self._asked, header, b"", PRIORITY)
 
     def _ended(self, header: data_pb2.Header) -> None:
         if not header.part:

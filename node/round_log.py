@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from ..proto import data_pb2
 from .round_link import RoundLink, result_header
 
-BULK = 2
+PRIORITY = 1
+"""Before the pieces of a snapshot: behind seconds of those, the rounds would not come as fast as they are made."""
 
 
 class RoundLog:
@@ -48,13 +49,13 @@ class RoundLog:
             for name, one in logged.items():
                 assert one is not None
                 for result in one.results.values():
-                    self._send(to, result_header(name, number, one.chain, result), result.payload, BULK)
+                    self._send(to, result_header(name, number, one.chain, result), result.payload, PRIORITY)
                 for (part, index), sent in one.contributions.items():
                     header = data_pb2.Header(kind=data_pb2.CONTRIBUTION, section=name, round=number, part=part)
                     header.contributors.append(index)
                     header.sizes.extend(sent.sizes)
-                    self._send(to, header, sent.payload, BULK)
+                    self._send(to, header, sent.payload, PRIORITY)
                 count += len(one.results) + len(one.contributions)
         header = data_pb2.Header(kind=data_pb2.ROUND_END, round=number, part=count, sizes=[applied])
         header.value = self._norms.get(number, 0.0)
-        self._send(to, header, b"", BULK)
+        self._send(to, header, b"", PRIORITY)
