@@ -11,6 +11,7 @@ import codecs
 import contextlib
 import io
 import json
+import lzma
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -153,7 +154,7 @@ def opened(name: str, compression: str | None = None) -> Iterator[BinaryIO]:
             yield file
     except UnicodeError as error:
         raise JobError(f"data: cannot read {name}: {error}", "text must be UTF-8") from None
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise JobError(f"data: cannot read {name}: {error}") from None
 
 
@@ -165,7 +166,7 @@ def compression_of(name: str) -> str:
 def _text(file: BinaryIO, offset: int) -> Iterator[Part]:
     """Any line ending is read as \\n."""
     enough = 4 * (LENGTH + 2)  # bytes that hold more than LENGTH characters
-    file.seek(offset)
+    _skip(file, offset)
     held, ended = b"", False
     while True:
         while len(held) < enough and not ended:
@@ -182,6 +183,15 @@ def _text(file: BinaryIO, offset: int) -> Iterator[Part]:
         held, offset = held[used:], offset + used
 
 
+def _skip(file: BinaryIO, offset: int) -> None:
+    """Go to a byte of a file that is at its start; where its place cannot (HTTP without ranges), by reading."""
+    try:
+        file.seek(offset)
+    except ValueError:
+        while offset and (read := len(file.read(min(offset, LENGTH)))):
+            offset -= read
+
+
 def _before(raw: str, count: int) -> int:
     """How many characters of ``raw`` are ``count`` where \\r\\n counts as one."""
     end = count
@@ -192,7 +202,7 @@ def _before(raw: str, count: int) -> int:
 
 def _jsonl(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
     offset, first, _ = start
-    file.seek(offset)
+    _skip(file, offset)
     for number, line in enumerate(file, first):
         if line.strip():
             yield offset, number, _field(f"{name}:{number + 1}", line, field)
@@ -240,7 +250,7 @@ def _parquet(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tu
 def _webdataset(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
     """The members ``*.txt``, and the texts under ``field`` in the members ``*.json``; others belong to other fields."""
     try:
-        file.seek(start[0])
+        _skip(file, start[0])
         with tarfile.open(fileobj=file, mode="r|") as shard:
             for member in shard:
                 kind = PurePosixPath(member.name).suffix

@@ -11,6 +11,7 @@ import secrets
 import time
 import urllib.parse
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
 
     def __init__(self, run: Run, artifacts: Artifacts, identity: Identity) -> None:
         self._run, self._artifacts, self._identity = run, artifacts, identity
+        self._readers = ThreadPoolExecutor(thread_name_prefix="read")  # what takes long there holds up nothing else
         self._joining: set[str] = set()
 
     # ---- joining -----------------------------------------------------------------------------
@@ -227,7 +229,8 @@ class CoordinatorService(rpc.CoordinatorServicer):
         await self._caller(context)
         try:
             parts = self._artifacts.read(request.name, request.offset, request.length)
-            while (part := await asyncio.to_thread(next, parts, None)) is not None:
+            loop = asyncio.get_running_loop()
+            while (part := await loop.run_in_executor(self._readers, next, parts, None)) is not None:
                 yield pb.Piece(offset=part[0], data=part[1])
         except NoArtifact as error:
             await context.abort(grpc.StatusCode.OUT_OF_RANGE, error.message)
