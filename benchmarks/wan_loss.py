@@ -59,10 +59,11 @@ def seconds_to(loss: float, points: Curve) -> float | None:
 
 
 def measure(options: Any) -> None:
-    """All systems and seeds; writes the results and tells them."""
+    """All systems and seeds; saves the results and tells them."""
     made = star(options.nodes, options.rtt, f"{options.rate:g}mbit")
     found: dict[str, list[Curve]] = {system: [] for system in options.systems}
-    load = os.getloadavg()[0]
+    keys = ("nodes", "rate", "rtt", "layers", "width", "batch", "steps", "seeds")
+    result = {key: getattr(options, key) for key in keys} | {"load_before": os.getloadavg()[0], "curves": found}
     try:
         with tempfile.TemporaryDirectory(prefix="farflung-wan-") as scratch:
             hamlet = next(path for path in write_text(Path(scratch)) if path.stem == "hamlet")
@@ -77,11 +78,9 @@ def measure(options: Any) -> None:
                     found[system].append(curve(made, system, options, folder, seed))
                     seconds, loss = found[system][-1][-1]
                     print(f"seed {seed}  {system:14} {seconds:7.1f} s, loss {loss:.4f}", flush=True)
+                    RESULTS.write_text(json.dumps(result, indent=1) + "\n")  # as it comes: it may be broken off
     finally:
         build.down(made.name)
-    keys = ("nodes", "rate", "rtt", "layers", "width", "batch", "steps", "seeds")
-    result = {key: getattr(options, key) for key in keys} | {"load_before": load, "curves": found}
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
     tell(result)
 
 
