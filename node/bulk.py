@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import socket
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from ..proto import rpc
 from ..proto.frame import FrameError
 from ..proto.link import split_address
 from .lanes import LEAST_BUSY, ahead, lanes_wanted
-from .peer_stream import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken, Self, dialled
+from .offers import Offer
+from .peer_stream import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken, Self, dialled, end_all
 from .send_queue import Carries
 from .tcp_connections import TcpFigures, connected_to, figures, keep_unsent_short
 from .traffic import Traffic
 
 if TYPE_CHECKING:
-    from .links import PeerLink
+    from .links import PeerLink, Stream
 
 log = logging.getLogger("farflung.io")
 
@@ -27,10 +30,11 @@ LOOK_SECONDS = 0.5
 
 
 class Bulk:
-    """The bulk connections beside one first stream, with which they end."""
+    """The bulk connections beside one first stream, with which they end. ``offer``: that one, where the peer opened it,
+    which then opens these too."""
 
-    def __init__(self, link: PeerLink, me: Self, traffic: Traffic) -> None:
-        self._link, self._me, self._traffic = link, me, traffic
+    def __init__(self, link: PeerLink, me: Self, traffic: Traffic, offer: Offer | None = None) -> None:
+        self._link, self._me, self._traffic, self._offer = link, me, traffic, offer
         self._streams = 0
         self._sockets: list[socket.socket] = []
         self._before = TcpFigures()
@@ -69,11 +73,7 @@ class Bulk:
                     self._look(len(lanes))
         finally:
             self._over = True
-            while not all(lane.done() for lane in lanes):
-                for lane in lanes:
-                    lane.cancel()  # again, if need be: wait_for before Python 3.12 may lose a cancellation
-                await asyncio.wait(lanes, timeout=0.1)
-            await asyncio.gather(*lanes, return_exceptions=True)
+            await end_all(lanes)
 
     async def _lane(self, number: int) -> None:
         """One connection. While it can't be had the link does without; once it is there, its end is the link's."""
@@ -81,11 +81,11 @@ class Bulk:
         while True:
             opened = False
             try:
-                async with dialled(self._me, self._link.peer, self._traffic, lane=number, link=self.number) as call:
+                async with self._stream(number) as (stream, ended):
                     opened = True
                     self._streams += 1
                     await self._find_sockets()
-                    await self._link.carry(call)
+                    await self._link.carry(stream, ended)
             except (LinkBroken, FrameError, *rpc.BROKEN) as error:
                 if opened or self._over:  # gRPC, and wait_for before Python 3.12, may turn a cancellation into this
                     raise
@@ -95,14 +95,37 @@ class Bulk:
             await asyncio.sleep(pause)
             pause = min(PAUSE_GROWTH * pause, LONGEST_PAUSE)
 
-    async def _find_sockets(self) -> None:
+    @contextlib.asynccontextmanager
+    async def _stream(self, number: int) -> AsyncIterator[tuple[Stream, asyncio.Event]]:
+        """A stream of this link, and what says that it has ended before reading from it does."""
+        if self._offer is None:
+            async with dialled(self._me, self._link.peer, self._traffic, lane=number, link=self.number) as call:
+                yield call, asyncio.Event()
+            return
+        self._link.ask_for_lane(number)
+        lane = await self._offer.lane(number)
+        try:
+            yield lane.context, lane.ended
+        finally:
+            lane.ended.set()
+
+    async def _addresses(self) -> set[tuple[str, int]]:
+        """The other ends of its connections; none where the peer's name is gone by now."""
+        if self._offer is not None:
+            return self._offer.callers
         host, port = split_address(self._link.peer.address)
         try:
             known = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError:
-            return  # it has a connection, and a name that is gone: no figures then
+            return set()
+        return {(str(address[0]), int(address[1])) for *_, address in known}
+
+    async def _find_sockets(self) -> None:
+        addresses = await self._addresses()
+        if not addresses:
+            return
         self.close()
-        self._sockets = connected_to({(str(address[0]), int(address[1])) for *_, address in known})
+        self._sockets = connected_to(addresses)
         self._before = figures(self._sockets)
         self._adapt(0.0)
 

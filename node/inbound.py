@@ -22,7 +22,7 @@ from ..proto.frame import Frame, FrameError, Kind
 from .inbound_stream import Lane, Stream, StreamRefused
 from .inbox import ArenaFull, Inbox
 from .membership import WAIT, Membership
-from .offers import Offers
+from .offers import Offer, Offers
 from .traffic import OTHER, Traffic
 
 GREETING_SECONDS = 20.0
@@ -79,11 +79,11 @@ class Inbound:
         self._open[greeting.name] += 1
         try:
             if greeting.lane:
-                await self._receive_lane(context, greeting)
+                await self._serve_lane(context, greeting)
                 return
             await self._write(context, [(OTHER, Frame(Kind.WELCOME))])
             if greeting.you_send:
-                await self.offers.serve(context, greeting.name, greeting.session)
+                await self.offers.serve(context, greeting.name, greeting.session, greeting.link)
             else:
                 await self.receive(context, greeting.name, greeting.session, greeting.link)
         finally:
@@ -104,12 +104,20 @@ class Inbound:
             raise StreamRefused(f"{greeting.name} has {MOST_STREAMS} streams open here already")
         return greeting
 
-    async def receive(self, end: rpc.PeerContext | rpc.PeerCall, sender: str, session: str, link: int = 0) -> None:
-        """Takes what a peer sends on a greeted stream, until it ends or does not fit."""
+    async def receive(
+        self,
+        end: rpc.PeerContext | rpc.PeerCall,
+        sender: str,
+        session: str,
+        link: int = 0,
+        open_lane: Callable[[Stream, int], None] | None = None,
+    ) -> None:
+        """Takes what a peer sends on a greeted stream, until it ends or does not fit. ``open_lane(stream, number)``:
+        how lanes that the peer asks for are opened."""
         key = (sender, session)
         if (old := self._current.get(key)) is not None:
             old.stop("a newer stream has taken its place")
-        stream = self._current[key] = Stream(self, end, sender, session, link)
+        stream = self._current[key] = Stream(self, end, sender, session, link, open_lane)
         try:
             await self._take_all(stream.lane, lambda: self._current.get(key) is stream)
         finally:
@@ -117,16 +125,27 @@ class Inbound:
             if self._current.get(key) is stream:
                 del self._current[key]
 
-    async def _receive_lane(self, end: rpc.PeerContext, greeting: Greeting) -> None:
-        """A stream of chunks only, beside the first of the same peer; it ends with that."""
-        stream = self._current.get((greeting.name, greeting.session))
-        if stream is None or stream.link != greeting.link:
-            await self._write(end, [(OTHER, Frame(Kind.REFUSE, head=b"the first stream of this link has ended"))])
+    async def _serve_lane(self, end: rpc.PeerContext, greeting: Greeting) -> None:
+        """A stream of chunks only, beside the first of the same link; it ends with that."""
+        key = greeting.name, greeting.session
+        asked = self.offers.asked_for(*key, greeting.link, greeting.lane) if greeting.you_send else None
+        stream = None if greeting.you_send else self._current.get(key)
+        if asked is None and (stream is None or stream.link != greeting.link):
+            why = b"nobody asked for this lane" if greeting.you_send else b"the first stream of this link has ended"
+            await self._write(end, [(OTHER, Frame(Kind.REFUSE, head=why))])
             return
-        lane = Lane(stream, end, greeting.lane)
+        await self._write(end, [(OTHER, Frame(Kind.WELCOME))])
+        if stream is not None:
+            await self.receive_lane(end, stream, greeting.lane)
+        elif asked is not None and not asked.done():
+            asked.set_result(lane := Offer(end))
+            await lane.hold()
+
+    async def receive_lane(self, end: rpc.PeerContext | rpc.PeerCall, stream: Stream, number: int) -> None:
+        """Takes the chunks that a peer sends on a further stream, until that, or its first one, ends."""
+        lane = Lane(stream, end, number)
         stream.lanes.append(lane)
         try:
-            await self._write(end, [(OTHER, Frame(Kind.WELCOME))])
             await self._take_all(lane, lambda: stream.reading)
         finally:
             stream.lanes.remove(lane)
@@ -135,7 +154,7 @@ class Inbound:
         """Messages of a stream until it ends, does not fit, or is not wanted any more."""
         refusal = ""
         try:
-            while wanted():
+            while wanted() and not lane.stopped:
                 message = await lane.end.read()
                 if message is rpc.END:
                     break  # also what a sender that was killed looks like: incomplete messages are dropped
@@ -146,6 +165,7 @@ class Inbound:
             if not lane.stopped:
                 raise
             refusal = lane.stopped
+        lane.waits = False  # it ends already
         if refusal:
             self.traffic.dropped["stream ended here" if lane.stopped else "broken frame"] += 1
             await self._write(lane.end, [(OTHER, Frame(Kind.REFUSE, head=refusal.encode()))])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from ..proto import rpc
 from ..proto.data_pb2 import Header
 from ..proto.frame import Frame, Kind
 from .handover import INLINE_LIMIT
+from .lanes import MOST
 from .membership import TAKE, WAIT
 from .shorten import Expander
 from .traffic import category_of
@@ -122,12 +124,19 @@ class Stream:
     """A peer's first stream with its further lanes: its texts, its incomplete messages."""
 
     def __init__(
-        self, inbound: Inbound, end: rpc.PeerContext | rpc.PeerCall, sender: str, session: str, link: int = 0
+        self,
+        inbound: Inbound,
+        end: rpc.PeerContext | rpc.PeerCall,
+        sender: str,
+        session: str,
+        link: int = 0,
+        open_lane: Callable[[Stream, int], None] | None = None,
     ) -> None:
         self.sender, self.session, self.link, self.inbound = sender, session, link, inbound
         self.lane = Lane(self, end)
         self.lanes: list[Lane] = []
         self.reading = True
+        self._open_lane, self._asked = open_lane, set[int]()
         self._expander = Expander(inbound.run, session)
         self._arriving: list[deque[Arriving]] = [deque() for _ in range(frames.PRIORITIES)]
         self._begun = [0] * frames.PRIORITIES  # the last message of each priority that was opened or cancelled
@@ -155,6 +164,7 @@ class Stream:
         for queue in self._arriving:
             for arriving in list(queue):
                 self._forget(arriving)
+        self.lane.end = None  # or this cycle would keep the call, and that its connection, until it is collected
 
     def _check(self) -> None:
         """A sender that lets an incomplete message lie holds memory; it has to connect again."""
@@ -190,6 +200,8 @@ class Stream:
             await self._open(frame)
         elif frame.kind is Kind.CANCEL:
             self._cancel(frame)
+        elif frame.kind is Kind.LANE:
+            self._ask_for_lane(frame.transfer)
         else:
             raise StreamRefused(f"sent a frame of kind {frame.kind.name}, which only the receiver sends")
         self._mark(len(frame.body))
@@ -260,6 +272,12 @@ class Stream:
                 self._forget(arriving)
         self._begun_to(frame.priority, frame.transfer)
         self._settle(frame.priority, self.lane)
+
+    def _ask_for_lane(self, number: int) -> None:
+        if self._open_lane is None or not 0 < number <= MOST or number in self._asked:
+            raise StreamRefused(f"asks for lane {number}, which is not to be had")
+        self._asked.add(number)
+        self._open_lane(self, number)
 
     def _settle(self, priority: int, lane: Lane) -> None:
         """Delivers what is complete and has nothing before it, to be acknowledged on that lane."""

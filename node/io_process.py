@@ -369,15 +369,12 @@ class IoProcess:
             self._spawn(link.close())
         receiving = None
         if self._me.dials_out:
-            receiving = Receiving(self._me, peer, self._traffic, self._receive)
+            receiving = Receiving(self._me, peer, self._traffic, self._inbound)
             receiving.task.add_done_callback(self._finished)
         link = PeerLink(self._me, peer, self._traffic, self._lost, self._inbound.offers, receiving)
         link.task.add_done_callback(self._finished)
         self._links[peer.name] = link
         return link
-
-    async def _receive(self, stream: rpc.PeerCall, peer: control.Member) -> None:
-        await self._inbound.receive(stream, peer.name, peer.session)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -1,12 +1,12 @@
 """The sending end: one link to each other member of the view, each with connections and a queue of its own.
 
 A link has one connection, and from its first large message on a second one for bulk, so that what is urgent waits
-behind no buffer; more for bulk where lanes.py wants them. All of them end together. To a peer that cannot be dialled,
-everything goes on the one stream that the peer has opened.
+behind no buffer; more for bulk where lanes.py wants them. All of them end together. Where neither can dial the other,
+everything goes on the one stream that meets the peer's at the coordinator.
 
 A link keeps its connection open for as long as it lives (a cold connection costs several round trips), and connects
 again with a growing pause when it breaks. What the peer had not acknowledged goes again on the new stream. To a peer
-that cannot be dialled it sends on the stream which that peer opens (offers.py).
+that cannot be dialled it sends on the streams which that peer opens (offers.py), those for bulk when it is asked.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class PeerLink:
 
     @property
     def figures(self) -> TcpFigures:
-        """What the kernel says of its connections, once there is bulk; nothing where the peer opened them."""
+        """What the kernel says of its connections, once there is bulk; nothing of those to the coordinator."""
         return self._bulk.figures if self._bulk is not None else TcpFigures()
 
     async def drained(self, deadline: float) -> None:
@@ -146,7 +146,8 @@ class PeerLink:
         if self.peer.dials_out and not self._me.dials_out:
             offer = await self._offers.take(self.peer.name, self.peer.session, GREETING_TIMEOUT)
             try:
-                await self._both_ways(offer.context, offer.ended, None)
+                bulk = Bulk(self, self._me, self._traffic, offer) if offer.link else None
+                await self._both_ways(offer.context, offer.ended, bulk)
             finally:
                 offer.ended.set()
         else:
@@ -169,9 +170,15 @@ class PeerLink:
             if bulk is not None:
                 bulk.close()
 
-    async def carry(self, stream: Stream) -> None:
-        """Writes chunks on a bulk stream, until it breaks."""
-        await self._run(stream, lambda: Carries.CHUNKS, [])
+    def ask_for_lane(self, number: int) -> None:
+        """Of the peer, which opens the streams of this link."""
+        self.queue.ask_for_lane(number)
+        self._wake.set()
+
+    async def carry(self, stream: Stream, ended: asyncio.Event) -> None:
+        """Writes chunks on a bulk stream, until it breaks. Raises what broke it."""
+        await self._run(stream, lambda: Carries.CHUNKS, [asyncio.create_task(ended.wait())])
+        raise LinkBroken("a bulk connection ended")
 
     async def _run(self, stream: Stream, carries: Callable[[], Carries], tasks: list[asyncio.Task[Any]]) -> None:
         # The reader's end carries the status; a failed write only says "internal error".

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc.aio
 
@@ -79,6 +80,15 @@ async def dialled(
         if call is not None:
             call.cancel()
         await channel.close(None)
+
+
+async def end_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancels them and waits for their ends, whatever those are."""
+    while not all(task.done() for task in tasks):
+        for task in tasks:
+            task.cancel()  # again, if need be: wait_for before Python 3.12 may lose a cancellation
+        await asyncio.wait(tasks, timeout=0.1)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def read_frames(stream: rpc.PeerCall | rpc.PeerContext, peer: str) -> list[Frame]:

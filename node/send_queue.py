@@ -80,10 +80,14 @@ class SendQueue:
     def __init__(self) -> None:
         self._waiting: list[deque[Outgoing]] = [deque() for _ in range(frames.PRIORITIES)]
         self._sent: list[deque[Outgoing]] = [deque() for _ in range(frames.PRIORITIES)]
-        self._heads: deque[tuple[Outgoing, Kind]] = deque()  # OPEN and CANCEL that the first stream has yet to write
+        self._heads: deque[tuple[Outgoing, Kind]] = deque()  # OPEN, CANCEL and LANE for the first stream
 
     def put(self, message: Outgoing) -> None:
         self._waiting[message.priority].append(message)
+
+    def ask_for_lane(self, number: int) -> None:
+        """The peer is to open that lane."""
+        self._heads.append((Outgoing(number, 0, Header(), memoryview(b""), lambda: None), Kind.LANE))
 
     def waiting(self, carries: Carries = Carries.ALL) -> bool:
         """Whether there is anything to write on such a stream."""

@@ -7,9 +7,10 @@ then acknowledges it. ACK is cumulative: all transfers of that priority up to th
 
 A link may have several streams: all frames but CHUNK and END then go on the first, its lane 0, and the chunks of large
 messages, each once, on any of the others (node/lanes.py). Messages of a priority arrive in the order of their OPEN or
-WHOLE. CANCEL takes back a message that its sender has begun and does not finish.
+WHOLE. CANCEL takes back a message that its sender has begun and does not finish. LANE asks the receiver for one more
+stream, where it is the receiver that opens them; only a greeting with you_send and link says that it would.
 
-Short form, for everything small (kinds HELLO, WELCOME, WHOLE, ACK, REFUSE, CANCEL)::
+Short form, for everything small (kinds HELLO, WELCOME, WHOLE, ACK, REFUSE, CANCEL, LANE)::
 
     0xF1 | kind << 4 | priority | varint transfer | [varint len(head) | varint len(body) | head | body] | crc32c
     (the bracket is absent in an ACK)
@@ -60,6 +61,7 @@ class Kind(enum.IntEnum):
     ACK = 7  # every transfer of this priority up to `transfer` has arrived
     REFUSE = 8  # head says why in words (utf-8); transfer 0 refuses the stream
     CANCEL = 9  # the message of this number, which may have been opened, does not come to its end
+    LANE = 10  # the receiver is to open the lane with the number `transfer`
 
 
 _LONG_KINDS = frozenset({Kind.OPEN, Kind.CHUNK, Kind.END})
@@ -173,7 +175,7 @@ def _decode_short(view: memoryview) -> tuple[Frame, int]:
     if len(view) < 2:
         raise FrameError("is cut short")
     number, priority = view[1] >> 4, view[1] & 15
-    if number in _LONG_KINDS or not Kind.HELLO <= number <= Kind.CANCEL or priority >= PRIORITIES:
+    if number in _LONG_KINDS or not Kind.HELLO <= number <= Kind.LANE or priority >= PRIORITIES:
         raise FrameError(f"has kind {number}, priority {priority}, which no short frame has")
     transfer, at = _read_varint(view, 2)
     head = body = 0

@@ -15,6 +15,7 @@ Trust
 from __future__ import annotations
 
 import asyncio
+import urllib.parse
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ import grpc
 import grpc.aio
 
 from . import control_pb2_grpc
+from .link import split_address
 
 CHUNK = 1 << 20
 """Bytes of payload in one message of a bulk transfer."""
@@ -237,6 +239,12 @@ def peer_handler(serve: Callable[[PeerContext], Awaitable[None]]) -> grpc.Generi
 
     handler = grpc.stream_stream_rpc_method_handler(exchange)
     return grpc.method_handlers_generic_handler(PEER_SERVICE, {"Exchange": handler})
+
+
+def caller(context: PeerContext) -> tuple[str, int]:
+    """(address, port) from which the peer has called, as its socket has them."""
+    address, port = split_address(urllib.parse.unquote(context.peer()).partition(":")[2])
+    return address.removeprefix("::ffff:"), port
 
 
 def peer_names(context: PeerContext) -> set[str]:

@@ -137,6 +137,7 @@ def test_two_that_dial_out_meet_at_the_coordinator(relay, nodes):
     """The third end, c, is reachable: all three talk."""
     a, b = (nodes.start(name, dials_out=True, coordinator=relay.address, secret="x") for name in "ab")
     c = nodes.start("c")
+    relay.wait("hello", 2)  # it knows both by then
     members = behind_nat(nodes, "a", "b")
     for wire in (a, b, c):
         wire.enter(1, members)
@@ -165,6 +166,7 @@ def test_a_peer_that_does_not_come_to_the_relay(relay, thread_nodes, monkeypatch
 
 def test_a_relayed_stream_that_breaks_goes_on(relay, thread_nodes):
     a, b = (thread_nodes.start(name, dials_out=True, coordinator=relay.address, secret="x") for name in "ab")
+    relay.wait("hello", 2)
     for wire in (a, b):
         wire.enter(1, behind_nat(thread_nodes, "a", "b"))
     exchange(a, b, "ab", 2)

@@ -239,6 +239,18 @@ def test_a_lane_of_a_link_that_is_not_there(victim):
     assert first.kind is Kind.WELCOME
 
 
+def test_lanes_that_nobody_asked_for_or_could_open(victim):
+    async def alone():
+        await victim.stream(you_send=True, link=7)
+        asks, _ = await victim.stream(link=8)
+        await asks.write(whole(Frame(Kind.LANE, 1)))
+        return (await victim.stream(you_send=True, lane=1, link=7))[1], await victim.answer(asks)
+
+    offered, asked = victim(alone())
+    assert offered.kind is asked.kind is Kind.REFUSE
+    assert b"nobody asked for this lane" in offered.head and b"asks for lane 1, which is not to be had" in asked.head
+
+
 def test_a_lane_brings_chunks_of_opened_messages_and_nothing_else(victim):
     async def chunks_first():
         first, _ = await victim.stream(link=7)

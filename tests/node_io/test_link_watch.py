@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from stub_coordinator import StubCoordinator
-from wires import receive
+from wires import accepted, receive
 
 from farflung.node.link_watch import TICK_SECONDS, Filled, LinkWatch
 from farflung.node.tcp_connections import TcpFigures, connected_to
@@ -96,13 +96,18 @@ def test_new_connections_have_other_totals():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's figures are Linux'")
-def test_a_real_connection_is_measured_by_what_goes_over_it(thread_nodes):
+@pytest.mark.parametrize("opener", ["a", "b"])
+def test_a_real_connection_is_measured_by_what_goes_over_it(thread_nodes, opener):
     """The kernel lets 16 Mbit/s through; what the report of a step says of it has two ends."""
     rate = 16 * MBIT
     coordinator = StubCoordinator()
     try:
-        a, b = (thread_nodes.start(name, coordinator=coordinator.address) for name in "ab")
-        thread_nodes.enter(1)
+        a = thread_nodes.start("a", coordinator=coordinator.address)
+        b = thread_nodes.start("b", coordinator=coordinator.address, dials_out=opener == "b")
+        members = thread_nodes.members()
+        members[1].dials_out = opener == "b"
+        for wire in (a, b):
+            wire.enter(1, members)
         a.send("b", Header(kind=Kind.STATE), bytes(100_000))  # opens the connection for bulk
         receive(b)
         payload = np.zeros(3_000_000, np.uint8)
@@ -114,6 +119,10 @@ def test_a_real_connection_is_measured_by_what_goes_over_it(thread_nodes):
                 one.setsockopt(socket.SOL_SOCKET, 47, int(rate))  # SO_MAX_PACING_RATE
                 paced.add(one.getsockname())
                 one.close()
+            with accepted(a.port) as connections:
+                for one in connections.values():
+                    one.setsockopt(socket.SOL_SOCKET, 47, int(rate))
+                    paced.add(one.getpeername())
             steady = steady + 1 if paced == before else 0  # bulk opens further connections, unpaced until here
             coordinator.reports.clear()
             for _ in range(2):

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 
+from farflung.node.tcp_connections import connected_to
 from farflung.node.wire import PeerLost, Received, Wire, WireConfig
 from farflung.proto.control_pb2 import Member
 
@@ -48,6 +49,18 @@ def descriptors():
         with contextlib.suppress(FileNotFoundError):
             found.append(os.readlink(f"/proc/self/fd/{fd}"))
     return sorted(target for target in found if target.startswith(("socket:", "/memfd:", "/dev/shm")))
+
+
+@contextlib.contextmanager
+def accepted(port):
+    """This process's ends of the connections that were opened to one of its ports, by where they come from."""
+    theirs = connected_to({("127.0.0.1", port)})
+    ours = connected_to({("127.0.0.1", one.getsockname()[1]) for one in theirs})
+    try:
+        yield {one.getpeername()[1]: one for one in ours}
+    finally:
+        for one in (*theirs, *ours):
+            one.close()
 
 
 def wait_for(wire, wanted, timeout=60.0, others=None):
