@@ -129,8 +129,11 @@ class Receiving:
             except rpc.BROKEN as error:
                 why = rpc.why_broken(error)
             finally:
-                await end_all(self._lanes)
-                self._lanes.clear()
+                lanes, self._lanes = self._lanes, []
+                over = [lane for lane in lanes if lane.done()]
+                await end_all(lanes)
+            for lane in over:
+                lane.result()  # whatever else than a broken connection has ended one is a fault of this program
             if self._closed:  # as in PeerLink: the cancellation may have become another end
                 return
             log.info("the stream on which %s sends ended: %s", self._peer.name, why)

@@ -3,6 +3,7 @@
 import socket
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from wires import accepted, receive, wait_for
 from farflung.node import offers
 from farflung.node.tcp_connections import figures
 from farflung.node.wire import PeerLost, Received
+from farflung.proto import rpc
 from farflung.proto.control_pb2 import Member
 from farflung.proto.data_pb2 import Header, Kind
 
@@ -68,6 +70,18 @@ def with_a_lane(nodes):
     receive(b)
     until(a, CONNECTIONS)
     return a, b
+
+
+@pytest.mark.parametrize(
+    ("peer", "caller"),
+    [
+        ("ipv4:10.0.0.7:567", ("10.0.0.7", 567)),
+        ("ipv6:%5Bfd00::1%5D:567", ("fd00::1", 567)),
+        ("ipv6:[::ffff:10.0.0.7]:567", ("10.0.0.7", 567)),
+    ],
+)
+def test_where_a_peer_calls_from(peer, caller):
+    assert rpc.caller(SimpleNamespace(peer=lambda: peer)) == caller
 
 
 def test_what_is_urgent_goes_by_another_connection_than_bulk(thread_nodes):
