@@ -12,6 +12,8 @@ parties: an owner that shows different lists to different workers is not defende
     collect masked levels          <-    masked(levels)
     send who answered              ->    reveal(answered): shares of keys (who did not) or masks
     Owner.total(...)
+
+Where a sum counts for all members or not at all, as in a round of a view, nobody's secrets are shared: ``Pairwise``.
 """
 
 from __future__ import annotations
@@ -20,15 +22,17 @@ import hashlib
 import json
 import math
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from .codec import make
 from .errors import CodecError
@@ -70,6 +74,46 @@ def stream(secret: bytes, count: int, bits: int) -> np.ndarray:
     encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
     words = np.frombuffer(encryptor.update(bytes(4 * count)), np.uint32)
     return words & np.uint32((1 << bits) - 1)
+
+
+class Pairwise:
+    """One member's masks, for sums that count for all members or not at all.
+
+    Each pair agrees on a mask (X25519, HKDF, ChaCha20) that the one adds, whose name is the smaller, and the other
+    takes off. The key is new in each object, so masks of two objects are never the same; of one object every
+    ``context`` may cover one thing only.
+    """
+
+    def __init__(self, me: str, members: Collection[str]) -> None:
+        self.me = me
+        self.missing = set(members) - {me}
+        """Whose keys are not here yet."""
+        self._private = X25519PrivateKey.generate()
+        self.public = self._private.public_key().public_bytes_raw()
+        self._secrets: dict[str, bytes] = {}
+
+    def take(self, other: str, public: bytes) -> None:
+        """The public key of another member. CodecError for one that is none, or not wanted."""
+        if other not in self.missing:
+            raise CodecError(f"a key of {other}, of whom none is wanted")
+        try:
+            self._secrets[other] = _agree(self._private, public)
+        except ValueError as error:
+            raise CodecError(f"the key of {other} is none: {error}") from None
+        self.missing.discard(other)
+
+    def masked(self, words: Sequence[np.ndarray], context: bytes) -> list[np.ndarray]:
+        """Unsigned arrays plus all masks, modulo the size of their words. Uniform to whoever lacks a secret."""
+        if self.missing:
+            raise CodecError(f"the keys of {', '.join(sorted(self.missing))} are not here yet")
+        out = [array.copy() for array in words]
+        for other, secret in self._secrets.items():
+            key = HKDF(hashes.SHA256(), 32, None, b"farflung masks" + context).derive(secret)
+            encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+            for total in out:
+                mask = np.frombuffer(encryptor.update(bytes(total.nbytes)), total.dtype)
+                (np.add if self.me < other else np.subtract)(total, mask, out=total)
+        return out
 
 
 def _agree(private: X25519PrivateKey, public: bytes) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ..proto.job import Facts, Job
+from ..proto.job import SECURE_MEMBERS, Facts, Job
 from ..scheduler import Device, Layer, Network, PlanError, Workload, plan
 from ..scheduler.choose_updates import workload_fields
 from ..scheduler.codecs import SUMMED, bits_of, parse
@@ -83,8 +83,9 @@ def planner_of(
     links: Callable[[], Links],
     seed: int = 0,
     reached: Callable[[], float] = lambda: 1.0,
+    least: int = 1,
 ) -> Planner:
-    """``reached()``: the part of their measured speed that nodes reach in training.
+    """``reached()``: the part of their measured speed that nodes reach in training. ``least``: of pipelines.
 
     A planner for membership. Where fewer nodes are left than the job's shape wants, or some of them can't reach each
     other, it takes fewer pipelines, and fewer stages only when not even one pipeline can be filled.
@@ -102,16 +103,27 @@ def planner_of(
             {pair: bandwidth for pair, (_, bandwidth) in measured.items()},
         )
         fitted = replace(fit_shape(workload, len(names)), reached=reached())
+        if (fitted.pipelines or len(names)) < least:
+            raise PlanError(_too_few(least))
         while True:
             try:
-                return plan(network, fitted, time_limit=_SEARCH_S, seed=seed, current=current)
+                found = plan(network, fitted, time_limit=_SEARCH_S, seed=seed, current=current)
+                if len(found.pipelines) >= least:
+                    return found
+                if fitted.pipelines is not None:
+                    raise PlanError(_too_few(least))
+                fitted = replace(fitted, pipelines=least)
             except PlanError:
                 # Nodes that can't reach each other need not keep the others waiting: somebody is a spare instead.
-                if (fitted.pipelines or 1) == 1 or bool((network.bandwidth > 0).all()):
+                if (fitted.pipelines or 1) <= least or bool((network.bandwidth > 0).all()):
                     raise
                 fitted = replace(fitted, pipelines=(fitted.pipelines or 1) - 1)
 
     return planner
+
+
+def _too_few(least: int) -> str:
+    return f"updates.secure waits for nodes for {least} pipelines: with fewer a sum hides nobody's update"
 
 
 def fetch_seconds(job: Job, facts: Facts, plan: Plan, name: str, links: Links) -> float:
@@ -155,6 +167,8 @@ def _nodes_for(workload: Workload) -> int:
 def wanted_nodes(job: Job) -> tuple[int, str]:
     """How many nodes the first view waits for, and why so many."""
     stages, pipelines = job.parallel.stages, job.parallel.pipelines
+    if job.updates.secure and pipelines == "auto":
+        pipelines = SECURE_MEMBERS
     if job.parallel.schedule == "interleaved":  # which shape it is depends on how many come
         return job.parallel.min_nodes, f"parallel.min_nodes = {job.parallel.min_nodes}"
     shape = (1 if stages == "auto" else stages) * (1 if pipelines == "auto" else pipelines)

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..proto import control_pb2 as pb
 from ..proto.errors import FarflungError, Refused, RunFailed
-from ..proto.job import UNAGREED, CheckCodec, Facts, Job
+from ..proto.job import SECURE_MEMBERS, UNAGREED, CheckCodec, Facts, Job
 from ..proto.link import split_address
 from ..proto.sampling import Position
 from ..proto.trace import MOST_STEPS
@@ -158,7 +158,11 @@ class Run:
 
     def _machine(self) -> Membership:
         planner = self._planner or planner_of(
-            workload_of(self.job, self.facts), self._device, self._known_links, reached=lambda: self.speeds.reached
+            workload_of(self.job, self.facts),
+            self._device,
+            self._known_links,
+            reached=lambda: self.speeds.reached,
+            least=SECURE_MEMBERS if self.job.updates.secure else 1,
         )
 
         def fetch_s(name: str, plan: Plan) -> float:

@@ -78,4 +78,4 @@ def load_checkpoint(state: StageState, checkpoint: Checkpoint, names: Iterable[s
     for name, prefix, values in state.tensors():
         if name in wanted and (not prefix or checkpoint.has(prefix + name)):
             values.copy_(checkpoint.read(prefix + name))
-    state.optimizer_steps = int(checkpoint.manifest.get("optimizer_steps", 0))
+    state.optimizer_steps = int(checkpoint.manifest.get("optimizer_steps", 0)) if state.moments_travel else 0

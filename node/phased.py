@@ -181,7 +181,7 @@ class PhasedExchange(Exchange):
             raise Refused(member, f"{len(sizes)} pieces where {len(runs)} parameters are exchanged")
         try:
             blobs = list(pieces_of(payload, sizes))
-            return [_read(blob, run.request) for blob, run in zip(blobs, runs, strict=True)]
+            return [from_bytes(blob, run.request) for blob, run in zip(blobs, runs, strict=True)]
         except compress.CodecError as problem:
             raise Refused(member, f"bytes that are no answer to what was asked: {problem}") from None
 
@@ -278,18 +278,19 @@ def _reduction(request: object) -> Reduce:
     return request
 
 
-def to_bytes(tensor: Tensor) -> bytes:
-    """A tensor to be reduced, or its reduction: fp32 as it is; whole numbers from 0 in as few bits as they need."""
+def to_bytes(tensor: Tensor, bits: int = 1) -> bytes:
+    """A tensor to be reduced, or its reduction: fp32 as it is; whole numbers from 0 in as few bits as they need, but no
+    fewer than ``bits``."""
     if tensor.is_floating_point():
         return bytes(tensor_bytes(tensor.to(torch.float32)))
     flat = tensor.reshape(-1)
-    bits = max(1, int(flat.max()).bit_length()) if flat.numel() else 1
+    bits = max(bits, int(flat.max()).bit_length()) if flat.numel() else bits
     low = bytes(tensor_bytes(pack((flat & 255).to(torch.uint8), min(bits, 8))))
     high = bytes(tensor_bytes(pack((flat >> 8).to(torch.uint8), bits - 8))) if bits > 8 else b""
     return bytes([bits]) + low + high
 
 
-def _read(blob: bytes | memoryview, request: Reduce | None) -> Tensor | None:
+def from_bytes(blob: bytes | memoryview, request: Reduce | None) -> Tensor | None:
     """The tensor of ``to_bytes``, shaped as the request's."""
     if request is None:
         if len(blob):

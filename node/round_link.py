@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from ..compress import CodecError
 from ..proto import data_pb2
 from .audit import PROVEN, Auditor, NotShown
 from .exchange import Exchange, Refused, received
+from .masked import MaskedExchange
 from .round_messages import (
     Advance,
     AskContribution,
@@ -94,6 +96,18 @@ class RoundLink:
         """Points of what keeps everybody from going on: each of the others sees it, and there may be only one."""
         return ENOUGH // min(3, max(1, len(self.rounds.plan.members) - 1))
 
+    def introduce(self) -> None:
+        """Tell the other members the key of this node's masks, where contributions are masked."""
+        if isinstance(self.exchange, MaskedExchange):
+            for name in self.rounds.plan.members:
+                if name != self.rounds.me:
+                    self.send(name, self._header(data_pb2.KEY, 0), (self.exchange.masks.public,))
+
+    @property
+    def introduced(self) -> bool:
+        """Whether all keys that the rounds need are here."""
+        return not isinstance(self.exchange, MaskedExchange) or not self.exchange.masks.missing
+
     def begin(self) -> None:
         """Encode this node's contribution and send it on its way."""
         self._checked = self._spoiled = 0
@@ -170,6 +184,12 @@ class RoundLink:
         elif header.kind == data_pb2.CONTRIBUTION_REQUEST:
             of_index = header.contributors[0] if header.contributors else -1
             effects = rounds.contribution_wanted(sender, header.round, header.part, of_index)
+        elif header.kind == data_pb2.KEY and isinstance(self.exchange, MaskedExchange):
+            try:
+                self.exchange.masks.take(sender, payload.tobytes())
+            except CodecError as problem:
+                self.refuse(sender, str(problem), self._blocking)
+            effects = []
         else:
             raise ValueError(f"{data_pb2.Kind.Name(header.kind)} is no message of a round")
         self._carry(effects)
@@ -235,7 +255,7 @@ class RoundLink:
                 with self.coding("add up and encode"):
                     result, refused = self.exchange.decide(self.rounds.applied + 1, effect)
                 for problem in refused:
-                    points = self._blocking if self.rounds.plan.patient else 1
+                    points = self._blocking if self.rounds.plan.patient or self.rounds.plan.whole else 1
                     self.refuse(problem.member, f"update refused: {problem.why}", points)
                 waiting += self.rounds.decided(effect.part, result, self.clock())
                 self.auditor.staged(self.rounds.applied + 1, result)

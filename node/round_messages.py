@@ -46,6 +46,8 @@ class RoundPlan:
     phases: int = 1
     dense_rounds: int = 0
     """The first rounds go without a codec, and so in one phase."""
+    whole: bool = False
+    """Only the sum over all members means anything (node/masked.py): rounds have no deadline."""
     followed: bool = False
     """By spares: members keep the rounds of late, as many bytes as a quarter of the section has."""
 

@@ -281,7 +281,7 @@ class Rounds:
         """Seconds that a publisher (or a region's taker) waits after beginning; None with too little to go by."""
         durations = self.gathered if regional else self.durations
         patient = max(ROUNDS_WITHOUT_DEADLINE, self.plan.fragments)  # what the view before has left goes with these
-        if self.plan.patient or self.last or len(durations) < patient:
+        if self.plan.patient or self.plan.whole or self.last or len(durations) < patient:
             return None
         usual = median(durations)
         spread = median(abs(value - usual) for value in durations)

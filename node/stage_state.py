@@ -44,6 +44,8 @@ class StageState:
         release_freed_memory()
         self.layers = _layers(plan, self.stages)
         self.gradient = job.updates.mode == "gradient"
+        self.moments_travel = self.gradient or not job.updates.secure
+        """In delta mode moments come from this node's data alone: with ``updates.secure`` nobody gets them."""
         self.is_new = False
         """Taken up from peers in this view: without agreed rounds they have gone on from the reference since."""
         self.optimizer_steps = 0
@@ -109,7 +111,8 @@ class StageState:
     def vectors(self, section: Section) -> dict[str, Tensor]:
         """What travels to a joiner and into a checkpoint: the reference, and with it the optimiser's moments."""
         reference = dict(zip(REFERENCE, section.reference, strict=False))
-        return {**reference, **{f"optimizer.{name}.": vector for name, vector in section.moments.items()}}
+        moments = section.moments if self.moments_travel else {}
+        return {**reference, **{f"optimizer.{name}.": vector for name, vector in moments.items()}}
 
     def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
         """(parameter, prefix, view) of every vector of ``vectors``."""
@@ -216,6 +219,7 @@ def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0, fo
         updates.fragments,
         max(1, phases),
         updates.dense_rounds,
+        updates.secure,
         followed,
     )
 

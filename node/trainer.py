@@ -53,6 +53,7 @@ ROUND_KINDS = {
     data_pb2.RESULT_REQUEST,
     data_pb2.CONTRIBUTION_REQUEST,
     data_pb2.AUDIT,
+    data_pb2.KEY,
     data_pb2.ROUND_END,
 }
 FOLLOWED_KINDS = {data_pb2.RESULT, data_pb2.CONTRIBUTION, data_pb2.ROUND_END}

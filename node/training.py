@@ -20,6 +20,7 @@ from .checkpoints import shard_of
 from .commit import Commit
 from .exchange import Exchange
 from .gossip import UnagreedMode
+from .masked import MaskedExchange
 from .models import LanguageModel
 from .modes import DeltaMode, GradientMode, Mode
 from .optimizers import Optimizer, clip_factor, learning_rate
@@ -167,6 +168,9 @@ class Training:
     def run(self) -> None:
         """Train from the view's first step to the run's last. Raises ViewEnds when the view ends before."""
         self.started = True
+        for link in self.links.values():
+            link.introduce()
+        self.wait(lambda: all(link.introduced for link in self.links.values()), "wait for keys")
         self.mode.begin()
         if self.evaluate and self.job.updates.agreed and self.step < self.last_step:
             self.evaluate = False
@@ -476,7 +480,8 @@ def exchange_of(
     """The arithmetic of a section's rounds in a view, for a member; or, ``follows``, for a spare beside it."""
     codec = (codec_of(plan, section.layout.section) or job.updates.codec) if job.updates.agreed else "none"
     phases = phases_of(codec)
-    return (PhasedExchange if phases else Exchange)(
+    masked = job.updates.secure and not follows
+    return (MaskedExchange if masked else PhasedExchange if phases else Exchange)(
         section,
         round_plan(plan, section.layout, job.updates, phases, followed),
         me,

@@ -33,6 +33,7 @@ class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TEXT: _ClassVar[Kind]
     TEXT_TOKEN: _ClassVar[Kind]
     TEXT_END: _ClassVar[Kind]
+    KEY: _ClassVar[Kind]
 UNKNOWN: Kind
 ACTIVATION: Kind
 ACTIVATION_GRADIENT: Kind
@@ -58,6 +59,7 @@ TEXT_BEGIN: Kind
 TEXT: Kind
 TEXT_TOKEN: Kind
 TEXT_END: Kind
+KEY: Kind
 
 class Header(_message.Message):
     __slots__ = ("run", "view", "session", "kind", "step", "microbatch", "section", "round", "part", "chain", "codec", "shape", "dtype", "samples", "contributors", "digests", "value", "text", "sizes", "layer", "moments", "offset", "length", "error", "factors")

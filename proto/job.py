@@ -250,6 +250,8 @@ class Parallel(Table):
     min_nodes: Count = Field(default=1, description="a whole number of nodes")
 
 
+SECURE_MEMBERS = 3
+"""Members that a group needs before a sum hides what went into it: each of two could take off its own."""
 UNAGREED = (
     "between evaluations, checkpoints and the end nodes have no common weights: there is no exact log of rounds, so no "
     "join by replay (who joins takes a neighbour's weights), and no fingerprint tells who went astray"
@@ -288,6 +290,9 @@ class Updates(Table):
     robust: Annotated[str, BeforeValidator(_robust)] = Field(default="none", description=ROBUST_WORDS)
     audit: float = Field(
         default=0.01, ge=0, le=1, description="the part of a publisher's traffic that checks of its sums may take"
+    )
+    secure: bool = Field(
+        default=False, description="true or false: contributions are masked, only their sums are seen (codec intsgd)"
     )
     block: int = Field(
         default=65536, ge=256, le=2**26, multiple_of=8, description="elements of a block, a multiple of 8"

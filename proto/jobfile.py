@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from .errors import JobError
-from .job import FAMILIES, UNAGREED, CheckCodec, Facts, Job
+from .job import FAMILIES, SECURE_MEMBERS, UNAGREED, CheckCodec, Facts, Job
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -447,6 +447,8 @@ def _update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mista
     if updates.robust_average and updates.pattern in ("two_level", "gossip", "async"):
         sentence = f"updates.robust = {updates.robust!r} has to see every member's numbers in one place"
         yield ("updates", "robust"), f"{sentence}; allowed with updates.pattern auto, publishers, all_to_all"
+    if updates.secure:
+        yield from _secure_mistakes(job)
     role = "gradient" if updates.mode == "gradient" else "update" if updates.agreed else "difference"
     role = f"robust_{role}" if updates.robust_average and updates.agreed else role
     roles = {("updates", "codec"): (updates.codec, role)}
@@ -490,6 +492,29 @@ def _unagreed_mistakes(job: Job) -> Iterator[Mistake]:
     for key in ("codec", "overlap"):
         if getattr(updates, key) == "auto":
             yield ("updates", key), f'updates.{key} = "auto" does not go with {pattern}; write a value'
+
+
+def _secure_mistakes(job: Job) -> Iterator[Mistake]:
+    """What does not go with masks, which come off in whole sums of integers alone."""
+    updates, parallel = job.updates, job.parallel
+    name, _, values = updates.codec.partition(":")
+    if name.strip() != "intsgd" or "max" in values:
+        sentence = f"updates.codec = {updates.codec!r} does not go with updates.secure: a masked number has to be whole"
+        yield ("updates", "codec"), f'{sentence}, and the scale that all agree on a sum; allowed: "intsgd"'
+    if updates.pattern in ("gossip", "async", "all_to_all"):
+        sentence = f"updates.pattern = {updates.pattern!r} does not go with updates.secure"
+        yield ("updates", "pattern"), f"{sentence}: masks come off in one sum of everybody; allowed: auto, publishers"
+    if updates.robust_average:
+        sentence = f"updates.robust = {updates.robust!r} looks at each member's numbers, which updates.secure hides"
+        yield ("updates", "robust"), f'{sentence}; allowed: "none"'
+    if updates.dense_rounds:
+        sentence = f"updates.dense_rounds = {updates.dense_rounds} does not go with updates.secure"
+        yield ("updates", "dense_rounds"), f"{sentence}: these rounds have no codec, so nothing to mask; allowed: 0"
+    pipelines = job.train.microbatches if parallel.pipelines == "auto" else parallel.pipelines
+    if pipelines < SECURE_MEMBERS:
+        sentence = f"updates.secure needs {SECURE_MEMBERS} pipelines or more, and here are at most {pipelines}"
+        key = ("train", "microbatch") if parallel.pipelines == "auto" else ("parallel", "pipelines")
+        yield key, f"{sentence}: of two members each could take its own update off the sum"
 
 
 _AQSGD_ONCE = (

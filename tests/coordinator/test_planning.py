@@ -49,6 +49,20 @@ def test_memory_of_moments():
     assert memory_of(away, "cpu", 8e9) == 4e9  # it has the moments in the same memory
 
 
+def test_masked_updates_wait_for_three_pipelines():
+    masked = job(stages=1)
+    masked = masked.model_copy(update={"updates": masked.updates.model_copy(update={"secure": True})})
+    assert wanted_nodes(masked)[0] == 3
+    links = {(a, b): (0.001, 1e9) for a in "abcd" for b in "abcd" if a != b}
+    planner = planner_of(
+        workload_of(masked, FACTS), lambda name: Device(name, memory_bytes=1e12), lambda: links, least=3
+    )
+    assert len(planner(("a", "b", "c"), None, frozenset()).pipelines) == 3
+    assert len(planner(("a", "b", "c", "d"), None, frozenset()).pipelines) >= 3
+    with pytest.raises(PlanError, match=r"updates\.secure waits for nodes for 3 pipelines"):
+        planner(("a", "b"), None, frozenset())
+
+
 def test_wanted_nodes():
     assert wanted_nodes(job()) == (1, "parallel.min_nodes = 1")
     assert wanted_nodes(job(min_nodes=3)) == (3, "parallel.min_nodes = 3")

@@ -1,6 +1,7 @@
 """Nodes are killed, frozen and cut off in the middle of training; the others go on, and nothing is lost."""
 
 import pytest
+from farm import Process
 
 pytestmark = pytest.mark.timeout(1200)  # what is waited for is a state
 
@@ -108,3 +109,21 @@ def test_a_frozen_node_is_left_behind_and_told_so(farm):
     assert nodes["c"].of("error")
     run.node("c")
     run.trains("a", "b", "c")
+
+
+def test_masked_rounds_go_on_without_who_is_killed_and_wait_where_a_sum_hides_nothing(farm):
+    """Data of every node's own, updates masked: four members, then three, then a wait for a third, and the end."""
+    updates = {"mode": "delta", "codec": "intsgd", "overlap": 1, "secure": True}
+    run = farm(data={"where": "node"}, parallel={"pipelines": 4}, updates=updates)
+    run.coordinator()
+    nodes = run.nodes("abcd")
+    run.trains("a", "b", "c", "d")
+    nodes["d"].kill()
+    run.trains("a", "b", "c")
+    nodes["b"].kill()
+    run.wait(lambda: any("updates.secure waits" in e["message"] for e in run.events("notice")), "it waits")
+    run.node("e")
+    last = run.trains("a", "c", "e") + 10
+    Process(run, "set", ["coordinator", "set", "state", f"run.steps={last}"])
+    run.wait(lambda: run.events("done"), "the end")
+    assert run.events("done")[0]["steps"] == last and run.events("warning") == []

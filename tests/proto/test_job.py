@@ -61,6 +61,9 @@ to = "checkpoints"
 """
 
 
+MASKED = ("every = 1\n", "every = 1\nsecure = true\n")
+
+
 @pytest.fixture
 def write(tmp_path):
     (tmp_path / "a.txt").write_text("to be or not to be")
@@ -153,6 +156,17 @@ MISTAKES = [
     ([('to = "checkpoints"', 'options = {key = "x"}')], "checkpoint.options belong to an address"),
     ([("clip = 1.0", "dropout = 0.1")], "unknown key train.dropout; it belongs into [model]"),
     ([("seed = 1", "seed = one")], "is not TOML"),
+    ([MASKED], "updates.dense_rounds = 20 does not go with updates.secure"),
+    ([MASKED, ("dense_rounds = 20", "robust = 'clip'")], "which updates.secure hides"),
+    (
+        [MASKED, ("cocktail:random=0.1,top=0.2,bits=4", "int8")],
+        "updates.codec = 'int8' does not go with updates.secure",
+    ),
+    ([MASKED, ("cocktail:random=0.1,top=0.2,bits=4", "intsgd:rule=max")], "a masked number has to be whole"),
+    ([MASKED, ('pattern = "auto"', 'pattern = "all_to_all"')], "updates.pattern = 'all_to_all' does not go with"),
+    ([MASKED, ('pattern = "auto"', 'pattern = "gossip"\nagreed = false')], "'gossip' does not go with updates.secure"),
+    ([MASKED, ('pipelines = "auto"', "pipelines = 2")], "updates.secure needs 3 pipelines or more"),
+    ([MASKED, ("microbatch = 4", "microbatch = 16")], "and here are at most 2"),
 ]
 
 
