@@ -171,8 +171,10 @@ def _files(
     digests = {name: file_digest(path) for name, path in files.items()}
     if tokenizer is None or job.data.where == "node":
         return None, files, digests
-    folder.mkdir(parents=True, exist_ok=True)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".tokens-*"):  # of a start that was killed
+            left.unlink()
         if job.data.tokens:
             dtype = token_dtype(tokenizer.vocabulary)
             index = index_tokens(job, tokenizer.vocabulary, dtype, context, folder, tell)

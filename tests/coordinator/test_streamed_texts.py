@@ -239,10 +239,11 @@ def test_the_same_start_again_and_one_of_another_version(tmp_path, monkeypatch):
     assert restored is not None and restored.files == prepared.files and not said
     stored = path.read_text()
     path.write_text(stored.replace('"version": 2', '"version": 1'))
+    (folder / ".tokens-killed").write_bytes(b"of a start that did not end")
     assert facts.restore(asked, prepared.facts, folder, said.append) is None
     assert "is of another version of farflung: the training data are read again" in said[0]["message"]
     again = asyncio.run(facts.prepare(asked, folder))
-    assert again.facts == prepared.facts and path.read_text() == stored
+    assert again.facts == prepared.facts and path.read_text() == stored and not list(folder.glob(".tokens*"))
     (tmp_path / "texts" / "0.txt").write_text("shorter")
     assert facts.restore(asked, prepared.facts, folder) is None  # so the start looks again, and refuses
 
