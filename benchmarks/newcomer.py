@@ -3,8 +3,8 @@
     python -m benchmarks.newcomer [--output FILE]       # root, for the two machines are hosts of an emulated WAN
 
 It types what README.md and docs/tutorials/two-machines.md say, in a fresh clone of this repository's last commit and a
-fresh environment, and prints how long each command took. The model folder is a small GPT-2 with new weights, so that
-nothing has to be downloaded.
+fresh environment, prints how long each command took, and puts that into the tutorial. The model folder is a small GPT-2
+with new weights, so that no model has to be downloaded.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,8 +22,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "tutorials" / "two-machines.md"
+LIMIT_S = 3600
 WAN = f"newcomer{os.getpid()}"
 MODEL = """\
 import transformers
@@ -62,9 +66,13 @@ class Way:
     @contextlib.contextmanager
     def on(self, host: str, words: list[str]) -> Iterator[subprocess.Popen[str]]:
         """A command on one of the two machines, until the context ends."""
-        inside = [sys.executable, "-m", "farflung", "wan", "exec", WAN, host, "--", *words]
         process = subprocess.Popen(
-            inside, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+            [*inside(host), *words],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         try:
             yield process
@@ -74,32 +82,59 @@ class Way:
             process.wait()
 
 
+def inside(host: str) -> list[str]:
+    return ["farflung", "wan", "exec", WAN, host, "--"]
+
+
+def wait_for(kind: str, events: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """The coordinator's next event of that kind."""
+    for event in events:
+        if event["event"] == kind:
+            return event
+        if event["event"] == "error":
+            sys.exit(f"the coordinator ended: {event['message']}\n{event['hint']}")
+    sys.exit(f"the coordinator has ended before its event {kind}")
+
+
 def two_machines(way: Way) -> None:
     """The tutorial: a coordinator and a node on the first machine, a node on the second."""
     way.types(
         ["farflung", "wan", "up", "lan", "--name", WAN, "--hosts-per-region", "2"], "farflung wan up (two machines)"
     )
     try:
-        known = json.loads(way.types(["farflung", "wan", "list", "--json"], "farflung wan list"))
-        address = known["hosts"][0]["address"]
+        up = map(json.loads, way.types(["farflung", "wan", "list", "--json"]).splitlines())
+        address = next(wan for wan in up if wan["name"] == WAN)["hosts"][0]["address"]
         began = time.monotonic()
         start = ["farflung", "coordinator", "start", "tune.toml", "--advertise", f"{address}:7070", "--min-nodes", "2"]
         with contextlib.ExitStack() as stack:
             coordinator = stack.enter_context(way.on("lan/0", [*start, "--listen", f"{address}:7070", "--json"]))
             assert coordinator.stdout is not None
             events = map(json.loads, coordinator.stdout)
-            link = next(event["link"] for event in events if event["event"] == "listening")
+            link = wait_for("listening", events)["link"]
             way.says("farflung coordinator start tune.toml: the join line is there", time.monotonic() - began)
+            way.types([*inside("lan/1"), "farflung", "doctor", link], "farflung doctor LINK, on the second machine")
+            began = time.monotonic()
             for number in (0, 1):
                 join = ["farflung", "join", link, "--cache", f"cache-{number}"]
                 stack.enter_context(way.on(f"lan/{number}", join))
-            began = time.monotonic()
-            next(event for event in events if event["event"] == "step")
-            way.says("farflung join on both: the first step is done", time.monotonic() - began)
-            done = next(event for event in events if event["event"] == "done")
-            way.says(f"{done['steps']} steps, loss {done['eval_loss']:.3f}", time.monotonic() - began)
+            wait_for("step", events)
+            way.says("farflung join LINK, on both: the first step is done", time.monotonic() - began)
+            done = wait_for("done", events)
+            way.says(
+                f"... all {done['steps']} steps are done (validation loss {done['eval_loss']:.2f} nats a byte)",
+                time.monotonic() - began,
+            )
     finally:
         subprocess.run(["farflung", "wan", "down", WAN], env=way.environment, check=True, capture_output=True)
+
+
+def table(found: dict[str, Any]) -> str:
+    """The tutorial's section: what took how long, and on what."""
+    lines = ["| typed | seconds |", "| --- | ---: |"]
+    lines += [f"| {row['what']} | {row['seconds']:.0f} |" for row in found["rows"]]
+    busy = found["load_before"] > 1
+    beside = f", on which other programs ran (a load of {found['load_before']:.1f})" if busy else ", otherwise idle"
+    return "\n".join([*lines, "", f"On {found['cores']} cores{beside}."])
 
 
 def main() -> None:
@@ -107,6 +142,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "newcomer.json")
     options = parser.parse_args()
     load = os.getloadavg()[0]
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit(f"not at the end after {LIMIT_S} s"))
+    signal.alarm(LIMIT_S)
     with tempfile.TemporaryDirectory(prefix="farflung-newcomer-") as scratch:
         clone = Path(scratch) / "farflung"
         way = Way(Path(scratch), clone / ".venv" / "bin")
@@ -124,7 +161,11 @@ def main() -> None:
         way.types(["farflung", "generate", "runs/tune", "To be"])
         way.types([str(clone / ".venv" / "bin" / "python"), "-c", LOAD], "transformers loads it")
     rows = [{"what": what, "seconds": seconds} for what, seconds in way.times]
-    options.output.write_text(json.dumps({"load_before": load, "rows": rows}, indent=1) + "\n")
+    found = {"cores": os.cpu_count(), "load_before": round(load, 1), "rows": rows}
+    options.output.write_text(json.dumps(found, indent=1) + "\n")
+    marks = "(<!-- newcomer -->\n).*?(<!-- end -->\n)"
+    page = re.sub(marks, lambda mark: f"{mark[1]}{table(found)}\n{mark[2]}", PAGE.read_text(), flags=re.DOTALL)
+    PAGE.write_text(page)
     print(options.output)
 
 
