@@ -18,6 +18,7 @@ from .deploy.output import INTERRUPTED, Output
 from .proto.errors import FarflungError
 
 if TYPE_CHECKING:
+    from .proto.job import Model
     from .proto.link import Link
 
 _ANSWER_SECONDS = 10.0
@@ -103,10 +104,13 @@ def run(
     plan = LocalRun(job, state or Path("runs") / read.run.name, nodes, device, code, insecure, output.debug)
     try:
         with screen(output) as view:
-            return run_here(plan, view.show)
+            status = run_here(plan, view.show)
     except KeyboardInterrupt:
         output.note("everyone has left; the same command goes on from the newest checkpoint, if there is one yet")
         return INTERRUPTED
+    if status == 0 and _writes_text(read.model):
+        output.say(view.story.following())
+    return status
 
 
 @command(coordinator)
@@ -148,6 +152,7 @@ def start(
     from .coordinator.serve import serve
     from .deploy.linkfile import write_link
     from .deploy.terminal import screen
+    from .proto.job import load_job
 
     if lifeline:
         _hold_lifeline()
@@ -174,7 +179,13 @@ def start(
         )
     if status == INTERRUPTED:
         output.note("interrupted; the same command goes on from the newest checkpoint, if there is one yet")
+    elif status == 0 and view.story.state and _writes_text(load_job(job).model):
+        output.say(view.story.following())
     return status
+
+
+def _writes_text(model: "Model") -> bool:
+    return model.build is None and model.parameters is None
 
 
 @command(app)
@@ -517,7 +528,13 @@ def export(
     if output.json:
         output.record({"path": str(folder)})
     else:
-        output.say(f"{folder}\nload it: transformers.AutoModelForCausalLM.from_pretrained({str(folder)!r})")
+        output.say(f"{folder}\nload it: {_load_line(folder)}")
+
+
+def _load_line(folder: Path) -> str:
+    if (folder / "adapter_config.json").is_file():
+        return f"peft.PeftModel.from_pretrained(base, {str(folder)!r}), base being the model that was tuned"
+    return f"transformers.AutoModelForCausalLM.from_pretrained({str(folder)!r})"
 
 
 @command(app)

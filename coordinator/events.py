@@ -32,10 +32,10 @@ def tee(*takers: Emit) -> Emit:
     return give
 
 
-def listening(link: str, page: str | None = None, viewer: str | None = None) -> Event:
-    """The coordinator takes nodes. ``page`` is the web page's address for the operator, ``viewer`` for everybody else;
-    each has its token behind the #. None where there is no page."""
-    return event("listening", link=link, page=page, viewer=viewer)
+def listening(link: str, state: str, page: str | None = None, viewer: str | None = None) -> Event:
+    """The coordinator takes nodes. ``state`` is the run's folder or database; ``page`` is the page's address for the
+    operator, ``viewer`` for everybody else; each has its token behind the #. None where there is no page."""
+    return event("listening", link=link, state=state, page=page, viewer=viewer)
 
 
 def view(announced: Announcement, job: Job) -> Event:

@@ -95,16 +95,17 @@ def resume(
     newest: the newest complete checkpoint's position, step 0 for the initial weights. judge: whether chain hashes can
     be compared. They cannot when a view was announced and may not have started: some have begun new chains for it.
     """
-    back = _go_back(newest, "")
+    start = f"the weights of {rules.base}" if rules.base else "the initial weights"
+    back = _go_back(newest, "", start)
     if base is None or (pinned is not None and pinned.checkpoint >= 0):
         return back
     known = {name: answer for name, answer in flushed.items() if (name, answer.session) in eligible}
     if not known:
-        return _go_back(newest, "no node of the last view is left")
+        return _go_back(newest, "no node of the last view is left", start)
     judge = judge and pinned is None
     dissent, tie = _judge(known) if judge else (frozenset[str](), "")
     if tie:
-        return _go_back(newest, tie)
+        return _go_back(newest, tie, start)
     trusted = {name: answer for name, answer in known.items() if name not in dissent}
     if pinned is not None:
         position, norm = pinned.position, pinned.norm
@@ -126,7 +127,7 @@ def resume(
     )
     missing = [layer for layer, names in enumerate(holders) if not names]
     if missing:
-        return _go_back(newest, f"nobody holds {_ranges(missing)} any more")
+        return _go_back(newest, f"nobody holds {_ranges(missing)} any more", start)
     why = f"training goes on after step {position.step}"
     if position.redo:
         why += f", {len(position.redo)} samples are trained again"
@@ -134,8 +135,8 @@ def resume(
     return Resume(position, stand, holders, -1, norm, tuple(sorted(dissent)), why)
 
 
-def _go_back(newest: Position, why: str) -> Resume:
-    where = f"from the checkpoint of step {newest.step}" if newest.step else "from the initial weights"
+def _go_back(newest: Position, why: str, start: str) -> Resume:
+    where = f"from the checkpoint of step {newest.step}" if newest.step else f"from {start}"
     return Resume(newest, checkpoint=newest.step, why=f"{why}: {where}" if why else where)
 
 

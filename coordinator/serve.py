@@ -247,7 +247,8 @@ async def _serve(
         if page_socket is not None:
             page = _page(authority, run, store, state, page_socket, counts, emit)
         link = str(make_link(store, state, parse_duration(DEFAULT_TTL)))
-        emit(events.listening(link, page.url, page.viewer_url) if page else events.listening(link))
+        place = store.name if store.server else str(state)
+        emit(events.listening(link, place, *((page.url, page.viewer_url) if page else ())))
         async with run.mirror.working() if run.mirror else contextlib.nullcontext():
             return await _until_over(run, emit, stop)
     except LeaseLost:
@@ -517,7 +518,7 @@ async def _prepare(
 def _rules(job: Job, facts: Facts, options: Options) -> Rules:
     wanted, why = wanted_nodes(job)
     if options.min_nodes is not None and options.min_nodes > wanted:
-        wanted, why = options.min_nodes, f"--min-nodes {options.min_nodes}"
+        wanted, why = options.min_nodes, f"it begins with {options.min_nodes}"
     return Rules(
         mode=job.updates.mode,
         batch=job.train.batch,

@@ -429,7 +429,9 @@ def _open(place: Path | str, create: bool) -> Database:
     state = Path(place)
     path = state / FILE
     if not create and not path.exists():
-        raise FarflungError(f"there is no run in {state}", "give the state folder that `coordinator start` printed")
+        raise FarflungError(
+            f"there is no run in {state}", "give a run's state folder; `farflung runs` lists those below runs/"
+        )
     try:
         if create:
             state.mkdir(parents=True, exist_ok=True)

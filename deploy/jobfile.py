@@ -34,7 +34,7 @@ validation = 0.05               # the part that is held out
 [train]
 batch = 32                      # samples a step, over all pipelines: the same whatever joins
 microbatch = 4                  # has to divide the batch
-optimizer = "adamw"             # adamw | sgd
+optimizer = "adamw"             # adamw | sgd | lamb | onebit_adam (gradient mode)
 learning_rate = {rate}
 warmup_steps = 50
 decay = "cosine"                # cosine | none
@@ -68,7 +68,7 @@ to = "checkpoints"              # a folder, relative to the state folder
 """
 
 _FAMILY = """\
-family = "gpt2"                 # gpt2 | llama | gpt_neox
+family = "gpt2"                 # gpt2 | llama | mistral | qwen2 | gpt_neox
 layers = 4
 width = 128
 heads = 4
@@ -122,7 +122,7 @@ def write(
         if not (pretrained / "config.json").is_file():
             raise FarflungError(f"{pretrained} has no config.json", "name a folder that transformers saved a model to")
         model = _PRETRAINED.format(folder=_quoted(pretrained))
-        rate = "5e-5            # small steps: the model knows a lot already"
+        rate = "5e-5            # small steps: the model knows a lot already; with [model.lora] 5e-4"
         if (pretrained / "tokenizer_config.json").is_file():
             tokenizer = f"{_quoted(pretrained)}   # a folder that AutoTokenizer loads"
     stem = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in path.stem)

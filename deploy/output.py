@@ -116,7 +116,7 @@ def explain(error: BaseException) -> tuple[str, str, int]:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", "", INTERRUPTED
     if isinstance(error, _sentences()):
-        return str(error), getattr(error, "hint", ""), WRONG
+        return str(error), _HINTS[type(error).__name__], WRONG
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror}{where}", "", WRONG
@@ -129,6 +129,12 @@ def explain(error: BaseException) -> tuple[str, str, int]:
     )
 
 
+_HINTS = {
+    "CodecError": "farflung codecs lists them all, with their keys",
+    "PlanError": "farflung plan --help; docs/scheduling.md has a cluster file, and farflung job init writes a job",
+}
+
+
 def _sentences() -> tuple[type[BaseException], ...]:
     """Errors of the libraries inside farflung whose text is already a sentence for the person at the terminal.
 
@@ -136,7 +142,7 @@ def _sentences() -> tuple[type[BaseException], ...]:
     """
     package = __name__.rpartition(".deploy")[0]
     found = []
-    for module, name in (("compress", "CodecError"), ("scheduler", "PlanError")):
+    for name, module in (("CodecError", "compress"), ("PlanError", "scheduler")):
         kind = getattr(sys.modules.get(f"{package}.{module}"), name, None)
         if isinstance(kind, type) and issubclass(kind, BaseException):
             found.append(kind)

@@ -34,12 +34,16 @@ class Story:
     spare: bool = False
     """Every node of this story is a spare: on a node's own screen, this node."""
     ended: bool = False
+    state: str = ""
+    """The run's folder or database, on the coordinator's machine."""
 
     def add(self, event: Event) -> None:
         """Take one event in; unknown events change nothing."""
         kind = event.get("event")
         self.steps = int(event.get("steps") or self.steps)
-        if kind == "step":
+        if kind == "listening":
+            self.state = str(event.get("state") or "")
+        elif kind == "step":
             self.step = int(event["step"])
             self.loss = event.get("loss", self.loss)
             now = float(event.get("tokens_per_second") or 0.0)
@@ -58,6 +62,10 @@ class Story:
             self.ended = True
             self.step = int(event.get("steps") or self.step)
             self.eval_loss = event.get("eval_loss", self.eval_loss)
+
+    def following(self) -> str:
+        """What to type when a run of the coordinator here is done."""
+        return f'next: farflung export {self.state} model, or farflung generate {self.state} "Once upon a time"'
 
     def progress(self) -> str:
         """The line beside the bar."""
@@ -109,7 +117,10 @@ def plan_lines(event: Event) -> list[str]:
 def plan_notes(event: Event) -> list[str]:
     """What a plan says beside its pipelines: spares and codecs."""
     lines = [f"spares: {', '.join(event['spares'])}"] if event.get("spares") else []
-    codecs = codecs_text(event.get("codecs"))
+    codecs = event.get("codecs")
+    if isinstance(codecs, Mapping) and len(event.get("stages") or ()) == 1:  # nothing goes from stage to stage
+        codecs = {link: codec for link, codec in codecs.items() if link == "updates"}
+    codecs = codecs_text(codecs)
     return [*lines, f"codecs: {codecs}"] if codecs else lines
 
 
@@ -134,7 +145,8 @@ def _came_or_went(event: Event) -> str:
 
 
 def _listening(event: Event) -> str:
-    page = f"\npage: {event['page']}" if event.get("page") else ""
+    page = f"\nsee it: farflung status {event['state']}" if event.get("state") else ""
+    page += f"\npage: {event['page']}" if event.get("page") else ""
     page += f"\nto look only: {event['viewer']}" if event.get("viewer") else ""
     return f"listening. To join from another terminal or machine:\n\n  {join_line(str(event.get('link')))}\n{page}"
 

@@ -162,7 +162,7 @@ class RichScreen(_Screen):
         self.story.add(event)
         kind, line = event.get("event"), escape(sentence(event))
         if kind == "view":
-            self._console.print(f"[bold]view {event.get('view')}[/]{escape(why_text(event))}", soft_wrap=True)
+            self._console.print(f"[bold]view {event.get('view')}[/]{escape(why_text(event))}")
             self._console.print(plan_table(event))
             self._notice = "starting"
             for note in plan_notes(event):

@@ -83,7 +83,7 @@ def pipeline_bottleneck(
     fixed, period = estimator.rows(places, cut)
     slowest = int((fixed + numpy.asarray(microbatches) * period).argmax())
     took, words, pair = max(constraints(estimator, places[slowest], cut), key=lambda item: item[0])
-    return f"pipeline {slowest}: {words}, {took:.3g} s a microbatch", pair
+    return f"pipeline {slowest + 1}: {words}, {took:.3g} s a microbatch", pair
 
 
 def best_help(

@@ -35,9 +35,10 @@ def finish(estimator: Estimator, best: Candidate, why: str = "", current: Plan |
     seconds = candidate_seconds(coded, best)
     if not why:
         chunks = f", {best.cut.chunks} stages a node" if best.cut.chunks > 1 else ""
+        origin = "" if best.origin == "in the order given" else f" ({best.origin})"
         why = (
-            f"{count} pipeline{'s' * (count != 1)} of {nodes * best.cut.chunks} stage{'s' * (nodes != 1)}{chunks} "
-            f"({best.origin}): a step is expected to take {seconds:.3g} s"
+            f"{count} pipeline{'s' * (count != 1)} of {nodes * best.cut.chunks} stage{'s' * (nodes != 1)}{chunks}"
+            f"{origin}: a step is expected to take {seconds:.3g} s"
         )
     if updates is not None and updates.why:
         why = f"{why}; {updates.why}"
@@ -46,7 +47,7 @@ def finish(estimator: Estimator, best: Candidate, why: str = "", current: Plan |
         why = f"{why}; rounds in two levels over {len(regions)} regions"
     cut_up = pieces(estimator, best)
     if cut_up:
-        small = (f"{workload.microbatch // count} in pipeline {at}" for at, count in enumerate(cut_up) if count > 1)
+        small = (f"{workload.microbatch // count} in pipeline {at}" for at, count in enumerate(cut_up, 1) if count > 1)
         why = f"{why}; microbatches of {', '.join(small)} for want of memory"
     return Plan(
         pipelines=tuple(rows),
@@ -99,7 +100,7 @@ def why_spare(estimator: Estimator, best: Candidate, now: float) -> dict[str, st
         swapped = best.places.copy()
         swapped.flat[slot] = device
         seconds = _seconds(estimator, swapped, best.cut) * now / best.seconds
-        where = f"stage {slot % nodes} of pipeline {slot // nodes}"
+        where = f"stage {slot % nodes} of pipeline {slot // nodes + 1}"
         if not seconds < IMPOSSIBLE / 10:
             reasons[name] = "its links to the nodes that train are missing"
         elif seconds > now * 1.005:

@@ -50,9 +50,11 @@ def replan(network: Network, workload: Workload, current: Plan, deadline: float,
         if gained < move.seconds:
             return _kept(estimator, kept, current)
         why = (
-            f"{_nodes(move)} for {now / found[0]:.2f} times the speed: a step is expected to take {found[0]:.3g} s, "
-            f"not {now:.3g} s, and the move costs {move.seconds:.3g} s"
+            f"{_nodes(move) if move.nodes else 'other shares'} for {now / found[0]:.2f} times the speed: "
+            f"a step is expected to take {found[0]:.3g} s, not {now:.3g} s"
         )
+        if move.nodes:
+            why += f", and the move costs {move.seconds:.3g} s"
         return finish(estimator, found[1], why, current)
     near = _nearest(estimator, current, deadline)
     found = _best(estimator, near, current, stay)
