@@ -430,7 +430,7 @@ def _open(place: Path | str, create: bool) -> Database:
     path = state / FILE
     if not create and not path.exists():
         raise FarflungError(
-            f"there is no run in {state}", "give a run's state folder; `farflung runs` lists those below runs/"
+            f"there is no run in {state}", "give the state folder of a run; `farflung runs` lists those below runs/"
         )
     try:
         if create:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from farflung.deploy.output import Output, explain
-from farflung.deploy.story import Story, sentence
+from farflung.deploy.story import Story, plan_notes, sentence
 from farflung.deploy.terminal import PlainScreen, RichScreen, plan_table, screen
 from farflung.deploy.units import bytes_text, count_text, rate_text, seconds_text
 from farflung.proto.errors import FarflungError, JobError, Refused, RunFailed
@@ -75,7 +75,8 @@ def test_other_errors() -> None:
 def test_library_errors_are_the_persons_to_mend() -> None:
     from farflung.scheduler import PlanError
 
-    assert explain(PlanError("no devices")) == ("no devices", "", 2)
+    message, hint, status = explain(PlanError("no devices"))
+    assert (message, status) == ("no devices", 2) and "farflung plan --help" in hint
 
 
 def test_json_is_one_valid_object_a_line() -> None:
@@ -84,6 +85,18 @@ def test_json_is_one_valid_object_a_line() -> None:
     [line] = out.stdout.getvalue().splitlines()
     record = json.loads(line)
     assert record["loss"] is None and record["nodes"] == ["a"] and record["at"] == [1, 2] and record["time"] > 0
+
+
+def test_a_plan_of_one_stage_names_no_codec_of_activations() -> None:
+    codecs = {"updates": "int8", "activations": "aqsgd:bits=4", "gradients": "int8"}
+    assert plan_notes({"stages": [[0, 5]], "codecs": codecs}) == ["codecs: updates int8"]
+    assert "activations aqsgd:bits=4" in plan_notes({"stages": [[0, 2], [3, 5]], "codecs": codecs})[0]
+
+
+def test_what_to_type_next_names_the_runs_folder() -> None:
+    story = Story()
+    story.add({"event": "listening", "link": "farflung://a:1/#t", "state": "runs/tune"})
+    assert "farflung export runs/tune model" in story.following()
 
 
 def test_story_adds_up() -> None:
