@@ -32,8 +32,8 @@ SEGMENT = 1 << 23
 Payload = Sequence[bytes | memoryview] | Sequence[bytes] | memoryview
 Offer = Contribution | Result
 """What a publisher adds up: what a member sent, or, in two levels, the sum of another region."""
-Place = Callable[[Sequence[bytes]], Sequence[bytes] | memoryview]
-"""Where blobs that will be sent are kept."""
+Place = Callable[[Iterable[bytes], int], Sequence[bytes] | memoryview]
+"""Where blobs that will be sent are kept as they are made, so many of them."""
 TakeOff = Callable[[Tensor], None]
 """Takes values off a tensor, in place."""
 
@@ -118,7 +118,7 @@ class Exchange:
         """Server errors of the parts that this node publishes: what its encodings of sums lost so far."""
         self._published: dict[int, Callable[[], Tensor]] = {}
         """What makes the errors after published sums, which count when those are applied."""
-        self.place: Place = tuple
+        self.place: Place = lambda blobs, count: tuple(blobs)
         self._own: dict[int, Contribution] = {}
         self.last: compress.Codec | None = None
         """What this node's own contributions go with when there will be no more of them."""
@@ -156,13 +156,17 @@ class Exchange:
         return self._own
 
     def _offer(self, round: int, part: Part) -> Contribution:
-        squares, blobs = 0.0, []
-        for here in segments(part):
-            values = self._offered(here)
-            squares += float(torch.linalg.vector_norm(values)) ** 2
-            blobs.append(self.encode(values, round, here.start, self.me))
-        self._own_norms[part.index] = math.sqrt(squares)
-        return contribution_of(blobs, self.place)
+        pieces, norms = segments(part), []
+
+        def blobs() -> Iterator[bytes]:
+            for here in pieces:
+                values = self._offered(here)
+                norms.append(float(torch.linalg.vector_norm(values)))
+                yield self.encode(values, round, here.start, self.me)
+
+        made = contribution_of(blobs(), len(pieces), self.place)
+        self._own_norms[part.index] = math.hypot(*norms)
+        return made
 
     def _offered(self, here: slice) -> Tensor:
         """What this node has to say of a piece of the vector; good until the next one is asked for."""
@@ -275,19 +279,24 @@ class Exchange:
         # The error after it is made again where the messages that it follows from are shorter than it is.
         light = sum(sum(sent.sizes) for _, sent in counted) < 4 * (part.stop - part.start)
         after = torch.empty(part.stop - part.start if keeps and not light else 0, device=self.section.g.device)
-        blobs: list[bytes] = []
-        lost = xxhash.xxh3_64()
-        for here in segments(part):
-            total = self._with_error(part, sources, here)
-            if not _is_finite(total):
-                return None
-            blobs.append(self.encode(total, round, here.start, rank))
-            if keeps:
-                compress.add(blobs[-1], total, -1.0, known=True)
-                lost.update(tensor_bytes(total))
-                if not light:
-                    after[here.start - part.start : here.stop - part.start] = total
-        made = contribution_of(blobs, self.place)
+        pieces, lost = segments(part), xxhash.xxh3_64()
+
+        def blobs() -> Iterator[bytes]:
+            for here in pieces:
+                total = self._with_error(part, sources, here)
+                if not _is_finite(total):
+                    return
+                blob = self.encode(total, round, here.start, rank)
+                yield blob
+                if keeps:
+                    compress.add(blob, total, -1.0, known=True)
+                    lost.update(tensor_bytes(total))
+                    if not light:
+                        after[here.start - part.start : here.stop - part.start] = total
+
+        made = contribution_of(blobs(), len(pieces), self.place)
+        if len(made.sizes) < len(pieces):
+            return None
         if keeps:
             self._published[part.index] = partial(self._error_after, part, sources, made) if light else lambda: after
         return made, sources.factors, lost.intdigest() if keeps else 0
@@ -584,12 +593,18 @@ def error_digest(error: Tensor | None) -> int:
     return 0 if error is None else xxhash.xxh3_64_intdigest(error.detach().cpu().contiguous().numpy().data)
 
 
-def contribution_of(blobs: Sequence[bytes], place: Place = tuple) -> Contribution:
-    """Blobs with their sizes and the digest of all their bytes."""
-    digest = xxhash.xxh3_64()
-    for blob in blobs:
-        digest.update(blob)
-    return Contribution(place(blobs), tuple(len(blob) for blob in blobs), digest.intdigest())
+def contribution_of(blobs: Iterable[bytes], count: int = 0, place: Place | None = None) -> Contribution:
+    """Blobs with their sizes and the digest of all their bytes; ``count`` of them go to a ``place``."""
+    digest, sizes = xxhash.xxh3_64(), list[int]()
+
+    def told() -> Iterator[bytes]:
+        for blob in blobs:
+            digest.update(blob)
+            sizes.append(len(blob))
+            yield blob
+
+    payload = tuple(told()) if place is None else place(told(), count)
+    return Contribution(payload, tuple(sizes), digest.intdigest())
 
 
 def received(payload: memoryview, sizes: Sequence[int]) -> Contribution:

@@ -92,7 +92,7 @@ class PhasedExchange(Exchange):
 
     def _requests(self, first: int) -> Contribution:
         wanted = (run.request for run in self._programs[first])
-        return contribution_of([b"" if request is None else to_bytes(request.tensor) for request in wanted], self.place)
+        return contribution_of([b"" if request is None else to_bytes(request.tensor) for request in wanted])
 
     def advance(self, result: Result) -> Contribution:
         """This node's contribution to the phase after the one that ``result`` answers."""
@@ -145,7 +145,7 @@ class PhasedExchange(Exchange):
         digests = tuple(sent.digest for _, sent in counted)
         if void:
             return Result(part.index, who, digests), refused
-        made = contribution_of([b"" if total is None else to_bytes(total) for total in sums], self.place)
+        made = contribution_of([b"" if total is None else to_bytes(total) for total in sums])
         return Result(part.index, who, digests, made.payload, made.sizes, made.digest), refused
 
     def _plausible(

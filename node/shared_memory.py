@@ -86,6 +86,14 @@ class Arena:
                 return start
         return None
 
+    def shorten(self, start: int, length: int) -> None:
+        """Frees what is behind the first `length` bytes of a block."""
+        need = max(PAGE, -(-length // PAGE) * PAGE)
+        if need < self._taken[start]:
+            self._taken[start + need] = self._taken[start] - need
+            self._taken[start] = need
+            self.give_back(start + need)
+
     def give_back(self, start: int) -> None:
         """Frees a block. KeyError if it is not taken."""
         length = self._taken.pop(start)

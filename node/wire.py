@@ -9,8 +9,9 @@ import socket
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from types import TracebackType
 from typing import Any
 
@@ -146,11 +147,21 @@ class Wire:
         self._pending += length
         self._end.write(int(To.SEND), to, priority, header.SerializeToString(), handed)
 
-    def place(self, pieces: Sequence[Bytes]) -> memoryview:
+    def place(self, pieces: Iterable[bytes], count: int) -> memoryview:
         """The pieces, one after the other, where `send` finds them without a copy, however often they are sent. The
-        room is free again when nobody holds the view any more."""
-        flat = _pieces(pieces)
-        return self._block(flat) if sum(map(len, flat)) > INLINE_LIMIT else memoryview(b"".join(flat))
+        room is free again when nobody holds the view any more. ``count``: how many there are, none of them much longer
+        than the first, if each is to be made only when the one before lies there."""
+        rest = iter(pieces)
+        first = next(rest, b"")
+        room = self._room(max(1, count * (len(first) + len(first) // 16)))
+        at = 0
+        for piece in chain((first,), rest):
+            if at + len(piece) > len(room):
+                return self._block([room[:at].data, memoryview(piece), *map(memoryview, rest)])
+            room[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+            at += len(piece)
+        self._send_arena.shorten(self._start(room.data), at)
+        return room[:at].data
 
     def poll(self, timeout: float = 0.0) -> list[Event]:
         """Everything that has arrived, in order; waits up to `timeout` seconds for the first. A large payload lies in
@@ -348,15 +359,17 @@ class Wire:
         return any(isinstance(event, OrderEvent | PeerLost) for event in self._events)
 
     def _block(self, pieces: list[memoryview]) -> memoryview:
-        """The pieces in a block of the arena; waits for acknowledgements when it is full. RunFailed if that cannot
-        help."""
-        length = sum(map(len, pieces))
+        """The pieces in a block of the arena."""
+        return _joined(pieces, self._room(sum(map(len, pieces)))).data
+
+    def _room(self, length: int) -> npt.NDArray[np.uint8]:
+        """A block of the arena; waits for acknowledgements when it is full. RunFailed if that cannot help."""
         while (start := self._take(length)) is None:
             if not self._flying:
                 raise RunFailed(f"no room for a message of {length} bytes", "this machine has too little memory")
             self._read(1.0)
             self._alive()
-        return _joined(pieces, _lent(self._send_arena, start, length, self._unused)).data
+        return _lent(self._send_arena, start, length, self._unused)
 
     def _take(self, length: int) -> int | None:
         while self._unused:

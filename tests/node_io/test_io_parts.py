@@ -103,6 +103,17 @@ def test_tuples_come_out_however_the_bytes_are_cut(messages, cuts):
     assert out == [tuple(message) for message in messages]
 
 
+def test_a_block_that_is_shortened_frees_what_is_behind_it():
+    arena = arena_of(8 * PAGE)
+    assert arena.take(4 * PAGE) == 0 and arena.take(PAGE) == 4 * PAGE
+    arena.shorten(0, PAGE + 1)
+    assert arena.in_use == 3 * PAGE
+    assert arena.take(2 * PAGE) == 2 * PAGE
+    for start in (0, 2 * PAGE, 4 * PAGE):
+        arena.give_back(start)
+    assert arena.in_use == 0 and arena.take(8 * PAGE) == 0
+
+
 # ---- the inbox -----------------------------------------------------------------------------
 
 
