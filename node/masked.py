@@ -81,7 +81,7 @@ class MaskedExchange(PhasedExchange):
         words = [_words(request) for request in asked if request is not None]
         masked = iter(self.masks.masked(words, self._contexts[first]))
         blobs = [b"" if request is None else _to_bytes(next(masked), request) for request in asked]
-        return contribution_of(blobs, self.place)
+        return contribution_of(blobs)
 
     # ---- deciding --------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class MaskedExchange(PhasedExchange):
             b"" if total is None or request is None else to_bytes(_unmasked(total, request))
             for total, request in zip(sums, asked, strict=True)
         ]
-        made = contribution_of(blobs, self.place)
+        made = contribution_of(blobs)
         return Result(part.index, who, digests, made.payload, made.sizes, made.digest), refused
 
     def _read(

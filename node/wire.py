@@ -157,7 +157,7 @@ class Wire:
         at = 0
         for piece in chain((first,), rest):
             if at + len(piece) > len(room):
-                return self._block([room[:at].data, memoryview(piece), *map(memoryview, rest)])
+                return self._block([room[:at].data, memoryview(piece), *(memoryview(one) for one in rest)])
             room[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
             at += len(piece)
         self._send_arena.shorten(self._start(room.data), at)
