@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -27,6 +28,8 @@ from .traffic import OTHER, Traffic
 
 GREETING_SECONDS = 20.0
 """A stream that has not said by then who it is ends."""
+CLOSING_SECONDS = 1.0
+"""For streams that this node ends to be over."""
 MOST_STRANGERS = 64
 """Streams that have not greeted yet."""
 MOST_STREAMS = 24
@@ -55,6 +58,16 @@ class Inbound:
         self._strangers = 0
         self._open: Counter[str] = Counter()
         self._changed = asyncio.Event()
+        self._serving: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    async def close(self) -> None:
+        """End all streams, and take no more: those that a server still has when it stops, gRPC ends with a warning."""
+        self._closed = True
+        if tasks := list(self._serving):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=CLOSING_SECONDS)
 
     def view_changed(self) -> None:
         """Streams that wait for a view look again; sessions that are gone are forgotten."""
@@ -66,8 +79,19 @@ class Inbound:
 
     async def serve(self, context: rpc.PeerContext) -> None:
         """One stream from its greeting to its end, whatever that is."""
-        with contextlib.suppress(*rpc.BROKEN):  # the other side is gone: nobody to tell
-            await self._serve(context)
+        if self._closed:
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        try:
+            with contextlib.suppress(*rpc.BROKEN):  # the other side is gone: nobody to tell
+                await self._serve(context)
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
+        finally:
+            self._serving.discard(task)
 
     async def _serve(self, context: rpc.PeerContext) -> None:
         try:

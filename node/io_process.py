@@ -166,6 +166,7 @@ class IoProcess:
         self._links.clear()
         await self._artifacts.close()
         await asyncio.to_thread(self._end_metrics)
+        await self._inbound.close()
         if self._server is not None:
             await self._server.stop(0)
 

@@ -103,6 +103,7 @@ def test_a_machine_is_taken_away(farm, updates):
     run.node("b")
     run.trains("a", "b")
     assert run.events("warning") == []
+    assert [(process.name, line) for process in run.processes for line in process.lines()] == []
 
 
 @pytest.mark.slow

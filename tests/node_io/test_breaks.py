@@ -1,6 +1,7 @@
 """Connections that break or spoil bytes while both ends live: everything arrives, once, whole, in order."""
 
 import contextlib
+import logging
 import time
 
 import numpy as np
@@ -99,6 +100,18 @@ def test_a_peer_that_has_restarted(thread_nodes):
     a.enter(1, members)
     assert "wants an earlier session of b, which has restarted" in wait_for(a, PeerLost).why
     assert a.poll(1.0) == []  # said once
+
+
+def test_a_node_that_leaves_while_it_is_sent_to_leaves_no_line_in_a_log(thread_nodes, caplog):
+    a, b = thread_nodes.start("a"), thread_nodes.start("b")
+    thread_nodes.enter(1)
+    a.send("b", Header(kind=Kind.STATE), b"here")
+    collect(b, 1)
+    for _ in range(4):
+        a.send("b", Header(kind=Kind.STATE), np.zeros(16 << 20, np.uint8))
+    b.close("")
+    wait_for(a, PeerLost, timeout=120)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_strangers_at_the_port_do_no_harm(thread_nodes):

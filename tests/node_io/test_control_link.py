@@ -221,7 +221,7 @@ def test_store(coordinator, nodes):
     assert {file: data for (_, file), (data, _, _) in coordinator.stored.items()} == shards
     assert {(files, json.loads(meta)["round"]) for _, files, meta in coordinator.stored.values()} == {(2, 7)}
     wire.poll(0.1)
-    assert wire._blocks == {} and wire.statistics()["other"] > 3_000_000
+    assert wire._flying == {} and wire.statistics()["other"] > 3_000_000
 
 
 def test_a_refused_store_is_a_warning(coordinator, thread_nodes):
