@@ -64,9 +64,10 @@ CASES = {
 class Peer:
     """The process of one node in its host."""
 
-    def __init__(self, made: Lab, index: int, folder: Path) -> None:
+    def __init__(self, made: Lab, index: int, folder: Path, dials_out: bool) -> None:
         self.name, self.address = f"n{index}", made.topology.address(index)
-        words = [sys.executable, "-m", "benchmarks.links_end", self.name, self.address, str(PORT), str(folder)]
+        self.member = {"name": self.name, "address": f"{self.address}:{PORT}", "dials_out": dials_out}
+        words = [sys.executable, "-m", "benchmarks.links_end", json.dumps(self.member), str(folder)]
         with kernel.inside(made.namespace(index)):
             self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         self.answer()
@@ -89,8 +90,8 @@ class Peer:
 
 
 @contextlib.contextmanager
-def link(rate: float, rtt: float, case: Case) -> Iterator[tuple[Lab, Peer, Peer]]:
-    """Two nodes on a link of their own, connected and in one view."""
+def link(rate: float, rtt: float, case: Case, nat: bool = False) -> Iterator[tuple[Lab, Peer, Peer]]:
+    """Two nodes on a link of their own, connected and in one view. ``nat``: the second cannot be dialled."""
     name = f"links{os.getpid()}"
     table: dict[str, Any] = {
         "name": name,
@@ -109,10 +110,9 @@ def link(rate: float, rtt: float, case: Case) -> Iterator[tuple[Lab, Peer, Peer]
                 raise RuntimeError(refused[0])
         with tempfile.TemporaryDirectory() as folder:
             certify(Path(folder))
-            peers += [Peer(made, index, Path(folder)) for index in range(2)]
-            members = [[peer.name, f"{peer.address}:{PORT}"] for peer in peers]
+            peers += [Peer(made, index, Path(folder), nat and index == 1) for index in range(2)]
             for peer in peers:
-                peer.do("enter", view=1, members=members)
+                peer.do("enter", view=1, members=[one.member for one in peers])
             yield made, peers[0], peers[1]
             for peer in peers:
                 peer.do("close")
@@ -155,7 +155,7 @@ def goodput(seconds: float, size: int, rate: float, rtt: float) -> float:
 def measure(rate: float, rtt: float, case: Case, options: argparse.Namespace) -> dict[str, Any]:
     """One row: parts of the possible goodput, and seconds that urgent messages and a cancellation took."""
     size, result = options.size * 1_000_000, dict[str, Any]()
-    with link(rate, rtt, case) as (made, one, other):
+    with link(rate, rtt, case, options.nat) as (made, one, other):
         before = made.stat()
         score = lambda seconds: round(goodput(seconds, size, rate, rtt), 4)  # noqa: E731
         result["cold"] = score(transfer(one, other, size, 1))
@@ -191,11 +191,10 @@ def beside(one: Peer, other: Peer, rate: float, rtt: float) -> dict[str, Any]:
         found[label] = [round(took[len(took) // 2], 4), round(took[-1], 4)]
     one.do("send", to=other.name, size=int(rate * 1e6 / 8 * 3), step=500)
     time.sleep(seconds)
-    members = [[peer.name, f"{peer.address}:{PORT}"] for peer in (one, other)]
     left = one.do("leave")["at"]
     other.do("leave")
     for peer in (one, other):
-        peer.do("enter", view=2, members=members)
+        peer.do("enter", view=2, members=[one.member, other.member])
     other.ask("receive", size=1_000_000, step=900)
     one.do("send", to=other.name, size=1_000_000, step=900)
     found["cancelled"] = round(other.answer()["ended"] - left, 4)
@@ -208,6 +207,7 @@ def main() -> None:
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--size", type=int, default=200, help="MB of a transfer")
     parser.add_argument("--repeat", type=int, default=1, help="warm transfers of which the median counts")
+    parser.add_argument("--nat", action="store_true", help="the receiver cannot be dialled and opens the connections")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     rows = []
@@ -220,7 +220,8 @@ def main() -> None:
             row = measure(rate, rtt, CASES[name], options)
             rows.append({"rate_mbit": rate, "rtt_ms": rtt, "case": name, **row, "aim": CASES[name].aim})
             print(line(rows[-1]), flush=True)
-    result = {"size_mb": options.size, "kernel": os.uname().release, "time": time.time(), "rows": rows}
+    what = {"size_mb": options.size, "nat": options.nat}
+    result = {**what, "kernel": os.uname().release, "time": time.time(), "rows": rows}
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     missed = [row for row in rows if row["aim"] and row["warm"] < row["aim"]]
     sys.exit(1 if missed else 0)

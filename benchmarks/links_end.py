@@ -1,9 +1,9 @@
 """One end of a link in benchmarks/links.py: a node's Wire, and a plain TCP connection beside it.
 
-    python -m benchmarks.links_end NAME ADDRESS PORT FOLDER
+    python -m benchmarks.links_end MEMBER FOLDER
 
-Orders are JSON lines on stdin, answers JSON lines on stdout. All times are CLOCK_MONOTONIC, which the hosts of an
-emulated WAN share.
+MEMBER is JSON: name, address and dials_out of control.proto's Member. Orders are JSON lines on stdin, answers JSON
+lines on stdout. All times are CLOCK_MONOTONIC, which the hosts of an emulated WAN share.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ URGENT = 1_000_000
 class End:
     """Answers orders, one after the other."""
 
-    def __init__(self, name: str, address: str, port: int, folder: Path) -> None:
-        self.name, self.address, self.port = name, address, port
+    def __init__(self, name: str, address: str, dials_out: bool, folder: Path) -> None:
+        self.name, self.address = name, address.rpartition(":")[0]
         keys = {key: (folder / f"{name}.{key}").read_bytes() for key in ("authority", "certificate", "key")}
-        config = WireConfig("links", name, f"{name}-1", listen=f"{address}:{port}", **keys)  # type: ignore[arg-type]
+        config = WireConfig("links", name, f"{name}-1", listen=address, dials_out=dials_out, **keys)  # type: ignore[arg-type]
         self.wire = Wire.start(config)
         self.payload = np.random.default_rng(0).integers(0, 256, PIECE, dtype=np.uint8)
         self.tcp: socket.socket | None = None
         self.seen: list[Received] = []
         self.urgents = 0
 
-    def enter(self, view: int, members: list[list[str]]) -> dict[str, Any]:
-        self.wire.enter(view, [Member(name=name, session=f"{name}-1", address=address) for name, address in members])
+    def enter(self, view: int, members: list[dict[str, Any]]) -> dict[str, Any]:
+        self.wire.enter(view, [Member(session=f"{member['name']}-1", **member) for member in members])
         return {}
 
     def leave(self) -> dict[str, Any]:
@@ -127,8 +127,8 @@ class End:
 
 
 def main() -> None:
-    name, address, port, folder = sys.argv[1:]
-    end = End(name, address, int(port), Path(folder))
+    member, folder = sys.argv[1:]
+    end = End(**json.loads(member), folder=Path(folder))
     print(json.dumps({}), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
