@@ -9,7 +9,12 @@ from windows import Windows, facts_of
 
 from farflung.compress import CodecError
 from farflung.compress.secure import Pairwise
+from farflung.node.exchange import Refused
 from farflung.node.loopback import Hub
+from farflung.node.masked import MaskedExchange
+from farflung.node.phased import PhasedExchange
+from farflung.node.round_messages import Contribution, Decide, Part, RoundPlan
+from farflung.node.sections import Kept, Layout, Section
 from farflung.proto import data_pb2
 from farflung.proto.job import Job
 from farflung.scheduler import Plan
@@ -112,9 +117,94 @@ def entropy(values) -> float:
     return float(-(counts[counts > 0] * np.log2(counts[counts > 0])).sum())
 
 
+NAMES = ("a", "b", "c")
+SHAPES = {"w": (40, 30), "b": (7,)}
+NUMEL = 40 * 30 + 7
+PHASES = tuple(Part(phase, "a", 0, NUMEL, 0, phase) for phase in range(2))
+PLAN = RoundPlan("stage-0", NAMES, (2.0, 1.0, 1.0), PHASES, "phases", phases=2, whole=True)
+
+
+def group_of(kind) -> list[PhasedExchange]:
+    """Three members that have learnt different things; those with masks know each other's keys."""
+    group = []
+    for seed, name in enumerate(NAMES):
+        section = Section(Layout.of("stage-0", SHAPES), False, Kept(), torch.device("cpu"))
+        section.x.copy_(torch.randn(NUMEL, generator=torch.Generator().manual_seed(seed)) * 0.01)
+        group.append(kind(section, PLAN, name, "intsgd", 0, False, 7))
+    for one in group if kind is MaskedExchange else ():
+        for other, name in zip(group, NAMES, strict=True):
+            if other is not one:
+                one.masks.take(name, other.masks.public)
+    return group
+
+
+def decided(group, sent, part):
+    return group[0].decide(1, Decide(part, tuple(enumerate(sent))))
+
+
+def test_levels_add_up_to_the_same_bits_as_without_masks():
+    totals = []
+    for kind in (PhasedExchange, MaskedExchange):
+        group = group_of(kind)
+        scale, _ = decided(group, [one.contributions(1)[0] for one in group], 0)
+        result, refused = decided(group, [one.advance(scale) for one in group], 1)
+        assert not refused and result.contributors == (0, 1, 2)
+        for one in group:
+            one.check(1, {0: scale, 1: result}, {})
+        updates = [torch.cat([values for _, values in one.updates(1, {}, {})]) for one in group]
+        assert torch.equal(updates[0], updates[1]) and torch.equal(updates[0], updates[2])
+        totals.append(updates[0])
+    torch.testing.assert_close(totals[0], totals[1], rtol=1e-6, atol=0)  # the scale is rounded to a multiple of 2^-32
+    with pytest.raises(RuntimeError, match="masks have been used"):
+        group[0].contributions(1)
+
+
+@pytest.mark.parametrize("phase", [0, 1])
+def test_a_sum_without_somebody_is_void(phase):
+    group = group_of(MaskedExchange)
+    sent = [one.contributions(1)[0] for one in group]
+    if phase:
+        scale, _ = decided(group, sent, 0)
+        sent = [one.advance(scale) for one in group]
+    assert not decided(group, sent[:2], phase)[0].sizes
+    short = Contribution((sent[2].payload[0][:-1], *sent[2].payload[1:]), sent[2].sizes, 1)
+    short = Contribution(short.payload, tuple(len(piece) for piece in short.payload), 1)
+    result, refused = decided(group, [*sent[:2], short], phase)
+    assert not result.sizes and [one.member for one in refused] == ["c"]
+
+
+@pytest.mark.parametrize("lie", ["scale", "history"])
+def test_who_is_told_something_else_stays_hidden(lie):
+    """A publisher that gives one member another scale, to have only its levels in the sum, gets noise."""
+    group = group_of(MaskedExchange)
+    if lie == "history":
+        group[1].section.chain = 99
+        scale, _ = decided(group, [one.contributions(1)[0] for one in group], 0)
+        with pytest.raises(Refused, match="masks are still in it"):
+            group[2].advance(scale)
+        return
+    scale, _ = decided(group, [one.contributions(1)[0] for one in group], 0)
+    other = tuple(np.float32(1e6).tobytes() for _ in SHAPES)
+    told = [scale, type(scale)(0, scale.contributors, scale.digests, other, (4, 4), 1), scale]
+    result, _ = decided(group, [one.advance(said) for one, said in zip(group, told, strict=True)], 1)
+    with pytest.raises(Refused, match="masks are still in it"):
+        group[0].check(1, {0: scale, 1: result}, {})
+
+
+def test_moments_stay_at_their_node():
+    for secure, kept in ((False, True), (True, False)):
+        hub = hub_of(job_of("delta", secure), THREE.nodes)
+        hub.begin(THREE, THREE.nodes, checkpoint=0)
+        hub.finish(THREE.nodes)
+        payload, _ = hub.shards[STEPS, "stage-0.safetensors"]
+        assert (b"optimizer." in payload) == kept
+        held = hub.trainers["a"].state.named()
+        assert all(any(prefix for prefix in vectors) == kept for vectors in held.values())
+
+
 def test_two_members_hide_nothing_from_each_other():
     two = Plan(pipelines=(("a",), ("b",)), stages=((0, 2),), microbatches=(3, 1))
     hub = hub_of(job_of("delta", True), two.nodes)
     with pytest.raises(Exception):  # noqa: B017
         hub.begin(two, two.nodes, checkpoint=0)
-    assert all("it takes 3" in str(error) for error in hub.errors.values())
+    assert hub.errors and all("it takes 3" in str(error) for error in hub.errors.values())
