@@ -2,8 +2,9 @@
 
     python benchmarks/averaging_node.py farflung|hivemind CODEC RANK NODES NUMEL FOLDER
 
-Needs farflung for the one system and hivemind for the other, never both. A line on stdin prepares a round, the next
-one starts it; it answers `ready` and the CLOCK_MONOTONIC time at which its average was there.
+Needs farflung for the one system and hivemind for the other, never both. With NumPy 2.4 hivemind 1.1.12 can't read its
+own int8 (``int`` of an array with one element), and keeps its values: give it an older one. A line on stdin prepares a
+round, the next one starts it; it answers `ready` and the CLOCK_MONOTONIC time at which its average was there.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def main() -> None:
         node.average()
         print(time.monotonic(), flush=True)
         if error is None:
-            error = float((node.result()[:1000] - expected).abs().max())
+            # Their int8 clips at three standard deviations, so single values are far off; what fails leaves about 0.9.
+            error = float((node.result()[:1000] - expected).square().mean().sqrt())
             assert error < 0.1, f"{system} {codec} is off by {error}"
     node.close()
 
