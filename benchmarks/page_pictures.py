@@ -29,7 +29,7 @@ from farflung.deploy.watch import screen_of
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
-SHOTS = (("light", 1440, 1330, "light"), ("dark", 1440, 1330, "dark"), ("phone", 390, 4600, "light"))
+SHOTS = (("light", 1440, 1330, "light"), ("dark", 1440, 1330, "dark"), ("phone", 390, 844, "light"))
 
 
 async def pictures(out: Path, browser_path: str) -> None:

@@ -37,13 +37,18 @@ def merged(run: str, nodes: Mapping[str, Recorded], missing: Mapping[str, str]) 
             made.append({**place, "name": "thread_name", "args": {"name": row}})
             made.append({**place, "name": "thread_sort_index", "args": {"sort_index": number}})
         for span in one.trace.spans:
+            since = span.start - one.offset - zero
+            start, end = (
+                round(since * 1e6, 1),
+                round((since + span.seconds) * 1e6, 1),
+            )  # so that nested spans stay nested
             event = {
                 "ph": "X",
                 "pid": process,
                 "tid": rows[span.row],
                 "name": span.name,
-                "ts": round((span.start - one.offset - zero) * 1e6, 1),
-                "dur": round(span.seconds * 1e6, 1),
+                "ts": start,
+                "dur": round(end - start, 1),
             }
             made.append({**event, "args": {"of": span.detail}} if span.detail else event)
     exact = max((one.error for one in nodes.values()), default=0.0)

@@ -139,8 +139,10 @@ def why_text(event: Event) -> str:
 
 
 def _came_or_went(event: Event) -> str:
-    """The reason where it is a sentence about the node already, else 'NODE joined: reason'."""
+    """The reason where it is a sentence about the node already, or all but its name; else 'NODE joined: reason'."""
     node, why = str(event.get("node")), str(event.get("why") or "")
+    if why.startswith(f"{event.get('event')} "):
+        return f"{node} {why}"
     return why if why.startswith(node) else f"{node} {event.get('event')}{why_text(event)}"
 
 

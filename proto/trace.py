@@ -49,11 +49,12 @@ class NodeTrace:
 
 
 def pack(steps: Sequence[int], spans: Iterable[Span], note: str = "") -> bytes:
-    """The bytes of a trace."""
-    rows = [
-        [one.row, one.name[:_MOST_LETTERS], round(one.start, 7), round(one.seconds, 7), one.detail[:_MOST_LETTERS]]
-        for one in spans
-    ]
+    """The bytes of a trace. Both ends are rounded, not the length: what ended inside another span still does."""
+    rows = []
+    for one in spans:
+        start = round(one.start, 7)
+        seconds = round(round(one.start + one.seconds, 7) - start, 7)
+        rows.append([one.row, one.name[:_MOST_LETTERS], start, seconds, one.detail[:_MOST_LETTERS]])
     return zlib.compress(json.dumps([1, list(steps), rows, note], separators=(",", ":")).encode(), 6)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import math
+import random
 import zlib
 
 import pytest
@@ -84,6 +85,39 @@ def test_two_nodes_on_one_clock():
     assert about["nodes"]["a"] == {"steps": [7], "clock_error_ms": 1.0} and about["missing"]["c"].endswith("killed")
     assert "within 1 ms" in about["clocks"]
     json.dumps(made, allow_nan=False)
+
+
+def test_a_trace_keeps_the_rules_of_its_format():
+    """Every slice is of a named process and row, and lies wholly inside whatever slice it began in.
+
+    A viewer drops one that ends after the slice around it, be it by a rounding.
+    """
+    chance = random.Random(1)
+
+    def nest(start, seconds, depth):
+        yield Span("2 operations", f"depth {depth}", start, seconds)
+        if depth < 6:
+            cut = start + seconds * chance.random()
+            yield from nest(start, cut - start, depth + 1)
+            yield from nest(cut, start + seconds - cut, depth + 1)
+
+    nodes = {}
+    for name in ("a", "b"):
+        spans = [span for step in range(20) for span in nest(1000.0 + step * 0.013, 0.013 * chance.random(), 0)]
+        nodes[name] = Recorded(unpack(pack([1], spans)), 990.0 + chance.random(), 1e-4)
+    events = merged("r1", nodes, {})["traceEvents"]
+    processes = {event["pid"] for event in events if event["name"] == "process_name"}
+    rows = {(event["pid"], event["tid"]): [] for event in events if event["name"] == "thread_name"}
+    slices = sorted((event for event in events if event["ph"] == "X"), key=lambda one: (one["ts"], -one["dur"]))
+    assert len(slices) == 2 * 20 * 127 and {event["ph"] for event in events} == {"X", "M"}
+    for event in slices:
+        assert event["pid"] in processes and event["ts"] >= 0 and event["dur"] >= 0
+        around = rows[event["pid"], event["tid"]]
+        start, end = round(event["ts"] * 10), round((event["ts"] + event["dur"]) * 10)
+        while around and around[-1] <= start:
+            around.pop()
+        assert not around or end <= around[-1]
+        around.append(end)
 
 
 def test_the_first_step_is_far_enough_ahead():
