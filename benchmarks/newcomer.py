@@ -164,7 +164,7 @@ def main() -> None:
     found = {"cores": os.cpu_count(), "load_before": round(load, 1), "rows": rows}
     options.output.write_text(json.dumps(found, indent=1) + "\n")
     marks = "(<!-- newcomer -->\n).*?(<!-- end -->\n)"
-    page = re.sub(marks, lambda mark: f"{mark[1]}{table(found)}\n{mark[2]}", PAGE.read_text(), flags=re.DOTALL)
+    page = re.sub(marks, lambda mark: f"{mark[1]}\n{table(found)}\n\n{mark[2]}", PAGE.read_text(), flags=re.DOTALL)
     PAGE.write_text(page)
     print(options.output)
 
