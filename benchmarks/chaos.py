@@ -6,7 +6,10 @@ killed, and its disk takes no checkpoint.
 Real processes on this machine (tests/support/farm.py), events drawn from the seed, the next one as soon as the run has
 recovered. At the end: the run has ended, all members held the same bits in every view and at the end (the coordinator
 compares them), every sample was counted once, and in ``gradient`` mode with codec ``none`` the loss of every step is
-that of a plain loop in one process, to 1e-4; in ``delta`` mode the final loss is at most 2 % above the undisturbed one.
+that of a plain loop in one process, to 1e-4; in ``delta`` mode the final loss is within 2 % of that of an undisturbed
+run of as many samples. In ``delta`` mode the optimiser is SGD without clipping: the mean of its local steps is the step
+of the whole batch, however many nodes share it. Averaged steps of AdamW, or clipped ones, are the longer the fewer
+nodes share a batch, so that a run that loses nodes learns faster than one that keeps all: no comparison.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ MORE_STEPS = 4
 STEADY = {"decay": "none"}
 """The run's length is known only at its end, and must not change the learning rate."""
 DELTA = {"mode": "delta", "codec": "int8", "overlap": 1}
+SGD = {"optimizer": "sgd", "learning_rate": 0.02, "clip": 0.0}
+MORE_AT_THE_END = {"gradient": 10, "delta": 500}
+"""Steps after the last event: early on a curve falls by 2 % in a few steps."""
 
 
 class Chaos:
@@ -154,22 +160,21 @@ class Chaos:
 
 def chaos(folder: Path, nursery: Nursery, seed: int, events: int, nodes: int, mode: str) -> dict[str, Any]:
     """Everything that a run went through, and what was checked at its end. AssertionError when something is wrong."""
-    updates = DELTA if mode == "delta" else {}
-    with Farm(folder, nursery, parallel={"pipelines": nodes}, train=STEADY, updates=updates) as farm:
+    train, updates = (STEADY | SGD, DELTA) if mode == "delta" else (STEADY, {})
+    with Farm(folder, nursery, parallel={"pipelines": nodes}, train=train, updates=updates) as farm:
         run = Chaos(farm, seed, nodes)
         run.begin()
         began = time.monotonic()
         for _ in range(events):
             run.happen()
-        done = run.end(120 if mode == "delta" else 10)  # early on a curve falls by 2 % in a few steps
+        done = run.end(MORE_AT_THE_END[mode])
         checked = check(farm, run, done, mode)
         lost = [event["message"] for event in farm.events("warning")]
         seconds = time.monotonic() - began
     if mode == "delta":
-        checked["undisturbed_loss"] = undisturbed(
-            folder.with_name(folder.name + "-calm"), nursery, nodes, done["steps"]
-        )
-        assert done["eval_loss"] < 1.02 * checked["undisturbed_loss"], (done, checked)
+        calm = folder.with_name(folder.name + "-calm")
+        checked["undisturbed_loss"] = undisturbed(calm, nursery, nodes, round(done["samples"] / BATCH))
+        assert abs(done["eval_loss"] / checked["undisturbed_loss"] - 1) < 0.02, (done, checked)
     return {
         "seed": seed,
         "nodes": nodes,
@@ -205,7 +210,7 @@ def check(farm: Farm, run: Chaos, done: dict[str, Any], mode: str) -> dict[str, 
 
 def undisturbed(folder: Path, nursery: Nursery, nodes: int, steps: int) -> float:
     """The final loss of the same run when nothing happens."""
-    job = {"run": {"steps": steps}, "parallel": {"pipelines": nodes}, "train": STEADY, "updates": DELTA}
+    job = {"run": {"steps": steps}, "parallel": {"pipelines": nodes}, "train": STEADY | SGD, "updates": DELTA}
     with Farm(folder, nursery, pace=0.0, **job) as farm:
         farm.coordinator()
         for number in range(nodes):
