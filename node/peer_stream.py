@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +72,7 @@ async def dialled(
         # The session's secret is for the coordinator alone.
         call = rpc.peer_method(channel, me.metadata if peer.dials_out else ())
         try:
-            await asyncio.wait_for(_greet(call, me, peer, traffic, you_send, lane, link), GREETING_TIMEOUT)
+            await within(GREETING_TIMEOUT, _greet(call, me, peer, traffic, you_send, lane, link))
         except asyncio.TimeoutError:
             raise LinkBroken(f"no answer from {address} in {GREETING_TIMEOUT:.0f} s") from None
         yield call
@@ -80,6 +80,20 @@ async def dialled(
         if call is not None:
             call.cancel()
         await channel.close(None)
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
+    """asyncio.wait_for, which before Python 3.12 loses a cancellation that comes as the work ends: a link that was
+    closed just then would go on."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait([task], timeout=seconds)
+        if not task.done():
+            raise asyncio.TimeoutError
+        task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def end_all(tasks: Collection[asyncio.Task[Any]]) -> None:

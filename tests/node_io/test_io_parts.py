@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from farflung.node.handover import Unpacker, pack
 from farflung.node.inbox import ArenaFull, Inbox
 from farflung.node.membership import NOT_MEMBER, OTHER_SESSION, OTHER_VIEW, TAKE, WAIT, Membership
+from farflung.node.peer_stream import within
 from farflung.node.shared_memory import PAGE, Arena, LastAction, make_file
 from farflung.proto.control_pb2 import Member
 
@@ -159,3 +160,37 @@ def test_verdicts():
     assert table.verdict("b", "b-1", 2) == OTHER_VIEW and table.peers() == {}
     assert table.verdict("b", "b-1", 3) == WAIT
     assert table.verdict("b", "b-1", 0) == OTHER_VIEW
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_cancellation_as_the_work_ends_is_not_lost(turns):
+    """A link that is closed in the moment in which it has greeted has to end."""
+    greeted = asyncio.Event()
+
+    async def link():
+        await within(60, greeted.wait())
+        await asyncio.sleep(3600)
+
+    task = asyncio.create_task(link())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    greeted.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task], timeout=10)
+    assert task.cancelled()
+
+
+async def test_work_that_takes_too_long_is_ended():
+    ended = []
+
+    async def work():
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(True)
+
+    with pytest.raises(asyncio.TimeoutError):
+        await within(0.01, work())
+    assert ended
