@@ -23,13 +23,17 @@ def way_of(through: str | None, state: str, step: int | None) -> str | None:
     is_link = state.startswith(("farflung:", "@"))
     if through == "nodes" and step is not None:
         raise FarflungError("--step is of a checkpoint, and nodes have the newest weights", "leave out one of the two")
-    if through is not None or step is not None:
+    if through != "nodes" and (through is not None or step is not None):
         return through
     if is_link:
         return "nodes"
     if "://" in state or not (Path(state) / FILE).is_file():
-        return None
+        return through
     status = read_status(state)
+    if through == "nodes":
+        if not status["running"]:
+            raise Refused(f"nothing trains in {state}, so no node can write", "--through model takes a checkpoint")
+        return through
     trains = status["running"] and status["phase"] == "training" and status["view"]
     return "nodes" if trains and len(status["view"]["stages"]) > 1 else None
 

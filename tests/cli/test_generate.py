@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from long_run import long_run
 
+from farflung.coordinator.store import Store
 from farflung.deploy.generate import collect, way_of
 from farflung.deploy.output import Output
 from farflung.proto.control_pb2 import GenerateReply
@@ -46,6 +47,14 @@ def test_which_way(tmp_path: Path) -> None:
         way_of("node", str(tmp_path), None)
     with pytest.raises(FarflungError, match="--step is of a checkpoint"):
         way_of("nodes", str(tmp_path), 3)
+
+
+def test_nodes_of_a_run_that_has_ended_write_nothing(tmp_path: Path) -> None:
+    Store(tmp_path, create=True).close()
+    assert way_of(None, str(tmp_path), None) is None
+    with pytest.raises(Refused, match="nothing trains in") as refused:
+        way_of("nodes", str(tmp_path), None)
+    assert "--through model" in refused.value.hint
 
 
 @pytest.fixture
