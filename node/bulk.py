@@ -87,7 +87,7 @@ class Bulk:
                     await self._find_sockets()
                     await self._link.carry(stream, ended)
             except (LinkBroken, FrameError, *rpc.BROKEN) as error:
-                if opened or self._over:  # gRPC, and wait_for before Python 3.12, may turn a cancellation into this
+                if opened or self._over:  # gRPC may turn a cancellation into this
                     raise
                 log.info("no bulk connection to %s: %s", self._link.peer.name, rpc.why_broken(error))
             finally:

@@ -24,6 +24,7 @@ from .inbound_stream import Lane, Stream, StreamRefused
 from .inbox import ArenaFull, Inbox
 from .membership import WAIT, Membership
 from .offers import Offer, Offers
+from .peer_stream import within
 from .traffic import OTHER, Traffic
 
 GREETING_SECONDS = 20.0
@@ -118,7 +119,7 @@ class Inbound:
             raise StreamRefused(f"{MOST_STRANGERS} streams have not said yet who they are")
         self._strangers += 1
         try:
-            first = await asyncio.wait_for(context.read(), GREETING_SECONDS)
+            first = await within(GREETING_SECONDS, context.read())
         except asyncio.TimeoutError:
             raise StreamRefused(f"no greeting within {GREETING_SECONDS:.0f} s") from None
         finally:

@@ -129,7 +129,7 @@ class PeerLink:
                 why = str(error)
             except rpc.BROKEN as error:
                 why = rpc.why_broken(error)
-            if self.closed:  # gRPC, and wait_for before Python 3.12, may turn the cancellation into another end
+            if self.closed:  # gRPC may turn the cancellation into another end
                 return
             if self.connected.is_set():
                 self.connected.clear()

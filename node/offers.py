@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..proto import rpc
 from ..proto.control_pb2 import Member
 from ..proto.frame import FrameError
-from .peer_stream import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken, Self, dialled, end_all
+from .peer_stream import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken, Self, dialled, end_all, within
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Offers:
         deadline = time.monotonic() + patience
         while (offer := self._newest.get((name, session))) is None or offer.taken or offer.ended.is_set():
             try:
-                await asyncio.wait_for(self._changed.wait(), deadline - time.monotonic())
+                await within(max(0.0, deadline - time.monotonic()), self._changed.wait())
             except asyncio.TimeoutError:
                 raise LinkBroken(f"{name} can't be dialled and has not dialled for {patience:.0f} s") from None
         offer.taken = True

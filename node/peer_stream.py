@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc.aio
 
@@ -27,6 +27,8 @@ PAUSE_GROWTH = 1.5
 """A lost peer is tried again after 0.2, 0.5, 1.0, 1.6, 2.6 ... seconds."""
 GREETING_TIMEOUT = 15.0
 """Seconds for a connection and the answer to the greeting."""
+
+T = TypeVar("T")
 
 
 class LinkBroken(Exception):
@@ -82,15 +84,15 @@ async def dialled(
         await channel.close(None)
 
 
-async def within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
+async def within(seconds: float, work: Awaitable[T]) -> T:
     """asyncio.wait_for, which before Python 3.12 loses a cancellation that comes as the work ends: a link that was
     closed just then would go on."""
-    task = asyncio.create_task(work)
+    task = asyncio.ensure_future(work)
     try:
         await asyncio.wait([task], timeout=seconds)
         if not task.done():
             raise asyncio.TimeoutError
-        task.result()
+        return task.result()
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -100,7 +102,7 @@ async def end_all(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Cancels them and waits for their ends, whatever those are."""
     while not all(task.done() for task in tasks):
         for task in tasks:
-            task.cancel()  # again, if need be: wait_for before Python 3.12 may lose a cancellation
+            task.cancel()  # again, if need be: gRPC may turn a cancellation into another end
         await asyncio.wait(tasks, timeout=0.1)
     await asyncio.gather(*tasks, return_exceptions=True)
 
