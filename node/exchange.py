@@ -123,14 +123,12 @@ class Exchange:
         self.last: compress.Codec | None = None
         """What this node's own contributions go with when there will be no more of them."""
         self._own_norms: dict[int, float] = {}
-        self.late = True
-        """Whether x moves on while a round is in flight."""
         self.carries = False
         """Gradient mode: what this round's encodings lose is kept, so the gradient must stay until the commit."""
         self._factors: dict[int, float] = {}
         """How much of this node's own way from the centre counted, by part."""
         self._progress: dict[int, Tensor] = {}
-        """With an explicit error feedback: x - g when the round began, by segment; not kept where x stays."""
+        """With an explicit error feedback: x - g when the round began, by segment, where x has moved on since."""
         self._scratch = torch.empty(0, device=section.g.device)
 
     # ---- encoding --------------------------------------------------------------------------
@@ -141,7 +139,7 @@ class Exchange:
         Raises:
             compress.CodecError: in delta mode, if ``x - g`` is not finite; it must not be sent.
         """
-        section, parts = self.section, self.plan.parts_in(round)
+        parts = self.plan.parts_in(round)
         self._published = {}  # what was not applied did not happen
         self._own = {}
         self.counts = False
@@ -150,10 +148,17 @@ class Exchange:
         if self.gradient and not all(_is_finite(self._offered(here)) for here in pieces):
             self._own = {part.index: Contribution((), (), 0) for part in parts if part.phase == 0}
             return self._own
-        if self.explicit and self.late:
-            self._progress = {here.start: section.x[here] - section.g[here] for here in pieces}
+        self._progress = {}
         self._own = {part.index: self._offer(round, part) for part in parts if part.phase == 0}
         return self._own
+
+    def x_moves(self) -> None:
+        """The local weights are about to move on: with an explicit error feedback what a round in flight takes off them
+        has to be kept, which takes another vector; till here it was x - g."""
+        if self.explicit and not self.counts and not self._progress:
+            x, g, parts = self.section.x, self.section.g, self.plan.parts
+            pieces = [here for index in self._own if parts[index].phase == 0 for here in segments(parts[index])]
+            self._progress = {here.start: x[here] - g[here] for here in pieces}
 
     def _offer(self, round: int, part: Part) -> Contribution:
         pieces, norms = segments(part), []

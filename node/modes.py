@@ -183,7 +183,6 @@ class DeltaMode:
         last = last_outer_round(training.base_round, training.position.step, training.last_step, updates)
         for exchange in training.exchanges.values():
             exchange.outer_until = last
-            exchange.late = self._overlap > 0
         self._chased: set[tuple[str, int]] = set()
 
     @property
@@ -258,6 +257,8 @@ class DeltaMode:
         training = self.training
         if math.isfinite(norm):
             training.state.optimizer_steps += 1
+            for exchange in training.exchanges.values():
+                exchange.x_moves()
             training.optimise(training.state.optimizer_steps, step, norm)
         elif training.trainer.name == training.commit.committer:
             why = f"step {step} of pipeline {training.pipeline} had a gradient that is not finite: dropped"

@@ -7,6 +7,7 @@ that must be atomic is changed before its commit point, so there is nothing to c
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import time
@@ -36,6 +37,7 @@ from .models import ModelDefinition
 from .optimizers import Optimizer, make_optimizer
 from .owner import Owner, Wish
 from .probe import available_memory, usable_cores
+from .shared_memory import release_freed_memory
 from .stage_state import StageState
 from .state_transfer import Snapshot, StateFetch, StateServer, fetch_of, frozen, load_base, load_state, named
 from .step_clock import StepClock
@@ -128,6 +130,8 @@ class Trainer:
         self._members: set[str] = set()
         self._snapshots: dict[int, Snapshot] = {}
         """What this node held when views began, for spares that have not got all of it yet."""
+        self._held_before = False
+        """Whether this node has taken up a place, be it one that it no longer holds."""
         self._server = StateServer(self.send, self._snapshots)
         self.clock = StepClock()
         self.tracing = Tracing(self.clock, device, lambda file, data: wire.store(0, file, data, 1, {}))
@@ -182,8 +186,11 @@ class Trainer:
         self._prepare(view)
         self.wire.doing = f"waits for the others of view {view.number}"
         self._wait_for(lambda order: order.WhichOneof("kind") == "start" and order.start.view == view.number)
-        self.previous = self._kept = None
+        moved, self.previous, self._kept = self._kept is not None, None, None
         self._server = StateServer(self.send, self._snapshots)  # lets go of what only joiners needed
+        if moved:
+            gc.collect()  # the place before, whose training is full of cycles
+            release_freed_memory()
         if view.number in self._snapshots and self.training is not None:
             self._snapshots[view.number].held = frozen(self.training.state)
         self._tell(view)
@@ -518,6 +525,9 @@ class Trainer:
     def _take_up(self, plan: Plan, place: str, held: Sequence[StageState]) -> StageState:
         """What a place holds, without the values of what trains. FarflungError: it is too much for this node."""
         self._must_fit(plan, place)
+        if self._held_before:
+            gc.collect()  # a place that was given up is as large, and its training full of cycles
+        self._held_before = True
         new = StageState(self.definition, self.job, plan, place, self.optimizer, self.device)
         load_base(self, new, held)
         return new

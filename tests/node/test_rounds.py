@@ -231,6 +231,25 @@ def test_with_an_explicit_error_feedback_x_begins_again_at_g():
         assert float(section.feedback.abs().max()) > 0.1
 
 
+def test_with_an_explicit_error_feedback_what_x_learns_in_flight_stays_in_it():
+    group = Group("publishers", EXPLICIT, [1.0, 2.0])
+    step = torch.randn(NUMEL, generator=torch.Generator().manual_seed(4)) * 0.01
+    for link in group.links.values():
+        link.begin()
+        for _ in range(2):
+            link.exchange.x_moves()
+            link.exchange.section.x.add_(step)
+    before = group.total()
+    while group.mail:
+        group.deliver(0)
+    for name in group.links:
+        group.apply(name)
+    for link in group.links.values():
+        section = link.exchange.section
+        torch.testing.assert_close(section.x, section.g + 2 * step, rtol=0, atol=1e-6)
+    torch.testing.assert_close(group.total(), before, rtol=0, atol=3e-6)
+
+
 def test_unequal_shares_do_not_drive_the_members_of_a_summed_codec_apart():
     group = Group("phases", "powersgd:rank=2", [5.0, 1.0])
     step = torch.randn(NUMEL, generator=torch.Generator().manual_seed(3)) * 0.01

@@ -1,6 +1,8 @@
 """Views end in the middle of anything: nothing committed is lost, nothing is counted twice."""
 
 import collections
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -125,6 +127,19 @@ def test_other_stages_after_a_change():
     got = [outcome.losses[step] for step in range(1, STEPS + 1)]
     assert got == pytest.approx(plain_losses(job, facts, data, STEPS), abs=1e-4)
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
+def test_a_place_that_was_given_up_takes_no_memory_in_the_next_view():
+    hub, _, _ = start(job_of("delta"))
+    wait_until(lambda: hub.trainers["a"].step >= 3)
+    place = weakref.ref(hub.trainers["a"].state.sections["stage-0"])
+    gc.disable()  # nothing but the change lets go of it
+    try:
+        hub.change(plan_of([["c", "d"], ["b", "a"]], ((0, 1), (2, 3)), (2, 4)), list("abcd"))
+        hub.finish(list("abcd"))
+        assert place() is None
+    finally:
+        gc.enable()
 
 
 def test_interleaved_before_and_after_a_change():
