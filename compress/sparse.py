@@ -14,6 +14,8 @@ from .philox import Key
 from .spec import Spec
 from .wire import Buffer, Header, Reader
 
+_ROWS = 32  # chunks that are sorted at once: their indices and copies stay in the cache
+
 
 class Positions(Codec):
     """What sparse codecs share: positions and values are read, and added where they belong."""
@@ -133,9 +135,9 @@ class ChunkedTopK(Positions):
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         whole, last = self._kept(x.numel())
         flat = x.cpu()
-        parts = [flat[: whole * self.chunk].view(whole, self.chunk)] if whole else []
         index, values, bounds = [], [], []
-        pieces = [(part, self.k) for part in parts]
+        chunks = flat[: whole * self.chunk].view(whole, self.chunk)
+        pieces = [(part, self.k) for part in torch.split(chunks, _ROWS) if whole]
         if last:
             pieces.append((flat[whole * self.chunk :].view(1, -1), last))
         for rows, k in pieces:
