@@ -1,12 +1,13 @@
 """What compressed activations are worth: step times of a pipeline over slow links, and of 2 x 2 nodes over the world.
 
-    python -m benchmarks.wan_pipeline stages --rates 100,1000     # 4 stages, fp32 bf16 tile aqsgd
-    python -m benchmarks.wan_pipeline world --scale 0.5           # 2 x 2: worldwide compressed, lan not
+    python -m benchmarks.wan_pipeline stages --rates 10,100       # 4 stages, fp32 bf16 tile aqsgd
+    python -m benchmarks.wan_pipeline world --scale 0.1           # 2 x 2: worldwide compressed, lan not
 
 Every run trains the same GPT-2 from the same weights on the same samples, several epochs of a short text, so that
 AQ-SGD has seen its samples; a figure is the median time between steps in the last epochs, repetitions interleaved, and
 beside it stands the loss of the last step. Needs root, as `farflung wan` does. Results go to
-benchmarks/results/wan_pipeline.json, with the emulator's own lateness.
+benchmarks/results/wan_pipeline.json, with the emulator's own lateness; rows of other rates and codecs stay there as
+long as the sizes are the same.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ ACTIVATIONS = {
     "tile": ("tile:bits=4", "tile:bits=6"),
     "aqsgd": ("aqsgd:bits=4", "int8"),
 }
+OF_ONE_RUN = ("what", "text", "rates", "codecs", "repeats", "load_before")
 EPOCHS, LEFT_OUT = 6, 2
 """Epochs that are trained, and those at the beginning that are no part of the median: AQ-SGD's first is not compressed
 as the later ones are."""
@@ -150,28 +152,38 @@ def text_in(folder: Path) -> Path:
 def keep(options: Any, rows: list[dict[str, Any]]) -> None:
     """Tell of the last run, and save all of them: as they come, for a benchmark may be broken off."""
     row = rows[-1]
+    row["load_before"] = options.load_before
     what = " ".join(str(row[key]) for key in ("rate_mbit", "topology", "activations", "updates") if key in row)
     print(f"{what:60} {statistics.median(row['gaps_s']):7.3f} s a step, loss {row['loss']:.4f}", flush=True)
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    shape = {key: value for key, value in vars(options).items() if key not in ("what", "text")}
-    known[options.what] = {**shape, "rows": rows}
+    sizes = {key: value for key, value in vars(options).items() if key not in OF_ONE_RUN}
+    before = known.get(options.what, {})
+    same = before and {key: before.get(key) for key in sizes} == sizes
+    new = {identity(row) for row in rows}
+    others = [row for row in before["rows"] if identity(row) not in new] if same else []
+    known[options.what] = {**sizes, "rows": [*others, *rows]}
     RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def identity(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What a row is a repetition of."""
+    return row.get("rate_mbit"), row.get("topology"), row["activations"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["stages", "world"])
-    parser.add_argument("--rates", type=lambda text: [float(one) for one in text.split(",")], default=[100.0, 1000.0])
+    parser.add_argument("--rates", type=lambda text: [float(one) for one in text.split(",")], default=[10.0, 100.0])
     parser.add_argument("--codecs", type=lambda text: text.split(","), default=list(ACTIVATIONS))
     parser.add_argument("--rtt", type=float, default=20.0)
     parser.add_argument("--scale", type=float, default=1.0, help="of the world's rates")
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=4, help="steps an epoch")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--microbatch", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=3, help="steps an epoch")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--microbatch", type=int, default=4)
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--width", type=int, default=64)
     options = parser.parse_args()
     options.stages, options.pipelines = (4, 1) if options.what == "stages" else (2, 2)
     options.load_before = os.getloadavg()[0]

@@ -1,4 +1,4 @@
-"""A node's part in its pipeline: the schedule's actions, executed; activations in, activations out.
+"""A node's part in its pipeline: the schedule's order, followed; activations in, activations out.
 
 Sends return at once (the I/O process carries them), receives wait for the message of exactly this step, microbatch and
 stage, whatever order things arrive in.
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..compress import CodecError
 from ..proto import data_pb2
-from ..scheduler import Action, actions
+from ..scheduler import Action, Order
 from .activations import MOST_ELEMENTS, Incoming, Outgoing
 from .hand import autocast
 from .island import SpreadPass
@@ -29,6 +29,8 @@ from .step_clock import StepClock
 Take = Callable[[int, int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]]
 """``take(kind, step, microbatch, layer)`` waits for that message and returns it; ``layer`` is the first of the later of
 the two stages that it goes between."""
+Has = Callable[[int, int, int, int], bool]
+"""Whether ``take`` would return at once."""
 Send = Callable[[str, data_pb2.Header, Sequence[bytes]], None]
 Begin = Callable[[Tensor, Tensor], Pass | SpreadPass]
 """``begin(inputs, targets)``: a microbatch through a stage, on this device or on all of the node's island."""
@@ -44,11 +46,12 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """Where this node stands among the nodes of its pipeline, and in which order they compute."""
+    """Where this node stands among the nodes of its pipeline, and in which order they compute; see Order."""
 
     position: int
     positions: int
     schedule: str
+    held: int = 0
 
 
 @dataclass
@@ -93,7 +96,8 @@ class StageRunner:
         place: Place,
         data: Callable[[], Batches],
         take: Take,
-        pump: Callable[[], None],
+        has: Has,
+        pump: Callable[[float], None],
         send: Send,
         spoiled: Spoiled,
         device: torch.device,
@@ -101,7 +105,7 @@ class StageRunner:
         clock: StepClock,
     ) -> None:
         self.chunks, self.place, self.data = chunks, place, data
-        self.take, self.pump, self.send, self.spoiled = take, pump, send, spoiled
+        self.take, self.has, self.pump, self.send, self.spoiled = take, has, pump, send, spoiled
         self._samples: dict[int, tuple[int, ...]] = {}
         """Stage -> the shape of one sample's activation, as the first that could be computed had it."""
         self.device, self.precision, self.clock = device, precision, clock
@@ -114,15 +118,17 @@ class StageRunner:
             chunk.model.train()
         held: dict[Action, Pass | SpreadPass] = {}
         place = self.place
-        order = actions(place.schedule, place.position, place.positions, len(microbatches), len(self.chunks))
-        for action in order:
+        count, chunks = len(microbatches), len(self.chunks)
+        order = Order(place.schedule, place.position, place.positions, count, chunks, place.held)
+        while order.left:
+            action = self._next(order, step)
             chunk, microbatch = self.chunks[action.chunk], action.microbatch
             forward = Action("F", microbatch, action.chunk)
             if action == forward:
                 held[action] = self._forward(chunk, step, microbatch, microbatches[microbatch], tally)
             else:
                 self._backward(chunk, step, microbatch, held.pop(forward), tally, scale)
-            self.pump()  # rounds of the step before go on while this one computes
+            self.pump(0.0)  # rounds of the step before go on while this one computes
         return tally
 
     def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Tally:
@@ -139,6 +145,29 @@ class StageRunner:
                         self._send(chunk, data_pb2.EVALUATION, step, number, encoded, output)
                 chunk.model.train()
         return tally
+
+    def _next(self, order: Order, step: int) -> Action:
+        """The next action whose input is there, waiting for it where there is none."""
+
+        def there(action: Action) -> bool:
+            model, forward = self.chunks[action.chunk].model, action.kind == "F"
+            if model.is_first if forward else model.is_last:
+                return True
+            kind = data_pb2.ACTIVATION if forward else data_pb2.ACTIVATION_GRADIENT
+            if self.has(kind, step, action.microbatch, model.first if forward else model.last + 1):
+                return True
+            missing.append((data_pb2.Kind.Name(kind), action.microbatch))
+            return False
+
+        missing: list[tuple[str, int]] = []
+        action = order.next(there)
+        if action is None:
+            what, microbatch = missing[0]
+            with self.clock.span(f"wait for {what}", microbatch):
+                while action is None:
+                    self.pump(0.2)
+                    action = order.next(there)
+        return action
 
     # ---- forward ---------------------------------------------------------------------------
 

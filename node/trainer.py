@@ -368,6 +368,10 @@ class Trainer:
         elif self.training is not None:
             self.training.handle(sender, header, payload)
 
+    def has(self, kind: int, step: int, microbatch: int, layer: int) -> bool:
+        """Whether that message from a neighbour is there to be taken."""
+        return (kind, step, microbatch, layer) in self._mail
+
     def take(self, kind: int, step: int, microbatch: int, layer: int) -> tuple[data_pb2.Header, npt.NDArray[np.uint8]]:
         """Wait for one message from a neighbour."""
         key = (kind, step, microbatch, layer)

@@ -129,9 +129,10 @@ class Training:
         positions = len(dict.fromkeys(plan.pipelines[self.pipeline]))
         self.runner: Runner = trainer.own or StageRunner(
             self.chunks,
-            Place(state.stages[0], positions, plan.schedule),
+            Place(state.stages[0], positions, plan.schedule, plan.in_flight_of(self.pipeline, state.stages[0])),
             lambda: trainer.data,
             trainer.take,
+            trainer.has,
             trainer.pump,
             self._send_activation,
             self._spoiled,

@@ -5,7 +5,7 @@ from .network import Device, Link, Network
 from .planner import plan
 from .plans import Plan
 from .predict import Prediction, predict
-from .schedules import SCHEDULES, Action, actions, in_flight
+from .schedules import SCHEDULES, Action, Order, actions, in_flight
 from .volunteers import Volunteers, plan_volunteers
 from .workload import CodecChoice, Layer, Workload
 
@@ -17,6 +17,7 @@ __all__ = [
     "Layer",
     "Link",
     "Network",
+    "Order",
     "Plan",
     "PlanError",
     "Prediction",

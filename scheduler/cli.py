@@ -82,6 +82,7 @@ def describe(network: Network, workload: Workload, made: Plan) -> dict[str, Any]
         "publishers": [list(row) for row in made.publishers],
         "regions": [list(row) for row in made.regions],
         "schedule": made.schedule,
+        "in_flight": [list(row) for row in made.in_flight],
         "why": made.why,
         "predicted": predicted.to_dict(),
         "dtfm_total_s": published_cost(network, made),
@@ -102,7 +103,7 @@ def write_picture(network: Network, workload: Workload, made: Plan, path: Path) 
     estimator = Estimator(network, replace(workload, schedule=made.schedule), made.codecs)
     places, cut = indices(network, workload, made)
     few = tuple(min(count, 12) for count in made.microbatches)
-    trace, _ = simulate_plan(estimator, places, cut, few, made.schedule, record=True, whole=True)
+    trace, _ = simulate_plan(estimator, places, cut, few, made.schedule, record=True, whole=True, depths=made.in_flight)
     try:
         path.write_text(draw(network, made, predict(network, workload, made), trace), encoding="utf-8")
     except OSError as error:

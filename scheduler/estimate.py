@@ -1,8 +1,8 @@
 """The fast analytic time of a step: what the inner loop of the search compares placements by.
 
 A pipeline takes its fill and drain plus one period for each further microbatch; the period is set by the slowest
-device, the slowest direction of a link, or (1F1B) the round trip that a stage waits for. The sum over hops of DT-FM
-is 1.7 to 5 times too long on the published measurements, because hops overlap: the slowest one rules.
+device or the slowest direction of a link; what 1F1B has in flight covers the round trips (see depth.py). The sum over
+hops of DT-FM is 1.7 to 5 times too long on the published measurements, because hops overlap: the slowest one rules.
 """
 
 from __future__ import annotations
@@ -168,12 +168,16 @@ class Estimator:
             period = period + numpy.maximum((both - forward).max(axis=1), astern.max(axis=1))
         else:
             period = numpy.maximum(both.max(axis=1), numpy.maximum(ahead, astern).max(axis=1))
-            # Stage s has count - s microbatches in flight, so that many periods cover its round trip to the end.
-            rest = numpy.cumsum(both[:, ::-1], axis=1)[:, ::-1].copy()
-            rest[:, :-1] += numpy.cumsum(trip[:, ::-1], axis=1)[:, ::-1]
-            period = numpy.maximum(period, (rest / numpy.arange(count, 0, -1)).max(axis=1))
         period = numpy.maximum(period, shared)
         return fill - period, period
+
+    def trips(self, row: numpy.ndarray, cut: Cut) -> Matrix:
+        """float64 [p - 1]: seconds that a microbatch is on each link of one pipeline, int [p], there and back."""
+        out, back = row[:-1], row[1:]
+        ahead = cut.elements * self.forward_bits[out, back] * self.per_bit[out, back]
+        astern = cut.elements * self.backward_bits[out, back] * self.per_bit[back, out]
+        seconds: Matrix = ahead + astern + self.trip_latency[out, back]
+        return seconds
 
     def rounds(self, places: numpy.ndarray, cut: Cut, pattern: str | None = None) -> Matrix:
         """float64 [nodes]: seconds of one group round at each position."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy
 
+from .depth import Depths
 from .estimate import Cut, Estimator
 from .network import Matrix, Network
 
@@ -19,13 +20,14 @@ def explain(
     rounds: Matrix,
     compute: float,
     seconds: float,
+    depths: Depths = (),
 ) -> tuple[str, str]:
-    """(bottleneck, what would help most) of a placement, int [d, nodes]."""
+    """(bottleneck, what would help most) of a placement, int [d, nodes], with so many microbatches in flight."""
     exchange = float(rounds.max())
     if (exchange > compute and estimator.workload.overlap) or exchange / estimator.workload.every > compute:
         bottleneck, pair = round_bottleneck(estimator, places, cut, rounds)
     else:
-        bottleneck, pair = pipeline_bottleneck(estimator, places, cut, microbatches)
+        bottleneck, pair = pipeline_bottleneck(estimator, places, cut, microbatches, depths)
     return bottleneck, best_help(estimator, places, cut, microbatches, pair, seconds)
 
 
@@ -47,8 +49,11 @@ def round_bottleneck(
     )
 
 
-def constraints(estimator: Estimator, row: numpy.ndarray, cut: Cut) -> list[tuple[float, str, tuple[int, int]]]:
-    """(seconds a microbatch, words, devices) of everything that could set one pipeline's period."""
+def constraints(
+    estimator: Estimator, row: numpy.ndarray, cut: Cut, held: Sequence[int]
+) -> list[tuple[float, str, tuple[int, int]]]:
+    """(seconds a microbatch, words, devices) of everything that could set one pipeline's period. held: microbatches in
+    flight at each stage."""
     network, workload = estimator.network, estimator.workload
     stages = numpy.tile(row, cut.chunks)
     found: list[tuple[float, str, tuple[int, int]]] = []
@@ -57,32 +62,31 @@ def constraints(estimator: Estimator, row: numpy.ndarray, cut: Cut) -> list[tupl
         device = int(row[position])
         took = float(cut.work[position :: cut.nodes].sum()) * ratio / float(estimator.speed[device])
         found.append((took, f"compute of stage {position} on {network.names[device]}", (device, device)))
-    trips: list[tuple[float, int, int]] = []
+    trips = estimator.trips(stages, cut)
     for stage in range(len(stages) - 1):
         left, right = int(stages[stage]), int(stages[stage + 1])
         ahead = float(cut.elements[stage] * estimator.forward_bits[left, right] * estimator.per_bit[left, right])
         astern = float(cut.elements[stage] * estimator.backward_bits[left, right] * estimator.per_bit[right, left])
-        trip = float(estimator.trip_latency[left, right]) + ahead + astern
         found.append((ahead, f"activations over {_link(network, (left, right))}", (left, right)))
         found.append((astern, f"gradients over {_link(network, (right, left))}", (right, left)))
-        trips.append((trip, left, right))
     if workload.schedule == "1f1b" and cut.chunks == 1:
         work = [float(cut.work[at]) * ratio / float(estimator.speed[int(stages[at])]) for at in range(len(stages))]
-        for stage, (trip, left, right) in enumerate(trips):
-            rest = sum(work[stage:]) + sum(item[0] for item in trips[stage:])
-            waiting = rest / (len(stages) - stage)
+        for stage, trip in enumerate(trips):
+            left, right = int(stages[stage]), int(stages[stage + 1])
+            waiting = (sum(work[stage:]) + float(trips[stage:].sum())) / held[stage]
             words = f"the round trip behind stage {stage}, most of all {_link(network, (left, right))} ({trip:.3g} s)"
             found.append((waiting, words, (left, right)))
     return found
 
 
 def pipeline_bottleneck(
-    estimator: Estimator, places: numpy.ndarray, cut: Cut, microbatches: Sequence[int]
+    estimator: Estimator, places: numpy.ndarray, cut: Cut, microbatches: Sequence[int], depths: Depths
 ) -> tuple[str, tuple[int, int]]:
     """What sets the period of the pipeline that ends last."""
     fixed, period = estimator.rows(places, cut)
     slowest = int((fixed + numpy.asarray(microbatches) * period).argmax())
-    took, words, pair = max(constraints(estimator, places[slowest], cut), key=lambda item: item[0])
+    held = depths[slowest] if depths else range(cut.nodes, 0, -1)
+    took, words, pair = max(constraints(estimator, places[slowest], cut, held), key=lambda item: item[0])
     return f"pipeline {slowest + 1}: {words}, {took:.3g} s a microbatch", pair
 
 

@@ -8,6 +8,7 @@ import numpy
 
 from .choose_codecs import choose_codecs
 from .choose_updates import choose_updates, recorded
+from .depth import in_flight
 from .estimate import IMPOSSIBLE, Cut, Estimator
 from .plans import Plan
 from .predict import candidate_compute, candidate_seconds, found_rounds
@@ -61,6 +62,7 @@ def finish(estimator: Estimator, best: Candidate, why: str = "", current: Plan |
         pieces=cut_up,
         overlap=None if updates is None else updates.overlap,
         regions=regions,
+        in_flight=in_flight(coded, best.places, best.cut, best.microbatches),
     )
 
 

@@ -23,7 +23,8 @@ class Plan:
     overlap: steps that a round may be in flight, where the plan chose how updates travel; else None: the job says.
     publishers: of each stage, the fraction of the blocks that each node of the group publishes, in pipeline order.
     regions: nodes near each other, where rounds go in two levels, inside a region and between them; else empty.
-    schedule: the action list that nodes execute.
+    schedule: the order in which nodes compute. in_flight: of each pipeline, how many microbatches each stage may have
+        in flight (1F1B); empty: the schedule's own.
     why: one sentence.
     """
 
@@ -38,6 +39,7 @@ class Plan:
     overlap: int | None = None
     regions: tuple[tuple[str, ...], ...] = ()
     pieces: tuple[int, ...] = ()
+    in_flight: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         # A plan written by hand may have lists; tuples make it comparable with one from the scheduler.
@@ -46,6 +48,7 @@ class Plan:
         object.__setattr__(self, "microbatches", tuple(self.microbatches))
         object.__setattr__(self, "pieces", tuple(self.pieces))
         object.__setattr__(self, "publishers", tuple(tuple(row) for row in self.publishers))
+        object.__setattr__(self, "in_flight", tuple(tuple(row) for row in self.in_flight))
         object.__setattr__(self, "regions", tuple(tuple(row) for row in self.regions))
         inside = [node for region in self.regions for node in region]
         if inside and sorted(inside) != sorted(self.nodes):
@@ -56,6 +59,9 @@ class Plan:
             raise PlanError(f"{len(self.pipelines)} pipelines need as many shares, not {len(self.microbatches)}")
         if self.pieces and (len(self.pieces) != len(self.pipelines) or min(self.pieces) < 1):
             raise PlanError(f"pieces {list(self.pieces)} are not a number for each of {len(self.pipelines)} pipelines")
+        shape = [len(self.stages)] * len(self.pipelines)
+        if self.in_flight and ([len(row) for row in self.in_flight] != shape or min(map(min, self.in_flight)) < 1):
+            raise PlanError("in_flight needs a number of microbatches for each pipeline and stage")
         if any(share < 1 for share in self.microbatches):
             raise PlanError("every pipeline of a plan takes at least one microbatch")
         owner: dict[str, int] = {}
@@ -131,6 +137,10 @@ class Plan:
         """Into how many pieces this pipeline cuts its microbatches."""
         return self.pieces[pipeline] if self.pieces else 1
 
+    def in_flight_of(self, pipeline: int, stage: int) -> int:
+        """How many microbatches this stage may have in flight; 0: the schedule's own number."""
+        return self.in_flight[pipeline][stage] if self.in_flight else 0
+
     def update_codec(self, stage: int) -> str | None:
         """The codec of a stage's rounds; None where the job's own is used."""
         return self.codecs.get(f"updates of stage {stage}", self.codecs.get("updates"))
@@ -166,6 +176,7 @@ class Plan:
             "why": self.why,
             "overlap": self.overlap,
             "pieces": self.pieces,
+            "in_flight": self.in_flight,
         }
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
@@ -184,6 +195,7 @@ class Plan:
                 schedule=str(content.get("schedule", "1f1b")),
                 why=str(content.get("why", "")),
                 pieces=tuple(map(int, content.get("pieces", ()))),
+                in_flight=tuple(tuple(map(int, row)) for row in content.get("in_flight", ())),
                 overlap=None if content.get("overlap") is None else int(content["overlap"]),
                 regions=tuple(tuple(map(str, row)) for row in content.get("regions", ())),
             )
@@ -201,6 +213,7 @@ class Plan:
             and self.microbatches == other.microbatches
             and self.schedule == other.schedule
             and self.pieces == other.pieces
+            and self.in_flight == other.in_flight
             and self.regions == other.regions
             and self.overlap == other.overlap
             and (self.overlap is None or self.codecs == other.codecs)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy
 
+from .depth import Depths, in_flight
 from .errors import PlanError
 from .estimate import Cut, Estimator
 from .explain import explain
@@ -66,7 +67,7 @@ def predict(
     workload = as_chosen(job if isinstance(job, Workload) else Workload.from_job(job), plan)
     places, cut = indices(network, workload, plan)
     estimator = Estimator(network, replace(workload, schedule=plan.schedule), plan.codecs)
-    _, compute = run(estimator, places, cut, plan.microbatches, plan.schedule, transport)
+    _, compute = run(estimator, places, cut, plan.microbatches, plan.schedule, transport, depths=plan.in_flight)
     rounds = plan_rounds(estimator, places, cut, plan)
     seconds = float(estimator.combine(compute, float(rounds.max())))
     used = places.reshape(-1)
@@ -78,7 +79,7 @@ def predict(
     cost = None
     if all(price is not None for price in prices):
         cost = sum(price or 0.0 for price in prices) / 3600 * seconds / tokens * 1e6
-    bottleneck, helps = explain(estimator, places, cut, plan.microbatches, rounds, compute, seconds)
+    bottleneck, helps = explain(estimator, places, cut, plan.microbatches, rounds, compute, seconds, plan.in_flight)
     parts = {
         "compute of the busiest device": float(full.max()),
         "slowest pipeline": compute,
@@ -200,9 +201,10 @@ def run(
     transport: Transport = OVERLAPPED,
     record: bool = False,
     whole: bool = False,
+    depths: Depths | None = None,
 ) -> tuple[Trace, float]:
     """(trace, seconds of the slowest pipeline); see pipeline_ends."""
-    trace, ends = pipeline_ends(estimator, places, cut, microbatches, schedule, transport, record, whole)
+    trace, ends = pipeline_ends(estimator, places, cut, microbatches, schedule, transport, record, whole, depths)
     return trace, float(ends.max())
 
 
@@ -215,11 +217,12 @@ def pipeline_ends(
     transport: Transport = OVERLAPPED,
     record: bool = False,
     whole: bool = False,
+    depths: Depths | None = None,
 ) -> tuple[Trace, Matrix]:
     """(trace, float64 [d]: when each pipeline ends). A long step is simulated for some microbatches of each pipeline
     and extended by its period.
 
-    whole: simulate every microbatch whatever it takes.
+    whole: simulate every microbatch whatever it takes. depths: of a plan; None: those that a plan would have.
     """
     rows = numpy.tile(places, (1, cut.chunks))
     workload = estimator.workload
@@ -234,6 +237,9 @@ def pipeline_ends(
             part[:, :-1] += coding
             part[:, 1:] += coding
 
+    if depths is None:
+        depths = in_flight(estimator, places, cut, microbatches) if schedule == "1f1b" else ()
+
     def simulated(share: list[int], recording: bool) -> Trace:
         return simulate(
             estimator.network,
@@ -246,18 +252,20 @@ def pipeline_ends(
             schedule,
             transport,
             recording,
+            depths,
         )
 
     actions = 2 * rows.shape[1] * sum(microbatches)
     most = max(microbatches)
-    depth = 3 * rows.shape[1]
+    turn = min(max((max(row) for row in depths), default=rows.shape[1]), 4 * rows.shape[1])
+    depth = 3 * turn
     if whole or most <= depth or (actions <= EVENTS_AT_ONCE and (actions <= 4_000 or schedule == "gpipe")):
         trace = simulated(list(microbatches), record)
         return trace, numpy.array([float(trace.done[row].max()) for row in places])
     # The first `depth` microbatches of each pipeline reach its steady state; the rest repeats its period.
     short = [min(count, depth) for count in microbatches]
-    # Whole turns of the pipeline: 1F1B on slow links repeats itself after as many microbatches as it has stages.
-    longer = [min(count, depth + 2 * rows.shape[1]) for count in microbatches]
+    # Whole turns: 1F1B on slow links repeats itself after as many microbatches as the first stage has in flight.
+    longer = [min(count, depth + 2 * turn) for count in microbatches]
     first, second = simulated(short, record), simulated(longer, False)
     ends: list[float] = []
     for row, few, more, count in zip(places, short, longer, microbatches, strict=True):
@@ -296,7 +304,8 @@ def reshared(estimator: Estimator, found: Candidate) -> Candidate:
 
 def candidate_compute(estimator: Estimator, found: Candidate) -> float:
     """Seconds of a candidate's slowest pipeline by simulation."""
-    return run(estimator, found.places, found.cut, found.microbatches, schedule_of(estimator, found))[1]
+    schedule = schedule_of(estimator, found)
+    return run(estimator, found.places, found.cut, found.microbatches, schedule, depths=found.in_flight)[1]
 
 
 def candidate_seconds(estimator: Estimator, found: Candidate, levels: bool | None = None) -> float:

@@ -109,7 +109,7 @@ def as_candidate(estimator: Estimator, current: Plan) -> Candidate | None:
     if not estimate.seconds < IMPOSSIBLE:  # a link that it needs is gone
         return None
     spare = tuple(index for name, index in network.index.items() if name not in current.nodes)
-    return Candidate(places, spare, cut, current.microbatches, estimate, "the plan in force")
+    return Candidate(places, spare, cut, current.microbatches, estimate, "the plan in force", current.in_flight)
 
 
 def move_cost(estimator: Estimator, current: Plan, best: Candidate) -> Move:

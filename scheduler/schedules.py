@@ -1,11 +1,12 @@
-"""The order in which one node of a pipeline computes: a list of actions, from one pure function.
+"""The order in which one node of a pipeline computes: a list of actions, or for 1F1B a rule that makes it as it goes.
 
-The node executes this list and the simulator times the same list. Receives block (a forward needs the activation of
-the stage before, a backward the gradient of the stage after); sends never block compute.
+The node follows an `Order` and the simulator times the same one. Receives block (a forward needs the activation of the
+stage before, a backward the gradient of the stage after); sends never block compute.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,7 +34,8 @@ class Action:
 
 @lru_cache(maxsize=4096)
 def actions(kind: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> tuple[Action, ...]:
-    """The actions of the node at position `stage` of a pipeline of `stages` nodes, in the order it takes them.
+    """The actions of the node at position `stage` of a pipeline of `stages` nodes, in the order it takes them; with
+    "1f1b", where everything arrives in time (see `Order`).
 
     `kind` is "gpipe" (all forwards, then all backwards; Huang et al. 2019), "1f1b" (one forward, one backward, after
     a warm-up of stages - stage - 1 forwards; Narayanan et al. 2019) or "interleaved" (1F1B with `chunks` chunks of
@@ -60,6 +62,52 @@ def actions(kind: str, stage: int, stages: int, microbatches: int, chunks: int =
             min(stages - stage - 1, microbatches),
         )
     return _interleaved(stage, stages, microbatches, chunks)
+
+
+class Order:
+    """What one node computes next in a step. All schedules but 1F1B are their list of `actions`.
+
+    1F1B is a rule. On links that take as long as a stage computes, the list of Narayanan et al. (2019) waits: it has
+    stages - stage microbatches in flight, fewer than the round trip to the last stage takes. Here a node may hold
+    `held` microbatches, and takes the next backward as soon as its gradient is there, else the next forward that is.
+    Forwards and backwards are each in ascending order of microbatch, so sums of gradients have one order however
+    messages arrive; and with any `held` of each stage a pipeline comes to its end, for what is in flight comes back.
+
+    held: microbatches between their forward and their backward, at most; 0: stages - stage, so as many as the list.
+    """
+
+    def __init__(self, kind: str, stage: int, stages: int, microbatches: int, chunks: int = 1, held: int = 0) -> None:
+        self._list = actions(kind, stage, stages, microbatches, chunks)
+        self._held = (held or stages - stage) if kind == "1f1b" else 0
+        self._forwards = self._backwards = 0
+
+    @property
+    def left(self) -> int:
+        """Actions that are still to be taken."""
+        return len(self._list) - self._forwards - self._backwards
+
+    def next(self, there: Callable[[Action], bool]) -> Action | None:
+        """Takes the next action; None while the input of none that may be next is `there`."""
+        for action in self._possible():
+            if there(action):
+                if action.kind == "F":
+                    self._forwards += 1
+                else:
+                    self._backwards += 1
+                return action
+        return None
+
+    def _possible(self) -> list[Action]:
+        """What may be next, the most wanted first."""
+        if not self._held:
+            taken = self._forwards + self._backwards
+            return list(self._list[taken : taken + 1])
+        found = []
+        if self._backwards < self._forwards:
+            found.append(Action("B", self._backwards))
+        if self._forwards < len(self._list) // 2 and self._forwards - self._backwards < self._held:
+            found.append(Action("F", self._forwards))
+        return found
 
 
 def in_flight(kind: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy
 
+from .depth import Depths
 from .errors import PlanError
 from .estimate import IMPOSSIBLE, Cut, Estimate, Estimator
 from .layers import balance, held_by_stage, shares, smaller, stage_memory
@@ -32,7 +33,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A whole plan in indices. places: int [d, nodes]."""
+    """A whole plan in indices. places: int [d, nodes]. in_flight: of the plan in force; None: still to be chosen."""
 
     places: Places
     spare: tuple[int, ...]
@@ -40,6 +41,7 @@ class Candidate:
     microbatches: tuple[int, ...]
     estimate: Estimate
     origin: str
+    in_flight: Depths | None = None
 
     @property
     def seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""A discrete-event simulation of a step: the very action lists that nodes execute, on the links they would use.
+"""A discrete-event simulation of a step: the very orders that nodes follow, on the links they would use.
 
 Two ways of sending are simulated. OVERLAPPED is this project's: a send never blocks compute, and messages wait in
 the sender's queue for the link. A coupled transport is what DT-FM's runtime has on one NCCL communicator: receives
@@ -16,7 +16,7 @@ import numpy
 
 from .errors import PlanError
 from .network import Matrix, Network
-from .schedules import Action, actions
+from .schedules import Action, Order, actions
 from .transport import OVERLAPPED, Flow, Resources, Span, Trace, Transport
 
 
@@ -31,16 +31,19 @@ def simulate(
     schedule: str,
     transport: Transport = OVERLAPPED,
     record: bool = False,
+    in_flight: Sequence[Sequence[int]] = (),
 ) -> Trace:
     """Runs one step's forwards and backwards.
 
     pipelines: device indices in stage order (repeating with period stages / chunks if interleaved).
     forward, backward: float64 [d, p] seconds of one microbatch at each stage. ahead_bits, astern_bits: [d][p - 1] bits
-    of one microbatch's activation, and of its gradient, at each boundary of each pipeline.
+    of one microbatch's activation, and of its gradient, at each boundary of each pipeline. in_flight: [d][p] as of a
+    plan; empty: the schedule's own.
     """
     run = _Run(network, transport, record)
     for index, row in enumerate(pipelines):
-        run.add_pipeline(index, row, forward[index], backward[index], microbatches[index], schedule)
+        held = in_flight[index] if in_flight else ()
+        run.add_pipeline(index, row, forward[index], backward[index], microbatches[index], schedule, held)
     run.bits = (ahead_bits, astern_bits)
     return run.until_done()
 
@@ -55,18 +58,17 @@ def positions(row: Sequence[int]) -> int:
 
 @dataclass
 class _Node:
-    """One device's place in its action list, and the turn of its transport (coupled)."""
+    """One device's place in its order, and the turn of its transport (coupled)."""
 
     device: int
     pipeline: int
     position: int
     nodes: int
     last: int
-    order: tuple[Action, ...]
+    order: Order
     forward: Matrix
     backward: Matrix
-    next: int = 0
-    computing: bool = False
+    doing: Action | None = None
     ready: set[tuple[str, int, int]] = field(default_factory=set)
     turns: list[tuple[str, str, int, int]] = field(default_factory=list)
     turn: int = 0
@@ -93,16 +95,23 @@ class _Run:
         self.bits: tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]] = ([], [])
 
     def add_pipeline(
-        self, index: int, row: Sequence[int], forward: Matrix, backward: Matrix, microbatches: int, schedule: str
+        self,
+        index: int,
+        row: Sequence[int],
+        forward: Matrix,
+        backward: Matrix,
+        microbatches: int,
+        schedule: str,
+        held: Sequence[int],
     ) -> None:
         nodes = positions(row)
         chunks = len(row) // nodes
         kind = schedule if chunks > 1 or schedule != "interleaved" else "1f1b"
         for position in range(nodes):
-            order = actions(kind, position, nodes, microbatches, chunks)
+            order = Order(kind, position, nodes, microbatches, chunks, held[position] if held else 0)
             node = _Node(row[position], index, position, nodes, len(row) - 1, order, forward, backward)
             if self.transport.coupled:
-                node.turns = list(_turns(node))
+                node.turns = list(_turns(node, actions(kind, position, nodes, microbatches, chunks)))
             self.nodes.append(node)
             for stage in range(position, len(row), nodes):
                 self.at[index, stage] = node
@@ -122,10 +131,10 @@ class _Run:
                 self.on_left(what)  # type: ignore[arg-type]
             else:
                 self.on_arrived(*what)  # type: ignore[misc]
-        stuck = [node for node in self.nodes if node.next < len(node.order)]
+        stuck = [node for node in self.nodes if node.order.left]
         if stuck:
-            name = self.network.names[stuck[0].device]
-            raise PlanError(f"{name} waits for ever at {stuck[0].order[stuck[0].next]}: no link carries what it needs")
+            name, action = self.network.names[stuck[0].device], stuck[0].order.next(lambda _: True)
+            raise PlanError(f"{name} waits for ever at {action}: no link carries what it needs")
         shared = dict(zip(self.resources.names, self.resources.busy, strict=True))
         carried = {pair: link.busy for pair, link in self.links.items()}
         return Trace(float(self.done.max()), self.done, self.busy, carried, shared, self.spans)
@@ -134,29 +143,28 @@ class _Run:
         """Starts the node's next action if its input is there, and takes its transport's turns."""
         if self.transport.coupled:
             self.take_turns(node)
-        if node.computing or node.next >= len(node.order):
+        if node.doing is not None:
             return
-        action = node.order[node.next]
+        action = node.doing = node.order.next(lambda action: self.has_input(node, action))
+        if action is None:
+            return
         stage = action.chunk * node.nodes + node.position
-        if not self.has_input(node, action, stage):
-            return
         seconds = float((node.forward if action.kind == "F" else node.backward)[stage])
-        node.computing = True
         self.busy[node.device] += seconds
         if self.record:
             self.spans.append(Span(node.device, action.kind, str(action), self.now, self.now + seconds))
         self.schedule(self.now + seconds, "computed", node)
 
-    def has_input(self, node: _Node, action: Action, stage: int) -> bool:
+    def has_input(self, node: _Node, action: Action) -> bool:
+        stage = action.chunk * node.nodes + node.position
         if action.kind == "F":
             return stage == 0 or ("F", stage, action.microbatch) in node.ready
         return stage == node.last or ("B", stage, action.microbatch) in node.ready
 
     def on_computed(self, node: _Node) -> None:
-        action = node.order[node.next]
+        action, node.doing = node.doing, None
+        assert action is not None
         stage = action.chunk * node.nodes + node.position
-        node.next += 1
-        node.computing = False
         self.done[node.device] = self.now
         target = stage + 1 if action.kind == "F" else stage - 1
         if 0 <= target <= node.last:
@@ -290,10 +298,10 @@ class _Run:
         return node.pushed == pieces
 
 
-def _turns(node: _Node) -> list[tuple[str, str, int, int]]:
+def _turns(node: _Node, order: Sequence[Action]) -> list[tuple[str, str, int, int]]:
     """The order in which a device's receives and sends were put on its communicator: that of its actions."""
     turns = []
-    for action in node.order:
+    for action in order:
         stage = action.chunk * node.nodes + node.position
         if action.kind == "F":
             receives, sends = stage > 0, stage < node.last

@@ -69,8 +69,8 @@ def train(job: Job, plan: Plan):
     return outcome, facts, data
 
 
-def check(job: Job, shape: str, tolerance: float) -> None:
-    outcome, facts, data = train(job, plan_of(shape, job.parallel.schedule))
+def check(job: Job, shape: str, tolerance: float, in_flight: tuple[tuple[int, ...], ...] = ()) -> None:
+    outcome, facts, data = train(job, replace(plan_of(shape, job.parallel.schedule), in_flight=in_flight))
     wanted = plain_losses(job, facts, data, STEPS, bf16=job.train.precision == "bf16")
     got = [outcome.losses[step] for step in range(1, STEPS + 1)]
     assert got == pytest.approx(wanted, abs=tolerance)
@@ -101,6 +101,11 @@ PAIRWISE = [
 @pytest.mark.parametrize(("shape", "family", "tie", "schedule", "recompute"), PAIRWISE)
 def test_equal_to_the_plain_loop(shape, family, tie, schedule, recompute):
     check(job_of(family, tie, schedule, recompute), shape, 1e-4)
+
+
+@pytest.mark.parametrize("in_flight", [((1, 5, 2), (5, 1, 3))])
+def test_however_many_microbatches_are_in_flight(in_flight):
+    check(job_of(), "3x2", 1e-4, in_flight)
 
 
 @pytest.mark.slow
