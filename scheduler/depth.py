@@ -51,4 +51,6 @@ def in_flight(estimator: Estimator, places: numpy.ndarray, cut: Cut, microbatche
 
 def _fitting(workload: Workload, layers: tuple[int, int], least: int, most: int, memory: float) -> int:
     """The most microbatches from `least` to `most` with which the layers fit the memory; `least` where none do."""
-    return next((held for held in range(most, least, -1) if stage_memory(workload, *layers, held) <= memory), least)
+    empty = stage_memory(workload, *layers, 0)
+    each = stage_memory(workload, *layers, 1) - empty
+    return max(least, int(min(most, (memory - empty) / each if each else most)))
