@@ -76,15 +76,14 @@ every = 0
 
 
 def train(
-    topology: str, options: Any, folder: Path, codecs: tuple[str, str], updates: str, **fit: Any
+    topology: str, options: Any, folder: Path, codecs: tuple[str, str], updates: tuple[str, int, str], **fit: Any
 ) -> dict[str, Any]:
-    """One run: seconds between the steps of the later epochs, and the last loss."""
+    """One run: seconds between the steps of the later epochs, and the last loss. updates: mode, overlap and codec."""
     text = folder / "text.txt"
     steps = EPOCHS * options.steps
     text.write_text((options.text / "hamlet.txt").read_text()[: options.steps * options.batch * options.context + 1])
-    delta = updates != "none"
-    words = {**vars(options), "text": text, "steps": steps, "heads": options.width // 64, "codec": updates}
-    words |= {"mode": "delta" if delta else "gradient", "overlap": int(delta)}
+    words = {**vars(options), "text": text, "steps": steps, "heads": options.width // 64}
+    words |= dict(zip(("mode", "overlap", "codec"), updates, strict=True))
     words |= {"forward": codecs[0], "backward": codecs[1], "nodes": options.stages * options.pipelines}
     (folder / "job.toml").write_text(JOB.format(**words))
     found: list[dict[str, Any]] = []
@@ -116,7 +115,7 @@ def stages(options: Any) -> None:
                 made.change(Change(0, "set", "*->*", {"rate": rate * 1e6, "queue_ms": max(100.0, options.rtt)}))
                 folder = Path(scratch) / "run"
                 folder.mkdir()
-                row = train(made.name, options, folder, ACTIVATIONS[name], "none")
+                row = train(made.name, options, folder, ACTIVATIONS[name], ("gradient", 0, "none"))
                 rows.append({"rate_mbit": rate, "activations": name, **row})
                 keep(options, rows)
                 shutil.rmtree(folder)
@@ -125,10 +124,11 @@ def stages(options: Any) -> None:
 
 
 def world(options: Any) -> None:
-    """Two pipelines of two stages: compressed end to end over four cities, and not compressed in one building."""
+    """Two pipelines of two stages: compressed end to end over four cities, and not compressed in one building. Both
+    take local steps and exchange them one step behind, so only what is compressed differs."""
     ways = {
         "lan": (ACTIVATIONS["fp32"], "none"),
-        "worldwide": (ACTIVATIONS["aqsgd"], "cocktail:random=0.1,top=0.2,bits=4"),
+        "worldwide": (ACTIVATIONS["aqsgd"], options.updates),
     }
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="farflung-wan-") as scratch:
@@ -138,7 +138,7 @@ def world(options: Any) -> None:
             folder.mkdir()
             hosts = [host.name for host in files.load(name).hosts[:4]]
             fit = {"scale": options.scale} if name == "worldwide" else {}
-            row = train(name, options, folder, codecs, updates, nodes=hosts, **fit)
+            row = train(name, options, folder, codecs, ("delta", 1, updates), nodes=hosts, **fit)
             rows.append({"topology": name, "activations": codecs[0], "updates": updates, **row})
             keep(options, rows)
             shutil.rmtree(folder)
@@ -177,6 +177,7 @@ def main() -> None:
     parser.add_argument("--codecs", type=lambda text: text.split(","), default=list(ACTIVATIONS))
     parser.add_argument("--rtt", type=float, default=20.0)
     parser.add_argument("--scale", type=float, default=1.0, help="of the world's rates")
+    parser.add_argument("--updates", default="int8", help="the codec of the world's rounds")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--steps", type=int, default=3, help="steps an epoch")
     parser.add_argument("--batch", type=int, default=128)
