@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 import xxhash
@@ -47,11 +47,12 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Material:
-    """What a publisher may be asked to show of one of its parts."""
+    """What a publisher may be asked to show of one of its parts, by those who do not hold the result yet."""
 
     result: Result
     contributions: tuple[Contribution, ...]
     error: Tensor | None
+    holders: set[str] = field(default_factory=set)
 
 
 class Auditor:
@@ -60,6 +61,8 @@ class Auditor:
     def __init__(self, exchange: Exchange, share: float, dice: Callable[[], float] | None = None) -> None:
         """``share``: the part of a publisher's traffic that may go into showing sums; 0: nobody is asked."""
         self.exchange, self.plan = exchange, exchange.plan
+        self._others = set(self.plan.members) - {self.plan.members[exchange.me]}
+        exchange.error_shown = self._may_show
         self._possible = self.plan.pattern == "publishers" and self.exchange.robust.kind != "centered"
         self._share = share
         self._dice = dice or random.SystemRandom().random
@@ -137,12 +140,18 @@ class Auditor:
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] == round}
         if self._possible and result.sizes and self._share:
             counted = tuple(sent[index] for index in result.contributors)
-            error = self.exchange.errors.get(result.part)
-            self._kept[round, result.part] = _Material(result, counted, None if error is None else error.clone())
+            self._kept[round, result.part] = _Material(result, counted, self.exchange.errors.get(result.part))
 
-    def drop(self, round: int, part: int) -> None:
-        """Everybody holds that result, so nobody asks any more."""
-        self._kept.pop((round, part), None)
+    def held(self, sender: str, round: int, part: int) -> None:
+        """``sender`` holds that result, and has asked if it wants to. When everybody does, nobody asks any more."""
+        kept = self._kept.get((round, part))
+        if kept is not None:
+            kept.holders.add(sender)
+            if kept.holders.issuperset(self._others):
+                del self._kept[round, part]
+
+    def _may_show(self, part: int) -> bool:
+        return any(kept == part for _, kept in self._kept)
 
     def shown(self, round: int, part: int) -> list[bytes]:
         """The pieces that show a sum: the result's, each contribution's, the server error. Empty: it is gone."""

@@ -118,6 +118,8 @@ class Exchange:
         """Server errors of the parts that this node publishes: what its encodings of sums lost so far."""
         self._published: dict[int, Callable[[], Tensor]] = {}
         """What makes the errors after published sums, which count when those are applied."""
+        self.error_shown: Callable[[int], bool] = lambda part: False
+        """Whether somebody may still want to see the server error that a part's sum began with."""
         self.place: Place = lambda blobs, count: tuple(blobs)
         self._own: dict[int, Contribution] = {}
         self.last: compress.Codec | None = None
@@ -312,9 +314,11 @@ class Exchange:
         return total if error is None else total.add_(error[here.start - part.start : here.stop - part.start])
 
     def _error_after(self, part: Part, sources: Sources, made: Contribution) -> Tensor:
-        """The server error after a published sum, in the place of the one before."""
+        """The server error after a published sum, in the place of the one before where that is not wanted any more."""
         error = self.errors.get(part.index)
-        after = torch.empty(part.stop - part.start, device=self.section.g.device) if error is None else error
+        after = error
+        if after is None or self.error_shown(part.index):
+            after = torch.empty(part.stop - part.start, device=self.section.g.device)
         for start, blob in self.blobs(made.payload, made.sizes, part, part.publisher).items():
             here = slice(start, min(start + SEGMENT, part.stop))
             total = self._with_error(part, sources, here)

@@ -173,8 +173,7 @@ class RoundLink:
             effects = rounds.held(sender, header.round, header.part, now)
             if header.value:
                 self._show(sender, header.round, header.part)
-            if rounds.all_hold(header.part):
-                self.auditor.drop(header.round, header.part)
+            self.auditor.held(sender, header.round, header.part)
         elif header.kind == data_pb2.AUDIT:
             with self.coding("audit"):
                 self._judge(sender, header, payload.data)

@@ -213,10 +213,6 @@ class Rounds:
         self.open.held.setdefault(part, set()).add(sender)
         return self._progress(now)
 
-    def all_hold(self, part: int) -> bool:
-        """Whether every other member has staged the result of a part that this node publishes."""
-        return self.open is not None and len(self.open.held.get(part, ())) >= len(self.plan.members) - 1
-
     def result_wanted(self, sender: str, number: int, part: int) -> list[Effect]:
         """A member asks for a result; it gets it if this node holds it."""
         if sender not in self._index:

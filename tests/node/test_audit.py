@@ -74,6 +74,29 @@ def test_honest_sums_hold_in_every_round(codec, robust):
 
 
 @pytest.mark.parametrize("codec", CODECS)
+def test_a_sum_is_shown_as_it_began_also_after_its_publisher_has_applied_it(codec):
+    group, late, shown = Audited(codec), [], []
+    group.round()
+    kept = [group.links[name].auditor._kept for name in "abd"]
+    assert not any(kept), "what everybody holds is still kept"
+
+    def hold_back(sender, to, header, data):
+        if header.kind == data_pb2.RESULT_HELD and sender == "c" and to != "c":
+            late.append((sender, to, header, data))
+            return "c", "c", data_pb2.Header(kind=data_pb2.RESULT_HELD), b""
+        return sender, to, header, data
+
+    group.round(hold_back)
+    assert all(link.rounds.applied == 2 for link in group.links.values())
+    group.mail = late
+    while group.mail:
+        shown += [sender for sender, _, header, _ in group.mail[:1] if header.kind == data_pb2.AUDIT]
+        group.deliver(0)
+    assert sorted(shown) == list("abd") and not group.points
+    assert not any(group.links[name].auditor._kept for name in "abd")
+
+
+@pytest.mark.parametrize("codec", CODECS)
 def test_a_sum_that_is_none_is_proven_to_everybody(codec):
     group = Audited(codec)
     lying(group, another_sum)
