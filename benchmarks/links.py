@@ -41,6 +41,8 @@ STOCK = {"tcp_wmem": "4096 16384 4194304", "tcp_rmem": "4096 131072 6291456"}
 RECOMMENDED = {name.rpartition(".")[2]: value for name, value in doctor.RECOMMENDED.items() if name.endswith("mem")}
 URGENT, GAP = 20, 0.1
 """Urgent messages sent beside bulk, and seconds from one to the next."""
+SUCCESSOR = 64_000
+"""Bytes of what follows a cancelled transfer on the same connection: few, so that the time is the cancellation's."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def measure(rate: float, rtt: float, case: Case, options: argparse.Namespace) ->
 
 def beside(one: Peer, other: Peer, rate: float, rtt: float) -> dict[str, Any]:
     """Seconds from `Wire.send` to `Wire.poll` of urgent messages while bulk fills the link, and from the end of a view,
-    which cancels the bulk, until 1 MB of the next view has arrived."""
+    which cancels the bulk, until the first bulk message of the next view has arrived, behind what was on its way."""
     found: dict[str, Any] = {}
     seconds = 1.0 + 4 * rtt / 1e3  # for windows to open again
     other.ask("arrivals", count=2 * URGENT)  # takes the bulk in, too
@@ -195,8 +197,8 @@ def beside(one: Peer, other: Peer, rate: float, rtt: float) -> dict[str, Any]:
     other.do("leave")
     for peer in (one, other):
         peer.do("enter", view=2, members=[one.member, other.member])
-    other.ask("receive", size=1_000_000, step=900)
-    one.do("send", to=other.name, size=1_000_000, step=900)
+    other.ask("receive", size=SUCCESSOR, step=900)
+    one.do("send", to=other.name, size=SUCCESSOR, step=900)
     found["cancelled"] = round(other.answer()["ended"] - left, 4)
     return found
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from . import fast
 from .codec import DTYPES, Codec, bytes_tensor, check_finite, flatten, tensor_bytes
 from .errors import CodecError
 from .phases import Context, Program, Reduce
@@ -36,6 +37,9 @@ class Floats(Codec):
         data = self.body(reader, header)
         if not reader.known:
             self._norm(data, header)
+        if self._quick(header):
+            fast.add_floats(out, data, self.kind(header), weight)
+            return
         for here, values in self._pieces(data, header):
             out[here] += values if weight == 1.0 else values.mul_(weight)
 
@@ -46,6 +50,9 @@ class Floats(Codec):
         data = self.body(reader, header)
         if not reader.known:
             self._norm(data, header)
+        if self._quick(header):
+            fast.add_floats(out, data, self.kind(header), None)
+            return
         for here, values in self._pieces(data, header):
             out[here] = values
 
@@ -57,10 +64,16 @@ class Floats(Codec):
     def _norm(self, data: memoryview, header: Header) -> float:
         """The norm in about fp32's precision. CodecError for a value that is not finite: a stranger's blob can have a
         right checksum and a NaN."""
-        norm = math.hypot(*(float(torch.linalg.vector_norm(values)) for _, values in self._pieces(data, header)))
+        if self._quick(header):
+            norm = math.sqrt(fast.float_squares(data, header.elements, self.kind(header)))
+        else:
+            norm = math.hypot(*(float(torch.linalg.vector_norm(values)) for _, values in self._pieces(data, header)))
         if not math.isfinite(norm):
             finite(bytes_tensor(data, self.kind(header)))
         return norm
+
+    def _quick(self, header: Header) -> bool:
+        return self.kind(header) in fast.KINDS and fast.worth(header.elements)
 
     def _pieces(self, data: memoryview, header: Header) -> Iterator[tuple[slice, torch.Tensor]]:
         """Where, and the fp32 values, good until the next."""

@@ -48,6 +48,10 @@ def hadamard(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def _factor(weight: float | None) -> np.float32:
+    return np.float32(1.0 if weight is None else weight)
+
+
 def _key(key: Key) -> tuple[np.uint64, int]:
     return np.uint64(key.seed & 0xFFFFFFFFFFFFFFFF), key.step & 0xFFFFFFFF
 
@@ -145,7 +149,27 @@ def add_groups(
 ) -> None:
     """Groups of 2, 4 or 8 bits, decoded into ``out``, or added to it with a weight."""
     packed, adding = np.frombuffer(levels, np.uint8), weight is not None
-    _loops("_groups").add(out.numpy(), packed, units.numpy(), group, bits, np.float32(weight or 1.0), adding)
+    _loops("_groups").add(out.numpy(), packed, units.numpy(), group, bits, _factor(weight), adding)
+
+
+def group_squares(levels: Any, units: torch.Tensor, group: int, bits: int, count: int) -> float:
+    """The sum of the squares of groups of 2, 4 or 8 bits."""
+    return float(_loops("_groups").squares(np.frombuffer(levels, np.uint8), units.numpy(), group, bits, count))
+
+
+KINDS = {torch.float32: 32, torch.float16: 16, torch.bfloat16: 8}
+"""The plain values that the loops know."""
+
+
+def add_floats(out: torch.Tensor, data: Any, dtype: torch.dtype, weight: float | None) -> None:
+    """Plain values from their bytes, at any address, written to ``out`` or added to it with a weight."""
+    raw, adding = np.frombuffer(data, np.uint8), weight is not None
+    _loops("_casts").add(out.numpy(), raw, KINDS[dtype], _factor(weight), adding)
+
+
+def float_squares(data: Any, count: int, dtype: torch.dtype) -> float:
+    """The sum of the squares of plain values."""
+    return float(_loops("_casts").squares(np.frombuffer(data, np.uint8), count, KINDS[dtype]))
 
 
 def nearest_levels(rows: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
@@ -178,4 +202,4 @@ def eden_decode(
     """Codes of elements ``first`` on of ``count``, decoded into fp32 ``[rows, 2^k]``, or added to it with a weight."""
     bits, data = (len(levels) - 1).bit_length(), np.frombuffer(packed, np.uint8)
     numbers = words.numpy(), levels.numpy(), bits, count, first, factors.numpy()
-    _loops("_eden").decode(data, *numbers, np.float32(weight or 1.0), weight is not None, out.numpy())
+    _loops("_eden").decode(data, *numbers, _factor(weight), weight is not None, out.numpy())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from . import fast, gpu, philox, scales
@@ -89,17 +91,32 @@ class Group(Codec):
         if out.device.type != "cpu" or not fast.worth(out.numel()):
             super().accumulate(reader, header, out, weight)
             return
-        step_bytes = reader.take((4 if self.full else 2) * -(-header.elements // self.group))
-        packed = reader.take(packed_size(header.elements, self.bits))
+        steps, packed = self._parts(reader, header, out.device)
         reader.end()
-        fast.add_groups(out, packed, read_steps(step_bytes, self.full, out.device), self.group, self.bits, weight)
+        fast.add_groups(out, packed, steps, self.group, self.bits, weight)
+
+    def write_to(self, reader: Reader, header: Header, out: torch.Tensor) -> None:
+        if out.device.type == "cpu" and out.dtype == torch.float32 and fast.worth(out.numel()):
+            steps, packed = self._parts(reader, header, out.device)
+            fast.add_groups(out, packed, steps, self.group, self.bits, None)
+        else:
+            super().write_to(reader, header, out)
+
+    def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
+        if device.type != "cpu" or not fast.worth(header.elements):
+            return super().decoded_norm(reader, header, device)
+        steps, packed = self._parts(reader, header, device)
+        reader.end()
+        return math.sqrt(fast.group_squares(packed, steps, self.group, self.bits, header.elements))
+
+    def _parts(self, reader: Reader, header: Header, device: torch.device) -> tuple[torch.Tensor, memoryview]:
+        """(fp32 steps, packed levels) of a body."""
+        steps = reader.take((4 if self.full else 2) * -(-header.elements // self.group))
+        return read_steps(steps, self.full, device), reader.take(packed_size(header.elements, self.bits))
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         n, group = header.elements, self.group
-        groups = -(-n // group)
-        step_bytes = reader.take((4 if self.full else 2) * groups)
-        packed = reader.take(packed_size(n, self.bits))
-        step = read_steps(step_bytes, self.full, device)
+        step, packed = self._parts(reader, header, device)
         if device.type == "cpu" and fast.worth(n):
             out = torch.empty(n)
             fast.add_groups(out, packed, step, group, self.bits, None)

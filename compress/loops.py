@@ -101,7 +101,8 @@ def pack(codes: Any, width: int, out: Any) -> None:
     """uint8 codes of 1, 2, 4 or 8 bits, packed as one plane of ``packing``. codes has whole bytes' worth of them, 0
     where there are none."""
     if width == 8:
-        out[:] = codes[: len(out)]
+        for i in range(len(out)):  # a tenth of the time that numba takes for a slice
+            out[i] = codes[i]
     elif width == 4:
         for i in range(len(out)):
             out[i] = codes[2 * i] | np.uint8(codes[2 * i + 1] << 4)
@@ -121,7 +122,8 @@ def pack(codes: Any, width: int, out: Any) -> None:
 def unpack(packed: Any, width: int, codes: Any) -> None:
     """The inverse of ``pack``; codes has whole bytes' worth of room."""
     if width == 8:
-        codes[: len(packed)] = packed
+        for i in range(len(packed)):
+            codes[i] = packed[i]
     elif width == 4:
         for i in range(len(packed)):
             codes[2 * i] = packed[i] & 15

@@ -11,6 +11,12 @@ from .loops_random import uniform
 
 
 @jit
+def chunk_of(group: int) -> int:
+    """Elements at once, which stay in the cache: whole groups and whole bytes."""
+    return max(1, 1024 // group) * group * 4
+
+
+@jit
 def quantize(
     x: Any, group: int, bits: int, full: bool, stochastic: bool, seed: Any, step: Any, steps: Any, packed: Any
 ) -> bool:
@@ -20,7 +26,7 @@ def quantize(
     most, offset, each = np.float32((1 << (bits - 1)) - 1), np.float32(1 << (bits - 1)), 8 // bits
     bits_of, add = np.empty(1, np.int32), 0x7FFF if stochastic else 0x4000
     value = bits_of.view(np.float32)
-    chunk = max(1, 1024 // group) * group * 4  # whole groups and whole bytes
+    chunk = chunk_of(group)
     u = np.empty(chunk if stochastic else 0, np.float32)
     codes = np.empty(chunk + 8, np.uint8)
     for start in range(0, len(x), chunk):
@@ -61,20 +67,36 @@ def quantize(
 @jit
 def add(out: Any, packed: Any, units: Any, group: int, bits: int, weight: Any, adding: bool) -> None:
     """out = level * unit, or out += (level * unit) * weight, for groups of 2, 4 or 8 bits."""
-    each, offset = 8 // bits, np.int32(1 << (bits - 1))
-    codes = np.empty(group + 16, np.uint8)
-    for g in range(len(units)):
-        unit, first = units[g], g * group
-        to = out[first : first + group]
-        begin = first // each
-        skip = first - begin * each
-        source = packed[begin : (first + len(to) + each - 1) // each]
-        unpack(source, bits, codes)
-        row = codes[skip : skip + len(to)]
-        if adding:
-            for i in range(len(to)):
-                value = np.float32(np.int32(row[i]) - offset) * unit
-                to[i] += value * weight
-        else:
-            for i in range(len(to)):
-                to[i] = np.float32(np.int32(row[i]) - offset) * unit
+    offset, each, chunk = np.float32(1 << (bits - 1)), 8 // bits, chunk_of(group)
+    codes = np.empty(chunk + 8, np.uint8)
+    for start in range(0, len(out), chunk):
+        part = out[start : start + chunk]
+        unpack(packed[start // each : (start + len(part) + each - 1) // each], bits, codes)
+        for first in range(0, len(part), group):
+            unit, to = units[(start + first) // group], part[first : first + group]
+            row = codes[first : first + len(to)]
+            if adding:
+                for i in range(len(to)):
+                    value = (np.float32(row[i]) - offset) * unit  # not of integers: those would be widened to 64 bits
+                    to[i] += value * weight
+            else:
+                for i in range(len(to)):
+                    to[i] = (np.float32(row[i]) - offset) * unit
+
+
+@jit
+def squares(packed: Any, units: Any, group: int, bits: int, count: int) -> float:
+    """The sum of the squares of ``count`` elements in groups of 2, 4 or 8 bits."""
+    offset, each, chunk, total = np.int32(1 << (bits - 1)), 8 // bits, chunk_of(group), 0.0
+    codes = np.empty(chunk + 8, np.uint8)
+    for start in range(0, count, chunk):
+        size = min(chunk, count - start)
+        unpack(packed[start // each : (start + size + each - 1) // each], bits, codes)
+        for first in range(0, size, group):
+            row, unit = codes[first : min(first + group, size)], np.float64(units[(start + first) // group])
+            found = np.int32(0)  # enough: a group has at most 65536 levels of at most 128
+            for i in range(len(row)):
+                level = np.int32(np.int32(row[i]) - offset)
+                found = np.int32(found + np.int32(level * level))
+            total += found * unit * unit
+    return total

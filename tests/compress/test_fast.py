@@ -11,7 +11,7 @@ from farflung.compress.wire import Reader
 
 pytest.importorskip("numba")
 
-SPECS = """cocktail cocktail:random=1.0,top=0.01 cocktail:mask=bitmap cocktail:top=0.05,random=0.5,run=128
+SPECS = """none bf16 cocktail cocktail:random=1.0,top=0.01 cocktail:mask=bitmap cocktail:top=0.05,random=0.5,run=128
 cocktail:random=0.9,top=0.9 eden drive eden:bits=3 eden:bits=5,block=256 int4:rounding=nearest
 int4:rounding=nearest,group=32 int4 int4:group=100,scale=32 int2 int2:rounding=nearest,group=9 int8
 int8:rounding=nearest tile thc topk:ratio=0.2 qsgd""".split()  # noqa: SIM905
@@ -36,6 +36,18 @@ def test_the_same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast, "available", lambda: False)
     for one, other in zip(quick, results(spec), strict=True):
         assert one == other if isinstance(one, bytes) else torch.equal(one, other)
+
+
+def test_every_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    x = words[torch.isfinite(words)].repeat(3).float()
+    blob, quick = compress.make("fp16").encode(x), torch.ones_like(x)
+    compress.add(blob, quick, 0.3)
+    assert torch.equal(compress.decode(blob), x)
+    monkeypatch.setattr(fast, "available", lambda: False)
+    slow = torch.ones_like(x)
+    compress.add(blob, slow, 0.3)
+    assert torch.equal(quick, slow)
 
 
 def test_hadamard(monkeypatch: pytest.MonkeyPatch) -> None:

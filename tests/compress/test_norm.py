@@ -6,7 +6,10 @@ import torch
 from farflung import compress
 
 
-@pytest.mark.parametrize("spec", ["none", "fp16", "int8", "topk:ratio=0.05", "cocktail", "eden:bits=2", "sign"])
+@pytest.mark.parametrize(
+    "spec",
+    ["none", "fp16", "int8", "int4:group=9", "int2:group=11", "topk:ratio=0.05", "cocktail", "eden:bits=2", "sign"],
+)
 def test_is_that_of_the_decoded_values(spec):
     x = torch.randn(300_000, generator=torch.Generator().manual_seed(1))
     blob = compress.make(spec).encode(x, seed=3, step=2)
@@ -27,6 +30,14 @@ def test_a_known_blob_gives_the_same_bits(spec):
     assert torch.equal(checked, known)
     product = compress.decode(blob) * torch.tensor(0.3)
     assert torch.equal(checked, x + product)
+
+
+@pytest.mark.parametrize("spec", ["none", "fp16", "bf16", "int8", "cocktail", "eden"])
+def test_a_weight_of_zero_adds_nothing(spec):
+    x = torch.randn(150_001, generator=torch.Generator().manual_seed(1))
+    total = x.clone()
+    compress.add(compress.make(spec).encode(x), total, 0.0)
+    assert torch.equal(total, x)
 
 
 def test_bytes_that_make_no_sense():
