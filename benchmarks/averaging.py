@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -58,13 +59,14 @@ def group(system: str, codec: str, options: argparse.Namespace) -> Iterator[list
                         stderr=quiet,
                         text=True,
                         env={**os.environ, "OMP_NUM_THREADS": "1"},
+                        start_new_session=True,  # so that its children end with it
                     )
                 )
             answers(processes)
             yield processes
         finally:
             for process in processes:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
 
