@@ -214,8 +214,7 @@ def star(hosts: int, rtt_ms: float, rate: str = "100mbit") -> Lab:
 
 def steps(options: Any) -> None:
     made = star(options.nodes, options.rtt)
-    rows: dict[tuple[float, str], list[float]] = {}
-    late_rows = []
+    rows: dict[tuple[float, str], list[dict[str, Any]]] = {}
     try:
         with tempfile.TemporaryDirectory(prefix="farflung-wan-") as scratch:
             write_text(Path(scratch))
@@ -233,11 +232,8 @@ def steps(options: Any) -> None:
                         before = made.stat()
                         gaps, used = measure(made, system, options, folder)
                         late = lab.late_between(before, made.stat())
-                        usable, why = lateness.verdict(late, options.rtt / 2) if late else (True, "in the kernel")
-                        late_rows.append(
-                            {"system": system, "rate": rate, "usable": usable, "why": why, "processor_s": used}
-                        )
-                        rows.setdefault((rate, system), []).extend(gaps)
+                        _, why = lateness.verdict(late, options.rtt / 2) if late else (True, "in the kernel")
+                        rows.setdefault((rate, system), []).append({"gaps_s": gaps, "used": used, "emulator": why})
                         print(
                             f"{rate:7g} Mbit/s  {system:15} {statistics.median(gaps):7.3f} s a step; of the cores "
                             + ", ".join(f"{role} {seconds:.2f}" for role, seconds in sorted(used.items()))
@@ -245,49 +241,54 @@ def steps(options: Any) -> None:
                             flush=True,
                         )
                         shutil.rmtree(folder)
-                        save(options, rows, late_rows)  # as it comes: a run may be broken off
+                        save(options, rows)  # as it comes: a run may be broken off
     finally:
         build.down(made.name)
     tell(options)
 
 
-def save(options: Any, rows: dict[tuple[float, str], list[float]], late_rows: list[Any]) -> None:
-    alone = statistics.median(rows[options.rates[0], "alone"]) if (options.rates[0], "alone") in rows else None
-    entry = {
-        "nodes": options.nodes,
-        "rtt_ms": options.rtt,
-        "layers": options.layers,
-        "width": options.width,
-        "sequences_a_node": options.batch,
-        "load_before": options.load,
-        "alone_s": alone,
-        "runs": late_rows,
-        "steps_s": [
-            {
-                "rate_mbit": rate,
-                "system": system,
-                "median_s": statistics.median(gaps),
-                "gaps_s": [round(g, 3) for g in gaps],
-            }
-            for (rate, system), gaps in sorted(rows.items())
-        ],
-    }
+def save(options: Any, rows: dict[tuple[float, str], list[dict[str, Any]]]) -> None:
+    """Beside what was measured before with the same model; each row with the ``alone`` of its own run."""
+    sizes = {"rtt_ms": options.rtt, "layers": options.layers, "width": options.width, "sequences_a_node": options.batch}
+    alone = next((steps_of(runs) for (_, system), runs in rows.items() if system == "alone"), None)
+    new = [
+        {
+            "rate_mbit": rate,
+            "system": system,
+            "median_s": steps_of(runs),
+            "alone_s": alone,
+            "gaps_s": [round(gap, 3) for run in runs for gap in run["gaps_s"]],
+            "processor_s": {
+                role: round(statistics.mean(run["used"][role] for run in runs), 3) for role in sorted(runs[0]["used"])
+            },
+            "emulator": [run["emulator"] for run in runs],
+            "load_before": options.load,
+        }
+        for (rate, system), runs in rows.items()
+    ]
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known[f"{options.nodes} nodes"] = entry
+    title = f"{options.nodes} nodes"
+    entry = known.get(title, {})
+    kept = entry["rows"] if {name: entry.get(name) for name in sizes} == sizes else []
+    kept = [row for row in kept if (row["rate_mbit"], row["system"]) not in rows]
+    known[title] = {**sizes, "rows": sorted([*kept, *new], key=lambda row: (row["rate_mbit"], row["system"]))}
     RESULTS.write_text(json.dumps(known, indent=1) + "\n")
 
 
+def steps_of(runs: Sequence[dict[str, Any]]) -> float:
+    return statistics.median(gap for run in runs for gap in run["gaps_s"])
+
+
 def tell(options: Any) -> None:
-    """The table of what was saved last."""
-    entry = json.loads(RESULTS.read_text())[f"{options.nodes} nodes"]
-    alone = entry["alone_s"]
+    """The table of what is known of so many nodes."""
     print(f"\n{RESULTS}")
-    for row in entry["steps_s"]:
-        share = f"{row['median_s'] / alone:6.2f} x alone" if alone else ""
+    for row in json.loads(RESULTS.read_text())[f"{options.nodes} nodes"]["rows"]:
+        share = f"{row['median_s'] / row['alone_s']:6.2f} x alone" if row["alone_s"] else ""
         print(f"{row['rate_mbit']:7g} Mbit/s  {row['system']:15} {row['median_s']:7.3f} s  {share}")
 
 
 def draw(options: Any) -> None:
+    """Multiples of the step with no exchange, for runs on different days have different ones."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -296,12 +297,14 @@ def draw(options: Any) -> None:
     known = json.loads(RESULTS.read_text())
     figure, axes = pyplot.subplots(1, len(known), figsize=(6 * len(known), 4), squeeze=False)
     for axis, (title, entry) in zip(axes[0], known.items(), strict=True):
-        for system in sorted({row["system"] for row in entry["steps_s"]} - {"alone"}):
-            points = [(row["rate_mbit"], row["median_s"]) for row in entry["steps_s"] if row["system"] == system]
+        rows = [row for row in entry["rows"] if row["alone_s"] and row["system"] != "alone"]
+        for system in dict.fromkeys(row["system"] for row in rows):
+            points = [(row["rate_mbit"], row["median_s"] / row["alone_s"]) for row in rows if row["system"] == system]
             axis.plot(*zip(*points, strict=True), marker="o", label=system)
-        if entry["alone_s"]:
-            axis.axhline(entry["alone_s"], color="black", linestyle=":", label="no exchange")
-        axis.set(xscale="log", yscale="log", xlabel="Mbit/s a link", ylabel="seconds a step", title=title)
+        axis.axhline(1.0, color="black", linestyle=":", label="no exchange")
+        axis.set(
+            xscale="log", yscale="log", xlabel="Mbit/s a link", ylabel="step time / that of no exchange", title=title
+        )
         axis.legend()
     figure.tight_layout()
     figure.savefig(PICTURE, metadata={"Date": None})

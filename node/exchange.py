@@ -23,6 +23,7 @@ from .outliers import Norms
 from .robust import exact_square, factors_of
 from .round_messages import Contribution, Decide, Part, Result, RoundPlan
 from .sections import Section
+from .vectors import zeros
 
 PUBLISHER = 1 << 20
 """Rank of a publisher's encoding of a sum: no member's own."""
@@ -192,7 +193,7 @@ class Exchange:
         """Room for a piece of the vector, always the same, so that it need not be found again for each."""
         length = here.stop - here.start
         if self._scratch.numel() < length:
-            self._scratch = torch.empty(length, device=self.section.g.device)
+            self._scratch = zeros(length, self.section.g.device)
         return self._scratch[:length]
 
     def advance(self, result: Result) -> Contribution:

@@ -17,6 +17,8 @@ import torch
 import xxhash
 from torch import Tensor
 
+from .vectors import zeros
+
 STRETCH = 1 << 16
 """Elements that elementwise arithmetic takes at a time on a CPU: they and its intermediate results stay in the cache,
 and nothing as long as the vector is allocated."""
@@ -33,8 +35,9 @@ class Kept:
     def zeros(self, count: int, device: torch.device) -> dict[str, Tensor]:
         """The moments of ``count`` weights on ``device``, each [count]."""
         where = torch.device("cpu") if self.offload else device
-        pinned = self.offload and device.type == "cuda"
-        return {name: torch.zeros(count, dtype=self.dtype, device=where, pin_memory=pinned) for name in self.names}
+        if self.offload and device.type == "cuda":
+            return {name: torch.zeros(count, dtype=self.dtype, pin_memory=True) for name in self.names}
+        return {name: zeros(count, where, self.dtype) for name in self.names}
 
 
 def opened(moments: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:

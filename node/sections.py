@@ -14,6 +14,7 @@ import xxhash
 from torch import Tensor
 
 from .moments import STRETCH, Kept, closed, opened
+from .vectors import zeros
 
 _MASK = 2**64 - 1
 
@@ -77,12 +78,12 @@ class Section:
 
     def __init__(self, layout: Layout, shared: bool, kept: Kept, device: torch.device, outer: bool = False) -> None:
         self.layout = layout
-        self.g = torch.zeros(layout.numel, device=device)
-        self.x = self.g if shared else torch.zeros_like(self.g)
-        self.grad = torch.zeros_like(self.g)
+        self.g = zeros(layout.numel, device)
+        self.x = self.g if shared else zeros(layout.numel, device)
+        self.grad = zeros(layout.numel, device)
         self.moments = kept.zeros(layout.numel, device)
         self.feedback: Tensor | None = None
-        self.outer = torch.zeros_like(self.g) if outer else None
+        self.outer = zeros(layout.numel, device) if outer else None
         self.round = 0
         self.chain = 0
 
