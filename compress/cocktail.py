@@ -42,7 +42,7 @@ class Cocktail(Codec):
         if offer.elements and gpu.available(x.device):
             check_finite(x)
             return self._write_gpu(x, offer, count)
-        if x.device.type == "cpu" and fast.worth(offer.elements) and count < offer.elements:
+        if x.device.type == "cpu" and fast.worth(x.numel()) and count < offer.elements:
             chosen = fast.largest_offered(x.numpy(), offer.runs, offer.run, offer.elements, count)
         if chosen is None:
             check_finite(x)
@@ -71,7 +71,7 @@ class Cocktail(Codec):
 
     def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
         kernels = gpu.available(out.device)
-        quick = out.device.type == "cpu" and fast.worth(int(self.top * self.random * header.elements))
+        quick = out.device.type == "cpu" and fast.worth(header.elements)
         if self._linear4() and (kernels or quick):
             offer, index = self._read_places(reader, header)
             units = self._read_units(reader, len(index))
@@ -122,7 +122,9 @@ class Cocktail(Codec):
 
     def write_values(self, values: torch.Tensor) -> list[Buffer]:
         count = values.numel()
-        quick = fast.quantize(values, BUCKET, 4, False, False, Key()) if self._linear4() and fast.worth(count) else None
+        quick = (
+            fast.quantize(values, BUCKET, 4, False, False, Key()) if self._linear4() and fast.worth_few(count) else None
+        )
         if quick is not None:
             return [tensor_bytes(part) for part in quick]
         padded = torch.nn.functional.pad(values, (0, -count % BUCKET)).view(-1, BUCKET)

@@ -15,13 +15,20 @@ from . import scales, selection
 if TYPE_CHECKING:
     from .philox import Key
 
-LEAST = 1 << 17
-"""Shorter vectors are not worth importing numba and compiling for: a second or more, once for each process."""
+LEAST, FEW = 1 << 17, 1 << 10
+"""Shorter vectors are not worth importing numba and compiling for, a second or more, once for each process; nor, where
+that is done, a call."""
 
 
 def worth(count: int) -> bool:
     """Whether the compiled loops should take a vector of ``count`` elements."""
     return count >= LEAST and available()
+
+
+def worth_few(count: int) -> bool:
+    """Whether they should take the ``count`` elements that a sparse codec keeps of a vector: fewer pay where something
+    has loaded the loops before, as the pieces of a long vector do."""
+    return ((count >= FEW and _loops.cache_info().currsize > 0) or count >= LEAST) and available()
 
 
 @lru_cache(maxsize=1)

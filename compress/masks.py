@@ -29,7 +29,7 @@ def encode(positions: np.ndarray, size: int, how: str = "auto") -> bytes:
     bitmap_bytes = -(-size // 8)
     if how != "bitmap":
         narrow = positions.astype(np.int32, copy=False) if size < 1 << 31 else positions
-        gaps = None if fast.worth(count) else _gaps(narrow)
+        gaps = None if fast.worth_few(count) else _gaps(narrow)
         low, unary_bits = _best(narrow, gaps, size)
         rice_bytes = 4 + -(-unary_bits // 8) + sum(packed_size(count, bits) for bits in _pieces(low))
         if how == "rice" or rice_bytes < bitmap_bytes:
@@ -56,7 +56,7 @@ def decode(reader: Reader, count: int, size: int) -> np.ndarray:
         raise CodecError(f"the blob's mask is of unknown kind {how}")
     unary_bits = reader.varint(count + (size >> how) + 1)
     unary_bytes = reader.take(-(-unary_bits // 8))
-    if how in _WHOLE and fast.worth(count):
+    if how in _WHOLE and fast.worth_few(count):
         found = fast.rice_back(unary_bytes, reader.take(packed_size(count, how)), how, unary_bits, count, size)
         if found is None:
             raise CodecError("the blob's mask is not of as many positions below its size as it has values")
@@ -119,7 +119,7 @@ def _skipped(positions: np.ndarray, gaps: np.ndarray | None, low: int) -> int:
 
 
 def _rice(positions: np.ndarray, gaps: np.ndarray | None, low: int, unary_bits: int) -> bytes:
-    if low in _WHOLE and fast.worth(len(positions)):
+    if low in _WHOLE and fast.worth_few(len(positions)):
         unary_bytes, rest = fast.rice(positions, low, unary_bits)
         return b"".join([bytes([low]), varint(unary_bits), unary_bytes, rest])
     if gaps is None:

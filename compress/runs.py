@@ -89,7 +89,7 @@ class Offer:
         return out
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def offer(count: int, share: float, run: int, key: Key) -> Offer:
-    """As ``Offer``; kept for the next call, since all workers of a round share it."""
+    """As ``Offer``; kept for the next calls, since all workers of a round share it: of a vector in many pieces too."""
     return Offer(count, share, run, key)
