@@ -22,10 +22,14 @@ NEAR = 1e-3
 LONGEST = 2.0
 """Seconds for which a burst goes on where half its bytes have not arrived: a slow link's, or one whose windows are
 still opening."""
+FEWEST = 8
+"""Messages that must have arrived for a burst to end by the clock: fewer say how busy this machine is, not the link."""
 FIRST_WINDOW = 2
 IN_FLIGHT = 128
 """Messages of the burst that may be unacknowledged, at first and at most: 8 MiB, over the bandwidth-delay product of
-1 Gbit/s at 60 ms. Each acknowledgement allows two more, so that a slow link is not filled for seconds."""
+1 Gbit/s at 60 ms."""
+SHORTEST_TRIP = 0.05
+"""Seconds over which acknowledgements are counted on a near link, where they come many at a time."""
 
 
 async def measure(
@@ -50,35 +54,41 @@ async def measure(
             return result
     result.latency_s = min(trips) / 2
     limit = limit // 4 if result.latency_s < NEAR else limit
-    result.bandwidth_bps = await _burst(link, next_transfer, seconds, limit, patience)
+    result.bandwidth_bps = await _burst(link, next_transfer, min(trips), seconds, limit, patience)
     return result
 
 
 async def _burst(
-    link: PeerLink, next_transfer: Callable[[], int], seconds: float, limit: int, patience: float
+    link: PeerLink, next_transfer: Callable[[], int], trip: float, seconds: float, limit: int, patience: float
 ) -> float:
     header, payload = _header(), bytes(BURST_MESSAGE)
     begin = now = time.monotonic()
     arrived: list[tuple[float, int]] = []  # messages written together are acknowledged together
     pending: set[asyncio.Future[float]] = set()
-    sent, window = 0, FIRST_WINDOW
+    sent = 0
     while True:
-        enough = 2 * (sent - BURST_MESSAGE * len(pending)) >= limit
-        until = begin + (seconds if enough else LONGEST)
-        while len(pending) < window and sent < limit and now < until:
+        there = sent - BURST_MESSAGE * len(pending)
+        until = begin + (patience if there < FEWEST * BURST_MESSAGE else LONGEST if 2 * there < limit else seconds)
+        while len(pending) < window(arrived, now, trip) and sent < limit and now < until:
             pending.add(_probe(link, next_transfer(), header, payload))
             sent += BURST_MESSAGE
         if not pending:
             break
-        left = until + patience - now
+        left = min(until, begin + LONGEST) + patience - now
         done, pending = await asyncio.wait(pending, timeout=max(left, 0.0), return_when=asyncio.FIRST_COMPLETED)
         if not done:
             link.drop(lambda waiting: waiting is header)
             break
         arrived.append((max(future.result() for future in done), len(done)))
-        window = min(window + 2 * len(done), IN_FLIGHT)
         now = time.monotonic()
     return bandwidth(begin, arrived)
+
+
+def window(arrived: Sequence[tuple[float, int]], now: float, trip: float) -> int:
+    """Messages that may be on the way: twice those of the last round trip (``trip`` seconds). So they are twice
+    as many in each while the link takes more, and no more than it takes: a slow one is not filled for seconds."""
+    since = now - max(trip, SHORTEST_TRIP)
+    return min(FIRST_WINDOW + 2 * sum(count for when, count in arrived if when > since), IN_FLIGHT)
 
 
 def bandwidth(begin: float, arrived: Sequence[tuple[float, int]]) -> float:
