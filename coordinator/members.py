@@ -38,6 +38,7 @@ class Node:
     doubted: bool = False
     """It was silent for so long that it was dialled."""
     asked: float | None = None
+    """When it was asked to measure its links, on this stream."""
     measured: bool = False
     passed_over: bool = False
     """The plan, asked, does not want it: a spare outside the view, until the next change."""
@@ -183,7 +184,8 @@ def all_finished(state: State) -> bool:
 
 
 def arrived(node: Node, event: s.Hello) -> Node:
-    return replace(node, attending=True, arrived=True, ready=node.ready or event.view > 0)
+    """With its stream open. What it was asked to measure may be lost with the stream before: it is asked again."""
+    return replace(node, attending=True, arrived=True, ready=node.ready or event.view > 0, asked=None)
 
 
 def in_view(state: State, name: str, view: s.Announcement, session: str | None = None) -> bool:

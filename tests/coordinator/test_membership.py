@@ -165,6 +165,14 @@ def test_orders_are_said_again_after_a_reconnect():
     assert script.get(s.SendView)[0].to == ("b",)
 
 
+def test_links_are_asked_for_again_after_a_reconnect():
+    script = Script().join("a", "b", "c", "d").wait(1.5)
+    script(s.StreamEnded("a", "a1", "reset"), s.Dialled("a", "a1", True, ""))
+    script(s.Hello("a", "a1", 0))
+    (order,) = script.get(s.SendMeasure)
+    assert order.to == "a" and {peer.name for peer in order.peers} == {"b", "c", "d"}
+
+
 def test_death_in_preparation_takes_the_next_number_and_keeps_the_position():
     script = Script().started()
     script(s.Left("d", "d1", "gone"))
