@@ -7,6 +7,7 @@ less for addresses. Other tensors don't gain by it, so it is asked for here and 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 
 import torch
@@ -18,10 +19,10 @@ HUGE = 1 << 21
 
 def zeros(count: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
     """A vector [count] of zeros."""
-    size = count * dtype.itemsize
-    if device.type != "cpu" or size < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.zeros(count, dtype=dtype, device=device)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without huge pages: the memory is as good, and slower
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype)
+    made = torch.empty(count, dtype=dtype, device=device)
+    if device.type == "cpu" and made.nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        start = -(-made.data_ptr() // HUGE) * HUGE
+        length = (made.data_ptr() + made.nbytes - start) // HUGE * HUGE
+        with contextlib.suppress(OSError, AttributeError):  # another libc; an old kernel says no, and nothing is lost
+            ctypes.CDLL("libc.so.6").madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)
+    return made.zero_()  # not before: pages that have been touched stay as they are
