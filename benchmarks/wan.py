@@ -84,17 +84,24 @@ every = 0
 
 def measure(made: Lab, system: str, options: Any, folder: Path) -> tuple[list[float], Counter[str]]:
     """Seconds of each step after the first few, and what a step of them took of the cores, by ROLES."""
-    used: list[Counter[str]] = []
+    used: list[tuple[int, Counter[str]]] = []
 
     def look(step: int) -> None:
-        if step in (LEFT_OUT + 1, options.steps):
-            used.append(processor_seconds())
+        if (step > LEFT_OUT and not used) or step >= options.steps:
+            used.append((step, processor_seconds()))
 
     run = our_events if system in OURS else their_lines
     lines = run(made, system, options, folder, look=look)
-    times = [line.get("at") or line["time"] for line in lines if line.get("event", "step") == "step"]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(times)][LEFT_OUT:]
-    return gaps, Counter({role: (used[1][role] - used[0][role]) / len(gaps) for role in used[1]})
+    told = [line for line in lines if line.get("event", "step") == "step"]
+    gaps = [seconds_a_step(earlier, later) for earlier, later in itertools.pairwise(told)][LEFT_OUT:]
+    (began, before), (ended, after) = used[0], used[-1]
+    return gaps, Counter({role: (after[role] - before[role]) / (ended - began) for role in after})
+
+
+def seconds_a_step(earlier: dict[str, Any], later: dict[str, Any]) -> float:
+    """hivemind's epochs may go on by more than one: who has fallen behind takes the state of another."""
+    began, ended = (line.get("at") or line["time"] for line in (earlier, later))
+    return float(ended - began) / (later["step"] - earlier["step"])
 
 
 def our_events(
@@ -175,12 +182,13 @@ def their_lines(
             words += ["--layers", options.layers, "--width", options.width, "--text", options.text, *more]
             workers.append(stack.enter_context(inside(made, rank, [str(word) for word in words])))
         assert workers[0].stdout is not None
-        lines = []
-        for line in itertools.islice(workers[0].stdout, options.steps):
+        lines: list[dict[str, Any]] = []
+        for line in workers[0].stdout:
             lines.append(json.loads(line))
-            look(len(lines))
-    if len(lines) < options.steps:
-        raise RuntimeError(f"{system} took {len(lines)} of {options.steps} steps")
+            look(lines[-1]["step"])
+            if lines[-1]["step"] >= options.steps:
+                return lines
+    raise RuntimeError(f"{system} took {lines[-1]['step'] if lines else 0} of {options.steps} steps")
     return lines
 
 
