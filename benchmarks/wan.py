@@ -189,7 +189,6 @@ def their_lines(
             if lines[-1]["step"] >= options.steps:
                 return lines
     raise RuntimeError(f"{system} took {lines[-1]['step'] if lines else 0} of {options.steps} steps")
-    return lines
 
 
 @contextlib.contextmanager
