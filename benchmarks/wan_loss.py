@@ -1,12 +1,12 @@
 """Wall-clock time to a validation loss over a slow link: farflung beside torch DDP (with its own hooks) and hivemind.
 
-    python -m benchmarks.wan_loss run --seeds 3 --steps 120 [--hivemind-python venv/bin/python]
+    python -m benchmarks.wan_loss run --seeds 3 --steps 40 --times farflung=3 [--hivemind-python venv/bin/python]
     python -m benchmarks.wan_loss draw                      # docs/wan-loss.svg from the results
 
 Every system trains the same GPT-2 on the same text with the same batch and optimiser, and looks at the same held-out
 text every few steps; the seconds count from the first step on and hold these looks. The loss to reach is the one that
-DDP's fp16 hook, which is as good as exact, has at two thirds of its looks: a lossy way may need more steps, and has
-them within the run. Systems and seeds are interleaved. Needs root, as
+DDP's fp16 hook, which is as good as exact, has at two thirds of its looks: a lossy way may need more steps, and
+``--times`` gives them to it. Systems and seeds are interleaved. Needs root, as
 `farflung wan` does. Results go to benchmarks/results/wan_loss.json.
 """
 
@@ -37,6 +37,7 @@ Curve = list[tuple[float, float]]
 
 def curve(made: Lab, system: str, options: Any, folder: Path, seed: int) -> Curve:
     """One run of a system."""
+    options = argparse.Namespace(**{**vars(options), "steps": round(options.steps * options.times.get(system, 1.0))})
     if system == "farflung":
         told = {"seed": seed, "validation": json.dumps([str(options.validation)]), "eval_every": options.eval_every}
         events = our_events(made, system, options, folder, **told)
@@ -62,7 +63,7 @@ def measure(options: Any) -> None:
     """All systems and seeds; saves the results and tells them."""
     made = star(options.nodes, options.rtt, f"{options.rate:g}mbit")
     found: dict[str, list[Curve]] = {system: [] for system in options.systems}
-    keys = ("nodes", "rate", "rtt", "layers", "width", "batch", "steps", "seeds")
+    keys = ("nodes", "rate", "rtt", "layers", "width", "batch", "steps", "times", "seeds")
     result = {key: getattr(options, key) for key in keys} | {"load_before": os.getloadavg()[0], "curves": found}
     try:
         with tempfile.TemporaryDirectory(prefix="farflung-wan-") as scratch:
@@ -115,6 +116,10 @@ def draw() -> None:
     print(PICTURE)
 
 
+def multiples(text: str) -> dict[str, float]:
+    return {system: float(number) for system, number in (word.split("=") for word in text.split(","))}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "draw"])
@@ -124,6 +129,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0, help="Mbit/s")
     parser.add_argument("--rtt", type=float, default=50.0, help="ms")
     parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--times", type=multiples, default={}, help="farflung=3: that system gets 3 times the steps")
     parser.add_argument("--eval-every", type=int, default=10)
     parser.add_argument("--batch", type=int, default=4, help="sequences of 128 tokens a node and step")
     parser.add_argument("--layers", type=int, default=6)
