@@ -221,10 +221,7 @@ def test_with_an_explicit_error_feedback_x_begins_again_at_g():
     group = Group("publishers", EXPLICIT, [1.0, 2.0])
     for link in group.links.values():
         link.begin()
-    while group.mail:
-        group.deliver(0)
-    for name in group.links:
-        group.apply(name)
+    group.end_round()
     for link in group.links.values():
         section = link.exchange.section
         torch.testing.assert_close(section.x, section.g, rtol=0, atol=1e-6)
@@ -240,10 +237,7 @@ def test_with_an_explicit_error_feedback_what_x_learns_in_flight_stays_in_it():
             link.exchange.x_moves()
             link.exchange.section.x.add_(step)
     before = group.total()
-    while group.mail:
-        group.deliver(0)
-    for name in group.links:
-        group.apply(name)
+    group.end_round()
     for link in group.links.values():
         section = link.exchange.section
         torch.testing.assert_close(section.x, section.g + 2 * step, rtol=0, atol=1e-6)
@@ -259,10 +253,7 @@ def test_unequal_shares_do_not_drive_the_members_of_a_summed_codec_apart():
         for link in group.links.values():
             link.exchange.section.x.add_(step)
             link.begin()
-        while group.mail:
-            group.deliver(0)
-        for name in group.links:
-            group.apply(name)
+        group.end_round()
     sections = [link.exchange.section for link in group.links.values()]
     assert float((sections[0].x - sections[1].x).abs().max()) < 1e-4
     assert float((sections[1].x - sections[1].g).norm()) < 10 * float(step.norm())
@@ -380,10 +371,7 @@ def test_publishers_have_a_deadline_after_a_few_rounds():
         for link in group.links.values():
             link.begin()
         group.now += 1.0
-        while group.mail:
-            group.deliver(0)
-        for name in group.links:
-            group.apply(name)
+        group.end_round()
     assert all(link.rounds.deadline() == pytest.approx(1.75) for link in group.links.values())
 
 
@@ -437,10 +425,7 @@ def test_parts_longer_than_a_segment(monkeypatch):
         before = group.total()
         for link in group.links.values():
             link.begin()
-        while group.mail:
-            group.deliver(0)
-        for name in group.links:
-            group.apply(name)
+        group.end_round()
         torch.testing.assert_close(group.total(), before, rtol=0, atol=3e-6)
         assert not group.warnings
 

@@ -110,6 +110,13 @@ class Group:
         """outer(D) - D of the round, the same whoever applies it."""
         link.finish(results, 16)
 
+    def end_round(self) -> None:
+        """Everything arrives, in order, and every member applies the round."""
+        while self.mail:
+            self.deliver(0)
+        for name in self.links:
+            self.apply(name)
+
     def total(self) -> torch.Tensor:
         """S = sum p (x + error feedback) / P + server errors, in float64."""
         plan = next(iter(self.links.values())).rounds.plan
