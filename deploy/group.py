@@ -79,12 +79,13 @@ class Group:
         try:
             self._next()
         except BaseException:
-            self._leave("its training loop was broken off")
+            self._leave("leaving: its training loop was broken off")
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._leave("its training loop has ended" if kind is None else f"its training loop ended with {kind.__name__}")
+        ended = "has ended" if kind is None else f"ended with {kind.__name__}"
+        self._leave(f"leaving: its training loop {ended}")
 
     def step(self, loss: float | torch.Tensor | None = None) -> bool:
         """Finish a step with the others: exchange, the optimiser's step, new weights in the model.

@@ -69,7 +69,7 @@ class LoopOwner(Owner):
             return Wish(self.leaves, seconds=0.0)
         patience = max(30.0, 10 * median(self._usual))
         if self._waits_since is not None and time.monotonic() - self._waits_since > patience:
-            return Wish("its training loop has not come back", stays=True, seconds=0.0)
+            return Wish("waiting for its training loop, which has not come back", stays=True, seconds=0.0)
         return None
 
 

@@ -14,7 +14,8 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Wish:
-    """To have no place in the run: ``stays`` as a spare, or leaves. ``seconds``: how long it waits for a round."""
+    """To have no place in the run: ``stays`` as a spare, or leaves. ``why`` goes on after "NAME is". ``seconds``: how
+    long it waits for a round."""
 
     why: str
     stays: bool = False
