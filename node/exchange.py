@@ -23,6 +23,7 @@ from .outliers import Norms
 from .robust import exact_square, factors_of
 from .round_messages import Contribution, Decide, Part, Result, RoundPlan
 from .sections import Section
+from .update import Encoded, Update, void
 from .vectors import zeros
 
 PUBLISHER = 1 << 20
@@ -415,9 +416,8 @@ class Exchange:
 
     def updates(
         self, round: int, found: Mapping[int, Result], contributions: Mapping[tuple[int, int], Contribution]
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """The update D of a round that was checked, in pieces: where, and the values [elements], good until the next.
-        The same bits on every member."""
+    ) -> Iterator[tuple[slice, Update]]:
+        """The update D of a round that was checked, in pieces: where, and what, good until the next."""
         for result in found.values():
             part, who = self.plan.parts[result.part], result.contributors
             together = self.plan.pattern == "all_to_all"
@@ -425,22 +425,21 @@ class Exchange:
             if self.gradient and (
                 any(not one.sizes for _, one in sent) or len(sent) < len(self.weights) if together else not result.sizes
             ):
-                yield slice(part.start, part.stop), torch.full((part.stop - part.start,), torch.nan)
+                yield slice(part.start, part.stop), void(part.stop - part.start)
             elif together:
                 sources = self.sources(part, sent)
                 self._drawn_in(part.index, who, sources.factors)
-                yield from ((here, self.sum(sources, here)) for here in segments(part))
+                yield from ((here, Update(self.sum(sources, here))) for here in segments(part))
             else:
                 self._drawn_in(part.index, who, result.factors)
                 for start, blob in self.blobs(result.payload, result.sizes, part, part.publisher).items():
                     here = slice(start, min(start + SEGMENT, part.stop))
-                    compress.decode_into(blob, self._piece(here), known=not self.follows)
-                    yield here, self._piece(here)
+                    yield here, Encoded(blob, self._piece(here), self.codec_of(round).sparse, known=not self.follows)
 
     def _drawn_in(self, part: int, contributors: Sequence[int], factors: Sequence[float]) -> None:
         self._factors[part] = factors[contributors.index(self.me)] if factors and self.me in contributors else 1.0
 
-    def apply_delta(self, updates: Iterable[tuple[slice, Tensor]], results: Sequence[Result]) -> None:
+    def apply_delta(self, updates: Iterable[tuple[slice, Update]], results: Sequence[Result]) -> None:
         """g and x move by the outer step of the update; what of this node's own was counted leaves x.
 
         With an explicit error feedback all that was offered leaves x, and what was not counted stays in the feedback.
@@ -471,7 +470,7 @@ class Exchange:
             if here.start in counted:
                 self._let_go(*counted[here.start], kept, here)
             if self.center is not None:
-                self.center[here] = update
+                update.write_to(self.center[here])
         self._applied()
 
     def _keep_error(self, part: int) -> None:
@@ -492,15 +491,15 @@ class Exchange:
         if self.center is not None:
             kept[here].sub_(self.center[here] * (1.0 - factor))
 
-    def follow(self, updates: Iterable[tuple[slice, Tensor]]) -> None:
+    def follow(self, updates: Iterable[tuple[slice, Update]]) -> None:
         """What the members do with an update to which this node gave nothing: g moves, or it is the gradient."""
         for here, update in updates:
             if self.gradient:
-                self.section.grad[here] = update
+                update.write_to(self.section.grad[here])
             else:
                 self._move(update, here)
             if self.center is not None:
-                self.center[here] = update
+                update.write_to(self.center[here])
         self._applied()
 
     def _outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
@@ -529,7 +528,7 @@ class Exchange:
             return
         for part in self.plan.parts_in(round):
             here = slice(part.start, part.stop)
-            self._move(section.x[here] - section.g[here], here)
+            self._move(Update(section.x[here] - section.g[here]), here)
             section.x[here] = section.g[here]
 
     @property
@@ -537,14 +536,17 @@ class Exchange:
         """What the round that is being applied does with its mean update."""
         return self.outer if self.section.round < self.outer_until else Outer()
 
-    def _move(self, update: Tensor, here: slice) -> None:
+    def _move(self, update: Update, here: slice) -> None:
         """Move g and x by what the outer optimiser makes of an update."""
         section = self.section
-        moved = outer_step(self._outer, update, None if section.outer is None else section.outer[here])
+        if self._outer.is_average:
+            update.add_to(section.g[here], section.x[here])
+            return
+        moved = outer_step(self._outer, update.values(), None if section.outer is None else section.outer[here])
         section.g[here].add_(moved)
         section.x[here].add_(moved)
 
-    def commit_gradient(self, updates: Iterable[tuple[slice, Tensor]] = ()) -> None:
+    def commit_gradient(self, updates: Iterable[tuple[slice, Update]] = ()) -> None:
         """The step was committed: the error feedback takes what this node's encodings lost, and the gradient becomes
         the ``updates``. Where the exchange ``carries``, it must still be what it was when the round began."""
         section = self.section
@@ -561,7 +563,7 @@ class Exchange:
                 for here, take_off in self._own_pieces(self.plan.parts[index]):
                     take_off(section.feedback[here])
         for here, update in updates:
-            section.grad[here] = update
+            update.write_to(section.grad[here])
         if self.center is not None:
             self.center.copy_(section.grad)
         self._applied()

@@ -104,7 +104,7 @@ class GradientMode:
                     continue
                 with training.trainer.clock.coding("add up", name):
                     for here, update in links[name].updates():
-                        section.grad[here] = update
+                        update.write_to(section.grad[here])
             elif section.feedback is not None:  # the rest of the group is gone: there is nobody to send it to
                 section.grad.add_(section.feedback)
                 section.feedback = None
@@ -116,7 +116,7 @@ class GradientMode:
 
     def _norm_of(self, link: RoundLink) -> float:
         with self.training.trainer.clock.coding("add up"):
-            return math.fsum(squared_norm(update) for _, update in link.updates())
+            return math.fsum(squared_norm(update.values()) for _, update in link.updates())
 
     def _apply(self, step: int, norm: float) -> None:
         training = self.training

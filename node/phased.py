@@ -23,6 +23,7 @@ from ..compress.packing import pack, packed_size, unpack
 from ..compress.phases import Context, Program, Reduce
 from .exchange import Exchange, Refused, TakeOff, absurd_norm, contribution_of, pieces_of
 from .round_messages import Contribution, Decide, Part, Result
+from .update import Update
 
 
 @dataclass
@@ -58,7 +59,7 @@ class PhasedExchange(Exchange):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._totals: list[tuple[slice, Tensor]] = []
+        self._totals: list[tuple[slice, Update]] = []
         """The update of the round that was checked, parameter by parameter."""
         self._programs: dict[int, list[Running]] = {}
         """By the index of a part's first phase."""
@@ -201,7 +202,7 @@ class PhasedExchange(Exchange):
             phases = [found[part.index + phase] for phase in range(self.plan.phases)]
             if self._void(phases):
                 nothing = torch.full((part.stop - part.start,), torch.nan if self.gradient else 0.0)
-                self._totals.append((slice(part.start, part.stop), nothing))
+                self._totals.append((slice(part.start, part.stop), Update(nothing)))
                 continue
             if self.me in phases[0].contributors and not self.follows:
                 for result in phases:
@@ -215,7 +216,7 @@ class PhasedExchange(Exchange):
                 assert run.total is not None, "every request of a program is a phase"
                 total = run.total * (1.0 / self.divisor)
                 squares += float(torch.linalg.vector_norm(total)) ** 2
-                self._totals.append((slice(run.start, run.stop), total.to(self.section.g.device)))
+                self._totals.append((slice(run.start, run.stop), Update(total.to(self.section.g.device))))
                 self._warm[run.start] = run.context.memory
             if math.isfinite(squares):
                 if part.publisher != self.plan.members[self.me] and not self.follows:
@@ -225,7 +226,7 @@ class PhasedExchange(Exchange):
 
     def updates(
         self, round: int, found: Mapping[int, Result], contributions: Mapping[tuple[int, int], Contribution]
-    ) -> Iterator[tuple[slice, Tensor]]:
+    ) -> Iterator[tuple[slice, Update]]:
         return iter(self._totals) if self.lossy(round) else super().updates(round, found, contributions)
 
     def _outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:

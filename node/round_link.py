@@ -7,7 +7,6 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from ..compress import CodecError
 from ..proto import data_pb2
@@ -29,6 +28,7 @@ from .round_messages import (
     SendResult,
 )
 from .rounds import OpenRound, Rounds
+from .update import Update
 
 Send = Callable[[str, data_pb2.Header, Sequence[bytes] | memoryview], None]
 Warn = Callable[[str, str], None]
@@ -126,8 +126,8 @@ class RoundLink:
         """Some member has applied the open round."""
         self._carry(self.rounds.is_applied_elsewhere())
 
-    def updates(self) -> Iterator[tuple[slice, Tensor]]:
-        """The complete round's update D in pieces: where, and the values [elements], good until the next."""
+    def updates(self) -> Iterator[tuple[slice, Update]]:
+        """The complete round's update D in pieces: where, and what, good until the next."""
         current = self._complete_round()
         return self.exchange.updates(current.number, current.results, current.contributions)
 

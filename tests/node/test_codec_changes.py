@@ -26,7 +26,7 @@ def said(one, round):
     result, refused = one.decide(round, Decide(0, ((0, own[0]),)))
     assert not refused
     one.check(round, {0: result}, {})
-    return torch.cat([values.clone() for _, values in one.updates(round, {0: result}, {})])
+    return torch.cat([piece.values().clone() for _, piece in one.updates(round, {0: result}, {})])
 
 
 @pytest.mark.parametrize("after", ["none", "int8"])

@@ -151,7 +151,7 @@ def test_levels_add_up_to_the_same_bits_as_without_masks():
         assert not refused and result.contributors == (0, 1, 2)
         for one in group:
             one.check(1, {0: scale, 1: result}, {})
-        updates = [torch.cat([values for _, values in one.updates(1, {}, {})]) for one in group]
+        updates = [torch.cat([piece.values() for _, piece in one.updates(1, {}, {})]) for one in group]
         assert torch.equal(updates[0], updates[1]) and torch.equal(updates[0], updates[2])
         totals.append(updates[0])
     torch.testing.assert_close(totals[0], totals[1], rtol=1e-6, atol=0)  # the scale is rounded to a multiple of 2^-32

@@ -16,6 +16,7 @@ from farflung.node.moments import Kept
 from farflung.node.round_messages import Contribution, Decide, Part, Refuse, Result, RoundPlan
 from farflung.node.rounds import Rounds
 from farflung.node.sections import Layout, Section
+from farflung.node.update import Update
 from farflung.proto import data_pb2
 from farflung.proto.outer import Outer
 from farflung.proto.robust import Robust
@@ -312,9 +313,9 @@ def test_another_codec_takes_over_what_the_one_before_had_kept():
         own = exchange.contributions(1)[0]
         both = Result(0, (0, 1), (own.digest, other.digest))
         ((_, update),) = exchange.updates(1, {0: both}, {(0, 0): own, (0, 1): other})
-        torch.testing.assert_close(update, sent)
+        torch.testing.assert_close(update.values(), sent)
         ((_, update),) = exchange.updates(1, {0: Result(0, (0,), (own.digest,))}, {(0, 0): own})
-        assert bool(torch.isnan(update).all()), "a share of the step is missing"
+        assert bool(torch.isnan(update.values()).all()), "a share of the step is missing"
         exchange.commit_gradient()
     local = section_of(torch.zeros(NUMEL))
     local.feedback = kept
@@ -438,7 +439,7 @@ def test_a_commit_puts_what_the_encoding_lost_into_the_error_feedback_and_the_su
     section.grad.copy_(gradient)
     sent = exchange.contributions(1)[0]
     assert exchange.carries
-    exchange.commit_gradient([(slice(0, NUMEL), torch.full((NUMEL,), 100.0))])
+    exchange.commit_gradient([(slice(0, NUMEL), Update(torch.full((NUMEL,), 100.0)))])
     lost = gradient - compress.decode(sent.payload[0])
     torch.testing.assert_close(exchange.section.feedback, lost)
     assert float(section.grad.min()) == 100.0

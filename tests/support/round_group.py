@@ -102,8 +102,8 @@ class Group:
     def apply(self, name: str) -> None:
         link = self.links[name]
         results, update = link.results, torch.zeros(NUMEL)
-        for here, values in link.updates():
-            update[here] = values
+        for here, piece in link.updates():
+            piece.write_to(update[here])
         before = link.exchange.section.g.double()
         link.exchange.apply_delta(link.updates(), results)
         self.gained = link.exchange.section.g.double() - before - update.double()
