@@ -95,7 +95,7 @@ class Hand:
         self._passes.clear()
         for section in self._held.sections.values():
             dist.broadcast(section.x, 0)
-        self._held.zero_gradients()
+        self._held.gradients.begin()
         return {}, None
 
     def _forward(self, words: Words) -> tuple[Words, Tensor]:
@@ -117,6 +117,7 @@ class Hand:
         return {"tensor": described(gradient)}, gradient
 
     def _sum(self, words: Words) -> tuple[Words, None]:
+        self._held.gradients.end()
         for section in self._held.sections.values():
             dist.reduce(section.grad, 0)
         return {}, None

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .gradients import Gradients
 from .own import OwnModel, OwnOptimizer
 from .owner import Owner, Wish
 from .pipeline import Tally
@@ -42,6 +43,7 @@ class Order:
     scale: float
     """What the gradient of the share's mean loss counts."""
     sections: tuple[Section, ...]
+    gradients: Gradients
     tally: Tally | None = None
 
 
@@ -93,7 +95,8 @@ class OwnLoop:
         trainer = self.trainer
         assert trainer is not None and trainer.training is not None
         samples = [sample for microbatch in microbatches for sample in microbatch]
-        order = Order(step, samples, scale * len(samples), tuple(trainer.training.state.sections.values()))
+        state = trainer.training.state
+        order = Order(step, samples, scale * len(samples), tuple(state.sections.values()), state.gradients)
         with self._changed:
             self._order = order
             self._changed.notify_all()
@@ -149,11 +152,9 @@ class OwnLoop:
         with self._changed, torch.no_grad():
             order = self._taken
             if order is not None and order is self._order:
-                for section in order.sections:
-                    for name, values in section.layout.views(section.grad):
-                        gradient = self.model.parameters[name].grad
-                        if gradient is not None:  # else the loss does not depend on it: the gradient is zero
-                            values.copy_(gradient).mul_(order.scale)
+                for name, parameter in self.model.parameters.items():
+                    if parameter.grad is not None:
+                        order.gradients.put(name, parameter.grad, order.scale)
                 count = len(order.samples)
                 tally = Tally(samples=count)
                 if loss is not None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..proto.job import Job, Updates
 from ..scheduler import Plan
+from .gradients import Gradients
 from .models import ModelDefinition
 from .optimizers import Optimizer, kept_moments
 from .round_messages import Part, RoundPlan
@@ -58,17 +59,18 @@ class StageState:
             momentum = bool(job.updates.outer_optimizer.momentum)
             self.sections[name] = Section(layout, self.gradient, kept_moments(job, optimizer), device, momentum)
         self.use_local()
+        places = {name: values for one in self.sections.values() for name, values in one.layout.views(one.grad)}
+        parameters = self._parameters()
+        self.gradients = Gradients({name: parameters[name] for name in places}, places)
 
     # ---- which weights the module computes with --------------------------------------------
 
     def use_local(self) -> None:
-        """Compute with x and accumulate gradients into the sections' gradient vectors."""
+        """Compute with x."""
         parameters = self._parameters()
         for section in self.sections.values():
             for name, values in section.layout.views(section.x):
                 parameters[name].data = values
-            for name, values in section.layout.views(section.grad):
-                parameters[name].grad = values
 
     def use_reference(self) -> None:
         """Compute with g, for evaluation."""
@@ -91,10 +93,6 @@ class StageState:
     def is_last(self) -> bool:
         """Whether the model's last layer is here, and so the loss."""
         return self.models[-1].is_last
-
-    def zero_gradients(self) -> None:
-        for section in self.sections.values():
-            section.grad.zero_()
 
     def adopt(self) -> None:
         """Begin as a joiner does: x := g, and in delta mode with fresh moments."""

@@ -242,15 +242,16 @@ class Training:
             # The mean over target tokens: of the whole step where pipelines' gradients are summed, else of our own.
             targets = self.state.models[-1].target_count(self.trainer.data.batch(share[:1])[1])
             scale /= targets * (train.batch if self.gradient else len(share))
-        self.state.zero_gradients()
         sections, island = self.state.sections.values(), self.trainer.island
-        if island is None:
-            return self.runner.step(step, microbatches, scale)
-        with self.trainer.clock.computing("share"):
-            island.share(section.x for section in sections)
+        if island is not None:
+            with self.trainer.clock.computing("share"):
+                island.share(section.x for section in sections)
+        self.state.gradients.begin()
         tally = self.runner.step(step, microbatches, scale)
-        with self.trainer.clock.computing("sum gradients"):
-            island.sum(section.grad for section in sections)
+        self.state.gradients.end()
+        if island is not None:
+            with self.trainer.clock.computing("sum gradients"):
+                island.sum(section.grad for section in sections)
         return tally
 
     def _share(self, step: int) -> list[int]:
