@@ -1,6 +1,7 @@
 """What compressed activations are worth: step times of a pipeline over slow links, and of 2 x 2 nodes over the world.
 
     python -m benchmarks.wan_pipeline stages --rates 10,100       # 4 stages, fp32 bf16 tile aqsgd
+    python -m benchmarks.wan_pipeline stages --schedules 1f1b,gpipe
     python -m benchmarks.wan_pipeline world --scale 0.1           # 2 x 2: worldwide compressed, lan not
 
 Every run trains the same GPT-2 from the same weights on the same samples, several epochs of a short text, so that
@@ -36,7 +37,8 @@ ACTIVATIONS = {
     "tile": ("tile:bits=4", "tile:bits=6"),
     "aqsgd": ("aqsgd:bits=4", "int8"),
 }
-OF_ONE_RUN = ("what", "text", "rates", "codecs", "repeats", "load_before")
+OF_ONE_RUN = ("what", "text", "rates", "schedule", "schedules", "codecs", "repeats", "load_before")
+OF_A_WAY = ("rate_mbit", "schedule", "topology", "activations", "updates")
 EPOCHS, LEFT_OUT = 6, 2
 """Epochs that are trained, and those at the beginning that are no part of the median: AQ-SGD's first is not compressed
 as the later ones are."""
@@ -62,6 +64,7 @@ eval_every = 0
 stages = {stages}
 pipelines = {pipelines}
 min_nodes = {nodes}
+schedule = "{schedule}"
 [updates]
 mode = "{mode}"
 overlap = {overlap}
@@ -105,18 +108,19 @@ def train(
 
 
 def stages(options: Any) -> None:
-    """Four stages, every codec at every rate."""
+    """Four stages, every codec in every schedule at every rate."""
     made = star(options.stages, options.rtt)
     rows: list[dict[str, Any]] = []
     try:
         with tempfile.TemporaryDirectory(prefix="farflung-wan-") as scratch:
             options.text = text_in(Path(scratch))
-            for _, rate, name in itertools.product(range(options.repeats), options.rates, options.codecs):
+            ways = itertools.product(range(options.repeats), options.rates, options.schedules, options.codecs)
+            for _, rate, options.schedule, name in ways:
                 made.change(Change(0, "set", "*->*", {"rate": rate * 1e6, "queue_ms": max(100.0, options.rtt)}))
                 folder = Path(scratch) / "run"
                 folder.mkdir()
                 row = train(made.name, options, folder, ACTIVATIONS[name], ("gradient", 0, "none"))
-                rows.append({"rate_mbit": rate, "activations": name, **row})
+                rows.append({"rate_mbit": rate, "schedule": options.schedule, "activations": name, **row})
                 keep(options, rows)
                 shutil.rmtree(folder)
     finally:
@@ -153,7 +157,7 @@ def keep(options: Any, rows: list[dict[str, Any]]) -> None:
     """Tell of the last run, and save all of them: as they come, for a benchmark may be broken off."""
     row = rows[-1]
     row["load_before"] = options.load_before
-    what = " ".join(str(row[key]) for key in ("rate_mbit", "topology", "activations", "updates") if key in row)
+    what = " ".join(str(row[key]) for key in OF_A_WAY if key in row)
     print(f"{what:60} {statistics.median(row['gaps_s']):7.3f} s a step, loss {row['loss']:.4f}", flush=True)
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     sizes = {key: value for key, value in vars(options).items() if key not in OF_ONE_RUN}
@@ -167,13 +171,14 @@ def keep(options: Any, rows: list[dict[str, Any]]) -> None:
 
 def identity(row: dict[str, Any]) -> tuple[Any, ...]:
     """What a row is a repetition of."""
-    return row.get("rate_mbit"), row.get("topology"), row["activations"]
+    return tuple(row.get(key) for key in OF_A_WAY)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["stages", "world"])
     parser.add_argument("--rates", type=lambda text: [float(one) for one in text.split(",")], default=[10.0, 100.0])
+    parser.add_argument("--schedules", type=lambda text: text.split(","), default=["1f1b"])
     parser.add_argument("--codecs", type=lambda text: text.split(","), default=list(ACTIVATIONS))
     parser.add_argument("--rtt", type=float, default=20.0)
     parser.add_argument("--scale", type=float, default=1.0, help="of the world's rates")
@@ -187,7 +192,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     options = parser.parse_args()
     options.stages, options.pipelines = (4, 1) if options.what == "stages" else (2, 2)
-    options.load_before = os.getloadavg()[0]
+    options.load_before, options.schedule = os.getloadavg()[0], "1f1b"
     {"stages": stages, "world": world}[options.what](options)
     print(RESULTS)
 
