@@ -23,7 +23,7 @@ from .outliers import Norms
 from .robust import exact_square, factors_of
 from .round_messages import Contribution, Decide, Part, Result, RoundPlan
 from .sections import Section
-from .update import Encoded, Update, void
+from .update import Encoded, Terms, Update, void
 from .vectors import zeros
 
 PUBLISHER = 1 << 20
@@ -426,15 +426,23 @@ class Exchange:
                 any(not one.sizes for _, one in sent) or len(sent) < len(self.weights) if together else not result.sizes
             ):
                 yield slice(part.start, part.stop), void(part.stop - part.start)
-            elif together:
+                continue
+            if together:
                 sources = self.sources(part, sent)
                 self._drawn_in(part.index, who, sources.factors)
-                yield from ((here, Update(self.sum(sources, here))) for here in segments(part))
             else:
+                sources = Sources([(1.0, self.blobs(result.payload, result.sizes, part, part.publisher))])
                 self._drawn_in(part.index, who, result.factors)
-                for start, blob in self.blobs(result.payload, result.sizes, part, part.publisher).items():
-                    here = slice(start, min(start + SEGMENT, part.stop))
-                    yield here, Encoded(blob, self._piece(here), self.codec_of(round).sparse, known=not self.follows)
+            yield from ((here, self._update(round, sources, here)) for here in segments(part))
+
+    def _update(self, round: int, sources: Sources, here: slice) -> Update:
+        """A segment of what adds up."""
+        terms, known = [(weight, blobs[here.start]) for weight, blobs in sources.terms], not self.follows
+        if self.codec_of(round).sparse and not sources.center:
+            return Terms(terms, partial(self.sum, sources, here), known)
+        if self.plan.pattern != "all_to_all":
+            return Encoded(terms[0][1], self._piece(here), known)
+        return Update(self.sum(sources, here))
 
     def _drawn_in(self, part: int, contributors: Sequence[int], factors: Sequence[float]) -> None:
         self._factors[part] = factors[contributors.index(self.me)] if factors and self.me in contributors else 1.0

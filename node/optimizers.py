@@ -6,13 +6,18 @@ in gradient mode every member of a group takes this step on its own. A step goes
 what it works with stays in the cache.
 """
 
+import importlib
 import math
-from typing import Protocol
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .. import compress
+from ..compress import fast
 from ..proto.job import Job, Train
 from .moments import STRETCH, Kept
 from .sections import Section, Stretch
@@ -56,13 +61,32 @@ class AdamW(_OfGradients):
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
 
     def step(self, section: Section, count: int, rate: float) -> None:
+        move = self._mover(section)
         for here in section.stretches(count):
-            self._move(here, rate, count, count)
+            move(here, rate, count, count, False)
 
-    def _move(self, here: Stretch, rate: float, count: int, squares: int, frozen: bool = False) -> None:
-        if self.weight_decay and here.is_matrix:
+    def _mover(self, section: Section) -> Callable[[Stretch, float, int, int, bool], None]:
+        compiled = section.x.device.type == "cpu" and fast.worth(section.x.numel())
+        return self._move_compiled if compiled else self._move
+
+    def _move(self, here: Stretch, rate: float, count: int, squares: int, frozen: bool) -> None:
+        if self._decays(here):
             here.x.sub_(here.x * (rate * self.weight_decay))
         here.x.sub_(self._step(here, rate, count, squares, frozen))
+
+    def _move_compiled(self, here: Stretch, rate: float, count: int, squares: int, frozen: bool) -> None:
+        first, second = self.betas
+        scale = 1 / math.sqrt(1 - second**squares)
+        _loops().move(
+            *(one.numpy() for one in (here.x, here.grad, here.moments["m"], here.moments["v"])),
+            *map(np.float32, (first, 1 - first, second, 1 - second)),
+            self._decays(here),
+            *map(np.float32, (rate * self.weight_decay, scale, self.eps, rate / (1 - first**count))),
+            frozen,
+        )
+
+    def _decays(self, here: Stretch) -> bool:
+        return bool(self.weight_decay) and here.is_matrix
 
     def _step(self, here: Stretch, rate: float, count: int, squares: int, frozen: bool = False) -> Tensor:
         """Adam's step with the moments of ``count`` gradients and the squares of so many."""
@@ -72,7 +96,7 @@ class AdamW(_OfGradients):
             m.mul_(first).add_(here.grad * (1 - first))
             v.mul_(second).add_((here.grad * here.grad).mul_(1 - second))
         # Not divided by the scalar: CUDA multiplies by its reciprocal there, and rounds differently than a CPU.
-        denominator = v.sqrt().mul_(1 / math.sqrt(1 - second**squares)).add_(self.eps)
+        denominator = root(v).mul_(1 / math.sqrt(1 - second**squares)).add_(self.eps)
         return torch.div(m, denominator, out=denominator).mul_(rate / (1 - first**count))
 
 
@@ -108,12 +132,12 @@ class OneBitAdam(AdamW):
         return count <= self.freeze
 
     def step(self, section: Section, count: int, rate: float) -> None:
-        frozen = count > self.freeze
+        frozen, move = count > self.freeze, self._mover(section)
         for here in section.stretches(count):
             if frozen:
                 m, v = here.moments["m"], here.moments["v"]
                 m.copy_(torch.where(v > 0, here.grad, torch.zeros_like(m)))
-            self._move(here, rate, count, min(count, self.freeze), frozen)
+            move(here, rate, count, min(count, self.freeze), frozen)
 
 
 class SGD(_OfGradients):
@@ -171,10 +195,25 @@ def clip_factor(norm: float, clip: float | None) -> float:
     return clip / (norm + 1e-6)
 
 
+def root(values: Tensor) -> Tensor:
+    """The square root, correctly rounded: torch's own on a CPU, which may be MKL's, is off by a bit here and there."""
+    return torch.from_numpy(np.sqrt(values.numpy())) if values.device.type == "cpu" else values.sqrt()
+
+
+@lru_cache(maxsize=1)
+def _loops() -> Any:
+    return importlib.import_module(".loops_adamw", __package__)
+
+
 def squared_norm(vector: Tensor) -> float:
-    """Sum of squares, in float64 because a stage has many of them."""
-    vector = vector.to(compress.home(vector.device))  # where there is float64
-    pieces = torch.split(vector, STRETCH) if vector.device.type == "cpu" else (vector,)
+    """Sum of squares of fp32 [n], within about 1e-6 of itself."""
+    if vector.device.type == "cpu":
+        pieces = torch.split(vector, STRETCH)
+        quick = math.fsum(float(torch.dot(piece, piece)) for piece in pieces)  # a stage has too many for one fp32 sum
+        if 1e-20 < quick < math.inf:  # else the squares may be out of fp32's range, where the values are not
+            return quick
+    else:
+        pieces = (vector.to(compress.home(vector.device)),)  # where there is float64
     return math.fsum(float(piece.double().square().sum()) for piece in pieces)
 
 

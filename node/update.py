@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from .. import compress
 
 
 class Update:
-    """Values fp32 [n] of D that were added up here, good until the next piece is asked for."""
+    """Values fp32 [n] of D, good until the next piece is asked for."""
 
     def __init__(self, values: Tensor) -> None:
         self._values = values
@@ -29,33 +31,42 @@ class Update:
 
 
 class Encoded(Update):
-    """A blob of D.
+    """A blob of D; ``room``: fp32 [n], for its values if they are asked for. ``known``: as of ``compress.add``."""
 
-    Args:
-        room: fp32 [n], for its values if they are asked for.
-        sparse: the round's codec sends few of the values, so that adding each where it belongs costs less than a pass
-            over all of them. The others stay as they are, even a -0.0, which adding 0.0 would make 0.0: so it is the
-            codec that says so, which all members share, and not the device.
-        known: as of ``compress.add``.
-    """
-
-    def __init__(self, blob: bytes | memoryview, room: Tensor, sparse: bool, known: bool) -> None:
+    def __init__(self, blob: bytes | memoryview, room: Tensor, known: bool) -> None:
         super().__init__(room)
-        self._blob, self._sparse, self._known = blob, sparse, known
+        self._blob, self._known = blob, known
 
     def values(self) -> Tensor:
-        compress.decode_into(self._blob, self._values, self._known)
+        self.write_to(self._values)
         return self._values
-
-    def add_to(self, *outs: Tensor) -> None:
-        if not self._sparse:
-            super().add_to(*outs)
-            return
-        for out in outs:
-            compress.add(self._blob, out, known=self._known)
 
     def write_to(self, out: Tensor) -> None:
         compress.decode_into(self._blob, out, self._known)
+
+
+class Terms(Update):
+    """Sparse blobs that add up to D, with their weights: each of their few values is added where it belongs, which
+    costs less than a pass over all. What no blob has stays as it is, even a -0.0, which adding 0.0 would make 0.0: so
+    it is the round's codec, which all members share, that decides for this way, and not the device.
+
+    Args:
+        total: makes their sum, fp32 [n].
+        known: as of ``compress.add``.
+    """
+
+    def __init__(
+        self, terms: Sequence[tuple[float, bytes | memoryview]], total: Callable[[], Tensor], known: bool
+    ) -> None:
+        self._terms, self._total, self._known = terms, total, known
+
+    def values(self) -> Tensor:
+        return self._total()
+
+    def add_to(self, *outs: Tensor) -> None:
+        for out in outs:
+            for weight, blob in self._terms:
+                compress.add(blob, out, weight, self._known)
 
 
 def void(count: int) -> Update:

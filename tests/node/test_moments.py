@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from farflung.compress import fast
 from farflung.node import sections
 from farflung.node.moments import STRETCH, Kept, closed, dither, opened, rounded
-from farflung.node.optimizers import AdamW, Lamb
+from farflung.node.optimizers import AdamW, Lamb, OneBitAdam, root
 from farflung.node.sections import Layout, Section
 
 CPU = torch.device("cpu")
@@ -83,3 +84,24 @@ def test_short_and_whole_stretches_round_alike(monkeypatch):
     whole = trained(optimizer, kept)
     assert torch.equal(short.x, whole.x) and short.fingerprint(True) == whole.fingerprint(True)
     assert short.moments["m"].nbytes == short.g.nbytes // 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("make", [AdamW, lambda *numbers: OneBitAdam(*numbers, freeze=2)])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_the_compiled_step_has_the_bits_of_the_plain_one(make, decay, dtype, monkeypatch):
+    optimizer = make((0.9, 0.95), 1e-8, decay)
+    kept = Kept(optimizer.moments, dtype)
+    ends = []
+    for compiled in (False, True):
+        monkeypatch.setattr(fast, "worth", lambda count, compiled=compiled: compiled)
+        ends.append(trained(optimizer, kept))
+    plain, quick = ends
+    assert torch.equal(plain.x, quick.x) and plain.fingerprint(True) == quick.fingerprint(True)
+    assert bool(torch.isfinite(plain.x).all())
+
+
+def test_square_roots_are_rounded_correctly():
+    """As IEEE 754 has it, and so every GPU; a float64 root is exact enough to be rounded once more."""
+    values = torch.rand(1 << 20, generator=torch.Generator().manual_seed(2)) * 1e-4
+    assert torch.equal(root(values), torch.from_numpy(np.sqrt(values.numpy().astype(np.float64)).astype(np.float32)))

@@ -81,7 +81,7 @@ def test_a_round_in_flight_at_the_last_step_is_an_outer_step_like_any_other(monk
     plan = Plan(pipelines=(("a",), ("b",)), stages=((0, 3),), microbatches=(4, 2))
     hub, _ = start(job_of(NESTEROV, every=7, overlap=3, tie=False), plan)  # due after 7 and 14 of 16 steps
     outcome = hub.finish(plan.nodes)
-    assert sorted(moved) == [0.0, 0.0, 0.9, 0.9, 0.9, 0.9]
+    assert moved == [0.9] * 4  # what is left after them is averaged
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
 
 
