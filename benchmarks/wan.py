@@ -42,7 +42,7 @@ OURS = {
     "farflung-none": ("delta", 1, "none"),
     "farflung-exact": ("gradient", 0, "none"),
 }
-THEIRS = ("alone", "ddp", "ddp-fp16", "ddp-powersgd", "hivemind")
+THEIRS = ("alone", "alone-fused", "ddp", "ddp-fp16", "ddp-powersgd", "hivemind")
 LEFT_OUT = 4
 """Steps at the beginning that are no part of the median: connections, warm-up, PowerSGD's first uncompressed ones."""
 
@@ -230,7 +230,7 @@ def steps(options: Any) -> None:
                 for rate in options.rates:
                     made.change(Change(0, "set", "*->*", {"rate": rate * 1e6, "queue_ms": max(100.0, options.rtt)}))
                     for system in options.systems:
-                        if (system == "alone" and rate != options.rates[0]) or (
+                        if (system.startswith("alone") and rate != options.rates[0]) or (
                             system == "hivemind" and not options.hivemind_python
                         ):
                             continue
@@ -304,7 +304,7 @@ def draw(options: Any) -> None:
     known = json.loads(RESULTS.read_text())
     figure, axes = pyplot.subplots(1, len(known), figsize=(6 * len(known), 4), squeeze=False)
     for axis, (title, entry) in zip(axes[0], known.items(), strict=True):
-        rows = [row for row in entry["rows"] if row["alone_s"] and row["system"] != "alone"]
+        rows = [row for row in entry["rows"] if row["alone_s"] and not row["system"].startswith("alone")]
         for system in dict.fromkeys(row["system"] for row in rows):
             points = [(row["rate_mbit"], row["median_s"] / row["alone_s"]) for row in rows if row["system"] == system]
             axis.plot(*zip(*points, strict=True), marker="o", label=system)

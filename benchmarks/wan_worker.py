@@ -2,10 +2,10 @@
 
     python -m benchmarks.wan_worker SYSTEM --rank R --world N --meet ADDRESS_OR_FILE --batch B --steps S --text FILE
 
-SYSTEM: alone (the same step with no exchange) | ddp | ddp-fp16 | ddp-powersgd | hivemind. It trains the model of
-`shape` on the bytes of the text, one JSON line a step: {"step", "at", "loss"}, with "validation" where asked for. It
-needs torch and transformers, and hivemind for that system, but not farflung, so that hivemind may live in an
-environment of its own.
+SYSTEM: alone (the same step with no exchange) | alone-fused (with torch's fused AdamW) | ddp | ddp-fp16 | ddp-powersgd
+| hivemind. It trains the model of `shape` on the bytes of the text, one JSON line a step: {"step", "at", "loss"}, with
+"validation" where asked for. It needs torch and transformers, and hivemind for that system, but not farflung, so that
+hivemind may live in an environment of its own.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def ddp_loop(options: Any, model: Any, data: Iterator[torch.Tensor]) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     trained: Any = model
-    if options.system != "alone":
+    if not options.system.startswith("alone"):
         dist.init_process_group("gloo", f"tcp://{options.meet}", rank=options.rank, world_size=options.world)
         # torch's PowerSGD hook aborts or hangs on gloo with more than one bucket.
         trained = DistributedDataParallel(model, bucket_cap_mb=1000 if options.system == "ddp-powersgd" else 25)
@@ -104,7 +104,8 @@ def ddp_loop(options: Any, model: Any, data: Iterator[torch.Tensor]) -> None:
         elif options.system == "ddp-powersgd":
             state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
             trained.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)
+    fused = {"fused": True} if options.system == "alone-fused" else {}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, **fused)
     for step in range(1, options.steps + 1):
         ids = next(data)
         loss = trained(ids, labels=ids).loss
@@ -113,7 +114,7 @@ def ddp_loop(options: Any, model: Any, data: Iterator[torch.Tensor]) -> None:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         say(step, float(loss.detach()), options, model)
-    if options.system != "alone":
+    if not options.system.startswith("alone"):
         dist.barrier()
         dist.destroy_process_group()
 
