@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -20,7 +21,8 @@ class Gradients:
         self._parameters, self._places = dict(parameters), dict(places)
         self._awaited: set[str] = set()
         for name, parameter in parameters.items():
-            parameter.register_post_accumulate_grad_hook(partial(_came, places[name], self._awaited, name))
+            watch: Callable[[Callable[[Tensor], None]], Any] = parameter.register_post_accumulate_grad_hook
+            watch(partial(_came, places[name], self._awaited, name))
             parameter.grad = places[name]
 
     def begin(self) -> None:

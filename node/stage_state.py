@@ -60,8 +60,8 @@ class StageState:
             self.sections[name] = Section(layout, self.gradient, kept_moments(job, optimizer), device, momentum)
         self.use_local()
         places = {name: values for one in self.sections.values() for name, values in one.layout.views(one.grad)}
-        parameters = self._parameters()
-        self.gradients = Gradients({name: parameters[name] for name in places}, places)
+        trained = self._parameters()
+        self.gradients = Gradients({name: trained[name] for name in places}, places)
 
     # ---- which weights the module computes with --------------------------------------------
 
