@@ -231,7 +231,7 @@ class Sender(_End):
                 body.append(self._whole(sample, value, staged))
         self.counters.samples += len(ids)
         self._staged[token] = staged
-        return build(self.spec, dtype, tuple(x.shape), body, None, None)
+        return b"".join(build(self.spec, dtype, tuple(x.shape), body, None, None))
 
     def resend(self, token: Hashable, ids: Sequence[int]) -> bytes:
         """The answer to a receiver that lacks entries (its ``missing``): those samples of the microbatch, whole.
@@ -248,7 +248,7 @@ class Sender(_End):
             value = sent.values[sent.ids.index(sample)]
             body.append(self._whole(sample, value, self._staged[token]))
             self.counters.nacks += 1
-        return build(self.spec, "float32", (len(ids), sent.values.shape[1]), body, None, None)
+        return b"".join(build(self.spec, "float32", (len(ids), sent.values.shape[1]), body, None, None))
 
     def commit(self, token: Hashable) -> None:
         self._sent.pop(token, None)

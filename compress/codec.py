@@ -57,6 +57,10 @@ class Codec(abc.ABC):
         in it, so that their rounding (and, for a codec whose seed is private, their rotation) is independent and the
         errors average out. CodecError for a value that is not finite.
         """
+        return b"".join(self.pieces(x, seed, step, rank))
+
+    def pieces(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0) -> list[Buffer]:
+        """What ``encode`` puts together. The pieces may be parts of ``x``, so they are good until it changes."""
         if not 0 <= seed < 1 << 64 or not 0 <= step < 1 << 32:
             raise CodecError(f"seed must be below 2^64 and step below 2^32, got {seed} and {step}")
         flat, dtype = flatten(x, finite=not self.refuses or x.dtype == torch.float64)

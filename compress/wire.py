@@ -116,8 +116,8 @@ class Reader:
 
 def build(
     spec: Spec, dtype: str, shape: Sequence[int], body: Sequence[Buffer], seed: int | None, step: int | None
-) -> bytes:
-    """A blob. ``seed`` and ``step`` are written only where the decoder needs them."""
+) -> list[Buffer]:
+    """A blob, in pieces. ``seed`` and ``step`` are written only where the decoder needs them."""
     flags = DTYPES.index(dtype) | (0x10 if seed is not None else 0) | (0x20 if step is not None else 0)
     head = bytearray([flags])
     head += varint(len(shape))
@@ -131,7 +131,7 @@ def build(
     crc = crc32(head, crc32(first))
     for part in body:
         crc = crc32(part, crc)
-    return b"".join([first, struct.pack("<I", crc), head, *body])
+    return [first, struct.pack("<I", crc), head, *body]
 
 
 def open_blob(blob: Buffer, limit: int = MAX_ELEMENTS, known: bool = False) -> tuple[Header, Reader]:

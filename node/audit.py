@@ -212,7 +212,7 @@ class Auditor:
             total = exchange.sum(sources, here).clone()
             if error is not None:
                 total.add_(error[inside])
-            made = exchange.encode(total, round, here.start, PUBLISHER)
+            made = b"".join(exchange.encode(total, round, here.start, PUBLISHER))
             whole += float(torch.linalg.vector_norm(total)) ** 2
             if left is not None:
                 compress.add(blob, left[inside].copy_(total), -1.0)

@@ -35,7 +35,9 @@ segment then finds it in the processor's cache; with fewer, what a codec does on
 Payload = Sequence[bytes | memoryview] | Sequence[bytes] | memoryview
 Offer = Contribution | Result
 """What a publisher adds up: what a member sent, or, in two levels, the sum of another region."""
-Place = Callable[[Iterable[bytes], int], Sequence[bytes] | memoryview]
+Blob = Sequence[bytes | bytearray | memoryview]
+"""An encoding in pieces, which may be parts of what is encoded: good until that changes."""
+Place = Callable[[Iterable[Blob], int], Sequence[bytes] | memoryview]
 """Where blobs that will be sent are kept as they are made, so many of them."""
 TakeOff = Callable[[Tensor], None]
 """Takes values off a tensor, in place."""
@@ -123,7 +125,7 @@ class Exchange:
         """What makes the errors after published sums, which count when those are applied."""
         self.error_shown: Callable[[int], bool] = lambda part: False
         """Whether somebody may still want to see the server error that a part's sum began with."""
-        self.place: Place = lambda blobs, count: tuple(blobs)
+        self.place: Place = joined
         self._own: dict[int, Contribution] = {}
         self.last: compress.Codec | None = None
         """What this node's own contributions go with when there will be no more of them."""
@@ -168,7 +170,7 @@ class Exchange:
     def _offer(self, round: int, part: Part) -> Contribution:
         pieces, norms = segments(part), []
 
-        def blobs() -> Iterator[bytes]:
+        def blobs() -> Iterator[Blob]:
             for here in pieces:
                 values = self._offered(here)
                 norms.append(float(torch.linalg.vector_norm(values)))
@@ -228,11 +230,11 @@ class Exchange:
         not make up for its own errors, they would grow."""
         return self.lossy(round) and self.codec.traits.contracts
 
-    def encode(self, values: Tensor, round: int, start: int, rank: int) -> bytes:
+    def encode(self, values: Tensor, round: int, start: int, rank: int) -> Blob:
         """A segment's values. The seed is shared by all members, who offer the same coordinates; the rank makes their
         errors differ."""
         codec = self.last if self.last is not None and rank == self.me else self.codec_of(round)
-        return codec.encode(values, seed=(self.seed + 0x9E3779B9 * start) & (2**63 - 1), step=round, rank=rank)
+        return codec.pieces(values, seed=(self.seed + 0x9E3779B9 * start) & (2**63 - 1), step=round, rank=rank)
 
     # ---- deciding --------------------------------------------------------------------------
 
@@ -291,18 +293,21 @@ class Exchange:
         after = torch.empty(part.stop - part.start if keeps and not light else 0, device=self.section.g.device)
         pieces, lost = segments(part), xxhash.xxh3_64()
 
-        def blobs() -> Iterator[bytes]:
+        def blobs() -> Iterator[Blob]:
             for here in pieces:
                 total = self._with_error(part, sources, here)
                 if not _is_finite(total):
                     return
                 blob = self.encode(total, round, here.start, rank)
-                yield blob
-                if keeps:
-                    compress.add(blob, total, -1.0, known=True)
-                    lost.update(tensor_bytes(total))
-                    if not light:
-                        after[here.start - part.start : here.stop - part.start] = total
+                if not keeps:
+                    yield blob
+                    continue
+                whole = b"".join(blob)
+                yield (whole,)
+                compress.add(whole, total, -1.0, known=True)
+                lost.update(tensor_bytes(total))
+                if not light:
+                    after[here.start - part.start : here.stop - part.start] = total
 
         made = contribution_of(blobs(), len(pieces), self.place)
         if len(made.sizes) < len(pieces):
@@ -614,17 +619,24 @@ def error_digest(error: Tensor | None) -> int:
     return 0 if error is None else xxhash.xxh3_64_intdigest(error.detach().cpu().contiguous().numpy().data)
 
 
-def contribution_of(blobs: Iterable[bytes], count: int = 0, place: Place | None = None) -> Contribution:
+def joined(blobs: Iterable[Blob], count: int = 0) -> tuple[bytes, ...]:
+    """The blobs in this process's own memory."""
+    return tuple(b"".join(pieces) for pieces in blobs)
+
+
+def contribution_of(blobs: Iterable[Blob | bytes], count: int = 0, place: Place = joined) -> Contribution:
     """Blobs with their sizes and the digest of all their bytes; ``count`` of them go to a ``place``."""
     digest, sizes = xxhash.xxh3_64(), list[int]()
 
-    def told() -> Iterator[bytes]:
+    def told() -> Iterator[Blob]:
         for blob in blobs:
-            digest.update(blob)
-            sizes.append(len(blob))
-            yield blob
+            pieces = (blob,) if isinstance(blob, bytes) else blob
+            for piece in pieces:
+                digest.update(piece)
+            sizes.append(sum(map(len, pieces)))
+            yield pieces
 
-    payload = tuple(told()) if place is None else place(told(), count)
+    payload = place(told(), count)
     return Contribution(payload, tuple(sizes), digest.intdigest())
 
 

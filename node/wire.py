@@ -147,19 +147,22 @@ class Wire:
         self._pending += length
         self._end.write(int(To.SEND), to, priority, header.SerializeToString(), handed)
 
-    def place(self, pieces: Iterable[bytes], count: int) -> memoryview:
-        """The pieces, one after the other, where `send` finds them without a copy, however often they are sent. The
-        room is free again when nobody holds the view any more. ``count``: how many there are, none of them much longer
-        than the first, if each is to be made only when the one before lies there."""
-        rest = iter(pieces)
-        first = next(rest, b"")
-        room = self._room(max(1, count * (len(first) + len(first) // 16)))
+    def place(self, blobs: Iterable[Sequence[Bytes]], count: int) -> memoryview:
+        """The blobs, which come in pieces, one after the other, where `send` finds them without a copy, however often
+        they are sent. The room is free again when nobody holds the view any more. ``count``: how many there are, none of
+        them much longer than the first, if each is to be made only when the one before lies there."""
+        rest = iter(blobs)
+        first = _pieces(next(rest, ()))
+        length = sum(map(len, first))
+        room = self._room(max(1, count * (length + length // 16)))
         at = 0
-        for piece in chain((first,), rest):
-            if at + len(piece) > len(room):
-                return self._block([room[:at].data, memoryview(piece), *(memoryview(one) for one in rest)])
-            room[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-            at += len(piece)
+        for pieces in chain((first,), map(_pieces, rest)):
+            if at + sum(map(len, pieces)) > len(room):  # each is copied: its pieces may change with the next blob
+                whole = [b"".join(pieces), *(b"".join(_pieces(one)) for one in rest)]
+                return self._block([room[:at].data, *map(memoryview, whole)])
+            for piece in pieces:
+                room[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+                at += len(piece)
         self._send_arena.shorten(self._start(room.data), at)
         return room[:at].data
 

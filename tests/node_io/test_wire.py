@@ -79,7 +79,7 @@ def test_what_lies_in_shared_memory_is_sent_to_all_from_there_and_freed_with_its
     thread_nodes.enter(1)
     idle = a._send_arena.in_use
     data = noise(3_000_000)
-    placed = a.place(iter((data[:2_000_000].tobytes(), data[2_000_000:].tobytes())), 2)
+    placed = a.place(iter(([data[:9].tobytes(), data[9:2_000_000].data], [data[2_000_000:].data])), 2)
     once = a._send_arena.in_use
     for to in "bbc":
         a.send(to, Header(kind=Kind.RESULT), placed)
@@ -89,7 +89,9 @@ def test_what_lies_in_shared_memory_is_sent_to_all_from_there_and_freed_with_its
     assert all(np.array_equal(payload, data) for payload in came)
     while a.under_way:
         assert a.poll(0.05) == []
-    uneven = a.place(iter((data[:1000].tobytes(), data[1000:].tobytes())), 2)  # longer than the first promised
+    uneven = a.place(
+        iter(([data[:1000].data], [data[1000:1001].data, data[1001:].data])), 2
+    )  # longer than the first promised
     assert bytes(uneven) == data.tobytes()
     assert a._send_arena.in_use < once + 10_000  # in the room of the first
     first, came = came[0][5:7], None
