@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -30,18 +30,19 @@ class Floats(Codec):
         reader.end()
         return data
 
-    def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
-        if out.device.type != "cpu":
-            super().accumulate(reader, header, out, weight)
+    def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
+        if outs[0].device.type != "cpu":
+            super().accumulate(reader, header, outs, weight)
             return
         data = self.body(reader, header)
         if not reader.known:
             self._norm(data, header)
-        if self._quick(header):
-            fast.add_floats(out, data, self.kind(header), weight)
-            return
-        for here, values in self._pieces(data, header):
-            out[here] += values if weight == 1.0 else values.mul_(weight)
+        for out in outs:
+            if self._quick(header):
+                fast.add_floats(out, data, self.kind(header), weight)
+                continue
+            for here, values in self._pieces(data, header):
+                out[here] += values if weight == 1.0 else values.mul_(weight)
 
     def write_to(self, reader: Reader, header: Header, out: torch.Tensor) -> None:
         if out.device.type != "cpu" or out.dtype != torch.float32:

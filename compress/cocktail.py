@@ -6,6 +6,8 @@ power of two scales the output exactly. What a step does not offer or keep is no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -69,30 +71,35 @@ class Cocktail(Codec):
         out[positions] = values
         return torch.from_numpy(out).to(device)
 
-    def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
-        kernels = gpu.available(out.device)
-        quick = out.device.type == "cpu" and fast.worth(header.elements)
+    def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
+        device = outs[0].device
+        kernels = gpu.available(device)
+        quick = device.type == "cpu" and fast.worth(header.elements)
         if self._linear4() and (kernels or quick):
             offer, index = self._read_places(reader, header)
             units = self._read_units(reader, len(index))
             packed = reader.take(packed_size(len(index), 4))
             reader.end()
             if kernels and len(index):
-                where, places = (torch.from_numpy(each).to(out.device) for each in (offer.runs, index))
-                codes, steps = bytes_tensor(packed, torch.uint8, out.device), scales.to_codes(units, False)
-                gpu.sparse_add(out, where, offer.run, places, codes, steps.to(out.device), BUCKET, weight)
+                where, places = (torch.from_numpy(each).to(device) for each in (offer.runs, index))
+                codes = bytes_tensor(packed, torch.uint8, device)
+                steps = scales.to_codes(units, False).to(device)
+                for out in outs:
+                    gpu.sparse_add(out, where, offer.run, places, codes, steps, BUCKET, weight)
                 return
-            fast.add_sparse(out.numpy(), index, offer.runs, offer.run, packed, units.numpy(), BUCKET, weight)
+            for out in outs:
+                fast.add_sparse(out.numpy(), index, offer.runs, offer.run, packed, units.numpy(), BUCKET, weight)
             return
         positions, values = self.read_sparse(reader, header)
         reader.end()
         if weight != 1.0:
             values = values * np.float32(weight)
-        if out.device.type == "cpu":
-            out.scatter_add_(0, torch.from_numpy(positions), torch.from_numpy(values))  # positions don't repeat
-        else:
-            where = torch.from_numpy(positions).to(out.device)
-            out[where] = out[where] + torch.from_numpy(values).to(out.device)
+        where, kept = torch.from_numpy(positions).to(device), torch.from_numpy(values).to(device)
+        for out in outs:
+            if device.type == "cpu":
+                out.scatter_add_(0, where, kept)  # positions don't repeat
+            else:
+                out[where] = out[where] + kept
 
     def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
         _, index = self._read_places(reader, header)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import importlib
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -78,16 +79,18 @@ class Codec(abc.ABC):
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         """The flat vector of a body, fp32 or the header's dtype. Checks every size before it allocates."""
 
-    def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
-        """out += weight * decoded, the product rounded before the sum (no fused multiply-add)."""
-        decoded = self.read(reader, header, out.device).to(torch.float32)
+    def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
+        """Each of ``outs``, which are on one device, += weight * decoded, the product rounded before the sum (no fused
+        multiply-add)."""
+        decoded = self.read(reader, header, outs[0].device).to(torch.float32)
         reader.end()
-        out += decoded if weight == 1.0 else decoded * weight
+        for out in outs:
+            out += decoded if weight == 1.0 else decoded * weight
 
     def write_to(self, reader: Reader, header: Header, out: torch.Tensor) -> None:
         """out = decoded."""
         if self.sparse and out.dtype == torch.float32:
-            self.accumulate(reader, header, out.zero_(), 1.0)
+            self.accumulate(reader, header, (out.zero_(),), 1.0)
         else:
             out.copy_(self.read(reader, header, out.device))
 
@@ -194,23 +197,27 @@ def decode_into(blob: Buffer, out: torch.Tensor, known: bool = False) -> None:
     reader.end()
 
 
-def add(blob: Buffer, out: torch.Tensor, weight: float = 1.0, known: bool = False) -> None:
-    """out += weight * decoded, for a contiguous fp32 ``out`` with as many elements. The same bits on every device.
+def add(blob: Buffer, out: torch.Tensor | Sequence[torch.Tensor], weight: float = 1.0, known: bool = False) -> None:
+    """out += weight * decoded, for a contiguous fp32 ``out`` with as many elements, or several on one device. The same
+    bits on every device.
 
     ``weight`` is rounded to fp32 once, the product is rounded before the sum. ``known``: this process has made the blob
     or taken its ``norm``, so it need not be checked again.
     """
-    if out.dtype != torch.float32 or not out.is_contiguous():
-        raise CodecError("add takes a contiguous fp32 tensor")
-    if home(out.device) != out.device:
-        here = out.to(home(out.device))
+    outs = (out,) if isinstance(out, torch.Tensor) else out
+    if any(one.dtype != torch.float32 or not one.is_contiguous() for one in outs):
+        raise CodecError("add takes contiguous fp32 tensors")
+    device = outs[0].device
+    if home(device) != device:
+        here = [one.to(home(device)) for one in outs]
         add(blob, here, weight, known)
-        out.copy_(here)
+        for one, changed in zip(outs, here, strict=True):
+            one.copy_(changed)
         return
-    header, reader = _expect(blob, out.numel(), known)
+    header, reader = _expect(blob, outs[0].numel(), known)
     if header.elements:
         with torch.no_grad():
-            make(header.spec).accumulate(reader, header, out.view(-1), weight)
+            make(header.spec).accumulate(reader, header, [one.view(-1) for one in outs], weight)
     reader.end()
 
 

@@ -7,6 +7,8 @@ sends one number per block that makes the result unbiased, |x|² / <c, Rx>, or o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from . import fast, gpu, philox, rotation
@@ -99,12 +101,13 @@ class Eden(Rotated):
         self._decode(reader, header, out, None)
         return out
 
-    def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
-        if not self._is_quick(header.elements, out.device) and not self._on_gpu(out.device):
-            super().accumulate(reader, header, out, weight)
+    def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
+        device = outs[0].device
+        if len(outs) > 1 or not (self._is_quick(header.elements, device) or self._on_gpu(device)):
+            super().accumulate(reader, header, outs, weight)
             return
         self._expect(reader, header)
-        self._decode(reader, header, out, weight)
+        self._decode(reader, header, outs[0], weight)
 
     def _expect(self, reader: Reader, header: Header) -> None:
         n = header.elements

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -77,23 +78,26 @@ class Group(Codec):
         fits = self.bits in (4, 8) and self.group in (32, 64, 128, 256, 512) and not self.full
         return fits and gpu.available(device)
 
-    def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
-        if self._on_gpu(out.device):
+    def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
+        device = outs[0].device
+        if self._on_gpu(device):
             step_bytes, packed = (
                 reader.take(2 * -(-header.elements // self.group)),
                 reader.take(packed_size(header.elements, self.bits)),
             )
             reader.end()
-            steps = bytes_tensor(step_bytes, torch.int16, out.device)
+            steps, codes = bytes_tensor(step_bytes, torch.int16, device), bytes_tensor(packed, torch.uint8, device)
             scales.check_codes(steps)
-            gpu.group_decode(bytes_tensor(packed, torch.uint8, out.device), steps, out, self.group, self.bits, weight)
+            for out in outs:
+                gpu.group_decode(codes, steps, out, self.group, self.bits, weight)
             return
-        if out.device.type != "cpu" or not fast.worth(out.numel()):
-            super().accumulate(reader, header, out, weight)
+        if device.type != "cpu" or not fast.worth(header.elements):
+            super().accumulate(reader, header, outs, weight)
             return
-        steps, packed = self._parts(reader, header, out.device)
+        steps, packed = self._parts(reader, header, device)
         reader.end()
-        fast.add_groups(out, packed, steps, self.group, self.bits, weight)
+        for out in outs:
+            fast.add_groups(out, packed, steps, self.group, self.bits, weight)
 
     def write_to(self, reader: Reader, header: Header, out: torch.Tensor) -> None:
         if out.device.type == "cpu" and out.dtype == torch.float32 and fast.worth(out.numel()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -32,11 +34,15 @@ class Positions(Codec):
         out[torch.from_numpy(positions)] = values
         return out.to(device)
 
-    def accumulate(self, reader: Reader, header: Header, out: torch.Tensor, weight: float) -> None:
+    def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
         positions, values = self.read_sparse(reader, header)
         reader.end()
-        where, values = torch.from_numpy(positions).to(out.device), values.to(out.device)
-        out[where] = out[where] + (values if weight == 1.0 else values * weight)
+        device = outs[0].device
+        where, values = torch.from_numpy(positions).to(device), values.to(device)
+        if weight != 1.0:
+            values = values * weight
+        for out in outs:
+            out[where] = out[where] + values
 
     def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
         _, values = self.read_sparse(reader, header)

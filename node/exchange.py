@@ -441,10 +441,10 @@ class Exchange:
             yield from ((here, self._update(round, sources, here)) for here in segments(part))
 
     def _update(self, round: int, sources: Sources, here: slice) -> Update:
-        """A segment of what adds up."""
+        """A segment of D, in the form that is applied with the least work."""
         terms, known = [(weight, blobs[here.start]) for weight, blobs in sources.terms], not self.follows
         if self.codec_of(round).sparse and not sources.center:
-            return Terms(terms, partial(self.sum, sources, here), known)
+            return Terms(terms, self._piece(here), known)
         if self.plan.pattern != "all_to_all":
             return Encoded(terms[0][1], self._piece(here), known)
         return Update(self.sum(sources, here))

@@ -32,7 +32,7 @@ class Gradients:
             parameter.grad = None
 
     def put(self, name: str, values: Tensor, scale: float) -> None:
-        """``scale`` times ``values`` is the step's gradient of a parameter that something else computes with."""
+        """``scale`` times ``values`` is the step's gradient of a parameter with which something else computes."""
         self._places[name].copy_(values).mul_(scale)
         self._awaited.discard(name)
 

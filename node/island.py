@@ -143,8 +143,8 @@ class Island:
             self._answers()
 
     def share(self, weights: Iterable[Tensor]) -> None:
-        """Before a step or an evaluation: these are the weights, a flat vector of each section. Gradients begin
-        anew."""
+        """Before a step or an evaluation: these are the weights, a flat vector of each section. The hands'
+        gradients begin anew."""
         self._tell("share")
         with self._together():
             for vector in weights:

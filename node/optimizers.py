@@ -9,7 +9,6 @@ what it works with stays in the cache.
 import importlib
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -200,13 +199,12 @@ def root(values: Tensor) -> Tensor:
     return torch.from_numpy(np.sqrt(values.numpy())) if values.device.type == "cpu" else values.sqrt()
 
 
-@lru_cache(maxsize=1)
 def _loops() -> Any:
     return importlib.import_module(".loops_adamw", __package__)
 
 
 def squared_norm(vector: Tensor) -> float:
-    """Sum of squares of fp32 [n], within about 1e-6 of itself."""
+    """Sum of squares of fp32 [n], within about 1e-6 of itself; the last bits are the processor's."""
     if vector.device.type == "cpu":
         pieces = torch.split(vector, STRETCH)
         quick = math.fsum(float(torch.dot(piece, piece)) for piece in pieces)  # a stage has too many for one fp32 sum

@@ -68,7 +68,7 @@ class Section:
     Attributes:
         g: the reference, fp32 [numel].
         x: the local weights, fp32 [numel]; ``g`` itself in gradient mode.
-        grad: the gradient that the model accumulates into, fp32 [numel].
+        grad: where the gradients of a step gather (gradients.py), fp32 [numel].
         moments: the optimiser's state by name, each [numel], in the dtype and place that ``kept`` says.
         outer: the outer optimiser's momentum, fp32 [numel], which is part of the reference; None where it has none.
         feedback: what this node's own encodings lost and a next one will carry, fp32 [numel], where that is not kept in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -46,27 +46,29 @@ class Encoded(Update):
 
 
 class Terms(Update):
-    """Sparse blobs that add up to D, with their weights: each of their few values is added where it belongs, which
-    costs less than a pass over all. What no blob has stays as it is, even a -0.0, which adding 0.0 would make 0.0: so
-    it is the round's codec, which all members share, that decides for this way, and not the device.
+    """Sparse blobs that add up to D, [(weight, blob)]: each of their few values is added where it belongs, which on a
+    CPU costs less than a pass over all. (g + a) + b is not g + (a + b) to the bit, and what no blob has stays a -0.0
+    if it is one: so the round's codec, which all members share, decides for this way, and not the device.
 
     Args:
-        total: makes their sum, fp32 [n].
+        room: fp32 [n], for the sum if it is asked for.
         known: as of ``compress.add``.
     """
 
-    def __init__(
-        self, terms: Sequence[tuple[float, bytes | memoryview]], total: Callable[[], Tensor], known: bool
-    ) -> None:
-        self._terms, self._total, self._known = terms, total, known
+    def __init__(self, terms: Sequence[tuple[float, bytes | memoryview]], room: Tensor, known: bool) -> None:
+        super().__init__(room)
+        self._terms, self._known = terms, known
 
     def values(self) -> Tensor:
-        return self._total()
+        self.write_to(self._values)
+        return self._values
 
     def add_to(self, *outs: Tensor) -> None:
-        for out in outs:
-            for weight, blob in self._terms:
-                compress.add(blob, out, weight, self._known)
+        for weight, blob in self._terms:
+            compress.add(blob, outs, weight, self._known)
+
+    def write_to(self, out: Tensor) -> None:
+        self.add_to(out.zero_())
 
 
 def void(count: int) -> Update:

@@ -149,8 +149,8 @@ class Wire:
 
     def place(self, blobs: Iterable[Sequence[Bytes]], count: int) -> memoryview:
         """The blobs, which come in pieces, one after the other, where `send` finds them without a copy, however often
-        they are sent. The room is free again when nobody holds the view any more. ``count``: how many there are, none of
-        them much longer than the first, if each is to be made only when the one before lies there."""
+        they are sent. The room is free again when nobody holds the view any more. ``count``: how many there are, none
+        of them much longer than the first, if each is to be made only when the one before lies there."""
         rest = iter(blobs)
         first = _pieces(next(rest, ()))
         length = sum(map(len, first))

@@ -89,9 +89,8 @@ def test_what_lies_in_shared_memory_is_sent_to_all_from_there_and_freed_with_its
     assert all(np.array_equal(payload, data) for payload in came)
     while a.under_way:
         assert a.poll(0.05) == []
-    uneven = a.place(
-        iter(([data[:1000].data], [data[1000:1001].data, data[1001:].data])), 2
-    )  # longer than the first promised
+    short, longer = [data[:1000].data], [data[1000:1001].data, data[1001:].data]  # than the first promised
+    uneven = a.place(iter((short, longer)), 2)
     assert bytes(uneven) == data.tobytes()
     assert a._send_arena.in_use < once + 10_000  # in the room of the first
     first, came = came[0][5:7], None
