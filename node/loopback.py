@@ -21,6 +21,7 @@ from ..proto.job import Facts, Job
 from ..proto.sampling import Position, unfinished
 from ..scheduler import Plan
 from .dataset import Dataset
+from .exchange import Blob, joined
 from .island import Island
 from .models import model_of
 from .trainer import Stopped, Trainer
@@ -54,8 +55,8 @@ class LoopbackWire:
         data = np.frombuffer(b"".join(bytes(piece) for piece in pieces), dtype=np.uint8).copy()
         self.hub.carry(self.name, to, copy, data)
 
-    def place(self, pieces: Iterable[bytes], count: int) -> tuple[bytes, ...]:
-        return tuple(pieces)
+    def place(self, blobs: Iterable[Blob], count: int) -> tuple[bytes, ...]:
+        return joined(blobs, count)
 
     def poll(self, timeout: float = 0.0) -> list[Event]:
         found: list[Event] = []
