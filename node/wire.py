@@ -158,8 +158,8 @@ class Wire:
         at = 0
         for pieces in chain((first,), map(_pieces, rest)):
             if at + sum(map(len, pieces)) > len(room):  # each is copied: its pieces may change with the next blob
-                whole = [b"".join(pieces), *(b"".join(_pieces(one)) for one in rest)]
-                return self._block([room[:at].data, *map(memoryview, whole)])
+                whole = [b"".join(each) for each in chain((pieces,), map(_pieces, rest))]
+                return self._block([room[:at].data, *_pieces(whole)])
             for piece in pieces:
                 room[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
                 at += len(piece)
