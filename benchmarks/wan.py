@@ -339,6 +339,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--hivemind-python", help="python of an environment with hivemind")
     options = parser.parse_args()
+    if options.what == "steps" and options.steps < LEFT_OUT + 2:
+        parser.error(f"--steps {options.steps}: the first {LEFT_OUT} are left out, so it takes {LEFT_OUT + 2} or more")
     leave_out_hivemind(options)
     options.load = os.getloadavg()[0]
     {"steps": steps, "draw": draw}[options.what](options)
