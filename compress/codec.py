@@ -205,8 +205,8 @@ def add(blob: Buffer, out: torch.Tensor | Sequence[torch.Tensor], weight: float 
     or taken its ``norm``, so it need not be checked again.
     """
     outs = (out,) if isinstance(out, torch.Tensor) else out
-    if any(one.dtype != torch.float32 or not one.is_contiguous() for one in outs):
-        raise CodecError("add takes contiguous fp32 tensors")
+    if any(one.dtype != torch.float32 or not one.is_contiguous() or one.shape != outs[0].shape for one in outs):
+        raise CodecError("add takes contiguous fp32 tensors of one shape")
     device = outs[0].device
     if home(device) != device:
         here = [one.to(home(device)) for one in outs]

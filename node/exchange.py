@@ -231,8 +231,8 @@ class Exchange:
         return self.lossy(round) and self.codec.traits.contracts
 
     def encode(self, values: Tensor, round: int, start: int, rank: int) -> Blob:
-        """A segment's values. The seed is shared by all members, who offer the same coordinates; the rank makes their
-        errors differ."""
+        """A segment's values, in pieces. The seed is shared by all members, who offer the same coordinates; the rank
+        makes their errors differ."""
         codec = self.last if self.last is not None and rank == self.me else self.codec_of(round)
         return codec.pieces(values, seed=(self.seed + 0x9E3779B9 * start) & (2**63 - 1), step=round, rank=rank)
 

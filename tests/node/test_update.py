@@ -60,3 +60,5 @@ def test_a_codec_adds_to_several_what_it_adds_to_one(spec):
     together = start.clone()
     compress.add(sent, list(together), 0.3)
     assert torch.equal(one, together)
+    with pytest.raises(compress.CodecError, match="of one shape"):
+        compress.add(sent, [start[0], start[1, 1:]])
