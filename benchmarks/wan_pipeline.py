@@ -37,8 +37,9 @@ ACTIVATIONS = {
     "tile": ("tile:bits=4", "tile:bits=6"),
     "aqsgd": ("aqsgd:bits=4", "int8"),
 }
-OF_ONE_RUN = ("what", "text", "rates", "schedule", "schedules", "codecs", "repeats", "load_before")
+OF_ONE_RUN = ("what", "text", "rates", "schedules", "codecs", "repeats", "load_before")
 OF_A_WAY = ("rate_mbit", "schedule", "topology", "activations", "updates")
+"""What rows have in common that are repetitions of one another."""
 EPOCHS, LEFT_OUT = 6, 2
 """Epochs that are trained, and those at the beginning that are no part of the median: AQ-SGD's first is not compressed
 as the later ones are."""
@@ -79,7 +80,13 @@ every = 0
 
 
 def train(
-    topology: str, options: Any, folder: Path, codecs: tuple[str, str], updates: tuple[str, int, str], **fit: Any
+    topology: str,
+    options: Any,
+    folder: Path,
+    schedule: str,
+    codecs: tuple[str, str],
+    updates: tuple[str, int, str],
+    **fit: Any,
 ) -> dict[str, Any]:
     """One run: seconds between the steps of the later epochs, and the last loss. updates: mode, overlap and codec."""
     text = folder / "text.txt"
@@ -87,7 +94,12 @@ def train(
     text.write_text((options.text / "hamlet.txt").read_text()[: options.steps * options.batch * options.context + 1])
     words = {**vars(options), "text": text, "steps": steps, "heads": options.width // 64}
     words |= dict(zip(("mode", "overlap", "codec"), updates, strict=True))
-    words |= {"forward": codecs[0], "backward": codecs[1], "nodes": options.stages * options.pipelines}
+    words |= {
+        "schedule": schedule,
+        "forward": codecs[0],
+        "backward": codecs[1],
+        "nodes": options.stages * options.pipelines,
+    }
     (folder / "job.toml").write_text(JOB.format(**words))
     found: list[dict[str, Any]] = []
     seen: list[dict[str, Any]] = []
@@ -115,12 +127,12 @@ def stages(options: Any) -> None:
         with tempfile.TemporaryDirectory(prefix="farflung-wan-") as scratch:
             options.text = text_in(Path(scratch))
             ways = itertools.product(range(options.repeats), options.rates, options.schedules, options.codecs)
-            for _, rate, options.schedule, name in ways:
+            for _, rate, schedule, name in ways:
                 made.change(Change(0, "set", "*->*", {"rate": rate * 1e6, "queue_ms": max(100.0, options.rtt)}))
                 folder = Path(scratch) / "run"
                 folder.mkdir()
-                row = train(made.name, options, folder, ACTIVATIONS[name], ("gradient", 0, "none"))
-                rows.append({"rate_mbit": rate, "schedule": options.schedule, "activations": name, **row})
+                row = train(made.name, options, folder, schedule, ACTIVATIONS[name], ("gradient", 0, "none"))
+                rows.append({"rate_mbit": rate, "schedule": schedule, "activations": name, **row})
                 keep(options, rows)
                 shutil.rmtree(folder)
     finally:
@@ -142,7 +154,7 @@ def world(options: Any) -> None:
             folder.mkdir()
             hosts = [host.name for host in files.load(name).hosts[:4]]
             fit = {"scale": options.scale} if name == "worldwide" else {}
-            row = train(name, options, folder, codecs, ("delta", 1, updates), nodes=hosts, **fit)
+            row = train(name, options, folder, "1f1b", codecs, ("delta", 1, updates), nodes=hosts, **fit)
             rows.append({"topology": name, "activations": codecs[0], "updates": updates, **row})
             keep(options, rows)
             shutil.rmtree(folder)
@@ -192,7 +204,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     options = parser.parse_args()
     options.stages, options.pipelines = (4, 1) if options.what == "stages" else (2, 2)
-    options.load_before, options.schedule = os.getloadavg()[0], "1f1b"
+    options.load_before = os.getloadavg()[0]
     {"stages": stages, "world": world}[options.what](options)
     print(RESULTS)
 

@@ -363,9 +363,7 @@ class Exchange:
 
     def sum(self, sources: Sources, here: slice) -> Tensor:
         """One segment of the sum, fp32, good until the next piece is asked for."""
-        total = self._piece(here).zero_()
-        for weight, blobs in sources.terms:
-            compress.add(blobs[here.start], total, weight, known=not self.follows)
+        total = self._terms(sources, here).values()
         if sources.center and self.center is not None:
             total.add_(self.center[here] * sources.center)
         return total
@@ -442,12 +440,16 @@ class Exchange:
 
     def _update(self, round: int, sources: Sources, here: slice) -> Update:
         """A segment of D, in the form that is applied with the least work."""
-        terms, known = [(weight, blobs[here.start]) for weight, blobs in sources.terms], not self.follows
         if self.codec_of(round).sparse and not sources.center:
-            return Terms(terms, self._piece(here), known)
+            return self._terms(sources, here)
         if self.plan.pattern != "all_to_all":
-            return Encoded(terms[0][1], self._piece(here), known)
+            ((_, blobs),) = sources.terms
+            return Encoded(blobs[here.start], self._piece(here), not self.follows)
         return Update(self.sum(sources, here))
+
+    def _terms(self, sources: Sources, here: slice) -> Terms:
+        terms = [(weight, blobs[here.start]) for weight, blobs in sources.terms]
+        return Terms(terms, self._piece(here), not self.follows)
 
     def _drawn_in(self, part: int, contributors: Sequence[int], factors: Sequence[float]) -> None:
         self._factors[part] = factors[contributors.index(self.me)] if factors and self.me in contributors else 1.0

@@ -60,32 +60,34 @@ class AdamW(_OfGradients):
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
 
     def step(self, section: Section, count: int, rate: float) -> None:
-        move = self._mover(section)
+        move = self._mover(section, rate, count, count)
         for here in section.stretches(count):
-            move(here, rate, count, count, False)
+            move(here)
 
-    def _mover(self, section: Section) -> Callable[[Stretch, float, int, int, bool], None]:
-        compiled = section.x.device.type == "cpu" and fast.worth(section.x.numel())
-        return self._move_compiled if compiled else self._move
-
-    def _move(self, here: Stretch, rate: float, count: int, squares: int, frozen: bool) -> None:
-        if self._decays(here):
-            here.x.sub_(here.x * (rate * self.weight_decay))
-        here.x.sub_(self._step(here, rate, count, squares, frozen))
-
-    def _move_compiled(self, here: Stretch, rate: float, count: int, squares: int, frozen: bool) -> None:
+    def _mover(
+        self, section: Section, rate: float, count: int, squares: int, frozen: bool = False
+    ) -> Callable[[Stretch], None]:
+        """What moves a stretch of a section by this step; see ``_step``."""
         first, second = self.betas
-        scale = 1 / math.sqrt(1 - second**squares)
-        _loops().move(
-            *(one.numpy() for one in (here.x, here.grad, here.moments["m"], here.moments["v"])),
-            *map(np.float32, (first, 1 - first, second, 1 - second)),
-            self._decays(here),
-            *map(np.float32, (rate * self.weight_decay, scale, self.eps, rate / (1 - first**count))),
-            frozen,
-        )
+        decays, decay = bool(self.weight_decay), rate * self.weight_decay
 
-    def _decays(self, here: Stretch) -> bool:
-        return bool(self.weight_decay) and here.is_matrix
+        def move(here: Stretch) -> None:
+            if decays and here.is_matrix:
+                here.x.sub_(here.x * decay)
+            here.x.sub_(self._step(here, rate, count, squares, frozen))
+
+        if section.x.device.type != "cpu" or not fast.worth(section.x.numel()):
+            return move
+        compiled: Any = importlib.import_module(".loops_adamw", __package__).move
+        of_moments = [np.float32(one) for one in (first, 1 - first, second, 1 - second)]
+        scale = 1 / math.sqrt(1 - second**squares)
+        of_weights = [np.float32(one) for one in (decay, scale, self.eps, rate / (1 - first**count))]
+
+        def move_compiled(here: Stretch) -> None:
+            vectors = (one.numpy() for one in (here.x, here.grad, here.moments["m"], here.moments["v"]))
+            compiled(*vectors, *of_moments, decays and here.is_matrix, *of_weights, frozen)
+
+        return move_compiled
 
     def _step(self, here: Stretch, rate: float, count: int, squares: int, frozen: bool = False) -> Tensor:
         """Adam's step with the moments of ``count`` gradients and the squares of so many."""
@@ -131,12 +133,13 @@ class OneBitAdam(AdamW):
         return count <= self.freeze
 
     def step(self, section: Section, count: int, rate: float) -> None:
-        frozen, move = count > self.freeze, self._mover(section)
+        frozen = count > self.freeze
+        move = self._mover(section, rate, count, min(count, self.freeze), frozen)
         for here in section.stretches(count):
             if frozen:
                 m, v = here.moments["m"], here.moments["v"]
                 m.copy_(torch.where(v > 0, here.grad, torch.zeros_like(m)))
-            move(here, rate, count, min(count, self.freeze), frozen)
+            move(here)
 
 
 class SGD(_OfGradients):
@@ -197,10 +200,6 @@ def clip_factor(norm: float, clip: float | None) -> float:
 def root(values: Tensor) -> Tensor:
     """The square root, correctly rounded: torch's own on a CPU, which may be MKL's, is off by a bit here and there."""
     return torch.from_numpy(np.sqrt(values.numpy())) if values.device.type == "cpu" else values.sqrt()
-
-
-def _loops() -> Any:
-    return importlib.import_module(".loops_adamw", __package__)
 
 
 def squared_norm(vector: Tensor) -> float:

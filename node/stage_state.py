@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
 
@@ -60,23 +60,22 @@ class StageState:
             self.sections[name] = Section(layout, self.gradient, kept_moments(job, optimizer), device, momentum)
         self.use_local()
         places = {name: values for one in self.sections.values() for name, values in one.layout.views(one.grad)}
-        trained = self._parameters()
-        self.gradients = Gradients({name: trained[name] for name in places}, places)
+        self.gradients = Gradients(self._parameters(), places)
 
     # ---- which weights the module computes with --------------------------------------------
 
     def use_local(self) -> None:
         """Compute with x."""
-        parameters = self._parameters()
-        for section in self.sections.values():
-            for name, values in section.layout.views(section.x):
-                parameters[name].data = values
+        self._use(lambda section: section.x)
 
     def use_reference(self) -> None:
         """Compute with g, for evaluation."""
+        self._use(lambda section: section.g)
+
+    def _use(self, weights: Callable[[Section], Tensor]) -> None:
         parameters = self._parameters()
         for section in self.sections.values():
-            for name, values in section.layout.views(section.g):
+            for name, values in section.layout.views(weights(section)):
                 parameters[name].data = values
 
     def _parameters(self) -> dict[str, Tensor]:

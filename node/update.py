@@ -46,9 +46,9 @@ class Encoded(Update):
 
 
 class Terms(Update):
-    """Sparse blobs that add up to D, [(weight, blob)]: each of their few values is added where it belongs, which on a
-    CPU costs less than a pass over all. (g + a) + b is not g + (a + b) to the bit, and what no blob has stays a -0.0
-    if it is one: so the round's codec, which all members share, decides for this way, and not the device.
+    """Blobs that add up to D, [(weight, blob)]. Of sparse ones each of their few values is added where it belongs,
+    which on a CPU costs less than a pass over all. (g + a) + b is not g + (a + b) to the bit, and what no blob has
+    stays a -0.0 if it is one: so the round's codec, which all members share, decides for this way, not the device.
 
     Args:
         room: fp32 [n], for the sum if it is asked for.

@@ -133,6 +133,7 @@ def test_the_page_and_its_loop(farm):
         run.wait(lambda one=one: not one.alive, f"{one.name} ends")
         assert one.status == 0, run.story()
     assert f"{steps} steps, the last loss" in stays.said.read_text()
+    assert "its training loop has ended" in run.events("left")[0]["why"]
     last = run.events("view")[-1]
     assert len(last["pipelines"]) == 1 and "is leaving: its training loop has ended" in last["why"]
     losses = {event["step"]: event["loss"] for event in run.events("step")}
