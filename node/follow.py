@@ -79,7 +79,7 @@ class Follower:
         self._segments: deque[_Segment] = deque()
         self._rounds: dict[int, _Came] = {}
         self._coming = _Came()
-        self._asked, self._turn, self._ask_at = "", 0, 0.0
+        self._asked, self._request_number, self._turn, self._ask_at = "", 0, 0, 0.0
         self._newest = self._last = 0
         weights = sum(4 * section.layout.numel for section in state.sections.values())
         self._room = max(LEAST_HELD, HELD_PART * weights)
@@ -163,8 +163,8 @@ class Follower:
         return self._last >= last and (self.fetch is not None or self.round >= last)
 
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
-        """A part of a round, or its end. What another member sends than the one that was asked is left."""
-        if sender != self._asked or header.round != self._last + 1:
+        """A part of a round, or its end. What answers another request than the last one is left."""
+        if sender != self._asked or header.request != self._request_number or header.round != self._last + 1:
             return
         coming = self._coming
         if header.kind == data_pb2.ROUND_END:
@@ -215,7 +215,8 @@ class Follower:
         self._coming = _Came()
         self._asked = self._guides[self._turn % len(self._guides)]
         self._ask_at = now + min(LONGEST_SECONDS, ASK_AGAIN_SECONDS * 2 ** min(self._turn, 5))
-        header = data_pb2.Header(kind=data_pb2.ROUND_REQUEST, round=self._last + 1)
+        self._request_number = next(self._trainer.requests)
+        header = data_pb2.Header(kind=data_pb2.ROUND_REQUEST, round=self._last + 1, request=self._request_number)
         self._trainer.send(self._asked, header, b"", PRIORITY)
 
     def _ended(self, header: data_pb2.Header) -> None:

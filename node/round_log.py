@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ..proto import data_pb2
 from .round_link import RoundLink, result_header
@@ -16,7 +17,7 @@ class RoundLog:
 
     def __init__(self, links: Mapping[str, RoundLink], send: Callable[..., None]) -> None:
         self._links, self._send = links, send
-        self._wanted: dict[str, int] = {}
+        self._wanted: dict[str, tuple[int, int]] = {}
         self._norms: dict[int, float] = {}
 
     def committed(self, norm: float) -> None:
@@ -26,21 +27,26 @@ class RoundLog:
             self._norms[logs[0][-1].round] = norm
             self._norms = {number: kept for number, kept in self._norms.items() if number >= logs[0][0].round}
 
-    def request(self, sender: str, number: int) -> None:
-        """``sender`` wants a round; the last one that it wants counts."""
-        self._wanted[sender] = number
+    def request(self, sender: str, number: int, request: int) -> None:
+        """``sender`` wants a round; the last one that it wants counts. The answers carry ``request``."""
+        self._wanted[sender] = (number, request)
         self.tick()
 
     def tick(self) -> None:
         """Answer what can be answered now."""
         applied = min((link.rounds.applied for link in self._links.values()), default=-1)
-        for name, number in list(self._wanted.items()):
+        for name, (number, request) in list(self._wanted.items()):
             if number <= applied:
                 del self._wanted[name]
-                self._tell(name, number, applied)
+                self._tell(name, number, request, applied)
 
-    def _tell(self, to: str, number: int, applied: int) -> None:
+    def _tell(self, to: str, number: int, request: int, applied: int) -> None:
         count = 0
+
+        def send(header: data_pb2.Header, payload: Any) -> None:
+            header.request = request
+            self._send(to, header, payload, PRIORITY)
+
         logged = {
             name: next((one for one in link.rounds.log if one.round == number), None)
             for name, link in self._links.items()
@@ -49,13 +55,13 @@ class RoundLog:
             for name, one in logged.items():
                 assert one is not None
                 for result in one.results.values():
-                    self._send(to, result_header(name, number, one.chain, result), result.payload, PRIORITY)
+                    send(result_header(name, number, one.chain, result), result.payload)
                 for (part, index), sent in one.contributions.items():
                     header = data_pb2.Header(kind=data_pb2.CONTRIBUTION, section=name, round=number, part=part)
                     header.contributors.append(index)
                     header.sizes.extend(sent.sizes)
-                    self._send(to, header, sent.payload, PRIORITY)
+                    send(header, sent.payload)
                 count += len(one.results) + len(one.contributions)
         header = data_pb2.Header(kind=data_pb2.ROUND_END, round=number, part=count, sizes=[applied])
         header.value = self._norms.get(number, 0.0)
-        self._send(to, header, b"", PRIORITY)
+        send(header, b"")

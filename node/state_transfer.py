@@ -86,7 +86,7 @@ class StateServer:
                 raise ValueError(f"{MOST_WAITING} requests wait already")
             self._waiting.append((sender, header, payload))
             return
-        answer = data_pb2.Header(kind=data_pb2.STATE, text=header.text, offset=header.offset)
+        answer = data_pb2.Header(kind=data_pb2.STATE, text=header.text, offset=header.offset, request=header.request)
         if header.text:
             vectors = _wanted(held, header.text, header.moments)
             piece = b"".join(_read(vectors, header.offset, header.length))
@@ -127,8 +127,11 @@ class StateFetch:
         snapshot: int = 0,
         progress: Tell = silent,
         clock: Callable[[], float] = time.monotonic,
+        request: int = 0,
     ) -> None:
-        """``snapshot``: of the view with this number; 0: what the holders hold while the view is prepared."""
+        """``snapshot``: of the view with this number; 0: what the holders hold while the view is prepared.
+        ``request``: the number that its requests and their answers carry."""
+        self.request = request
         self._send, self._refuse, self._tell = send, refuse, tell
         self._clock, self._moments, self._snapshot = clock, moments, snapshot
         self._wanted = {name: list(vectors.values()) for name, vectors in wanted.items()}
@@ -154,6 +157,7 @@ class StateFetch:
         for source, piece in self._machine.ask(now):
             header = data_pb2.Header(kind=data_pb2.STATE_REQUEST, text=piece.name, moments=self._moments)
             header.offset, header.length, header.step = piece.offset, piece.length, self._snapshot
+            header.request = self.request
             self._send(source, header, b"" if piece.name else "\n".join(self._listed(source)).encode(), BULK)
         for name, why in self._machine.troubles:
             here, of = self._machine.reached
@@ -295,14 +299,13 @@ def _from_holders(trainer: Trainer, new: StageState, held: Sequence[StageState],
 
 def _fetch(trainer: Trainer, new: StageState, names: Sequence[str], holders: Callable[[str], Sequence[str]]) -> None:
     """Fill these parameters of ``new`` from peers. FarflungError when none of the holders answers."""
-    fetch = trainer.fetch = fetch_of(trainer, new, names, holders)
+    fetch = fetch_of(trainer, new, names, holders)
     while not fetch.done:
         lost, trainer.lost = trainer.lost, set()
         fetch.work(lost)
         if fetch.failure:
             raise FarflungError(f"no holder of the stage's state answered: {fetch.failure}", "start the node again", 4)
         trainer.pump(0.05)
-    trainer.fetch = None
 
 
 def fetch_of(
@@ -326,9 +329,21 @@ def fetch_of(
         for name, vectors in new.named().items()
         if name in found
     }
-    return StateFetch(
-        trainer.send, trainer.refuse, trainer.tell, trainer.name, wanted, found, new.gradient, snapshot, trainer.emit
+    request = next(trainer.requests)
+    fetch = StateFetch(
+        trainer.send,
+        trainer.refuse,
+        trainer.tell,
+        trainer.name,
+        wanted,
+        found,
+        new.gradient,
+        snapshot,
+        trainer.emit,
+        request=request,
     )
+    trainer.fetches[request] = fetch
+    return fetch
 
 
 def _size(vectors: Sequence[Tensor]) -> int:

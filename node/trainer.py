@@ -15,7 +15,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -125,8 +127,9 @@ class Trainer:
         self.ends = self._aqsgd_ends(job)
         self.lost: set[str] = set()
         """Members of this view whose connection has broken, until a fetch has taken note."""
-        self.fetch: StateFetch | None = None
-        """What is being fetched from peers."""
+        self.fetches: WeakValueDictionary[int, StateFetch] = WeakValueDictionary()
+        """Who waits for answers of peers, by the number that its requests carry; nobody else keeps them alive."""
+        self.requests = count(1)
         self._members: set[str] = set()
         self._snapshots: dict[int, Snapshot] = {}
         """What this node held when views began, for spares that have not got all of it yet."""
@@ -346,8 +349,9 @@ class Trainer:
                 self.refuse(sender, f"an activation of step {header.step} that nobody waits for")
         elif kind in ROUND_KINDS:
             # Rounds of the view before may still be finished while this one is prepared.
-            if self.follower is not None and kind in FOLLOWED_KINDS:
-                self.follower.handle(sender, header, payload)
+            if header.request and kind in FOLLOWED_KINDS:
+                if self.follower is not None:
+                    self.follower.handle(sender, header, payload)
                 return
             old = self.training is None or header.round <= self.training.base_round
             training = self.previous if old else self.training
@@ -357,14 +361,13 @@ class Trainer:
             old = self.training is None or header.round <= self.training.base_round
             training = self.previous if old else self.training
             if training is not None:
-                training.log.request(sender, header.round)
+                training.log.request(sender, header.round, header.request)
         elif kind == data_pb2.STATE_REQUEST:
             self._server.request(sender, header, payload.tobytes())
         elif kind == data_pb2.STATE:
-            if self.follower is not None and self.follower.fetch is not None:
-                self.follower.fetch.answer(sender, header, payload)
-            elif self.fetch is not None:  # else what a slow holder sends when another has served it
-                self.fetch.answer(sender, header, payload)
+            asked = self.fetches.get(header.request)
+            if asked is not None:  # else what a slow holder sends when another has served it
+                asked.answer(sender, header, payload)
         elif self.training is not None:
             self.training.handle(sender, header, payload)
 
@@ -432,7 +435,6 @@ class Trainer:
         self.lost = set()
         self._server = StateServer(self.send, self._snapshots)
         self._mail.clear()
-        self.fetch = None
         self.wire.enter(view.number, view.members)
         self._share_cores(view)
         plan = Plan.from_json(view.plan)

@@ -62,7 +62,7 @@ TEXT_END: Kind
 KEY: Kind
 
 class Header(_message.Message):
-    __slots__ = ("run", "view", "session", "kind", "step", "microbatch", "section", "round", "part", "chain", "codec", "shape", "dtype", "samples", "contributors", "digests", "value", "text", "sizes", "layer", "moments", "offset", "length", "error", "factors")
+    __slots__ = ("run", "view", "session", "kind", "step", "microbatch", "section", "round", "part", "chain", "codec", "shape", "dtype", "samples", "contributors", "digests", "value", "text", "sizes", "layer", "moments", "offset", "length", "error", "factors", "request")
     RUN_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,7 @@ class Header(_message.Message):
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     FACTORS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
     run: str
     view: int
     session: str
@@ -113,7 +114,8 @@ class Header(_message.Message):
     length: int
     error: int
     factors: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, run: _Optional[str] = ..., view: _Optional[int] = ..., session: _Optional[str] = ..., kind: _Optional[_Union[Kind, str]] = ..., step: _Optional[int] = ..., microbatch: _Optional[int] = ..., section: _Optional[str] = ..., round: _Optional[int] = ..., part: _Optional[int] = ..., chain: _Optional[int] = ..., codec: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., samples: _Optional[_Iterable[int]] = ..., contributors: _Optional[_Iterable[int]] = ..., digests: _Optional[_Iterable[int]] = ..., value: _Optional[float] = ..., text: _Optional[str] = ..., sizes: _Optional[_Iterable[int]] = ..., layer: _Optional[int] = ..., moments: bool = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., error: _Optional[int] = ..., factors: _Optional[_Iterable[float]] = ...) -> None: ...
+    request: int
+    def __init__(self, run: _Optional[str] = ..., view: _Optional[int] = ..., session: _Optional[str] = ..., kind: _Optional[_Union[Kind, str]] = ..., step: _Optional[int] = ..., microbatch: _Optional[int] = ..., section: _Optional[str] = ..., round: _Optional[int] = ..., part: _Optional[int] = ..., chain: _Optional[int] = ..., codec: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., samples: _Optional[_Iterable[int]] = ..., contributors: _Optional[_Iterable[int]] = ..., digests: _Optional[_Iterable[int]] = ..., value: _Optional[float] = ..., text: _Optional[str] = ..., sizes: _Optional[_Iterable[int]] = ..., layer: _Optional[int] = ..., moments: bool = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., error: _Optional[int] = ..., factors: _Optional[_Iterable[float]] = ..., request: _Optional[int] = ...) -> None: ...
 
 class Greeting(_message.Message):
     __slots__ = ("protocol", "run", "name", "session", "to", "to_session", "you_send", "lane", "link")

@@ -153,6 +153,27 @@ def test_a_source_dies_in_the_middle_and_the_snapshot_goes_on_with_another(mode)
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
 
 
+@pytest.mark.parametrize("mode", ["gradient", "delta"])
+def test_a_spare_that_still_fetches_is_given_a_place(mode):
+    """What it asks for its place comes to its place: the snapshot that it followed with is another fetch."""
+    hub, _, _ = begin(job_of(mode), PAIR, "ab", [], more="c")
+
+    def tamper(sender, to, header, data):
+        return None if header.kind == data_pb2.STATE_REQUEST and header.step else data  # of the snapshot
+
+    hub.tamper = tamper
+    hub.follow = [shadow("c", "a")]
+    hub.change(PAIR, list("ab"), ["c"])
+    wait_until(lambda: hub.trainers["c"].follower is not None and hub.trainers["a"].step > 3)
+    old = hub.trainers["c"].follower.fetch
+    assert old is not None and not old.done
+    hub.follow = []
+    hub.change(plan_of([["a"], ["b"], ["c"]], ((0, 3),), (2, 2, 2)), list("abc"))
+    outcome = hub.finish(list("abc"))
+    assert not hub.errors and outcome.warnings == []
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
 def test_rounds_that_come_too_fast_end_it(monkeypatch):
     """It says why, and the others train on."""
     monkeypatch.setattr(rounds, "LEAST_LOG", 0)
