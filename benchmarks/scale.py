@@ -1,5 +1,6 @@
 """Tokens per second against the number of simulated volunteers, with log-normal lines and churn.
 
+    python -m benchmarks.scale --coordinator [--nodes N ...] [--seconds S] [--json]
     python -m benchmarks.scale [--devices N ...] [--picture OUT.svg] [--hours H] [--churn PART] [--json]
 
 A volunteer has an uplink around 50 Mbit/s and a downlink around 200 Mbit/s (log-normal, sigma 0.8), a device around
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy
 
+from farflung.benchmarks import coordinator_load
 from farflung.scheduler import Device, Workload
 from farflung.scheduler.estimate import Cut, Estimator
 from farflung.scheduler.jobs import Shape, decoder_layers
@@ -180,7 +182,13 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for a plan")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--coordinator", action="store_true", help="what one coordinator costs (coordinator_load.py)")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1_000])
+    parser.add_argument("--seconds", type=int, default=20, help="of training, simulated")
     arguments = parser.parse_args()
+    if arguments.coordinator:
+        coordinator_load.report(arguments.nodes, arguments.seconds, arguments.json)
+        return
     columns = list(Point.__dataclass_fields__)
     if not arguments.json:
         print("  ".join(f"{name:>12}" for name in columns))

@@ -6,7 +6,9 @@ terminal show the same ones.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 Record = Mapping[str, Any]
@@ -28,17 +30,46 @@ def phase_of(record: Record) -> str:
     return "paused" if phase == "waiting" and record.get("paused") else phase
 
 
-def bottleneck(record: Record, full: Loads | None = None) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class Seen:
+    """A record looked through once, for whoever asks about many of its nodes."""
+
+    nodes: Mapping[str, Record]
+    links: Mapping[str, Sequence[Record]]
+    """Of each node at either end: the links that are used and measured."""
+    full: Loads
+    """``full_of``."""
+    full_at: Mapping[str, Loads]
+    """Of each node: what of that is its device, its connection or one of its links."""
+
+
+def seen(record: Record) -> Seen:
+    """Everything that ``advice`` needs of a record, by node."""
+    links: dict[str, list[Record]] = defaultdict(list)
+    for link in record.get("links") or ():
+        if link.get("used_bps") and link.get("bandwidth_bps"):
+            for end in {link["from"], link["to"]}:
+                links[end].append(link)
+    full = full_of(record)
+    full_at: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for one in full:
+        for name in {one["node"], one.get("to", one["node"])}:
+            full_at[name].append(one)
+    return Seen({node["node"]: node for node in record.get("nodes") or ()}, links, full, full_at)
+
+
+def bottleneck(record: Record, known: Seen | None = None) -> dict[str, Any] | None:
     """The busiest of ``full_of``; None while nothing is busy enough."""
-    return _busiest(full_of(record) if full is None else full)
+    return _busiest(full_of(record) if known is None else known.full)
 
 
-def advice(record: Record, name: str, full: Loads | None = None) -> dict[str, str]:
+def advice(record: Record, name: str, known: Seen | None = None) -> dict[str, str]:
     """``doing``, ``use`` and ``better`` of a node, a sentence each; ``better`` is empty with nothing on its side.
 
-    ``full``, here and beside: ``full_of`` of this record from a caller who asks for many nodes.
+    ``known``, here and beside: ``seen`` of this record from a caller who asks for many nodes.
     """
-    node = next((one for one in record.get("nodes") or () if one["node"] == name), None)
+    known = known or seen(record)
+    node = known.nodes.get(name)
     if node is None or not node.get("in"):
         return {"doing": "is not in the run", "use": "none", "better": ""}
     role = str(node.get("role") or "")
@@ -47,13 +78,13 @@ def advice(record: Record, name: str, full: Loads | None = None) -> dict[str, st
         doing = "is held as a spare" if spare else role or "waits for the first view"
         use = "steps in when another node goes" if spare else "none yet"
         return {"doing": doing, "use": use, "better": spare}
-    better = _better(record, node, full_of(record) if full is None else full)
-    return {"doing": _place(record, node), "use": _use(record, node), "better": better}
+    return {"doing": _place(record, node), "use": _use(record, node), "better": _better(node, known)}
 
 
-def told(record: Record, name: str, full: Loads | None = None) -> dict[str, str]:
+def told(record: Record, name: str, known: Seen | None = None) -> dict[str, str]:
     """What the node's own terminal shows: ``advice``, or that others hold the run up."""
-    found, held = advice(record, name, full), bottleneck(record, full)
+    known = known or seen(record)
+    found, held = advice(record, name, known), _busiest(known.full)
     if held is not None and not found["better"] and found["use"] != "none":
         found["better"] = f"nothing here: the run is held up by {held['text']}"
     return found
@@ -61,12 +92,19 @@ def told(record: Record, name: str, full: Loads | None = None) -> dict[str, str]
 
 def regions(names: Iterable[str], links: Iterable[Record], hosts: Mapping[str, str]) -> list[list[str]]:
     """The nodes by nearness: those whose measured way is at most 8 ms, or that share an address, are together."""
-    region = {name: number for number, name in enumerate(names)}
+    order = {name: number for number, name in enumerate(names)}
+    above = {name: name for name in order}
+
+    def first_of(name: str) -> str:
+        """The earliest of the names that one is together with."""
+        while above[name] != name:
+            above[name] = name = above[above[name]]
+        return name
 
     def join(one: str, other: str) -> None:
-        if one in region and other in region and region[one] != region[other]:
-            old, new = sorted((region[one], region[other]), reverse=True)
-            region.update({name: new for name, number in region.items() if number == old})
+        if one in order and other in order:
+            old, new = sorted((first_of(one), first_of(other)), key=order.__getitem__)
+            above[new] = old
 
     first: dict[str, str] = {}
     for name, host in hosts.items():
@@ -74,10 +112,10 @@ def regions(names: Iterable[str], links: Iterable[Record], hosts: Mapping[str, s
     for link in links:
         if float(link.get("latency_s") or 0) <= _NEAR_S and link.get("bandwidth_bps"):
             join(str(link["from"]), str(link["to"]))
-    found: dict[int, list[str]] = {}
-    for name, number in region.items():
-        found.setdefault(number, []).append(name)
-    return [found[number] for number in sorted(found)]
+    found: dict[str, list[str]] = {}
+    for name in order:
+        found.setdefault(first_of(name), []).append(name)
+    return list(found.values())
 
 
 def of_text(used: float, most: float) -> str:
@@ -115,6 +153,7 @@ def _loads(record: Record) -> list[dict[str, Any]]:
         load = float(link["used_bps"]) / float(link["bandwidth_bps"])
         text = f"the link {link['from']} → {link['to']}: {of_text(link['used_bps'], link['bandwidth_bps'])}"
         found.append({"kind": "link", "node": link["from"], "to": link["to"], "load": load, "text": text})
+    shared = {end: _shared(links, end) for end in ("from", "to")}
     for node in record.get("nodes") or ():
         name, parts = node["node"], node.get("parts")
         if parts:
@@ -122,19 +161,26 @@ def _loads(record: Record) -> list[dict[str, Any]]:
             text = f"the device of {name}: it computes for {load:.0%} of a step"
             found.append({"kind": "compute", "node": name, "load": load, "text": text})
         for kind, end in (("upload", "from"), ("download", "to")):
-            used, most = _shared(links, name, end)
+            used, most, count = shared[end].get(name, (0.0, 0.0, 0))
             # Several links of a node that carry more than its best one together do not share one narrow connection.
-            if most and 0 < used <= _SHARED * most and sum(link[end] == name for link in links) > 1:
+            if most and 0 < used <= _SHARED * most and count > 1:
                 text = f"the {kind} of {name}: {of_text(used, most)}"
                 found.append({"kind": kind, "node": name, "load": used / most, "text": text})
     return found
 
 
-def _shared(links: Iterable[Record], name: str, end: str) -> tuple[float, float]:
-    """(bits per second over all links of a node in one direction, what the best of them was measured at)."""
-    mine = [link for link in links if link[end] == name]
-    best = max((float(link["bandwidth_bps"]) for link in mine), default=0.0)
-    return sum(float(link["used_bps"]) for link in mine), best
+def _shared(links: Iterable[Record], end: str) -> dict[str, tuple[float, float, int]]:
+    """Of each node: (bits per second over all its links in one direction, what the best of them was measured at, how
+    many they are)."""
+    used: dict[str, float] = defaultdict(float)
+    best: dict[str, float] = defaultdict(float)
+    count: Counter[str] = Counter()
+    for link in links:
+        name = link[end]
+        used[name] += float(link["used_bps"])
+        best[name] = max(best[name], float(link["bandwidth_bps"]))
+        count[name] += 1
+    return {name: (used[name], best[name], count[name]) for name in count}
 
 
 # ---- sentences of a node ---------------------------------------------------------------------
@@ -158,15 +204,15 @@ def _use(record: Record, node: Record) -> str:
     return f"{use}; it computes for {parts['compute'] + parts['codec']:.0%} of a step"
 
 
-def _better(record: Record, node: Record, full: Loads) -> str:
+def _better(node: Record, known: Seen) -> str:
     """What would help, by what is full on this node's side."""
     name, parts = node["node"], node.get("parts")
-    busiest = _busiest([one for one in full if name in (one["node"], one.get("to"))])
+    busiest = _busiest(known.full_at.get(name, ()))
     if busiest is None:
         if not parts:
             return ""
-        if not full and parts["wire"] >= parts["waiting"] and parts["wire"] > parts["compute"]:
-            return f"a faster way to the others: {parts['wire']:.0%} of a step passes on the wire{_worst(record, name)}"
+        if not known.full and parts["wire"] >= parts["waiting"] and parts["wire"] > parts["compute"]:
+            return f"a faster way to the others: {parts['wire']:.0%} of a step passes on the wire{_worst(known, name)}"
         return ""
     stage = f"the bottleneck of stage {node['stage']}"
     detail = str(busiest["text"]).partition(": ")[2]
@@ -179,13 +225,12 @@ def _better(record: Record, node: Record, full: Loads) -> str:
     return f"your upload{target} is {stage}: {detail}"
 
 
-def _worst(record: Record, name: str) -> str:
+def _worst(known: Seen, name: str) -> str:
     """Which of a node's links is the longest that it uses, with what it carries; empty where none is known."""
-    mine = [link for link in record.get("links") or () if name in (link["from"], link["to"]) and link.get("used_bps")]
-    known = [link for link in mine if link.get("bandwidth_bps") and link.get("latency_s")]
-    if not known:
+    mine = [link for link in known.links.get(name, ()) if link.get("latency_s")]
+    if not mine:
         return ""
-    worst = max(known, key=lambda link: float(link["latency_s"]))
+    worst = max(mine, key=lambda link: float(link["latency_s"]))
     ends = f"{worst['from']} → {worst['to']}"
     carries = of_text(worst["used_bps"], worst["bandwidth_bps"])
     return f", most of all {ends} ({carries}, {1000 * worst['latency_s']:.3g} ms one way)"

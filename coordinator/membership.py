@@ -29,6 +29,7 @@ from dataclasses import replace
 from ..scheduler.errors import PlanError
 from ..scheduler.plans import Plan
 from . import signals as s
+from .measuring import ALL, chosen
 from .members import (
     DONE,
     FLUSHING,
@@ -508,15 +509,16 @@ class Membership:
         effects: list[s.Effect] = []
         asked: dict[str, list[s.Member]] = {}
         ordered = sorted(nodes, key=lambda node: node.name)
+        most = min(len(state.nodes), ALL)
         for index, node in enumerate(ordered):
             if node.measured:
                 continue
             if node.asked is None:
-                # Each pair once, by its first; a joiner measures to everybody who is in already.
-                old = [other.member for other in state.nodes.values() if other.measured and other.name != node.name]
-                peers = (*old, *(other.member for other in ordered[index + 1 :] if not other.measured))
-                asked[node.name] = list(peers)
-            elif now - node.asked > (patience := state.rules.measure_s * max(1.0, len(state.nodes) / _PEERS_IN_TIME)):
+                # Each pair once, by its first; a joiner measures to those who are in already. Of many, to a few.
+                old = [other.name for other in state.nodes.values() if other.measured and other.name != node.name]
+                peers = (*old, *(other.name for other in ordered[index + 1 :] if not other.measured))
+                asked[node.name] = [state.nodes[peer].member for peer in chosen(node.name, peers)]
+            elif now - node.asked > (patience := state.rules.measure_s * max(1.0, most / _PEERS_IN_TIME)):
                 why = f"{node.name} did not measure its links within {patience:.0f} s; guesses are used"
                 state = put(state, replace(node, measured=True))
                 effects.append(s.Say("warning", node.name, why))

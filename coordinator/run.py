@@ -29,7 +29,7 @@ from ..scheduler.network import DEFAULT_LATENCY
 from ..scheduler.plans import Plan
 from . import events
 from . import signals as s
-from .advice import full_of, told
+from .advice import seen, told
 from .checkpoints import Checkpoints, Complete
 from .commands import Command, Desk, held_in, printable
 from .database import LeaseLost
@@ -482,15 +482,19 @@ class Run:
     async def tick(self) -> None:
         """Let time pass, until the run is over."""
         while not self.finished.is_set():
-            if self.store.server is not None:
-                self.store.server.check_lease()
-            self.feed(s.Tick())
-            if self.trains and (news := self._news()):
-                self.feed(s.Replan(news))
-            self._catch_up()
-            self._acknowledge()
-            self._advise()
+            self.pass_time()
             await asyncio.sleep(TICK_S)
+
+    def pass_time(self) -> None:
+        """What is due now."""
+        if self.store.server is not None:
+            self.store.server.check_lease()
+        self.feed(s.Tick())
+        if self.trains and (news := self._news()):
+            self.feed(s.Replan(news))
+        self._catch_up()
+        self._acknowledge()
+        self._advise()
 
     def _news(self) -> str:
         """What has turned out to be another than the plan counted with."""
@@ -557,12 +561,12 @@ class Run:
         self._advised = now
         try:
             record = self.status(Path())
-            full = full_of(record)
+            known = seen(record)
         except Exception:  # whatever it is, training does not end for want of good advice
             log.exception("no advice for the nodes")
             return
         for stream in self._streams.values():
-            found = pb.Advice(**told(record, stream.name, full))
+            found = pb.Advice(**told(record, stream.name, known))
             if self._said.get(stream.session) != found:
                 self._said[stream.session] = found
                 stream.queue.put_nowait(pb.Order(term=self.term, notice=pb.Notice(advice=found)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ..proto.sampling import Position
 from ..scheduler.plans import Plan
@@ -342,9 +343,14 @@ class Announcement:
     save: bool = False
     shadows: tuple[Shadow, ...] = ()
 
+    @cached_property
+    def sessions(self) -> Mapping[str, str]:
+        """Name -> session of the members."""
+        return {member.name: member.session for member in self.members}
+
     def session_of(self, name: str) -> str | None:
         """The session with which a name is in this view."""
-        return next((member.session for member in self.members if member.name == name), None)
+        return self.sessions.get(name)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ..proto.sampling import Position
-from .advice import advice, bottleneck, full_of, regions
+from .advice import advice, bottleneck, regions, seen
 from .lock import is_locked
 from .store import NodeRow, Store, ViewRow
 
 _RECENT = 10
+MOST_LINKS = 10_000
+"""Of those that are shown: a record has to fit into a message. The used ones come first."""
 
 
 def read_status(place: Path | str) -> dict[str, Any]:
@@ -49,7 +51,8 @@ def status_of(
     plan: Any = json.loads(view.plan) if view else None
     dial_out = {row.name for row in rows if row.dials_out}
     held = json.loads(store.get("held") or "{}")
-    nodes = [_node(row, plan, (live or {}).get(row.name), held.get(row.name)) for row in rows]
+    places = _places(plan)
+    nodes = [_node(row, plan, places, (live or {}).get(row.name), held.get(row.name)) for row in rows]
     record = {
         "run": store.get("run"),
         "name": job.get("run", {}).get("name"),
@@ -77,28 +80,30 @@ def status_of(
         "times_fewer_bytes": totals["bytes_dense"] / sent if sent else None,
         "view": _view(view, plan) if view else None,
         "nodes": nodes,
-        "links": _links(store.links(), used or {}, dial_out),
+        "links": (links := _links(store.links(), used or {}, dial_out))[:MOST_LINKS],
+        "links_left_out": max(0, len(links) - MOST_LINKS),
         "checkpoints": [{"step": row.step, "path": row.path} for row in checkpoints],
         "target": json.loads(store.get("target") or "null"),
         "warnings": [{"time": when, "node": node, "message": text} for when, node, text in store.warnings(_RECENT)],
         "time": time.time(),
     }
-    _judge(record, nodes)
+    _judge(record, nodes, links)
     return record
 
 
-def _judge(record: dict[str, Any], nodes: list[dict[str, Any]]) -> None:
+def _judge(record: dict[str, Any], nodes: list[dict[str, Any]], links: list[dict[str, Any]]) -> None:
     """What follows from the rest: who is near whom, what holds the run up, what each node could do better."""
     present = {node["node"]: str(node["address"]).rpartition(":")[0] for node in nodes if node["in"]}
-    for number, names in enumerate(regions(present, record["links"], present)):
-        for node in nodes:
-            if node["in"] and node["node"] in names:
-                node["region"] = number
-    full = full_of(record)
-    record["bottleneck"] = bottleneck(record, full)
+    together = regions(present, links, present)
+    region = {name: number for number, names in enumerate(together) for name in names}
     for node in nodes:
         if node["in"]:
-            node["advice"] = advice(record, node["node"], full)
+            node["region"] = region[node["node"]]
+    known = seen(record)
+    record["bottleneck"] = bottleneck(record, known)
+    for node in nodes:
+        if node["in"]:
+            node["advice"] = advice(record, node["node"], known)
 
 
 def _view(row: ViewRow, plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,18 +121,33 @@ def _view(row: ViewRow, plan: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _places(plan: Mapping[str, Any] | None) -> dict[str, tuple[int, list[int], float]]:
+    """(pipeline, stages, share of the batch) of every node of a plan."""
+    found: dict[str, tuple[int, list[int], float]] = {}
+    if plan is None:
+        return found
+    whole = sum(plan["microbatches"])
+    for number, names in enumerate(plan.get("pipelines", [])):
+        for stage, name in enumerate(names):
+            found.setdefault(name, (number, [], plan["microbatches"][number] / whole))[1].append(stage)
+    return found
+
+
 def _node(
-    row: NodeRow, plan: Mapping[str, Any] | None, live: Mapping[str, Any] | None, held: tuple[str, bool] | None
+    row: NodeRow,
+    plan: Mapping[str, Any] | None,
+    places: Mapping[str, tuple[int, list[int], float]],
+    live: Mapping[str, Any] | None,
+    held: tuple[str, bool] | None,
 ) -> dict[str, Any]:
     device = json.loads(row.device or "{}")
-    role, stage, stages, pipeline, share = "", None, [], None, None
+    role, stages = "", list[int]()
+    pipeline, share = None, None
     if plan is not None and row.left_at is None:
-        for number, names in enumerate(plan.get("pipelines", [])):
-            if row.name in names:
-                role, stage, pipeline = "trains", names.index(row.name), number
-                stages = [at for at, name in enumerate(names) if name == row.name]
-                share = plan["microbatches"][number] / sum(plan["microbatches"])
-        if not role:
+        if row.name in places:
+            role = "trains"
+            pipeline, stages, share = places[row.name]
+        else:
             spare = plan.get("spares", {}).get(row.name)
             role = f"spare: {spare}" if spare else "waits for the next view"
     return {
@@ -135,7 +155,7 @@ def _node(
         "in": row.left_at is None,
         "role": role or ("left" if row.left_at else "waits for the first view"),
         "pipeline": pipeline,
-        "stage": stage,
+        "stage": stages[0] if stages else None,
         "stages": stages,
         "share": share,
         "address": row.address,
@@ -156,7 +176,8 @@ def _node(
 def _links(
     measured: Sequence[tuple[str, str, float, float]], used: Mapping[tuple[str, str], float], dial_out: set[str]
 ) -> list[dict[str, Any]]:
-    """Every link that was measured or is used. One that was measured in the other direction only takes that number."""
+    """Every link that is used or was measured, the used ones first. One that was measured in the other direction only
+    takes that number."""
     known = {(source, target): (latency, bandwidth) for source, target, latency, bandwidth in measured}
     return [
         {
@@ -167,7 +188,7 @@ def _links(
             "used_bps": used.get((source, target)),
             "way": _way(source, target, dial_out),
         }
-        for source, target in dict.fromkeys((*known, *used))
+        for source, target in dict.fromkeys((*used, *known))
     ]
 
 

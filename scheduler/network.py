@@ -14,6 +14,7 @@ import numpy
 from numpy.typing import NDArray
 
 from .errors import PlanError
+from .guesses import fill_bandwidth, fill_latency
 
 Matrix = NDArray[numpy.float64]
 
@@ -22,6 +23,8 @@ DEFAULT_BANDWIDTH = 100e6
 """What a link without a measurement is taken to have: 50 ms one way, 100 Mbit/s."""
 DEFAULT_TFLOPS = 50.0
 """What a device without a measured speed is taken to reach in training."""
+ALL_MEASURED = 33
+"""Of so many devices every link is measured; of more, the others are estimated."""
 NOISE = 0.12
 """Measurements of one link vary so much; a gain below it is not believed."""
 
@@ -132,27 +135,38 @@ class Network:
     ) -> Network:
         """The network of a coordinator's live measurements: (from, to) -> one-way seconds, and bit/s.
 
-        A pair that was measured in the other direction only takes that number; one that was never measured takes
-        `default` (50 ms, 100 Mbit/s) with confidence 0. Pairs that name an unknown device are ignored. A bandwidth
+        A pair that was measured in the other direction only takes that number. One that was never measured takes
+        `default` (50 ms, 100 Mbit/s) with confidence 0; without a `default` and with more than ALL_MEASURED devices it
+        is estimated from the links that were (guesses.py). Pairs that name an unknown device are ignored. A bandwidth
         of 0 means that the two can't reach each other.
         """
         fallback = default or Link(confidence=0.0)
         index = {device.name: position for position, device in enumerate(devices)}
         count = len(devices)
 
-        def matrix(values: Mapping[tuple[str, str], float], missing: float) -> Matrix:
+        def measured(values: Mapping[tuple[str, str], float]) -> Matrix:
             result = numpy.full((count, count), numpy.nan)
             for (sender, receiver), value in values.items():
                 if sender in index and receiver in index:
                     result[index[sender], index[receiver]] = value
-            result = numpy.where(numpy.isnan(result), result.T, result)
+            return numpy.where(numpy.isnan(result), result.T, result)
+
+        def matrix(values: Mapping[tuple[str, str], float], missing: float) -> Matrix:
+            result = measured(values)
             return numpy.where(numpy.isnan(result), missing, result)
 
         known = dict.fromkeys(bandwidth, 1.0)
+        if default is not None or count <= ALL_MEASURED:
+            seconds, rates = matrix(latency, fallback.latency), matrix(bandwidth, fallback.bandwidth)
+        else:
+            seconds, rates = measured(latency), measured(bandwidth)
+            seconds[rates == 0] = numpy.nan  # no way leads over a link that carries nothing
+            seconds = fill_latency(seconds, fallback.latency)
+            rates = fill_bandwidth(rates, fallback.bandwidth)
         return cls(
             devices,
-            matrix(latency, fallback.latency),
-            matrix(bandwidth, fallback.bandwidth),
+            seconds,
+            rates,
             confidence=matrix(confidence or known, 0.0),
             age=matrix(age or {}, 0.0),
         )

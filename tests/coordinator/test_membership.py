@@ -923,3 +923,12 @@ test_cluster.settings = settings(max_examples=60, stateful_step_count=40, suppre
 @pytest.mark.timeout(3600)
 class TestThousandsOfClusters(Cluster.TestCase):
     settings = settings(test_cluster.settings, max_examples=4000)
+
+
+def test_a_joiner_of_a_large_run_measures_a_few_links():
+    script = Script(wanted=200).join(*(f"n{number:03}" for number in range(200)))
+    script(dt=2.0)(s.Tick())
+    asked = script.get(s.SendMeasure)
+    assert len(asked) >= 190 and max(len(effect.peers) for effect in asked) == 32
+    pairs = [frozenset((effect.to, peer.name)) for effect in asked for peer in effect.peers]
+    assert len(pairs) == len(set(pairs)) < 200 * 20  # each pair once

@@ -1,0 +1,46 @@
+"""Links that nobody measured, from those that were: of a large network only a few links a device are.
+
+Latency: the shortest way over devices between which it is known; the real one is hardly longer, and among devices of
+one place not much shorter. Rate: what the sender's best link carries, or the receiver's best, whichever is less: of two
+ends on lines of their own the narrower line decides.
+"""
+
+from __future__ import annotations
+
+import numpy
+from numpy.typing import NDArray
+
+Matrix = NDArray[numpy.float64]
+
+HOPS = 3
+"""Times that ways are joined: after that a way has up to 2^HOPS links."""
+CLOSEST = 24
+"""Of each device, the nearest known ones over which ways are sought."""
+
+
+def fill_latency(known: Matrix, otherwise: float) -> Matrix:
+    """float64 [n, n] seconds one way, nan where it was not measured: with those as the shortest known way."""
+    ways = numpy.where(numpy.isnan(known), numpy.inf, known)
+    numpy.fill_diagonal(ways, 0.0)
+    missing = numpy.isnan(known)
+    for _ in range(HOPS):
+        if not (missing & numpy.isinf(ways)).any():
+            break
+        longer = ways.copy()
+        near = numpy.argsort(ways, axis=1)[:, 1 : CLOSEST + 1]
+        for column in near.T:
+            first = ways[numpy.arange(len(ways)), column]
+            numpy.minimum(longer, first[:, None] + ways[column], out=longer)
+        ways = longer
+    filled: Matrix = numpy.where(missing, numpy.where(numpy.isinf(ways), otherwise, ways), known)
+    return filled
+
+
+def fill_bandwidth(known: Matrix, otherwise: float) -> Matrix:
+    """float64 [n, n] bit/s, nan where it was not measured: with those as the narrower of both ends' best lines."""
+    rates = numpy.where(numpy.isnan(known), 0.0, known)
+    numpy.fill_diagonal(rates, 0.0)
+    out, into = rates.max(axis=1), rates.max(axis=0)
+    out, into = numpy.where(out > 0, out, otherwise), numpy.where(into > 0, into, otherwise)
+    filled: Matrix = numpy.where(numpy.isnan(known), numpy.minimum(out[:, None], into[None, :]), known)
+    return filled
