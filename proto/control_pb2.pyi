@@ -122,12 +122,14 @@ class Hello(_message.Message):
     def __init__(self, session: _Optional[str] = ..., view: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("trainer_age", "doing")
+    __slots__ = ("trainer_age", "doing", "moved")
     TRAINER_AGE_FIELD_NUMBER: _ClassVar[int]
     DOING_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     trainer_age: float
     doing: str
-    def __init__(self, trainer_age: _Optional[float] = ..., doing: _Optional[str] = ...) -> None: ...
+    moved: int
+    def __init__(self, trainer_age: _Optional[float] = ..., doing: _Optional[str] = ..., moved: _Optional[int] = ...) -> None: ...
 
 class Links(_message.Message):
     __slots__ = ("links",)
@@ -273,14 +275,16 @@ class EvalDone(_message.Message):
     def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., correct: _Optional[float] = ..., predictions: _Optional[int] = ...) -> None: ...
 
 class Evidence(_message.Message):
-    __slots__ = ("peer", "why", "diverged")
+    __slots__ = ("peer", "why", "diverged", "mended")
     PEER_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     DIVERGED_FIELD_NUMBER: _ClassVar[int]
+    MENDED_FIELD_NUMBER: _ClassVar[int]
     peer: str
     why: str
     diverged: bool
-    def __init__(self, peer: _Optional[str] = ..., why: _Optional[str] = ..., diverged: bool = ...) -> None: ...
+    mended: bool
+    def __init__(self, peer: _Optional[str] = ..., why: _Optional[str] = ..., diverged: bool = ..., mended: bool = ...) -> None: ...
 
 class Warning(_message.Message):
     __slots__ = ("message", "node", "refused")
@@ -575,18 +579,20 @@ class ArtifactName(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Artifact(_message.Message):
-    __slots__ = ("name", "size", "piece_size", "piece_digests", "digest")
+    __slots__ = ("name", "size", "piece_size", "piece_digests", "digest", "described")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     PIECE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PIECE_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBED_FIELD_NUMBER: _ClassVar[int]
     name: str
     size: int
     piece_size: int
     piece_digests: _containers.RepeatedScalarFieldContainer[bytes]
     digest: bytes
-    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., piece_size: _Optional[int] = ..., piece_digests: _Optional[_Iterable[bytes]] = ..., digest: _Optional[bytes] = ...) -> None: ...
+    described: int
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., piece_size: _Optional[int] = ..., piece_digests: _Optional[_Iterable[bytes]] = ..., digest: _Optional[bytes] = ..., described: _Optional[int] = ...) -> None: ...
 
 class Range(_message.Message):
     __slots__ = ("name", "offset", "length")
@@ -607,7 +613,7 @@ class Piece(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Shard(_message.Message):
-    __slots__ = ("step", "file", "offset", "data", "last", "digest", "files", "meta")
+    __slots__ = ("step", "file", "offset", "data", "last", "digest", "files", "meta", "view")
     STEP_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -616,6 +622,7 @@ class Shard(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     META_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
     step: int
     file: str
     offset: int
@@ -624,7 +631,8 @@ class Shard(_message.Message):
     digest: bytes
     files: int
     meta: str
-    def __init__(self, step: _Optional[int] = ..., file: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., last: bool = ..., digest: _Optional[bytes] = ..., files: _Optional[int] = ..., meta: _Optional[str] = ...) -> None: ...
+    view: int
+    def __init__(self, step: _Optional[int] = ..., file: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., last: bool = ..., digest: _Optional[bytes] = ..., files: _Optional[int] = ..., meta: _Optional[str] = ..., view: _Optional[int] = ...) -> None: ...
 
 class StoreReply(_message.Message):
     __slots__ = ("refused", "complete")
@@ -633,6 +641,28 @@ class StoreReply(_message.Message):
     refused: str
     complete: bool
     def __init__(self, refused: _Optional[str] = ..., complete: bool = ...) -> None: ...
+
+class ShardName(_message.Message):
+    __slots__ = ("step", "file", "view", "size")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    file: str
+    view: int
+    size: int
+    def __init__(self, step: _Optional[int] = ..., file: _Optional[str] = ..., view: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class ShardHeld(_message.Message):
+    __slots__ = ("offset", "refused", "complete")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    refused: str
+    complete: bool
+    def __init__(self, offset: _Optional[int] = ..., refused: _Optional[str] = ..., complete: bool = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ("run", "ticket")

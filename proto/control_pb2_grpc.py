@@ -59,6 +59,11 @@ class CoordinatorStub(object):
                 request_serializer=farflung_dot_proto_dot_control__pb2.Shard.SerializeToString,
                 response_deserializer=farflung_dot_proto_dot_control__pb2.StoreReply.FromString,
                 _registered_method=True)
+        self.Held = channel.unary_unary(
+                '/farflung.Coordinator/Held',
+                request_serializer=farflung_dot_proto_dot_control__pb2.ShardName.SerializeToString,
+                response_deserializer=farflung_dot_proto_dot_control__pb2.ShardHeld.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/farflung.Coordinator/Status',
                 request_serializer=farflung_dot_proto_dot_control__pb2.StatusRequest.SerializeToString,
@@ -109,6 +114,12 @@ class CoordinatorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Store(self, request_iterator, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Held(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -165,6 +176,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Store,
                     request_deserializer=farflung_dot_proto_dot_control__pb2.Shard.FromString,
                     response_serializer=farflung_dot_proto_dot_control__pb2.StoreReply.SerializeToString,
+            ),
+            'Held': grpc.unary_unary_rpc_method_handler(
+                    servicer.Held,
+                    request_deserializer=farflung_dot_proto_dot_control__pb2.ShardName.FromString,
+                    response_serializer=farflung_dot_proto_dot_control__pb2.ShardHeld.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -322,6 +338,33 @@ class Coordinator(object):
             '/farflung.Coordinator/Store',
             farflung_dot_proto_dot_control__pb2.Shard.SerializeToString,
             farflung_dot_proto_dot_control__pb2.StoreReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Held(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farflung.Coordinator/Held',
+            farflung_dot_proto_dot_control__pb2.ShardName.SerializeToString,
+            farflung_dot_proto_dot_control__pb2.ShardHeld.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,11 @@ class CoordinatorStub:
         control_pb2.StoreReply,
     ]
 
+    Held: grpc.UnaryUnaryMultiCallable[
+        control_pb2.ShardName,
+        control_pb2.ShardHeld,
+    ]
+
     Status: grpc.UnaryUnaryMultiCallable[
         control_pb2.StatusRequest,
         control_pb2.StatusReply,
@@ -93,6 +98,11 @@ class CoordinatorAsyncStub:
     Store: grpc.aio.StreamUnaryMultiCallable[
         control_pb2.Shard,
         control_pb2.StoreReply,
+    ]
+
+    Held: grpc.aio.UnaryUnaryMultiCallable[
+        control_pb2.ShardName,
+        control_pb2.ShardHeld,
     ]
 
     Status: grpc.aio.UnaryUnaryMultiCallable[
@@ -150,6 +160,13 @@ class CoordinatorServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[control_pb2.Shard],
         context: _ServicerContext,
     ) -> typing.Union[control_pb2.StoreReply, collections.abc.Awaitable[control_pb2.StoreReply]]: ...
+
+    @abc.abstractmethod
+    def Held(
+        self,
+        request: control_pb2.ShardName,
+        context: _ServicerContext,
+    ) -> typing.Union[control_pb2.ShardHeld, collections.abc.Awaitable[control_pb2.ShardHeld]]: ...
 
     @abc.abstractmethod
     def Status(

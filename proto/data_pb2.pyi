@@ -34,6 +34,7 @@ class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TEXT_TOKEN: _ClassVar[Kind]
     TEXT_END: _ClassVar[Kind]
     KEY: _ClassVar[Kind]
+    STATE_COMING: _ClassVar[Kind]
 UNKNOWN: Kind
 ACTIVATION: Kind
 ACTIVATION_GRADIENT: Kind
@@ -60,6 +61,7 @@ TEXT: Kind
 TEXT_TOKEN: Kind
 TEXT_END: Kind
 KEY: Kind
+STATE_COMING: Kind
 
 class Header(_message.Message):
     __slots__ = ("run", "view", "session", "kind", "step", "microbatch", "section", "round", "part", "chain", "codec", "shape", "dtype", "samples", "contributors", "digests", "value", "text", "sizes", "layer", "moments", "offset", "length", "error", "factors", "request")
