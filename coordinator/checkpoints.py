@@ -64,7 +64,8 @@ class Receiver:
         self._checkpoints, self.step, self.file = checkpoints, step, file
         self._era = checkpoints.era(step)
         self._hash = hashlib.sha256()
-        self._offset = 0
+        self.offset = 0
+        """Bytes that are here."""
         self._out: BinaryIO | None = None
         self._closed = False
         self._writing = threading.Lock()
@@ -85,15 +86,16 @@ class Receiver:
         """
         if self._checkpoints.era(self.step) != self._era:
             raise ShardRefused(f"step {self.step} was given up by a view change")
-        if (shard.step, shard.file) != (self.step, self.file) or shard.offset != self._offset:
-            raise ShardRefused(f"piece at {shard.offset} of {shard.file} came where {self._offset} was due")
+        if (shard.step, shard.file) != (self.step, self.file) or shard.offset != self.offset:
+            raise ShardRefused(f"piece at {shard.offset} of {shard.file} came where {self.offset} was due")
         try:
             if self._out is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._out = self._path.open("wb")
+                self._out = self._path.open("ab" if self.offset else "wb")
             self._out.write(shard.data)
             self._hash.update(shard.data)
-            self._offset += len(shard.data)
+            self.offset += len(shard.data)
+            self._checkpoints.arrived += len(shard.data)
             if not shard.last:
                 return None
             if self._hash.digest() != shard.digest:
@@ -105,12 +107,20 @@ class Receiver:
         except OSError as error:
             raise ShardRefused(f"cannot write {self.file} of step {self.step}: {error.strerror or error}") from None
 
+    def pause(self) -> None:
+        """The stream broke, and another one may go on."""
+        with self._writing:
+            if self._out is not None:
+                self._out.close()
+                self._out = None
+
     def close(self) -> None:
         """Forget an unfinished file."""
         with self._writing:
             self._closed = True
             if self._out is not None:
                 self._out.close()
+            if self.offset or self._out is not None:
                 self._path.unlink(missing_ok=True)
 
 
@@ -128,6 +138,8 @@ class Checkpoints:
         self._damaged: set[int] = set()
         """Complete, and passed over: the next of the same step takes the place."""
         self._changing = threading.Lock()
+        self.arrived = 0
+        """Bytes that have arrived since the start: while it grows, somebody sends."""
 
     # ---- receiving ---------------------------------------------------------------------------
 
@@ -153,9 +165,14 @@ class Checkpoints:
         """
         if not _FILE.match(shard.file) or shard.file == MANIFEST:
             raise ShardRefused(f"{shard.file!r} is no name for a file of a checkpoint")
-        if self._is_past(shard.step):
+        if self.is_past(shard.step):
             return None
         return Receiver(self, shard.step, shard.file)
+
+    def has_whole(self, view: int, step: int, file: str) -> bool:
+        """Whether a file of a step's checkpoint in a view is here, so that its sender need not send it."""
+        one = self._open.get(step)
+        return self.is_past(step) or (one is not None and one.view == view and file in one.done)
 
     def discard_after(self, step: int, view: int) -> None:
         """A view goes on after ``step``: what earlier views send of later steps is of weights that are gone."""
@@ -183,7 +200,7 @@ class Checkpoints:
             if given_up or self.era(step) != era:
                 raise ShardRefused(f"step {step} was given up by a view change")
             one = self._open.get(step)
-            if self._is_past(step) or (one is not None and view < one.view):
+            if self.is_past(step) or (one is not None and view < one.view):
                 return None
             if one is None or view > one.view:
                 self._forget(lambda other: other == step)
@@ -218,7 +235,7 @@ class Checkpoints:
         self._forget(lambda other: other <= step)
         return Complete(step, target, position_in(manifest))
 
-    def _is_past(self, step: int) -> bool:
+    def is_past(self, step: int) -> bool:
         """Whether this step's checkpoint, or a later one, is complete."""
         return any(one >= step and one not in self._damaged for one in self.steps())
 

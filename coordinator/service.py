@@ -26,7 +26,7 @@ from ..proto.errors import FarflungError, Refused
 from ..proto.link import split_address
 from ..proto.progress import Meter
 from .artifacts import Artifacts, NoArtifact
-from .checkpoints import Receiver, ShardRefused
+from .checkpoints import ShardRefused
 from .commands import Command, printable
 from .database import LeaseLost
 from .identity import NAME, NODE_LIFE, Authority, check_operator, check_ticket, digest
@@ -35,6 +35,7 @@ from .run import Attendance, Run, dial
 from .store import NodeRow
 from .streams import SourceUnreachable
 from .tokenizer import load_tokenizer
+from .uploads import GivenUp, Uploads
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         self._run, self._artifacts, self._identity = run, artifacts, identity
         self._readers = ThreadPoolExecutor(thread_name_prefix="read")  # what takes long there holds up nothing else
         self._joining: set[str] = set()
+        self._uploads = Uploads(run.checkpoints)
 
     # ---- joining -----------------------------------------------------------------------------
 
@@ -238,35 +240,47 @@ class CoordinatorService(rpc.CoordinatorServicer):
             log.warning("%s", error.message)
             await context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
 
+    async def Held(self, request: pb.ShardName, context: Context) -> pb.ShardHeld:
+        """How much of a checkpoint's file is here of a stream of this session that broke: where the next one begins."""
+        owner = await self._caller(context)
+        try:
+            if self._run.checkpoints.has_whole(request.view, request.step, request.file):
+                return pb.ShardHeld(complete=True)
+            return pb.ShardHeld(offset=self._uploads.held(owner, request.step, request.file, request.view))
+        except GivenUp:
+            return pb.ShardHeld(complete=True)
+
     async def Store(self, requests: AsyncIterator[pb.Shard], context: Context) -> pb.StoreReply:
         """One file of a checkpoint. What cannot be kept is refused, loudly, and training goes on."""
-        name, _ = await self._caller(context)
-        receiver: Receiver | None = None
-        checkpoints = self._run.checkpoints
+        owner = await self._caller(context)
+        name, incoming = owner[0], None
         try:
             async for shard in requests:
                 if shard.file.startswith(FILE):
                     return await self._trace(name, shard, requests)
-                if receiver is None:
+                if incoming is None:
                     if why := self._run.refuses_files(name, shard.step):
                         raise ShardRefused(why)
-                    receiver = checkpoints.receive(shard)
-                    if receiver is None:
+                    incoming = self._uploads.begin(owner, shard)
+                    if incoming is None:
                         return pb.StoreReply(complete=True)
                     meter = Meter(f"storing {shard.file} of step {shard.step}", "bytes", self._run.emit)
-                complete = await asyncio.to_thread(receiver.write, shard)
+                complete = await asyncio.to_thread(incoming.write, shard)
                 meter.add(len(shard.data))
                 if complete is not None:
                     self._run.checkpoint(complete)
                 if shard.last:
                     return pb.StoreReply(complete=complete is not None)
             return pb.StoreReply(refused="the stream ended before the file did")
+        except GivenUp as error:
+            self._run.warn("", error.message)
+            return pb.StoreReply()
         except ShardRefused as error:
             self._run.warn(name, f"checkpoint: {error.message}")
             return pb.StoreReply(refused=error.message)
         finally:
-            if receiver is not None:
-                await asyncio.to_thread(receiver.close)  # its last piece may still be on the way to the disk
+            if incoming is not None:
+                await asyncio.to_thread(incoming.close)  # its last piece may still be on the way to the disk
 
     async def _trace(self, name: str, first: pb.Shard, rest: AsyncIterator[pb.Shard]) -> pb.StoreReply:
         """A node's trace, for whoever waits for it."""

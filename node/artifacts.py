@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -16,7 +17,7 @@ import grpc
 import grpc.aio
 
 from ..proto import rpc
-from ..proto.control_pb2 import Artifact, ArtifactName, Range, Shard
+from ..proto.control_pb2 import Artifact, ArtifactName, Range, Shard, ShardHeld, ShardName
 from ..proto.errors import FarflungError, RunFailed
 from .peer_stream import FIRST_PAUSE, LONGEST_PAUSE
 from .traffic import OTHER, Traffic
@@ -115,24 +116,50 @@ class Artifacts:
         return data[offset - first * size : end - first * size]
 
     async def store(
-        self, step: int, file: str, payload: memoryview, files: int, meta: str, yield_to: Callable[[], bool]
+        self,
+        step: int,
+        file: str,
+        payload: memoryview,
+        files: int,
+        meta: str,
+        yield_to: Callable[[], bool],
+        view: int = 0,
     ) -> bool:
-        """Streams one file of a checkpoint; returns whether the checkpoint is complete with it.
+        """Streams one file of a checkpoint; returns whether the checkpoint is complete with it, or nobody needs it.
 
-        Between two pieces it steps aside while ``yield_to()`` says that more urgent bytes wait. FarflungError with the
-        coordinator's sentence if it refuses, RunFailed if it stays away.
+        A stream that broke is followed by one that begins where the coordinator says that the first has ended. Between
+        two pieces it steps aside while ``yield_to()`` says that more urgent bytes wait. FarflungError with the
+        coordinator's sentence if it refuses; while it is away this waits.
         """
-        effort = _Effort(f"store {file} of step {step}", self._patience)
+        effort = _Effort(f"store {file} of step {step}", math.inf)  # it costs nobody anything to wait
+        sent = _Sent(payload)
+        begin = 0
         while True:
             try:
-                shards = self._shards(step, file, payload, files, meta, yield_to, effort)
+                shards = self._shards(step, file, sent, begin, files, meta, view, yield_to, effort)
                 reply = await self._stub().Store(shards, metadata=self._metadata)
             except grpc.RpcError as error:
                 await effort.failed(error)
+                held = await self._held(ShardName(step=step, file=file, view=view, size=len(payload)), effort)
+                if held.complete:
+                    return True
+                begin = min(held.offset, len(payload))
                 continue
             if reply.refused:
                 raise FarflungError(f"the coordinator did not store {file} of step {step}: {reply.refused}")
             return bool(reply.complete)
+
+    async def _held(self, name: ShardName, effort: _Effort) -> ShardHeld:
+        """What the coordinator holds of a file that this node was sending."""
+        if not name.view:
+            return ShardHeld()  # no checkpoint's: small, and sent whole
+        while True:
+            try:
+                held: ShardHeld = await self._stub().Held(name, metadata=self._metadata)
+            except grpc.RpcError as error:
+                await effort.failed(error)
+                continue
+            return held
 
     async def _pieces(self, artifact: Artifact, piece: int, until: int, into: memoryview) -> int:
         """Fetches pieces [piece, until) into a buffer that begins with the first; returns how many good ones came."""
@@ -162,26 +189,26 @@ class Artifacts:
         self,
         step: int,
         file: str,
-        payload: memoryview,
+        sent: _Sent,
+        at: int,
         files: int,
         meta: str,
+        view: int,
         yield_to: Callable[[], bool],
         effort: _Effort,
     ) -> AsyncIterator[Shard]:
-        digest = hashlib.sha256()
-        at = 0
+        """The file from byte ``at`` on."""
         while True:
             for _ in range(20):
                 if not yield_to():
                     break
                 await asyncio.sleep(0.01)
             await self._traffic.uplink.ready()
-            data = bytes(payload[at : at + self._traffic.uplink.write])
-            digest.update(data)
-            last = at + len(data) == len(payload)
-            shard = Shard(step=step, file=file, offset=at, data=data, last=last)
+            data = sent.piece(at, self._traffic.uplink.write)
+            last = at + len(data) == len(sent.payload)
+            shard = Shard(step=step, file=file, offset=at, data=data, last=last, view=view)
             if last:
-                shard.digest, shard.files, shard.meta = digest.digest(), files, meta
+                shard.digest, shard.files, shard.meta = sent.digest(), files, meta
             self._traffic.wrote([(OTHER, shard.ByteSize())])
             yield shard
             at += len(data)
@@ -193,6 +220,26 @@ class Artifacts:
         if self._channel is None:
             self._channel = rpc.coordinator_channel(self._address, self._credentials.authority)
         return rpc.coordinator_stub(self._channel)
+
+
+class _Sent:
+    """A file and the digest of its bytes up to the furthest that was sent."""
+
+    def __init__(self, payload: memoryview) -> None:
+        self.payload = payload
+        self._hash, self._hashed = hashlib.sha256(), 0
+
+    def piece(self, at: int, length: int) -> bytes:
+        """Bytes from ``at`` on, which come into the digest once, however often they are sent."""
+        data = bytes(self.payload[at : at + length])
+        if (end := at + len(data)) > self._hashed:
+            self._hash.update(self.payload[self._hashed : end])
+            self._hashed = end
+        return data
+
+    def digest(self) -> bytes:
+        """Of the whole file, once all of it was sent."""
+        return self._hash.digest()
 
 
 class _Effort:

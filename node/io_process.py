@@ -43,6 +43,7 @@ from .peer_stream import Self
 from .send_queue import Outgoing
 from .shared_memory import Arena, LastAction, keep_freed_memory
 from .traffic import Traffic
+from .upload_queue import Upload, UploadQueue
 from .wire_config import WireConfig
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class IoProcess:
         self._control: ControlLink | None = None
         self._metadata = metadata
         self._artifacts = Artifacts(config.coordinator, config.credentials, metadata, self._traffic, config.patience)
-        self._storing = asyncio.Lock()
+        self._uploads, self._storing = UploadQueue(), False
         self._metrics: NodeMetrics | None = None
         self._end_metrics: Callable[[], None] = lambda: None
         self._fastest = 0.0
@@ -192,7 +193,7 @@ class IoProcess:
         elif kind == To.CALL:
             self._spawn(self._call(*values))
         elif kind == To.STORE:
-            self._spawn(self._store(*values))
+            self._store(*values)
         else:
             raise RuntimeError(f"unknown message {kind} from the trainer")
 
@@ -254,16 +255,30 @@ class IoProcess:
             lent, problem, hint, status = b"", str(error), "free some memory", 4
         self._end.write(int(From.REPLY), number, problem, hint, status, lent)
 
-    async def _store(self, step: int, file: str, start: int, length: int, files: int, meta: str) -> None:
+    def _store(self, step: int, file: str, start: int, length: int, files: int, meta: str) -> None:
+        view = int(json.loads(meta).get("view", 0))
+        for old in self._uploads.put(Upload(step, file, start, length, files, meta, view)):
+            log.info("%s of step %d is not sent any more: step %d is there", file, old.step, step)
+            self._end.write(int(From.FREED), old.start, 0)
+        if not self._storing:
+            self._storing = True
+            self._spawn(self._store_all())
+
+    async def _store_all(self) -> None:
+        """One file after the other: more at once would only take from the rounds."""
         try:
-            async with self._storing:  # one after the other: more at once would only take from the rounds
-                await self._artifacts.store(
-                    step, file, self._send_arena.view(start, length), files, meta, self._urgent_waiting
-                )
-        except FarflungError as error:
-            self._warn(str(error))
+            while (one := self._uploads.next()) is not None:
+                payload = self._send_arena.view(one.start, one.length)
+                try:
+                    await self._artifacts.store(
+                        one.step, one.file, payload, one.files, one.meta, self._urgent_waiting, one.view
+                    )
+                except FarflungError as error:
+                    self._warn(str(error))
+                finally:
+                    self._end.write(int(From.FREED), one.start, 0)
         finally:
-            self._end.write(int(From.FREED), start, 0)
+            self._storing = False
 
     def _urgent_waiting(self) -> bool:
         return any(link.queue.urgent(2) for link in self._links.values())

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import threading
 import time
 
 import numpy as np
@@ -192,8 +193,6 @@ def test_fetch_across_a_restart_of_the_coordinator(coordinator, tokens, thread_n
     wire.describe("data/tokens")
     port = coordinator.port
     coordinator.close()
-    import threading
-
     restarted = []
 
     def later():
@@ -222,6 +221,38 @@ def test_store(coordinator, nodes):
     assert {(files, json.loads(meta)["round"]) for _, files, meta in coordinator.stored.values()} == {(2, 7)}
     wire.poll(0.1)
     assert wire._flying == {} and wire.statistics()["other"] > 3_000_000
+
+
+def test_a_store_goes_on_where_its_stream_broke(coordinator, thread_nodes):
+    """A link that breaks after every 1.5 MB: the file arrives, and nothing of it goes twice."""
+    coordinator.break_after = 1_500_000
+    wire = start(thread_nodes, coordinator, max_upload=200e6)
+    data = np.random.default_rng(1).bytes(8_000_000)
+    wire.store(100, "stage-0", data, 1, {"view": 3})
+    deadline = time.monotonic() + 60
+    while not coordinator.stored and time.monotonic() < deadline:
+        wire.poll(0.05)
+    assert coordinator.stored[100, "stage-0"][0] == data
+    assert len(coordinator.began_at) > 3 and coordinator.began_at == sorted(set(coordinator.began_at))
+    wire.poll(0.1)
+    assert wire._flying == {}
+
+
+def test_of_a_file_only_the_newest_waits(coordinator, thread_nodes):
+    """Six checkpoints while the first is on its way: two copies lie in shared memory, not six."""
+    coordinator.hold = threading.Event()
+    wire = start(thread_nodes, coordinator)
+    for step in range(1, 7):
+        wire.store(step, "stage-0", bytes([step]) * 300_000, 1, {"view": 3})
+        coordinator.hold.wait(0.2)
+        wire.poll(0.1)
+    assert sum(map(len, wire._flying.values())) == 2
+    coordinator.hold.set()
+    deadline = time.monotonic() + 30
+    while len(coordinator.stored) < 2 and time.monotonic() < deadline:
+        wire.poll(0.05)
+    wire.poll(0.2)
+    assert {step for step, _ in coordinator.stored} == {1, 6} and wire._flying == {}
 
 
 def test_a_refused_store_is_a_warning(coordinator, thread_nodes):

@@ -12,7 +12,7 @@ import grpc.aio
 from farflung.coordinator.relay import Relay
 from farflung.node.io_thread import IoThread
 from farflung.proto import rpc
-from farflung.proto.control_pb2 import Artifact, JoinReply, Order, Piece, StoreReply
+from farflung.proto.control_pb2 import Artifact, JoinReply, Order, Piece, ShardHeld, StoreReply
 
 
 class StubCoordinator(rpc.CoordinatorServicer):
@@ -26,6 +26,10 @@ class StubCoordinator(rpc.CoordinatorServicer):
         self.damage = {}  # (name, piece) -> times that it is sent damaged
         self.cut = {}  # name -> times that a fetch ends after one message
         self.refuse_attend = self.refuse_store = ""
+        self.partly = {}  # (step, file) -> what came of a stream that broke
+        self.began_at = []  # the first offset of each stream
+        self.hold = None  # an event that a stream waits for before it is read on
+        self.break_after = 0  # bytes of a stream after which it breaks
         self.join_reply = JoinReply()
         self._streams = []
         self.knows = lambda *session: session in self.sessions
@@ -128,12 +132,24 @@ class StubCoordinator(rpc.CoordinatorServicer):
                 self.cut[request.name] -= 1
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the wire was cut")
 
+    async def Held(self, request, context):
+        return ShardHeld(offset=len(self.partly.get((request.step, request.file), b"")))
+
     async def Store(self, requests, context):
-        data, last = bytearray(), None
+        data, last, came = bytearray(), None, 0
         async for shard in requests:
+            if last is None:
+                data = self.partly[shard.step, shard.file] if shard.offset else data
+                self.began_at.append(shard.offset)
+                self.partly[shard.step, shard.file] = data
             assert shard.offset == len(data)
             data += shard.data
+            came += len(shard.data)
             last = shard
+            if self.hold is not None:
+                await asyncio.to_thread(self.hold.wait)
+            if self.break_after and came >= self.break_after and not last.last:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the wire was cut")
         if self.refuse_store:
             return StoreReply(refused=self.refuse_store)
         assert last.last and last.digest == hashlib.sha256(data).digest()
