@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -16,7 +17,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,6 +26,8 @@ from ... import __version__
 from ...proto.errors import FarflungError
 from .access import FORGERY_HEADER, OPERATOR, Tokens
 from .feed import Feed
+
+log = logging.getLogger(__name__)
 
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HEADERS = {
@@ -75,8 +78,12 @@ def make_app(page: Page) -> Starlette:
             Route("/health", routes.health),
         ],
         middleware=[Middleware(_Headers)],
-        exception_handlers={Exception: _broken},
+        exception_handlers={_Malformed: _malformed, Exception: _broken},
     )
+
+
+class _Malformed(Exception):
+    """A request's body is not what it has to be; the text says why."""
 
 
 class _Routes:
@@ -198,17 +205,30 @@ def _event(name: str, data: str) -> str:
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    """The JSON object of a request; empty for what is none."""
+    """The JSON object of a request, every text in it such as can be stored and compared. _Malformed."""
     found = bytearray()
-    async for chunk in request.stream():
-        found += chunk
-        if len(found) > _LARGEST:
-            return {}
+    try:
+        async for chunk in request.stream():
+            found += chunk
+            if len(found) > _LARGEST:
+                raise _Malformed(f"it has more than {_LARGEST} bytes")
+    except ClientDisconnect:
+        raise _Malformed("it ended before its end") from None
     try:
         body = json.loads(found)
+        json.dumps(body, ensure_ascii=False).encode()  # a lone surrogate is a text to json, and to nothing else
+    except RecursionError:
+        raise _Malformed("it is nested too deeply") from None
     except ValueError:
-        return {}
-    return body if isinstance(body, dict) else {}
+        raise _Malformed("it is no JSON in UTF-8") from None
+    if not isinstance(body, dict):
+        raise _Malformed("it is no JSON object")
+    return body
+
+
+async def _malformed(request: Request, error: Exception) -> Response:
+    log.warning("refused a request for %s: its body is malformed, %s", request.url.path, error)
+    return _refused(400, f"the body of this request is malformed: {error}")
 
 
 def _refused(status: int, message: str, hint: str = "") -> Response:

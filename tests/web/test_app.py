@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from farflung.coordinator.identity import load_authority
-from farflung.coordinator.web.access import write_certificate
+from farflung.coordinator.web.access import FORGERY_HEADER, write_certificate
 from farflung.coordinator.web.app import make_app
 from farflung.coordinator.web.server import PageServer, bind, url_of
 from farflung.proto.errors import FarflungError
@@ -63,9 +63,32 @@ def test_login_sets_a_cookie_that_scripts_cannot_read(site: Any) -> None:
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie and "samesite=strict" in cookie and site.tokens.run in cookie
     assert answer.json()["role"] == "viewer" and "action" not in answer.json()
-    for wrong in ({"token": "guess"}, {"token": 7}, {}, []):
+    for wrong in ({"token": "guess"}, {"token": 7}, {}):
         assert site.client().post("/login", json=wrong).status_code == 403
-    assert site.client().post("/login", content=b"x" * 100_000).status_code == 403
+
+
+MALFORMED = {
+    "a lone surrogate": rb'{"token": "\ud800"}',
+    "a lone surrogate as a name": rb'{"\udfff": 1}',
+    "nested arrays": b'{"token": ' + b"[" * 8000 + b"]" * 8000 + b"}",
+    "nested arrays without an end": b"[" * 16_000,
+    "no UTF-8": b'{"token": "\xff\xfe"}',
+    "a number of 10,000 digits": b'{"token": ' + b"9" * 10_000 + b"}",
+    "an array": b"[]",
+    "nothing": b"",
+    "too long": b"x" * 100_000,
+}
+
+
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED.keys())
+def test_a_malformed_body_is_refused_with_one_line(site: Any, body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    word = {FORGERY_HEADER: site.tokens.action_word}
+    for client, path in ((site.client(), "/login"), (site.operator, "/command")):
+        caplog.clear()
+        answer = client.post(path, content=body, headers=word)
+        assert answer.status_code == 400 and "malformed" in answer.json()["error"]
+        told = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+        assert len(told) == 1 and len(told[0].getMessage()) < 200 and told[0].exc_info is None
 
 
 def test_logout(site: Any) -> None:
