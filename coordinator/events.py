@@ -32,10 +32,13 @@ def tee(*takers: Emit) -> Emit:
     return give
 
 
-def listening(link: str, state: str, page: str | None = None, viewer: str | None = None) -> Event:
+def listening(
+    link: str, state: str, page: str | None = None, viewer: str | None = None, *, uses: int, life: float
+) -> Event:
     """The coordinator takes nodes. ``state`` is the run's folder or database; ``page`` is the page's address for the
-    operator, ``viewer`` for everybody else; each has its token behind the #. None where there is no page."""
-    return event("listening", link=link, state=state, page=page, viewer=viewer)
+    operator, ``viewer`` for everybody else; each has its token behind the #. None where there is no page. ``uses``: how
+    many nodes the link admits; ``life``: for how many seconds."""
+    return event("listening", link=link, state=state, page=page, viewer=viewer, uses=uses, expires=time.time() + life)
 
 
 def view(announced: Announcement, job: Job) -> Event:

@@ -28,7 +28,6 @@ from .store import Store, Ticket
 NODE_LIFE = 24 * 3600.0
 """Seconds that a node's certificate is good for; nodes have it renewed after two thirds of them."""
 CA_DAYS = 3650
-NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 _SKEW = timedelta(days=1)  # a joiner's clock may be wrong by hours
 
 
@@ -155,7 +154,8 @@ def make_authority() -> tuple[bytes, bytes]:
 
 
 def make_ticket(store: Store, now: float, ttl: float | None = None, uses: int | None = None) -> str:
-    """A new ticket, ``"ID.SECRET"``: valid ``ttl`` seconds (None: for ever) for ``uses`` first joins (None: any)."""
+    """A new ticket, ``"ID.SECRET"``: valid ``ttl`` seconds (None: for ever) for ``uses`` first joins or,
+    an operator's, commands (None: any number)."""
     number, secret = secrets.token_hex(4), secrets.token_hex(16)
     store.add_ticket(Ticket(number, digest(secret), now, None if ttl is None else now + ttl, uses, False))
     return f"{number}.{secret}"
@@ -164,7 +164,7 @@ def make_ticket(store: Store, now: float, ttl: float | None = None, uses: int | 
 def check_ticket(store: Store, ticket: str, now: float, take_use: bool, returns: bool = False) -> str:
     """The id of a valid ticket, one use of it taken if wanted; Refused says why it is not valid and what to do.
 
-    ``returns``: for a node that comes back with its key, and for looking at the run, an expired ticket will do.
+    ``returns``: for a node that comes back with its key an expired or used-up ticket will do.
     """
     number, _, secret = ticket.partition(".")
     known = store.ticket(number)
@@ -175,25 +175,38 @@ def check_ticket(store: Store, ticket: str, now: float, take_use: bool, returns:
         raise Refused(f"the ticket {number} was revoked", again)
     if known.expires is not None and now >= known.expires and not returns:
         raise Refused(f"the ticket {number} expired {_ago(now - known.expires)} ago", again)
-    if take_use and not store.take_ticket_use(number):
+    if (known.uses == 0 and not returns) or (take_use and not store.take_ticket_use(number)):
         raise Refused(f"the ticket {number} is used up", again)
     return number
 
 
 def make_operator(store: Store, ticket: str) -> None:
-    """Let a ticket ("ID.SECRET") give commands."""
+    """Let a ticket ("ID.SECRET") give commands, and admit no node."""
     store.put(f"operator {ticket.partition('.')[0]}", "1")
 
 
+def is_operator(store: Store, ticket: str) -> bool:
+    """Whether a ticket ("ID.SECRET" or ID) is one that gives commands."""
+    return store.get(f"operator {ticket.partition('.')[0]}") is not None
+
+
+def check_joining(store: Store, ticket: str, now: float, take_use: bool, returns: bool = False) -> str:
+    """``check_ticket`` for a node; an operator's ticket admits none."""
+    if is_operator(store, ticket):
+        again = "give nodes a link of `farflung coordinator token STATE`"
+        raise Refused("this link gives commands, and admits no node", again)
+    return check_ticket(store, ticket, now, take_use, returns)
+
+
 def check_operator(store: Store, ticket: str, now: float) -> str:
-    """The id of a valid ticket that may give commands; one that only lets nodes join may not. Refused."""
+    """The id of a valid ticket that may give commands, one use of it taken; one of nodes may not. Refused."""
     number = check_ticket(store, ticket, now, take_use=False)
-    if store.get(f"operator {number}") is None:
+    if not is_operator(store, number):
         raise Refused(
             "this link lets nodes join, and commands nobody",
             "give the state folder; or a link of `farflung coordinator token STATE --operator`",
         )
-    return number
+    return check_ticket(store, ticket, now, take_use=True)
 
 
 def parse_duration(text: str) -> float:

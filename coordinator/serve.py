@@ -49,7 +49,7 @@ from .run import Run
 from .sealing import check_passphrase, shared_authority
 from .service import CoordinatorService, Identity
 from .store import Store
-from .tickets import DEFAULT_TTL, IDENTITY, make_link
+from .tickets import DEFAULT_TTL, DEFAULT_USES, IDENTITY, default_uses, make_link
 from .web.access import write_certificate
 from .web.run_page import RunPage, is_loopback
 from .web.server import bind as bind_page
@@ -246,9 +246,10 @@ async def _serve(
         await server.start()
         if page_socket is not None:
             page = _page(authority, run, store, state, page_socket, counts, emit)
-        link = str(make_link(store, state, parse_duration(DEFAULT_TTL)))
+        uses, life = default_uses(rules.wanted), parse_duration(DEFAULT_TTL)
+        link = str(make_link(store, state, life, uses))
         place = store.name if store.server else str(state)
-        emit(events.listening(link, place, *((page.url, page.viewer_url) if page else ())))
+        emit(events.listening(link, place, *((page.url, page.viewer_url) if page else ()), uses=uses, life=life))
         async with run.mirror.working() if run.mirror else contextlib.nullcontext():
             return await _until_over(run, emit, stop)
     except LeaseLost:
@@ -310,7 +311,7 @@ def _page(
         certificate,
         host,
         counts,
-        lambda seconds: str(make_link(store, state, seconds)),
+        lambda seconds: str(make_link(store, state, seconds, DEFAULT_USES)),
     )
     page.start()
     return page

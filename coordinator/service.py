@@ -20,7 +20,7 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 
 from .. import __version__
-from ..proto import PROTOCOL, rpc
+from ..proto import PROTOCOL, names, rpc
 from ..proto import control_pb2 as pb
 from ..proto.errors import FarflungError, Refused
 from ..proto.link import split_address
@@ -29,7 +29,7 @@ from .artifacts import Artifacts, NoArtifact
 from .checkpoints import ShardRefused
 from .commands import Command, printable
 from .database import LeaseLost
-from .identity import NAME, NODE_LIFE, Authority, check_operator, check_ticket, digest
+from .identity import NODE_LIFE, Authority, check_joining, check_operator, check_ticket, digest
 from .profiling import FILE, received
 from .run import Attendance, Run, dial
 from .store import NodeRow
@@ -93,8 +93,8 @@ class CoordinatorService(rpc.CoordinatorServicer):
         if run.is_over:
             raise Refused("the run is over", "start the coordinator again to go on with it")
         name = request.name or self._free_name()
-        if not NAME.match(name):
-            raise Refused(f"{name[:80]!r} is no name for a node", "--name: letters, digits, '.', '_', '-', at most 63")
+        if why := names.mistake(name):
+            raise Refused(why, f"--name: {names.RULE}")
         certificate, key_hash = b"", ""
         if self._identity.authority is not None:
             certificate, key_hash = self._identity.authority.sign(
@@ -103,21 +103,18 @@ class CoordinatorService(rpc.CoordinatorServicer):
         refusal = run.desk.refusal(name, key_hash, run.state)
         if refusal:
             raise Refused(refusal, "ask the person at the coordinator")
-        known = store.node(name)
-        returns = known is not None and bool(key_hash) and known.key_hash == key_hash
-        check_ticket(store, request.ticket, now, take_use=False, returns=returns)
-        # After a restart of the coordinator a node may be in and not have come back yet.
-        is_in = known is not None and known.left_at is None and bool(known.key_hash)
-        if not returns and (is_in or name in run.state.nodes or name in self._joining):
-            message = f"a node named {name} is in the run already"
-            raise Refused(message, f"choose another name: --name {name}-2")
+        known = store.node_called(name)
+        returns = known is not None and bool(key_hash) and (known.name, known.key_hash) == (name, key_hash)
+        check_joining(store, request.ticket, now, take_use=False, returns=returns)
+        if not returns:
+            self._check_free(name, known)
         self._joining.add(name)
         try:
             dials_out = await _dials_out(request, peer)
         finally:
             self._joining.discard(name)
         if not returns:
-            check_ticket(store, request.ticket, now, take_use=True)
+            check_joining(store, request.ticket, now, take_use=True)
         session, secret = secrets.token_hex(8), secrets.token_urlsafe(24)
         _tidy(request.device)
         device = json.dumps(MessageToDict(request.device, preserving_proto_field_name=True))
@@ -137,8 +134,21 @@ class CoordinatorService(rpc.CoordinatorServicer):
             dials_out=dials_out,
         )
 
+    def _check_free(self, name: str, known: NodeRow | None) -> None:
+        """Refused: the name, in whatever case, is somebody else's. With TLS it is so for good."""
+        hint = f"choose another name: --name {name}-2"
+        called = known.name if known is not None else name
+        in_now = {names.folded(other) for other in (*self._run.state.nodes, *self._joining)}
+        # After a restart of the coordinator a node may be in and not have come back yet.
+        is_in = known is not None and known.left_at is None and bool(known.key_hash)
+        if is_in or names.folded(name) in in_now:
+            raise Refused(f"a node named {called} is in the run already", hint)
+        if known is not None and known.key_hash:
+            message = f"the name {called} belongs to the node that had it first, and this is another key"
+            raise Refused(message, f"{hint}; the node itself comes back with the --cache folder of its first join")
+
     def _free_name(self) -> str:
-        taken = {row.name for row in self._run.store.nodes()} | self._joining
+        taken = {names.folded(name) for name in (*(row.name for row in self._run.store.nodes()), *self._joining)}
         number = 1
         while f"node-{number}" in taken:
             number += 1
@@ -301,7 +311,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         """The run's status as JSON, for whoever holds a ticket."""
         try:
             self._check_run(request.run)
-            check_ticket(self._run.store, request.ticket, time.time(), take_use=False, returns=True)
+            check_ticket(self._run.store, request.ticket, time.time(), take_use=False)
             return pb.StatusReply(status=json.dumps(self._run.status(self._identity.state)))
         except FarflungError as error:
             return pb.StatusReply(refused=error.told)

@@ -286,6 +286,11 @@ class Store:
         """What is known of a name."""
         return next(iter(self._rows(NodeRow, "where name = ?", name)), None)
 
+    def node_called(self, name: str) -> NodeRow | None:
+        """What is known of a name, whatever its case; of several, as older versions had them, of that very one."""
+        rows = self._rows(NodeRow, "where lower(name) = ? order by joined", name.lower())
+        return next((row for row in rows if row.name == name), next(iter(rows), None))
+
     def nodes(self) -> list[NodeRow]:
         """All nodes, in the order in which they joined."""
         return self._rows(NodeRow, "order by joined, name")

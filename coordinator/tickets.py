@@ -15,18 +15,20 @@ from .sealing import shared_fingerprint
 from .store import Store
 
 DEFAULT_TTL = "24h"
+DEFAULT_USES = 100
+"""Nodes that a link admits unless it is told otherwise: more than people paste a line, fewer than ruin a run."""
 IDENTITY = "identity"
 
 
 def issue(place: Path | str, ttl: str = DEFAULT_TTL, uses: int | None = None, operator: bool = False) -> Link:
-    """A new link; ``place``: the state folder or the database's address. ``operator``: it gives commands, and admits
-    no node.
+    """A new link; ``place``: the state folder or the database's address. ``operator``: it gives ``uses`` commands
+    (None: any number), and admits no node; else it admits ``uses`` nodes.
 
     FarflungError: no such run, a run that never listened, a duration that is none.
     """
     seconds = parse_duration(ttl)
     with closing(Store(place)) as store:
-        link = make_link(store, place, seconds, 0 if operator else uses)
+        link = make_link(store, place, seconds, uses)
         if operator:
             make_operator(store, link.ticket)
         return link
@@ -60,6 +62,11 @@ def make_link(store: Store, place: Path | str, ttl: float | None, uses: int | No
     else:
         fingerprint = load_authority(Path(place) / IDENTITY).fingerprint
     return Link(host, port, run, make_ticket(store, time.time(), ttl, uses), fingerprint)
+
+
+def default_uses(nodes: int) -> int:
+    """Uses of the link of a run that begins with so many nodes: each may come from a new machine once."""
+    return max(DEFAULT_USES, 2 * nodes)
 
 
 def revoke_ticket(place: Path | str, number: str) -> None:

@@ -6,6 +6,7 @@ wants to see at a glance; :func:`sentence` is the plain line of one event.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -150,7 +151,24 @@ def _listening(event: Event) -> str:
     page = f"\nsee it: farflung status {event['state']}" if event.get("state") else ""
     page += f"\npage: {event['page']}" if event.get("page") else ""
     page += f"\nto look only: {event['viewer']}" if event.get("viewer") else ""
-    return f"listening. To join from another terminal or machine:\n\n  {join_line(str(event.get('link')))}\n{page}"
+    link = str(event.get("link"))
+    admits = f"\n{admits_text(int(event['uses']), float(event['expires']))}\n" if event.get("uses") else ""
+    return (
+        "listening. To join from another terminal or machine, where `ps` shows the link to nobody:\n\n"
+        f"  {hidden_join_line(link)}\n  farflung join @FILE    (a file with the next line)\n\n"
+        f"or, on a machine that is yours alone:\n\n  {join_line(link)}\n{admits}{page}"
+    )
+
+
+def admits_text(uses: int, expires: float) -> str:
+    """How many nodes a link admits, and until when."""
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(expires))
+    return f"the link admits {uses} node{'s' if uses != 1 else ''} for the first time, until {until}"
+
+
+def hidden_join_line(link: str) -> str:
+    """The line to paste where others are on the machine: they see the words of a command, and not its environment."""
+    return f"FARFLUNG_LINK={link} farflung join"
 
 
 def join_line(link: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 
 from .. import __version__
-from ..proto import OLDEST_PROTOCOL, PROTOCOL, rpc
+from ..proto import OLDEST_PROTOCOL, PROTOCOL, names, rpc
 from ..proto.control_pb2 import Device, JoinReply, JoinRequest
 from ..proto.errors import FarflungError, Refused
 from ..proto.job import Facts, Job
@@ -21,8 +21,6 @@ from .wire_config import WireConfig
 CONNECT_TIMEOUT = 10.0
 JOIN_TIMEOUT = 60.0
 """Seconds for the coordinator's answer: it dials back first, and may still be preparing its data."""
-
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
 
 
 @dataclass(frozen=True)
@@ -95,10 +93,8 @@ def join(
 
     FarflungError as in `find`, and when the port is taken; Refused with the coordinator's sentence.
     """
-    if name and not _NAME.match(name):
-        raise FarflungError(
-            f"{name!r} is no name for a node", "use letters, digits, '-', '_' and '.', at most 63, e.g. --name lab-3"
-        )
+    if name and (why := names.mistake(name)):
+        raise FarflungError(why, f"use {names.RULE}, e.g. --name lab-3")
     cache = cache or Path.home() / ".cache" / "farflung"
     found = find(link)
     host, port = _advertised(advertise, found.local_host)

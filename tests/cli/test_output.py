@@ -114,6 +114,9 @@ def test_every_event_has_a_sentence() -> None:
     assert "a (layers 0-2) -> b (layers 3-5)" in sentence(VIEW)
     assert "spares: e" in sentence(VIEW) and "d joined" in sentence(VIEW)
     assert sentence({"event": "listening", "link": "farflung://h:1/#T"}).count("farflung join farflung://h:1/#T") == 1
+    listening = sentence({"event": "listening", "link": "farflung://h:1/#T", "uses": 100, "expires": 0.0})
+    hidden = listening.index("FARFLUNG_LINK=farflung://h:1/#T farflung join"), listening.index("join @FILE")
+    assert max(hidden) < listening.index("  farflung join farflung://h:1/#T") and "admits 100 nodes" in listening
     assert sentence({"event": "left", "node": "a", "why": "silent for 5 s"}) == "a left: silent for 5 s"
     assert sentence({"event": "joined", "node": "a", "why": "a joined from x:1"}) == "a joined from x:1"
     assert sentence({"event": "eval", "step": 3, "loss": 2.0}) == "step 3: validation loss 2.0000"

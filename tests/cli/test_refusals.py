@@ -1,5 +1,6 @@
 """What keeps a node from joining: each one message, with the right exit status, and no traceback."""
 
+import contextlib
 import dataclasses
 import re
 import socket
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from farflung.coordinator.store import Store
 from farflung.proto.link import Link, parse_link
 
 
@@ -76,6 +78,21 @@ def test_an_expired_ticket(
     done = join(parse_link(made["link"]))
     assert done.status == 3
     assert "expired" in done.error["message"] and "farflung coordinator token" in done.error["hint"]
+
+
+def test_a_used_up_ticket_opens_nothing(
+    coordinator: tuple[Link, Path], join: Callable[..., Any], command: Callable[..., Any]
+) -> None:
+    [made] = command("coordinator", "token", str(coordinator[1]), "--json").events
+    assert made["uses"] == 100 and made["expires"] > time.time() + 86000 and not made["operator"]
+    [made] = command("coordinator", "token", str(coordinator[1]), "--uses", "1", "--json").events
+    assert made["uses"] == 1
+    with contextlib.closing(Store(coordinator[1])) as store:
+        assert store.take_ticket_use(parse_link(made["link"]).ticket.split(".")[0])
+    done = join(parse_link(made["link"]))
+    assert done.status == 3 and "used up" in done.error["message"]
+    done = command("status", made["link"], "--json")
+    assert done.status == 3 and "used up" in done.error["message"]
 
 
 @pytest.mark.slow

@@ -61,6 +61,11 @@ def test_tickets(tmp_path):
     assert check_ticket(store, ticket, 101.0, take_use=True) == number
     with pytest.raises(Refused, match="used up"):
         check_ticket(store, ticket, 101.0, take_use=True)
+    with pytest.raises(Refused, match="used up"):
+        check_ticket(store, ticket, 101.0, take_use=False)
+    assert check_ticket(store, ticket, 280.0, take_use=False, returns=True) == number
+    ticket = make_ticket(store, now=100.0, ttl=60.0)
+    number = ticket.split(".")[0]
     with pytest.raises(Refused, match=r"expired 2 min ago"):
         check_ticket(store, ticket, 280.0, take_use=False)
     with pytest.raises(Refused, match="wrong"):

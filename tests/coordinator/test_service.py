@@ -183,7 +183,8 @@ async def test_names_of_nodes_that_are_on_their_way_back_are_taken(cluster, even
     await again.event("view", view=2)
     status = json.loads((await another.stub.Status(pb.StatusRequest(run=link.run, ticket=link.ticket))).status)
     assert [one["node"] for one in status["nodes"] if not one["in"]] == ["d"]
-    assert not (await cluster.fake(link, "d").join()).refused
+    assert "belongs to the node that had it first" in (await cluster.fake(link, "d").join()).refused
+    assert not (await cluster.fake(link, "d", key=nodes["d"].key).join()).refused
 
 
 async def test_joiner_and_leaver(cluster, eventually):
@@ -234,6 +235,10 @@ REFUSALS = [
     ({"run": "00" * 8}, "the link is for run", "use the link"),
     ({"ticket": "00000000." + "0" * 32}, "the ticket is wrong", "farflung coordinator token"),
     ({"name": "a b"}, "'a b' is no name for a node", "--name"),
+    ({"name": "other."}, "'other.' is no name for a node", "a letter or digit first and last"),
+    ({"name": "coordinator"}, "a name that no node may have", "--name"),
+    ({"name": "Coordinator"}, "a name that no node may have", "--name"),
+    ({"name": "FIRST"}, "a node named first is in the run already", "--name FIRST-2"),
     ({"name": "first"}, "a node named first is in the run already", "--name first-2"),
     ({"address": "127.0.0.1:1"}, "unreachable at 127.0.0.1:1: ", "set --advertise"),
     ({"address": "nonsense"}, "'nonsense' is not HOST:PORT", "set --advertise"),
