@@ -20,10 +20,12 @@ from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from farflung.coordinator.checkpoints import Checkpoints
 from farflung.coordinator.identity import digest
 from farflung.coordinator.members import TRAINING
+from farflung.coordinator.plans_beside import PlansBeside
 from farflung.coordinator.resume import Rules
 from farflung.coordinator.run import TICK_S, Attendance, Run
 from farflung.coordinator.store import NodeRow, Store
@@ -269,6 +271,8 @@ async def until(run: Run, nodes: Nodes, clock: Clock, there: Callable[[], bool])
     for _ in range(3000):
         busy = nodes.answer()
         await asyncio.sleep(0)
+        while run.is_planning:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         if there():
             nodes.answer()
             return time.process_time() - began - (nodes.spent - own)
@@ -281,17 +285,24 @@ async def until(run: Run, nodes: Nodes, clock: Clock, there: Callable[[], bool])
 
 
 def timed(run: Run) -> list[float]:
-    """Processor seconds that the planner takes from now on."""
+    """Processor seconds that searches for plans take from now on."""
     spent, asked = [0.0], run.machine._planner
+    assert isinstance(asked, PlansBeside)
+    questions = asked._questions
 
-    def planner(*question: object) -> Plan:
-        began = time.process_time()
-        try:
-            return asked(*question)  # type: ignore[arg-type]
-        finally:
-            spent[0] += time.process_time() - began
+    def timed_questions(*question: Any) -> Callable[[], Plan]:
+        work = questions(*question)
 
-    run.machine._planner = planner
+        def timed_work() -> Plan:
+            began = time.thread_time()
+            try:
+                return work()
+            finally:
+                spent[0] += time.thread_time() - began
+
+        return timed_work
+
+    asked._questions = timed_questions
     return spent
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from ..proto.job import SECURE_MEMBERS, Facts, Job
 from ..scheduler import Device, Layer, Network, PlanError, Workload, plan
@@ -11,8 +12,9 @@ from ..scheduler.choose_updates import workload_fields
 from ..scheduler.codecs import SUMMED, bits_of, parse
 from ..scheduler.plans import Plan
 from .members import Planner
+from .plans_beside import Questions, Work
 
-_SEARCH_S = 1.0  # nothing else happens in the coordinator meanwhile
+_SEARCH_S = 1.0  # no view changes meanwhile
 _MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "onebit_adam": 8.0}
 _HALF = {"fp32": 1.0, "bf16": 0.5}
 _WEIGHT_BYTES = 8.0
@@ -85,24 +87,48 @@ def planner_of(
     reached: Callable[[], float] = lambda: 1.0,
     least: int = 1,
 ) -> Planner:
+    """A planner that works a plan out while its caller waits; see ``questions_of``."""
+    questions = questions_of(workload, device_of, links, seed, reached, least)
+    return lambda names, current, broken: questions(names, current, broken)()
+
+
+def questions_of(
+    workload: Workload,
+    device_of: Callable[[str], Device],
+    links: Callable[[], Links],
+    seed: int = 0,
+    reached: Callable[[], float] = lambda: 1.0,
+    least: int = 1,
+) -> Questions:
     """``reached()``: the part of their measured speed that nodes reach in training. ``least``: of pipelines.
 
-    A planner for membership. Where fewer nodes are left than the job's shape wants, or some of them can't reach each
+    What takes a membership's question for a plan, with all that is known now, so that it can be worked out at any time
+    and in any thread. Where fewer nodes are left than the job's shape wants, or some of them can't reach each
     other, it takes fewer pipelines, and fewer stages only when not even one pipeline can be filled.
     """
 
-    def planner(names: tuple[str, ...], current: Plan | None, broken: frozenset[tuple[str, str]]) -> Plan:
+    def ask(names: tuple[str, ...], current: Plan | None, broken: frozenset[tuple[str, str]]) -> Work:
+        devices, measured = [device_of(name) for name in names], dict(links())
+        return partial(work, names, current, broken, devices, measured, reached())
+
+    def work(
+        names: tuple[str, ...],
+        current: Plan | None,
+        broken: frozenset[tuple[str, str]],
+        devices: list[Device],
+        measured: dict[tuple[str, str], tuple[float, float]],
+        part: float,
+    ) -> Plan:
         if not names:
             raise PlanError("no node is left")
-        measured = dict(links())
         for one, other in broken:
             measured[one, other] = measured[other, one] = (0.0, 0.0)
         network = Network.measured(
-            [device_of(name) for name in names],
+            devices,
             {pair: latency for pair, (latency, _) in measured.items()},
             {pair: bandwidth for pair, (_, bandwidth) in measured.items()},
         )
-        fitted = replace(fit_shape(workload, len(names)), reached=reached())
+        fitted = replace(fit_shape(workload, len(names)), reached=part)
         if (fitted.pipelines or len(names)) < least:
             raise PlanError(_too_few(least))
         while True:
@@ -119,7 +145,7 @@ def planner_of(
                     raise
                 fitted = replace(fitted, pipelines=(fitted.pipelines or 1) - 1)
 
-    return planner
+    return ask
 
 
 def _too_few(least: int) -> str:

@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,7 +42,8 @@ from .membership import Membership
 from .mirror import Mirror
 from .observed import Observed
 from .orders import Send, fingerprints_of, flushed_of, order_of
-from .planning import fetch_seconds, memory_of, planner_of, workload_of
+from .planning import fetch_seconds, memory_of, questions_of, workload_of
+from .plans_beside import PlansBeside, Unanswered, Work
 from .profiling import Profiling
 from .progress import Progress, absurd
 from .refusals import Refusals
@@ -111,6 +113,7 @@ class Run:
         self._devices = {row.name: json.loads(row.device or "{}") for row in store.nodes()}
         self._planner = planner
         self.speeds = Speeds(facts, job.train.microbatch, lambda name: self._tflops(name) or 1.0)
+        self._plans = PlansBeside(self._question)
         self.machine = self._machine()
         self.state = replace(
             _restored(rules, store),
@@ -148,6 +151,9 @@ class Run:
         self._deserted = asyncio.Event()
         self._sessions = {row.name: row for row in store.nodes() if row.left_at is None}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asking: asyncio.Task[None] | None = None
+        self._later: deque[s.Input] = deque()
+        """What came while a plan was being worked out."""
         self._noticed = ""
         self._advised = -math.inf
         self._said: dict[str, pb.Advice] = {}
@@ -156,19 +162,22 @@ class Run:
         store.put("phase", self.state.phase)
         store.put("why", self.state.why)
 
-    def _machine(self) -> Membership:
-        planner = self._planner or planner_of(
+    def _question(self, names: tuple[str, ...], current: Plan | None, broken: frozenset[tuple[str, str]]) -> Work:
+        """A question for a plan, with what is known now."""
+        ask = questions_of(
             workload_of(self.job, self.facts),
             self._device,
             self._known_links,
             reached=lambda: self.speeds.reached,
             least=SECURE_MEMBERS if self.job.updates.secure else 1,
         )
+        return ask(names, current, broken)
 
+    def _machine(self) -> Membership:
         def fetch_s(name: str, plan: Plan) -> float:
             return fetch_seconds(self.job, self.facts, plan, name, self._known_links()) if name in plan.nodes else 0.0
 
-        return Membership(planner, fetch_s, self.job.updates.agreed)
+        return Membership(self._planner or self._plans, fetch_s, self.job.updates.agreed)
 
     # ---- people ------------------------------------------------------------------------------
 
@@ -179,9 +188,19 @@ class Run:
         position = self.state.view.position.step if self.state.view else 0
         step = max([position, *self.state.reported.values()])
         answer = self.desk.take(command, self.machine, self.state, self.job, self.facts, step)
+        if not self.is_planning:
+            self._plans.forget()
         log.info("%s", answer)
         self.emit(events.event("notice", message=answer, node=command.node))
         return answer
+
+    async def commanded(self, command: Command) -> str:
+        """``command``, after working out whatever plan it takes to say yes or no."""
+        while True:
+            try:
+                return self.command(command)
+            except Unanswered as question:
+                await self._plans.answer(question)
 
     def profile(self, steps: int) -> Profiling:
         """Let the nodes that train record their next steps. Refused says why not."""
@@ -270,6 +289,11 @@ class Run:
         self.store.put_node(row)
         self.feed(s.Joined(row.name, row.session, row.address, bool(row.dials_out)))
         self._sessions[row.name] = row
+
+    @property
+    def present(self) -> list[str]:
+        """Who is in, or passed the join checks a moment ago."""
+        return [*self.state.nodes, *(one.name for one in self._later if isinstance(one, s.Joined))]
 
     def knows(self, name: str, session: str, secret: str) -> bool:
         """Whether this is a session of the run, and its secret."""
@@ -435,8 +459,39 @@ class Run:
         """Give the machine an input and do what it asks for; nothing once another coordinator may lead."""
         if not self.store.leads:
             return
+        if not self.is_planning:
+            self._apply(event)
+        elif not isinstance(event, (s.Tick, s.Replan)):  # of these there are more to come
+            self._later.append(event)
+
+    @property
+    def is_planning(self) -> bool:
+        """Whether an event, and those that came after it, wait for a plan to be worked out."""
+        return self._asking is not None
+
+    async def _ask(self, question: Unanswered, event: s.Input) -> None:
+        """Have a plan worked out, and go on with the event that needs it and with those that came meanwhile."""
+        await self._plans.answer(question)
+        self._asking = None
+        self._later.appendleft(event)
+        while self._later and not self.is_planning and self.store.leads:
+            try:
+                self._apply(self._later.popleft())
+            except LeaseLost:
+                raise
+            except Exception:  # whoever reported it does not wait for this any more
+                log.exception("what came while a plan was worked out could not be taken")
+
+    def _apply(self, event: s.Input) -> None:
         before = (self.state.phase, self.state.why)
-        self.state, effects, why = self.machine.apply(self.state, event, self._clock())
+        try:
+            self.state, effects, why = self.machine.apply(self.state, event, self._clock())
+        except Unanswered as question:
+            self._asking = asyncio.get_running_loop().create_task(self._ask(question, event))
+            self._tasks.add(self._asking)
+            self._asking.add_done_callback(self._ended)
+            return
+        self._plans.forget()
         if (self.state.phase, self.state.why) != before:
             self.store.put("phase", self.state.phase)
             self.store.put("why", self.state.why)
@@ -490,7 +545,7 @@ class Run:
         if self.store.server is not None:
             self.store.server.check_lease()
         self.feed(s.Tick())
-        if self.trains and (news := self._news()):
+        if self.trains and not self.is_planning and (news := self._news()):
             self.feed(s.Replan(news))
         self._catch_up()
         self._acknowledge()
@@ -595,6 +650,7 @@ class Run:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._plans.close()
 
     def _perform(self, effect: s.Effect) -> None:
         if isinstance(effect, s.SendView):
@@ -713,7 +769,7 @@ class Run:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, LeaseLost):
-            log.error("dialling a node back broke off", exc_info=error)
+            log.error("dialling a node back, or planning, broke off", exc_info=error)
 
     async def _await_return(self, effect: s.Dial) -> str:
         """For a node that nobody can dial: its control stream is open, or is opened again; else why not."""

@@ -138,7 +138,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         """Refused: the name, in whatever case, is somebody else's. With TLS it is so for good."""
         hint = f"choose another name: --name {name}-2"
         called = known.name if known is not None else name
-        in_now = {names.folded(other) for other in (*self._run.state.nodes, *self._joining)}
+        in_now = {names.folded(other) for other in (*self._run.present, *self._joining)}
         # After a restart of the coordinator a node may be in and not have come back yet.
         is_in = known is not None and known.left_at is None and bool(known.key_hash)
         if is_in or names.folded(name) in in_now:
@@ -322,7 +322,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             number = self._check_operator(request)
             by = request.by or f"the holder of ticket {number}"
             command = Command(request.command, request.node, request.argument, by, request.why)
-            return pb.CommandReply(answer=self._run.command(command))
+            return pb.CommandReply(answer=await self._run.commanded(command))
         except FarflungError as error:
             return pb.CommandReply(refused=error.told)
 
