@@ -8,20 +8,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .deploy.group import Group, group
-    from .deploy.library import Trained, train
-    from .deploy.trainer import Arguments, Trainer
+    from .api.group import Group, group
+    from .api.library import Trained, train
+    from .api.trainer import Arguments, Trainer
 
 __version__ = "0.1.0"
 __all__ = ["Arguments", "Group", "Trained", "Trainer", "group", "train"]
 
 _HOMES = {
-    "group": "deploy.group",
-    "Group": "deploy.group",
-    "train": "deploy.library",
-    "Trained": "deploy.library",
-    "Trainer": "deploy.trainer",
-    "Arguments": "deploy.trainer",
+    "group": "api.group",
+    "Group": "api.group",
+    "train": "api.library",
+    "Trained": "api.library",
+    "Trainer": "api.trainer",
+    "Arguments": "api.trainer",
 }
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import __version__
-from .deploy.commands import command, execute, new_app, reported
-from .deploy.output import INTERRUPTED, Output
+from .cli.common import command, execute, new_app, reported
+from .cli.screen.output import INTERRUPTED, Output
 from .proto.errors import FarflungError
 
 if TYPE_CHECKING:
-    from .proto.job import Model
+    from .job.schema import Model
     from .proto.link import Link
 
 _ANSWER_SECONDS = 10.0
@@ -75,7 +75,7 @@ def demo(
 
     Starts a coordinator and the nodes, and ends with the folder of a model and a sample of its text.
     """
-    from .deploy.demo import demo as play
+    from .cli.demo import demo as play
     from .examples.shakespeare import write_text
 
     return play(output, state, nodes, write_text)
@@ -95,10 +95,10 @@ def run(
 
     Starts a coordinator and N nodes; starting again with the same state folder goes on.
     """
-    from .deploy.local import LocalRun
-    from .deploy.local import run as run_here
-    from .deploy.terminal import screen
-    from .proto.job import load_job
+    from .cli.local.run import LocalRun
+    from .cli.local.run import run as run_here
+    from .cli.screen.terminal import screen
+    from .job.schema import load_job
 
     read = load_job(job, check_codec=_check_codec)
     code = tuple({one.partition(":")[0] for one in (read.model.build, read.data.build) if one})
@@ -150,10 +150,10 @@ def start(
 
     Prints the line that nodes join with. The same state folder resumes from the newest checkpoint.
     """
-    from .coordinator.serve import serve
-    from .deploy.linkfile import write_link
-    from .deploy.terminal import screen
-    from .proto.job import load_job
+    from .cli.linkfile import write_link
+    from .cli.screen.terminal import screen
+    from .coordinator.serve.serve import serve
+    from .job.schema import load_job
 
     if lifeline:
         _hold_lifeline()
@@ -235,9 +235,9 @@ def join(
 
     Measures the device and the links, gets a stage of the model and trains. Ctrl-C leaves politely.
     """
-    from .deploy.linkfile import link_text
-    from .deploy.own_data import opener
-    from .deploy.terminal import screen
+    from .cli.linkfile import link_text
+    from .cli.own_data import opener
+    from .cli.screen.terminal import screen
     from .deploy.wan import units
     from .node.join import find
     from .proto.link import parse_link
@@ -252,7 +252,7 @@ def join(
     find(address)  # before the seconds that torch takes: a wrong address is a matter of milliseconds
     from .node.agent import Interrupted
     from .node.agent import run as run_node
-    from .node.owner import Limits
+    from .node.device.limits import Limits
 
     if lifeline:
         _hold_lifeline()
@@ -284,7 +284,7 @@ def join(
 
 
 def _hold_lifeline() -> None:
-    from .deploy.children import hold_lifeline
+    from .cli.local.children import hold_lifeline
 
     hold_lifeline()
 
@@ -306,9 +306,9 @@ def token(
     operator: Annotated[bool, typer.Option("--operator", help="A link for commands; it admits no node.")] = False,
 ) -> None:
     """Make another ticket for a run, or end one."""
-    from .coordinator.identity import parse_duration
-    from .coordinator.tickets import DEFAULT_USES, issue, revoke_ticket
-    from .deploy.story import admits_text, hidden_join_line, join_line
+    from .cli.screen.story import admits_text, hidden_join_line, join_line
+    from .coordinator.trust.identity import parse_duration
+    from .coordinator.trust.tickets import DEFAULT_USES, issue, revoke_ticket
 
     if revoke is not None:
         revoke_ticket(state, revoke)
@@ -381,7 +381,7 @@ def _command(
     import getpass
     import socket
 
-    from .deploy.linkfile import link_text
+    from .cli.linkfile import link_text
     from .proto.control_pb2 import CommandRequest
 
     target = link_text(target)
@@ -396,7 +396,7 @@ def _command(
 
 def _operating(target: str) -> AbstractContextManager["Link"]:
     """A link that commands: the one that was given, or one made beside the state folder for the time of a command."""
-    from .coordinator.tickets import operating
+    from .coordinator.trust.tickets import operating
     from .proto.link import parse_link
 
     return nullcontext(parse_link(target)) if target.startswith("farflung:") else operating(target)
@@ -411,8 +411,8 @@ def status(
     every: Annotated[float, typer.Option(min=0.2, metavar="S", help="Seconds between two looks.")] = 2.0,
 ) -> None:
     """Who is in, who does what, why anything waits."""
-    from .deploy.status import show
-    from .deploy.watch import watch as keep_looking
+    from .cli.status import show
+    from .cli.watch import watch as keep_looking
 
     if watch:
         keep_looking(output, lambda: _status_record(target), every)
@@ -423,8 +423,8 @@ def status(
 
 def _status_record(target: str) -> dict[str, Any]:
     """The status of a run, from its link or from its state folder."""
-    from .coordinator.status import read_status
-    from .deploy.linkfile import link_text
+    from .cli.linkfile import link_text
+    from .coordinator.observe.status import read_status
 
     target = link_text(target)
     return _ask_status(target) if target.startswith("farflung:") else read_status(target)
@@ -477,9 +477,9 @@ def runs(
     folder: Annotated[Path, typer.Option("--in", help="The folder that holds the runs' state folders.")] = Path("runs"),
 ) -> None:
     """The runs whose state folders are on this machine."""
-    from .coordinator.database import FILE
-    from .coordinator.status import read_status
-    from .deploy.status import show_runs
+    from .cli.status import show_runs
+    from .coordinator.observe.status import read_status
+    from .coordinator.store.database import FILE
 
     records = [read_status(database.parent) for database in sorted(folder.glob(f"*/{FILE}"))]
     for record in records if output.json else ():
@@ -502,8 +502,8 @@ def profile(
 
     One file in Chrome's format, for ui.perfetto.dev: what each node did when, by one clock.
     """
-    from .deploy.linkfile import link_text
-    from .deploy.profile import collect, default_path, sentences
+    from .cli.linkfile import link_text
+    from .cli.profile import collect, default_path, sentences
     from .proto.control_pb2 import ProfileRequest
 
     target = link_text(target)
@@ -521,7 +521,7 @@ def _checkpoints_of(place: str, step: int | None) -> AbstractContextManager[Path
     """A folder with checkpoints: the one that is named, or what is fetched from an address."""
     if "://" not in place:
         return nullcontext(Path(place))
-    from .coordinator.targets import fetched
+    from .coordinator.checkpoints.targets import fetched
 
     return fetched(place, step)
 
@@ -538,7 +538,7 @@ def export(
     ] = False,
 ) -> None:
     """A checkpoint as a folder that transformers loads."""
-    from .node.export import export as write
+    from .node.generation.export import export as write
 
     with _checkpoints_of(state, step) as found:
         folder = write(found, out, step=step, merge=merge)
@@ -579,11 +579,11 @@ def generate(
     ] = None,
 ) -> None:
     """Text from a run: of a checkpoint, on this machine's CPU, or of the nodes that train."""
-    from .deploy.generate import collect, way_of
+    from .cli.generate import collect, way_of
 
     way = way_of(through, state, step)
     if way == "nodes":
-        from .deploy.linkfile import link_text
+        from .cli.linkfile import link_text
         from .proto.control_pb2 import GenerateRequest
 
         with _operating(link_text(state)) as link, _calling(link) as stub:
@@ -592,7 +592,7 @@ def generate(
             found = collect(output, stub.Generate(request))
         output.record({"prompt": prompt, **found}) if output.json else output.say(prompt + found["text"])
         return
-    from .node.generate import generate as write
+    from .node.generation.generate import generate as write
 
     with _checkpoints_of(state, step) as folder:
         text = write(folder, prompt, tokens, seed, temperature, step, way, output.note)
@@ -618,9 +618,9 @@ def plan(
     picture: Annotated[Path | None, typer.Option(metavar="OUT.svg", help="Draw the map and the timeline.")] = None,
 ) -> None:
     """What speed to expect of a cluster, and who would do what."""
-    from .deploy.tables import show_plan
-    from .scheduler.cli import run as search
-    from .scheduler.cli import table as rows_of
+    from .cli.plan import run as search
+    from .cli.plan import table as rows_of
+    from .cli.screen.tables import show_plan
 
     with output.working(f"looking for a plan, for up to {time_limit:g} s"):
         made = search(cluster, job, stages, pipelines, objective, time_limit, seed, picture)
@@ -640,7 +640,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented job file."""
-    from .deploy.jobfile import write
+    from .job.template import write
 
     following = write(path, pretrained, force, _devices(hardware) if hardware else ())
     output.record({"path": str(path)}) if output.json else output.say(f"wrote {path}; next: {following}")
@@ -672,8 +672,8 @@ def doctor(
     device: _Device = "auto",
 ) -> int:
     """What would stop this machine from joining."""
-    from .deploy.doctor import examine, show
-    from .deploy.linkfile import link_text
+    from .cli.doctor import examine, show
+    from .cli.linkfile import link_text
 
     return show(output, examine(link and link_text(link), device))
 
@@ -681,8 +681,8 @@ def doctor(
 def _codecs(output: Output, *, context: typer.Context) -> None:
     """Every codec: bits, traits, where it may be used."""
     if context.invoked_subcommand is None:
-        from .compress.cli import table
-        from .deploy.tables import show_codecs
+        from .cli.codecs import table
+        from .cli.screen.tables import show_codecs
 
         rows = table()
         for row in rows if output.json else ():
@@ -708,8 +708,8 @@ def measure(
     device: Annotated[str, typer.Option(metavar="cpu|cuda:N")] = "cpu",
 ) -> None:
     """Bits, error and speed of a codec."""
-    from .compress.cli import measure as measured
-    from .deploy.tables import show_record
+    from .cli.codecs import measure as measured
+    from .cli.screen.tables import show_record
 
     record = measured(spec, distribution, tensor, size, workers, trials, device)
     output.record(record) if output.json else show_record(output, record)

@@ -24,8 +24,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from farflung.coordinator.identity import load_authority
-from farflung.node import identity
+from farflung.coordinator.trust.identity import load_authority
+from farflung.node.device import identity
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM_UP = 4

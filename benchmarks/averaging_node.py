@@ -46,13 +46,13 @@ class Ours:
     """A round of the publishers' pattern in delta mode, over real wires with TLS."""
 
     def __init__(self, codec: str, rank: int, nodes: int, values: torch.Tensor, folder: Path) -> None:
-        from farflung.node.exchange import Exchange
-        from farflung.node.moments import Kept
-        from farflung.node.round_link import RoundLink
-        from farflung.node.round_messages import Part, RoundPlan
-        from farflung.node.rounds import Rounds
-        from farflung.node.sections import Layout, Section
-        from farflung.node.wire import Wire, WireConfig
+        from farflung.node.rounds.exchange import Exchange
+        from farflung.node.rounds.machine import Rounds
+        from farflung.node.rounds.messages import Part, RoundPlan
+        from farflung.node.rounds.round_link import RoundLink
+        from farflung.node.state.moments import Kept
+        from farflung.node.state.section import Layout, Section
+        from farflung.node.wire.client import Wire, WireConfig
         from farflung.proto.control_pb2 import Member
 
         names = [f"n{i}" for i in range(nodes)]
@@ -90,7 +90,7 @@ class Ours:
         self.wire.poll()
 
     def average(self) -> None:
-        from farflung.node.wire import Received
+        from farflung.node.wire.client import Received
 
         self.link.begin()
         until = time.monotonic() + PATIENCE

@@ -31,7 +31,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 from farm import Farm, Nursery, Process
 
-from farflung.coordinator.store import Store
+from farflung.coordinator.store.store import Store
 
 BATCH = 12
 EVENTS = ("kill", "freeze", "nap", "coordinator", "leave", "join", "cut", "slow", "disk")

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from farflung import compress
-from farflung.compress import fast
-from farflung.compress.measurement import mean_error, nmse
-from farflung.compress.vectors import vector
+from farflung.compress.cpu import dispatch as fast
+from farflung.compress.exchange.measurement import mean_error, nmse
+from farflung.compress.primitives.vectors import vector
 
 # ruff: noqa: SIM905, E501
 SPECS = """

@@ -22,15 +22,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from farflung.coordinator.checkpoints import Checkpoints
-from farflung.coordinator.identity import digest
-from farflung.coordinator.members import TRAINING
+from farflung.coordinator.checkpoints.checkpoints import Checkpoints
+from farflung.coordinator.membership.members import TRAINING
+from farflung.coordinator.membership.resume import Rules
 from farflung.coordinator.plans_beside import PlansBeside
-from farflung.coordinator.resume import Rules
-from farflung.coordinator.run import TICK_S, Attendance, Run
-from farflung.coordinator.store import NodeRow, Store
+from farflung.coordinator.run.run import TICK_S, Attendance, Run
+from farflung.coordinator.store.store import NodeRow, Store
+from farflung.coordinator.trust.identity import digest
+from farflung.job.schema import Facts, Job, LayerProfile, Profile
 from farflung.proto import control_pb2 as pb
-from farflung.proto.job import Facts, Job, LayerProfile, Profile
 from farflung.scheduler.plans import Plan
 
 STAGES, LAYERS = 8, 24

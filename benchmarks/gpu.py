@@ -14,9 +14,11 @@ from pathlib import Path
 
 import torch
 
-from farflung.compress import gpu, make, runs
-from farflung.compress.philox import Key
-from farflung.compress.thc import Thc
+from farflung.compress import make
+from farflung.compress.gpu import dispatch as gpu
+from farflung.compress.primitives.philox import Key
+from farflung.compress.sparsifiers import runs
+from farflung.compress.summable.thc import Thc
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "compress"))
 KEY = Key(1, 2)

@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farflung.coordinator.identity import load_authority
-from farflung.deploy import doctor
+from farflung.cli import doctor
+from farflung.coordinator.trust.identity import load_authority
 from farflung.deploy.wan import build, files, kernel, lab, lateness, system
 from farflung.deploy.wan.lab import Lab
 from farflung.deploy.wan.topology import GOODPUT
-from farflung.node import identity
+from farflung.node.device import identity
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "links.json"

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from farflung.node.wire import Received, Wire, WireConfig
+from farflung.node.wire.client import Received, Wire, WireConfig
 from farflung.proto.control_pb2 import Member
 from farflung.proto.data_pb2 import Header, Kind
 

@@ -21,11 +21,11 @@ from PIL import Image
 from playwright.async_api import Browser, async_playwright
 from rich.console import Console
 
+from farflung.cli.watch import screen_of
 from farflung.coordinator.web.access import Tokens
 from farflung.coordinator.web.app import Page, make_app
 from farflung.coordinator.web.feed import Feed
 from farflung.coordinator.web.server import PageServer, bind
-from farflung.deploy.watch import screen_of
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]

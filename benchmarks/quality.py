@@ -8,7 +8,7 @@
     python -m benchmarks.quality wire EVENTS          what a real run put on the wire: EVENTS is what
                                                       `farflung run examples/shakespeare.toml --nodes 4 --json` printed
 
-Real trainers, rounds and codecs in one process (farflung.node.loopback); bytes are payload and header of every
+Real trainers, rounds and codecs in one process (farflung.testing.loopback); bytes are payload and header of every
 message, without gRPC's framing and acknowledgements, which `farflung run --json` counts too. Results are kept in
 benchmarks/results/quality.json: a run that is there is not repeated.
 """
@@ -28,13 +28,13 @@ from typing import Any
 import tomllib
 import torch
 
-from farflung.coordinator.facts import prepare
-from farflung.node.dataset import Tokens
-from farflung.node.loopback import Hub
-from farflung.node.models import model_of, skeleton_of
+from farflung.coordinator.data.facts import prepare
+from farflung.job.schema import Facts, Job
+from farflung.node.data.dataset import Tokens
+from farflung.node.models.definition import model_of, skeleton_of
 from farflung.proto import data_pb2
-from farflung.proto.job import Facts, Job
 from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "quality.json"

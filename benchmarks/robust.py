@@ -4,9 +4,9 @@
     python -m benchmarks.robust table                 the table again, from the saved results
 
 Eight members in one process train a small GPT-2 on Shakespeare in ``delta`` mode with codec int8, all-to-all: a local
-AdamW step each, then a round through the real exchange (node/exchange.py). None, one or two of them lie about their
-x - g: with its sign turned, as noise of the same norm, or ten or a hundred times as long. The loss is that of g on
-held-out text.
+AdamW step each, then a round through the real exchange (node/rounds/exchange.py). None, one or two of them lie about
+their x - g: with its sign turned, as noise of the same norm, or ten or a hundred times as long. The loss is that of g
+on held-out text.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from farflung.coordinator.facts import prepare
-from farflung.node.dataset import Tokens
-from farflung.node.exchange import Exchange
-from farflung.node.models import model_of, skeleton_of
-from farflung.node.moments import Kept
-from farflung.node.optimizers import make_optimizer
-from farflung.node.round_messages import Decide, Part, RoundPlan
-from farflung.node.sections import Layout, Section
-from farflung.proto.job import Facts, Job
-from farflung.proto.robust import parse_robust
+from farflung.coordinator.data.facts import prepare
+from farflung.job.robust import parse_robust
+from farflung.job.schema import Facts, Job
+from farflung.node.data.dataset import Tokens
+from farflung.node.models.definition import model_of, skeleton_of
+from farflung.node.rounds.exchange import Exchange
+from farflung.node.rounds.messages import Decide, Part, RoundPlan
+from farflung.node.state.moments import Kept
+from farflung.node.state.optimizers import make_optimizer
+from farflung.node.state.section import Layout, Section
 
 RESULTS = Path(__file__).resolve().parent / "results" / "robust.json"
 NAMES = tuple("abcdefgh")

@@ -14,10 +14,10 @@ import time
 
 import torch
 
-from farflung.node.masked import MaskedExchange
-from farflung.node.phased import PhasedExchange
-from farflung.node.round_messages import Decide, Part, Result, RoundPlan
-from farflung.node.sections import Kept, Layout, Section
+from farflung.node.rounds.masked import MaskedExchange
+from farflung.node.rounds.messages import Decide, Part, Result, RoundPlan
+from farflung.node.rounds.phased import PhasedExchange
+from farflung.node.state.section import Kept, Layout, Section
 
 SIDE = 256
 

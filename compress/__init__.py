@@ -15,8 +15,8 @@ from .spec import Spec, Traits, check, names, parse, traits_of
 
 if TYPE_CHECKING:
     from .codec import Codec, add, decode, decode_into, make, norm
-    from .measurement import measure
-    from .simulation import simulate
+    from .exchange.measurement import measure
+    from .exchange.simulation import simulate
 
 _LAZY = {
     "Codec": "codec",
@@ -26,17 +26,24 @@ _LAZY = {
     "home": "codec",
     "make": "codec",
     "norm": "codec",
-    "simulate": "simulation",
-    "measure": "measurement",
+    "simulate": "exchange.simulation",
+    "measure": "exchange.measurement",
 }
-_MODULES = ("aqsgd", "ddp", "feedback", "optimizers", "phases", "secure")
+_MODULES = {
+    "aqsgd": "stateful.aqsgd",
+    "ddp": "ddp",
+    "feedback": "stateful.feedback",
+    "optimizers": "optimizers",
+    "phases": "exchange.phases",
+    "secure": "summable.secure",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
     if name in _MODULES:
-        return importlib.import_module(f".{name}", __name__)
+        return importlib.import_module(f".{_MODULES[name]}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .errors import CodecError
-from .philox import Key, mix
+from .primitives.philox import Key, mix
 from .spec import Spec, Traits, parse, traits_of
 from .wire import MAX_ELEMENTS, Buffer, Header, Reader, build, open_blob
 
 if TYPE_CHECKING:
-    from .phases import Context, Program
+    from .exchange.phases import Context, Program
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -102,7 +102,7 @@ class Codec(abc.ABC):
 
     def rounds(self, x: torch.Tensor, context: Context) -> Program:
         """A whole exchange (see phases): by default everyone gathers everyone's blob; returns the weighted sum."""
-        from .phases import gather
+        from .exchange.phases import gather
 
         return gather(self, x, context)
 

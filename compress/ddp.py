@@ -18,11 +18,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import collectives
 from .codec import make
 from .errors import CodecError
-from .phases import Context, Program
-from .philox import mix
+from .exchange import collectives
+from .exchange.phases import Context, Program
+from .primitives.philox import mix
 from .spec import parse, spec_feedback
 
 

@@ -35,7 +35,7 @@ def _group(bits: int) -> Declaration:
     return Declaration(
         f"int{bits}",
         {8: 3, 4: 4, 2: 5}[bits],
-        "groups:Group",
+        "quantizers.groups:Group",
         f"{bits}-bit integers, one 16-bit step per group",
         "group-wise absmax quantisation",
         Traits(unbiased=True, aggregation="recode", contracts=bits > 2),
@@ -49,16 +49,16 @@ def _group(bits: int) -> Declaration:
 
 
 _LIST = [
-    Declaration("none", 0, "casts:Plain", "the values themselves", "", replace(_EXACT, unbiased=True)),
-    Declaration("fp16", 1, "casts:Cast", "half precision; refuses values beyond 65504", "IEEE 754", _EXACT),
-    Declaration("bf16", 2, "casts:Cast", "the upper half of fp32, rounded to nearest", "", _EXACT),
+    Declaration("none", 0, "quantizers.casts:Plain", "the values themselves", "", replace(_EXACT, unbiased=True)),
+    Declaration("fp16", 1, "quantizers.casts:Cast", "half precision; refuses values beyond 65504", "IEEE 754", _EXACT),
+    Declaration("bf16", 2, "quantizers.casts:Cast", "the upper half of fp32, rounded to nearest", "", _EXACT),
     _group(8),
     _group(4),
     _group(2),
     Declaration(
         "cocktail",
         6,
-        "cocktail:Cocktail",
+        "sparsifiers.cocktail:Cocktail",
         "random runs, the largest of them, few bits each; an entropy-coded mask",
         "CocktailSGD, Wang et al., ICML 2023",
         Traits(aggregation="gather", seed="shared", feedback=True, roles=_WEIGHTS),
@@ -85,7 +85,7 @@ _LIST = [
     Declaration(
         "aqsgd",
         7,
-        "aqsgd:Direct",
+        "stateful.aqsgd:Direct",
         "quantised change of each sample's activation since its last visit",
         "AQ-SGD, Wang et al., NeurIPS 2022",
         Traits(aggregation="gather", roles=frozenset({"activation"}), patterns=frozenset()),
@@ -116,7 +116,7 @@ _LIST += [
     Declaration(
         "int8_tensor",
         8,
-        "affine:Affine",
+        "quantizers.affine:Affine",
         "8 bits, one scale and zero point",
         "torch DDP quantization hook",
         _BIASED,
@@ -125,7 +125,7 @@ _LIST += [
     Declaration(
         "int8_channel",
         9,
-        "affine:Affine",
+        "quantizers.affine:Affine",
         "8 bits, a scale and zero point per 512",
         "torch DDP quantization hook",
         _BIASED,
@@ -134,7 +134,7 @@ _LIST += [
     Declaration(
         "mxfp8",
         10,
-        "formats:Microscaling",
+        "quantizers.formats:Microscaling",
         "blocks of 32 8-bit floats, a power of two each",
         "OCP Microscaling 1.0",
         _RECODE,
@@ -143,7 +143,7 @@ _LIST += [
     Declaration(
         "mxfp6",
         11,
-        "formats:Microscaling",
+        "quantizers.formats:Microscaling",
         "blocks of 32 6-bit floats",
         "OCP Microscaling 1.0",
         _RECODE,
@@ -152,7 +152,7 @@ _LIST += [
     Declaration(
         "mxfp4",
         12,
-        "formats:Microscaling",
+        "quantizers.formats:Microscaling",
         "blocks of 32 4-bit floats",
         "OCP Microscaling 1.0",
         _RECODE,
@@ -161,7 +161,7 @@ _LIST += [
     Declaration(
         "nvfp4",
         13,
-        "formats:NvFp4",
+        "quantizers.formats:NvFp4",
         "blocks of 16 4-bit floats, 8-bit scales",
         "NVIDIA NVFP4",
         _RECODE,
@@ -174,7 +174,7 @@ _LIST += [
     Declaration(
         "nf4",
         14,
-        "formats:Nf4",
+        "quantizers.formats:Nf4",
         "16 quantiles of the normal distribution",
         "QLoRA, Dettmers et al., 2023",
         _BIASED,
@@ -183,7 +183,7 @@ _LIST += [
     Declaration(
         "qsgd",
         15,
-        "dithered:Qsgd",
+        "quantizers.dithered:Qsgd",
         "equal levels of a bucket's norm, at random",
         "QSGD, Alistarh et al., NeurIPS 2017",
         _RECODE,
@@ -196,7 +196,7 @@ _LIST += [
     Declaration(
         "terngrad",
         16,
-        "dithered:Terngrad",
+        "quantizers.dithered:Terngrad",
         "-1, 0 or 1 times the largest, at random",
         "TernGrad, Wen et al., NeurIPS 2017",
         replace(_RECODE, contracts=False),
@@ -205,7 +205,7 @@ _LIST += [
     Declaration(
         "nuqsgd",
         17,
-        "dithered:Nuqsgd",
+        "quantizers.dithered:Nuqsgd",
         "powers of two of a bucket's norm, at random",
         "NUQSGD, Ramezani-Kebrya et al., JMLR 2021",
         _RECODE,
@@ -218,7 +218,7 @@ _LIST += [
     Declaration(
         "natural",
         18,
-        "dithered:Natural",
+        "quantizers.dithered:Natural",
         "sign and a power of two, 9 bits",
         "natural compression, Horváth et al., 2019",
         _RECODE,
@@ -226,7 +226,7 @@ _LIST += [
     Declaration(
         "global_qsgd",
         19,
-        "summed:GlobalQsgd",
+        "summable.summed:GlobalQsgd",
         "equal levels of the largest of all workers; added encoded",
         "Global-QSGD, Xin et al., 2023",
         _SUMMED,
@@ -235,7 +235,7 @@ _LIST += [
     Declaration(
         "global_exp",
         20,
-        "summed:GlobalExponential",
+        "summable.summed:GlobalExponential",
         "powers of two of the largest of all workers; combined encoded, in a tree",
         "Global-QSGD exponential dithering, Xin et al., 2023",
         Traits(unbiased=True, aggregation="sum", patterns=frozenset({"publishers", "all_to_all"})),
@@ -243,7 +243,7 @@ _LIST += [
     Declaration(
         "intsgd",
         21,
-        "summed:IntSgd",
+        "summable.summed:IntSgd",
         "integers of a scale that all know; added encoded",
         "IntSGD, Mishchenko et al., ICLR 2022",
         _SUMMED,
@@ -255,7 +255,7 @@ _LIST += [
     Declaration(
         "sign",
         22,
-        "dithered:Sign",
+        "quantizers.dithered:Sign",
         "one bit and one size",
         "1-bit SGD, Seide et al., 2014; EF-signSGD, Karimireddy et al., 2019",
         _BIASED,
@@ -264,7 +264,7 @@ _LIST += [
     Declaration(
         "drive",
         23,
-        "eden:Eden",
+        "quantizers.eden:Eden",
         "rotation and signs",
         "DRIVE, Vargaftik et al., NeurIPS 2021",
         _PRIVATE,
@@ -273,7 +273,7 @@ _LIST += [
     Declaration(
         "eden",
         24,
-        "eden:Eden",
+        "quantizers.eden:Eden",
         "rotation and Lloyd-Max levels, any number of bits",
         "EDEN, Vargaftik et al., ICML 2022",
         _PRIVATE,
@@ -282,7 +282,7 @@ _LIST += [
     Declaration(
         "turboquant",
         25,
-        "turboquant:Turbo",
+        "quantizers.turboquant:Turbo",
         "EDEN with the norm as its scale; prod adds the residual's signs",
         "TurboQuant, Zandieh et al., 2025",
         _PRIVATE,
@@ -296,7 +296,7 @@ _LIST += [
     Declaration(
         "quicfl",
         26,
-        "quicfl:QuicFl",
+        "quantizers.quicfl:QuicFl",
         "one rotation for all, outliers exact, the rest at random",
         "QUIC-FL, Basat et al., ICML 2024",
         replace(_RECODE, aggregation="gather", seed="both"),
@@ -309,7 +309,7 @@ _LIST += [
     Declaration(
         "thc",
         27,
-        "thc:Thc",
+        "summable.thc:Thc",
         "one rotation for all, a table of integers; added encoded",
         "THC, Li et al., NSDI 2024",
         replace(_SUMMED, unbiased=False, feedback=True, seed="both"),
@@ -324,7 +324,7 @@ _LIST += [
     Declaration(
         "dynamiq",
         28,
-        "multihop:Dynamiq",
+        "summable.multihop:Dynamiq",
         "more bits where the sum has more energy; made for many hops",
         "DynamiQ, 2026",
         replace(_RECODE, patterns=_EVERYWHERE),
@@ -333,7 +333,7 @@ _LIST += [
     Declaration(
         "rotq",
         29,
-        "multihop:RotQ",
+        "summable.multihop:RotQ",
         "rotated once, widths shared by all; hops stay rotated",
         "this project (docs/codecs.md)",
         replace(_RECODE, seed="both", patterns=_EVERYWHERE),
@@ -342,7 +342,7 @@ _LIST += [
     Declaration(
         "avq",
         30,
-        "adaptive:Adaptive",
+        "quantizers.adaptive:Adaptive",
         "the levels that are best for this vector",
         "QUIVER, Ben Basat et al., NeurIPS 2024",
         replace(_RECODE, seed="shared"),
@@ -355,7 +355,7 @@ _LIST += [
     Declaration(
         "topk",
         31,
-        "sparse:TopK",
+        "sparsifiers.sparse:TopK",
         "the largest magnitudes",
         "",
         replace(_BIASED, roles=_WEIGHTS),
@@ -368,7 +368,7 @@ _LIST += [
     Declaration(
         "randomk",
         32,
-        "sparse:RandomK",
+        "sparsifiers.sparse:RandomK",
         "runs that all workers choose alike; added encoded",
         "",
         Traits(aggregation="sum", seed="shared", feedback=True, roles=_WEIGHTS, patterns=_EVERYWHERE),
@@ -382,7 +382,7 @@ _LIST += [
     Declaration(
         "chunked_topk",
         33,
-        "sparse:ChunkedTopK",
+        "sparsifiers.sparse:ChunkedTopK",
         "the largest of each chunk of 4096, 12-bit places, few bits each",
         "SparseLoCo, Sarfi et al., 2025",
         replace(_BIASED, roles=_WEIGHTS),
@@ -395,7 +395,7 @@ _LIST += [
     Declaration(
         "demo",
         34,
-        "demo:Demo",
+        "sparsifiers.demo:Demo",
         "signs of the largest cosine coefficients of tiles of 64 x 64",
         "DeMo, Peng et al., 2024",
         replace(_BIASED, roles=_WEIGHTS),
@@ -404,7 +404,7 @@ _LIST += [
     Declaration(
         "powersgd",
         35,
-        "lowrank:PowerSgd",
+        "summable.lowrank:PowerSgd",
         "a matrix as the product of two thin ones",
         "PowerSGD, Vogels et al., NeurIPS 2019",
         Traits(aggregation="sum", seed="shared", feedback=True, roles=_WEIGHTS, patterns=_EVERYWHERE),
@@ -417,7 +417,7 @@ _LIST += [
     Declaration(
         "tile",
         36,
-        "tile:Tile",
+        "quantizers.tile:Tile",
         "small groups; tiles with an outlier are rotated",
         "after TAH-Quant, He et al., 2025",
         Traits(unbiased=True, aggregation="recode"),
@@ -432,7 +432,7 @@ _LIST += [
     Declaration(
         "docofl",
         37,
-        "docofl:Entropy",
+        "quantizers.docofl:Entropy",
         "equal levels, Huffman coded to a budget; for corrections to an anchor",
         "DoCoFL, Dorfman et al., ICML 2023",
         _RECODE,

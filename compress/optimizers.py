@@ -13,10 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import collectives
 from .codec import add, decode, make
-from .phases import Context, Gather, Program, Reduce, Scatter, split
-from .philox import mix
+from .exchange import collectives
+from .exchange.phases import Context, Gather, Program, Reduce, Scatter, split
+from .primitives.philox import mix
 
 Drive = Callable[[Program], torch.Tensor]
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..proto.job import Job
-from .signals import Announcement
-from .store import EvalRow, StepRow
+from ..job.schema import Job
+from .membership.signals import Announcement
+from .store.store import EvalRow, StepRow
 
 Event = dict[str, Any]
 Emit = Callable[[Event], None]

@@ -1,6 +1,6 @@
 """What of the documentation comes from the code. mkdocs calls `on_files`; run alone, it rewrites docs/reference.md.
 
-* docs/reference.md: the tables of the job file, from the fields of `farflung.proto.job` (committed, so that they are
+* docs/reference.md: the tables of the job file, from the fields of `farflung.job.schema` (committed, so that they are
   there for people who read the files).
 * commands.html: every command with its arguments and options, from the command line itself.
 * deploy/*.html: the READMEs of the recipes.
@@ -18,7 +18,7 @@ RECIPES = ("docker", "compose", "helm", "systemd", "skypilot", "vast", "notebook
 
 def job_rows() -> dict[str, list[str]]:
     """The rows of each table of the job file: key, what is allowed, default."""
-    from farflung.proto.job import Job, Lora
+    from farflung.job.schema import Job, Lora
 
     tables: dict[str, Any] = {name: field.annotation for name, field in Job.model_fields.items()}
     tables["model.lora"] = Lora

@@ -20,28 +20,28 @@ from typing import Any, TextIO
 
 import torch
 
+from ..job.schema import Facts, Job
 from ..proto.control_pb2 import Device
 from ..proto.errors import FarflungError
-from ..proto.job import Facts, Job
 from ..proto.link import Link
 from ..proto.progress import Meter, Tell
-from .dataset import BuildData, Dataset, OwnData, dataset_of, disk_for_tokens, tokens_size
-from .identity import known_names
-from .island import Island
+from .data.dataset import BuildData, Dataset, OwnData, dataset_of, disk_for_tokens, tokens_size
+from .data.streamed import StreamedTokens
+from .device.disk_cache import remove
+from .device.identity import known_names
+from .device.limits import Limits, Owner
+from .device.probe import beside_cuda, find_device, measure_device
+from .io.metrics import check_address
 from .join import Joined, join
-from .kept_files import remove
-from .metrics import check_address
-from .models import Fetch, model_of
-from .owner import Limits, Owner
-from .probe import beside_cuda, find_device, measure_device
-from .streamed import StreamedTokens
-from .trainer import Stopped, Trainer, error_of
-from .wire import Wire
+from .models.definition import Fetch, model_of
+from .pipeline.island import Island
+from .training.trainer import Stopped, Trainer, error_of
+from .wire.client import Wire
 
 CACHE = Path.home() / ".cache" / "farflung"
 Emit = Callable[[dict[str, Any]], None]
 OpenOwnData = Callable[[Job, Facts, Fetch, Path, Emit], Dataset]
-"""``open_own_data(job, facts, fetch, cache, emit)``: a node's private text as samples; see deploy/own_data.py."""
+"""``open_own_data(job, facts, fetch, cache, emit)``: a node's private text as samples; see cli/own_data.py."""
 
 _TAKEN_AWAY = "its machine is being taken away (SIGTERM)"
 GONE_SECONDS = 18.0

@@ -10,13 +10,13 @@ from pathlib import Path
 import grpc
 
 from .. import __version__
+from ..job.schema import Facts, Job
 from ..proto import OLDEST_PROTOCOL, PROTOCOL, names, rpc
 from ..proto.control_pb2 import Device, JoinReply, JoinRequest
 from ..proto.errors import FarflungError, Refused
-from ..proto.job import Facts, Job
 from ..proto.link import Link, join_address, split_address
-from . import identity
-from .wire_config import WireConfig
+from .device import identity
+from .wire.config import WireConfig
 
 CONNECT_TIMEOUT = 10.0
 JOIN_TIMEOUT = 60.0

@@ -44,7 +44,7 @@ def round_seconds(
 
     sent: per_bit_sent(network). fractions: of each node, the part of the blocks that it publishes (default equal).
     regions: of each device of the network, the number of its region, for two_level; without it that is publishers.
-    auto is all_to_all for two, as the nodes take it (node/stage_state.py), and else publishers.
+    auto is all_to_all for two, as the nodes take it (node/state/stage_state.py), and else publishers.
     """
     count = len(group)
     if count < 2:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ..history import History
-from ..store import ViewRow
+from ..observe.history import History
+from ..store.store import ViewRow
 from .picture import TIMELINE, picture, timeline_of
 
 PERIOD_S = 1.0

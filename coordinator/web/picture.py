@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ..advice import phase_of
-from ..store import ViewRow
+from ..observe.advice import phase_of
+from ..store.store import ViewRow
 
 Record = Mapping[str, Any]
 

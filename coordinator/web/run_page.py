@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..commands import KINDS, Command
-from ..history import History
-from ..metrics import Counts, registry_of, text_of
-from ..run import Run
-from ..store import ViewRow
+from ..observe.history import History
+from ..observe.metrics import Counts, registry_of, text_of
+from ..run.commands import KINDS, Command
+from ..run.run import Run
+from ..store.store import ViewRow
 from .access import load_tokens
 from .app import Page, make_app
 from .feed import Feed

@@ -4,7 +4,7 @@
     use     enter.py (a command inside a host), run.py (a whole training run), script.py (timed changes)
     trust   check.py (measured beside set), lateness.py (may these figures be used?), picture.py
 
-Nothing here imports torch; run.py starts processes as deploy/local.py does. Needs Linux, root and iproute2.
+Nothing here imports torch; run.py starts processes as cli/local/run.py does. Needs Linux, root and iproute2.
 """
 
 from __future__ import annotations

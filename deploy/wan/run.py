@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...cli.local.children import Child, Children, Ended, Said
+from ...cli.screen.output import Output
+from ...cli.screen.terminal import screen
 from ...proto.errors import FarflungError, RunFailed
-from ..children import Child, Children, Ended, Said
-from ..output import Output
-from ..terminal import screen
 from . import build, check, lab, lateness, script
 from .errors import WanError
 from .lab import Lab

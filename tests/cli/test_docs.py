@@ -29,13 +29,13 @@ def test_reference_has_the_job_as_the_code_has_it() -> None:
     assert generated().reference() == text, "`make docs` writes it"
 
 
-EVENTS = [ROOT / "coordinator", ROOT / "node", ROOT / "deploy"]
+EVENTS = [ROOT / room for room in ("api", "cli", "coordinator", "node")]
 
 
 def emitted() -> dict[str, set[str]]:
     """Each kind of event with its keys, from `event("kind", key=...)` and `{"event": "kind", ...}` in the code."""
     found: dict[str, set[str]] = {}
-    for path in (path for folder in EVENTS for path in folder.glob("*.py")):
+    for path in (path for folder in EVENTS for path in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "event":
                 if node.args and isinstance(node.args[0], ast.Constant):

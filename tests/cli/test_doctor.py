@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from farflung.coordinator.identity import Authority, load_authority
-from farflung.deploy.doctor import RECOMMENDED, Finding, examine, network, show, ways
-from farflung.deploy.output import Output
+from farflung.cli.doctor import RECOMMENDED, Finding, examine, network, show, ways
+from farflung.cli.screen.output import Output
+from farflung.coordinator.trust.identity import Authority, load_authority
 from farflung.proto.link import Link
 
 
 def findings(link: Link) -> dict[str, Finding]:
     """The checks that need the coordinator, by name."""
-    from farflung.deploy.doctor import _coordinator
+    from farflung.cli.doctor import _coordinator
 
     return {finding.check: finding for finding in _coordinator(link)}
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from long_run import long_run
 
-from farflung.coordinator.store import Store
-from farflung.deploy.generate import collect, way_of
-from farflung.deploy.output import Output
+from farflung.cli.generate import collect, way_of
+from farflung.cli.screen.output import Output
+from farflung.coordinator.store.store import Store
 from farflung.proto.control_pb2 import GenerateReply
 from farflung.proto.errors import FarflungError, Refused, RunFailed
 

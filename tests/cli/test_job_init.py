@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from farflung.__main__ import _devices, app
+from farflung.cli.common import execute
 from farflung.compress import check
-from farflung.deploy.commands import execute
-from farflung.deploy.jobfile import write
+from farflung.job.files import tomllib
+from farflung.job.schema import Job, load_job
+from farflung.job.template import write
 from farflung.proto.errors import FarflungError
-from farflung.proto.job import Job, load_job
-from farflung.proto.jobfile import tomllib
 
 GPU = {"kind": "cuda", "description": "NVIDIA L4", "memory_bytes": 23_000_000_000}
 CPU = {"kind": "cpu", "description": "AMD EPYC, 2 cores", "memory_bytes": 8_000_000_000}

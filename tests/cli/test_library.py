@@ -11,7 +11,7 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import farflung
-from farflung.deploy.library import job_text
+from farflung.api.library import job_text
 from farflung.proto.errors import FarflungError, JobError
 
 TEXT = "to be or not to be that is the question " * 200

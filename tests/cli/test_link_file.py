@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from farflung.deploy.linkfile import link_text, write_link
+from farflung.cli.linkfile import link_text, write_link
 from farflung.proto.errors import FarflungError
 
 

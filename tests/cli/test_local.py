@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from farflung.deploy import children as children_module
-from farflung.deploy.children import Children, Ended, Said
-from farflung.deploy.local import LocalRun, run, threads_for
+from farflung.cli.local import children as children_module
+from farflung.cli.local.children import Children, Ended, Said
+from farflung.cli.local.run import LocalRun, run, threads_for
 from farflung.proto.errors import FarflungError, RunFailed
 
 STAND_IN = """
@@ -163,7 +163,7 @@ def test_a_child_whose_parent_dies_interrupts_itself() -> None:
     code = textwrap.dedent(
         """
         import time
-        from farflung.deploy.children import hold_lifeline
+        from farflung.cli.local.children import hold_lifeline
         hold_lifeline()
         try:
             print("ready", flush=True)

@@ -13,10 +13,10 @@ from plain_lora import peft_losses, save_base
 from safetensors.torch import load_file
 
 from farflung.__main__ import app
-from farflung.deploy.commands import execute
-from farflung.node.export import export, find_checkpoint
-from farflung.node.models import model_of
-from farflung.proto.job import Facts, load_job
+from farflung.cli.common import execute
+from farflung.job.schema import Facts, load_job
+from farflung.node.generation.export import export, find_checkpoint
+from farflung.node.models.definition import model_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads it
 

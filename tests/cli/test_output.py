@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from farflung.deploy.output import Output, explain
-from farflung.deploy.story import Story, plan_notes, sentence
-from farflung.deploy.terminal import PlainScreen, RichScreen, plan_table, screen
-from farflung.deploy.units import bytes_text, count_text, rate_text, seconds_text
+from farflung.cli.screen.output import Output, explain
+from farflung.cli.screen.story import Story, plan_notes, sentence
+from farflung.cli.screen.terminal import PlainScreen, RichScreen, plan_table, screen
+from farflung.cli.screen.units import bytes_text, count_text, rate_text, seconds_text
 from farflung.proto.errors import FarflungError, JobError, Refused, RunFailed
 
 VIEW = {

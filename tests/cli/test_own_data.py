@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from farflung.deploy.own_data import opener
+from farflung.cli.own_data import opener
+from farflung.job.files import leaves_its_folder, load_job
+from farflung.job.schema import Facts, Profile
 from farflung.node.agent import OwnDataUnusable, _own_data
-from farflung.node.dataset import Dataset, OwnData
+from farflung.node.data.dataset import Dataset, OwnData
 from farflung.proto.errors import FarflungError, JobError
-from farflung.proto.job import Facts, Profile
-from farflung.proto.jobfile import leaves_its_folder, load_job
 
 OWN = (
     ("steps = 4", "steps = 6"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from farflung.coordinator.store import Store
+from farflung.coordinator.store.store import Store
 from farflung.proto.link import Link, parse_link
 
 

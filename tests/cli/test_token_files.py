@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from farflung.node.dataset import TOKENS
+from farflung.node.data.dataset import TOKENS
 
 TOKENS_SEEN = 400_000
 

@@ -4,14 +4,18 @@ import sys
 
 import torch
 
-from farflung.compress import add, decode, fast, gpu, make, names, rotation, runs, scales, selection
-from farflung.compress.cocktail import BUCKET
-from farflung.compress.eden import Eden
-from farflung.compress.groups import Group
-from farflung.compress.packing import pack
-from farflung.compress.philox import Key
-from farflung.compress.rotation import Segment
-from farflung.compress.thc import Thc
+from farflung.compress import add, decode, make, names
+from farflung.compress.cpu import dispatch as fast
+from farflung.compress.gpu import dispatch as gpu
+from farflung.compress.primitives import rotation, scales
+from farflung.compress.primitives.packing import pack
+from farflung.compress.primitives.philox import Key
+from farflung.compress.primitives.rotation import Segment
+from farflung.compress.quantizers.eden import Eden
+from farflung.compress.quantizers.groups import Group
+from farflung.compress.sparsifiers import runs, selection
+from farflung.compress.sparsifiers.cocktail import BUCKET
+from farflung.compress.summable.thc import Thc
 
 KEY = Key(0x123456789ABCDEF, 77)
 

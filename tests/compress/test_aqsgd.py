@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.compress import CodecError, decode, make
-from farflung.compress.aqsgd import Receiver, Sender
-from farflung.compress.disk_store import DiskStore
+from farflung.compress.stateful.aqsgd import Receiver, Sender
+from farflung.compress.stateful.disk_store import DiskStore
 
 SPEC = "aqsgd:bits=4"
 
@@ -186,6 +186,6 @@ def test_a_disk_that_takes_no_more_says_so(tmp_path, monkeypatch) -> None:
         raise OSError(28, "No space left on device")
 
     disk = DiskStore(1000, str(tmp_path))
-    monkeypatch.setattr("farflung.compress.disk_store.os.pwrite", full)
+    monkeypatch.setattr("farflung.compress.stateful.disk_store.os.pwrite", full)
     disk.put(1, b"x" * 10)
     assert "No space left on device" in disk.problem and disk.take(1) is None

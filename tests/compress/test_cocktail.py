@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung import compress
-from farflung.compress import masks, runs, selection
-from farflung.compress.philox import Key
+from farflung.compress.primitives.philox import Key
+from farflung.compress.sparsifiers import masks, runs, selection
 from farflung.compress.wire import Reader
 
 DEFAULT = "cocktail:random=0.1,top=0.2,bits=4"

@@ -5,7 +5,7 @@ import torch
 
 from farflung import compress
 from farflung.compress import CodecError, simulate, traits_of
-from farflung.compress.phases import split
+from farflung.compress.exchange.phases import split
 
 NAMES = [n for n in compress.names() if n != "aqsgd"]
 
@@ -86,7 +86,7 @@ def test_the_order_of_a_sum_of_integers_does_not_matter(name: str) -> None:
     spec = compress.parse(name)
     if spec.declaration.traits.sum_bits or name != "randomk":
         codec = compress.make(name)
-        from farflung.compress.phases import Context
+        from farflung.compress.exchange.phases import Context
 
         programs = [codec.rounds(t, Context(1, 0, 0, r, 3)) for r, t in enumerate(tensors)]
         statistics = [p.send(None).tensor for p in programs]

@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from farflung import compress
-from farflung.compress import fast, masks, philox
-from farflung.compress.philox import Key
-from farflung.compress.rotation import hadamard
+from farflung.compress.cpu import dispatch as fast
+from farflung.compress.primitives import philox
+from farflung.compress.primitives.philox import Key
+from farflung.compress.primitives.rotation import hadamard
+from farflung.compress.sparsifiers import masks
 from farflung.compress.wire import Reader
 
 pytest.importorskip("numba")

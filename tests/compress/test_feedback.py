@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.compress import CodecError
-from farflung.compress.feedback import Feedback
+from farflung.compress.stateful.feedback import Feedback
 
 BIASED = ["sign", "topk:ratio=0.05", "cocktail", "chunked_topk", "powersgd", "int4:rounding=nearest", "demo", "thc"]
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from farflung import compress
-from farflung.compress import gpu
+from farflung.compress.gpu import dispatch as gpu
 
 
 class Metal(torch.Tensor):

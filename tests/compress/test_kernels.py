@@ -96,7 +96,7 @@ def compile_kernel(name: str, fusion: bool = False) -> None:
 
     types, constants = SIGNATURES[name]
     module, function = name.split(".")
-    kernel = getattr(importlib.import_module("farflung.compress." + module), function)
+    kernel = getattr(importlib.import_module("farflung.compress.gpu." + module), function)
     names = kernel.arg_names
     signature = dict(zip(names, types, strict=False)) | dict.fromkeys(constants, "constexpr")
     for arch in (80, 90):
@@ -118,7 +118,7 @@ def compile_all() -> None:
     from triton.runtime import JITFunction
 
     modules = {name.partition(".")[0] for name in SIGNATURES}
-    found = [importlib.import_module("farflung.compress." + module) for module in modules]
+    found = [importlib.import_module("farflung.compress.gpu." + module) for module in modules]
     parts = PARTS | {name.partition(".")[2] for name in SIGNATURES}
     missing = {
         name for module in found for name, value in vars(module).items() if isinstance(value, JITFunction)

@@ -5,8 +5,9 @@ import torch
 from safetensors.torch import save_file
 
 from farflung import compress
-from farflung.compress import CodecError, cli
-from farflung.compress.vectors import DISTRIBUTIONS, vector
+from farflung.cli import codecs as cli
+from farflung.compress import CodecError
+from farflung.compress.primitives.vectors import DISTRIBUTIONS, vector
 
 
 def test_the_table_has_every_codec() -> None:

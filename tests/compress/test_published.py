@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from farflung.compress.measurement import mean_error, nmse
-from farflung.compress.solvers import (
+from farflung.compress.exchange.measurement import mean_error, nmse
+from farflung.compress.primitives.solvers import (
     distortion,
     lloyd_max,
     quantile,
@@ -15,8 +15,8 @@ from farflung.compress.solvers import (
     stochastic_distortion,
     stochastic_levels,
 )
-from farflung.compress.tables import lloyd, quic
-from farflung.compress.vectors import vector
+from farflung.compress.primitives.tables import lloyd, quic
+from farflung.compress.primitives.vectors import vector
 
 ROWS = json.loads((Path(__file__).parent / "data" / "published.json").read_text())["rows"]
 CPU = torch.device("cpu")

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from farflung.compress import CodecError, simulate
-from farflung.compress.secure import Client, recover, secure_sum, share
+from farflung.compress.summable.secure import Client, recover, secure_sum, share
 
 
 @pytest.mark.parametrize("spec", ["global_qsgd:bits=8", "thc", "intsgd:rule=max"])
@@ -19,8 +19,8 @@ def test_the_sum_of_those_who_stay(spec: str, lost: tuple[int, ...]) -> None:
 def test_masks_change_nothing() -> None:
     tensors = [torch.randn(200) for _ in range(4)]
     from farflung.compress import make
-    from farflung.compress.philox import Key
-    from farflung.compress.summed import Summed
+    from farflung.compress.primitives.philox import Key
+    from farflung.compress.summable.summed import Summed
 
     codec = make("global_qsgd:bits=8")
     assert isinstance(codec, Summed)

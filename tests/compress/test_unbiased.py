@@ -5,7 +5,7 @@ import torch
 
 from farflung import compress
 from farflung.compress import traits_of
-from farflung.compress.vectors import vector
+from farflung.compress.primitives.vectors import vector
 
 VARIANTS = ["mxfp8:format=e5m2", "mxfp6:format=e3m2", "turboquant:kind=prod,bits=2", "quicfl:shared=false,bits=2"]
 VARIANTS += ["randomk:ratio=0.25,scale=true", "tile:rounding=stochastic", "eden:bits=0.5", "eden:bits=1.5", "drive"]

@@ -18,12 +18,12 @@ from cryptography.x509.oid import NameOID
 from postgres import running_server
 
 from farflung import __version__
-from farflung.coordinator.serve import Options, run_coordinator
+from farflung.coordinator.serve.serve import Options, run_coordinator
+from farflung.job.sampling import Position
+from farflung.job.schema import Facts, Job, LayerProfile, Profile
 from farflung.proto import PROTOCOL, rpc
 from farflung.proto import control_pb2 as pb
-from farflung.proto.job import Facts, Job, LayerProfile, Profile
 from farflung.proto.link import parse_link
-from farflung.proto.sampling import Position
 from farflung.scheduler.plans import Plan
 
 JOB = """\

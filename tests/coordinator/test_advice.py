@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from farflung.coordinator.advice import advice, bottleneck, of_text, regions, told
+from farflung.coordinator.observe.advice import advice, bottleneck, of_text, regions, told
 
 
 def node(name: str, stage: int | None = 0, pipeline: int = 0, **keys: Any) -> dict[str, Any]:

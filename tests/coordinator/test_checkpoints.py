@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from farflung.coordinator.checkpoints import Checkpoints, ShardRefused
+from farflung.coordinator.checkpoints.checkpoints import Checkpoints, ShardRefused
+from farflung.job.sampling import Position
 from farflung.proto.control_pb2 import Shard
-from farflung.proto.sampling import Position
 
 
 def shard(step, file, data=b"data", files=2, meta=None, offset=0, last=True):

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from farflung.coordinator.commands import Command, Desk, held_in, standing
-from farflung.coordinator.database import NoRoom
-from farflung.coordinator.identity import make_ticket
-from farflung.coordinator.members import State
-from farflung.coordinator.membership import Membership
-from farflung.coordinator.resume import Rules
-from farflung.coordinator.status import read_status
-from farflung.coordinator.store import NodeRow, Store
-from farflung.coordinator.tickets import issue, operating, revoke_ticket
+from farflung.coordinator.membership.machine import Membership
+from farflung.coordinator.membership.members import State
+from farflung.coordinator.membership.resume import Rules
+from farflung.coordinator.observe.status import read_status
+from farflung.coordinator.run.commands import Command, Desk, held_in, standing
+from farflung.coordinator.store.database import NoRoom
+from farflung.coordinator.store.store import NodeRow, Store
+from farflung.coordinator.trust.identity import make_ticket
+from farflung.coordinator.trust.tickets import issue, operating, revoke_ticket
+from farflung.job.files import with_value
+from farflung.job.schema import Job, load_job
 from farflung.proto import control_pb2 as pb
 from farflung.proto.errors import JobError
-from farflung.proto.job import Job, load_job
-from farflung.proto.jobfile import with_value
 
 LONG = ("steps = 12", "steps = 60000")
 

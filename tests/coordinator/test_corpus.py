@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farflung.coordinator import data, facts
-from farflung.coordinator.artifacts import Artifacts, NoArtifact
-from farflung.coordinator.corpus import Index, held_window, index_tokens, kept_window
-from farflung.coordinator.tokenizer import load_tokenizer
+from farflung.coordinator.data import data, facts
+from farflung.coordinator.data.artifacts import Artifacts, NoArtifact
+from farflung.coordinator.data.corpus import Index, held_window, index_tokens, kept_window
+from farflung.coordinator.data.tokenizer import load_tokenizer
+from farflung.job.schema import Job, Profile
 from farflung.proto.errors import JobError
-from farflung.proto.job import Job, Profile
 from farflung.proto.pieces import MOST, SMALLEST, piece_size
 
 CONTEXT = 64

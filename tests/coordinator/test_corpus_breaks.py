@@ -9,14 +9,14 @@ import grpc
 import numpy as np
 import pytest
 
-from farflung.coordinator.artifacts import Artifacts
-from farflung.coordinator.corpus import index_tokens
-from farflung.coordinator.service import CoordinatorService, Identity
-from farflung.node import artifacts as node_artifacts
-from farflung.node.traffic import Traffic
+from farflung.coordinator.data.artifacts import Artifacts
+from farflung.coordinator.data.corpus import index_tokens
+from farflung.coordinator.serve.service import CoordinatorService, Identity
+from farflung.job.schema import Job
+from farflung.node.io import artifacts as node_artifacts
+from farflung.node.peers.traffic import Traffic
 from farflung.proto import rpc
 from farflung.proto.errors import FarflungError, RunFailed
-from farflung.proto.job import Job
 
 NAME, TOKENS = "memory:///breaks/a.bin", "data/tokens"
 

@@ -12,10 +12,11 @@ import fsspec
 import numpy as np
 import pytest
 
-from farflung.coordinator import data, facts, serve
-from farflung.coordinator.tokenizer import load_tokenizer
+from farflung.coordinator.data import data, facts
+from farflung.coordinator.data.tokenizer import load_tokenizer
+from farflung.coordinator.serve import serve
+from farflung.job.schema import Job
 from farflung.proto.errors import JobError
-from farflung.proto.job import Job
 
 
 def job(seed=1, validation=0.1, model=None, **keys):
@@ -246,9 +247,9 @@ def test_a_run_that_began_with_another_order_of_samples_is_refused(tmp_path):
 def test_room_never_imports_torch():
     code = (
         "import pkgutil, importlib, sys, farflung.coordinator as room\n"
-        "[importlib.import_module(room.__name__ + '.' + m.name) for m in pkgutil.iter_modules(room.__path__)]\n"
-        "from farflung.proto import job, jobfile, link, errors\n"
-        "from farflung.coordinator import tokenizer; tokenizer.load_tokenizer('bytes'); import tokenizers\n"
+        "[importlib.import_module(m.name) for m in pkgutil.walk_packages(room.__path__, room.__name__ + '.')]\n"
+        "from farflung.job import files, schema; from farflung.proto import errors, link\n"
+        "from farflung.coordinator.data import tokenizer; tokenizer.load_tokenizer('bytes'); import tokenizers\n"
         "bad = {'torch', 'transformers', 'farflung.compress', 'farflung.node'} & set(sys.modules)\n"
         "assert not bad, bad"
     )

@@ -3,10 +3,10 @@
 import pytest
 from membership_script import Script, holding, planner, rules
 
-from farflung.coordinator import signals as s
-from farflung.coordinator.members import DONE, FLUSHING, PREPARING, TRAINING, WAITING
-from farflung.coordinator.membership import Membership
-from farflung.proto.sampling import Position
+from farflung.coordinator.membership import signals as s
+from farflung.coordinator.membership.machine import Membership
+from farflung.coordinator.membership.members import DONE, FLUSHING, PREPARING, TRAINING, WAITING
+from farflung.job.sampling import Position
 from farflung.scheduler.errors import PlanError
 
 

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from farflung.coordinator.status import read_status
-from farflung.deploy.output import Output
-from farflung.deploy.status import show
+from farflung.cli.screen.output import Output
+from farflung.cli.status import show
+from farflung.coordinator.observe.status import read_status
 from farflung.proto import control_pb2 as pb
 
 LONG = (("steps = 12", "steps = 60000"), ("every = 4\nkeep", "every = 90000\nkeep"))

@@ -9,14 +9,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from farflung.coordinator.identity import (
+from farflung.coordinator.store.store import Store
+from farflung.coordinator.trust.identity import (
     check_ticket,
     load_authority,
     make_ticket,
     parse_duration,
     public_key_digest,
 )
-from farflung.coordinator.store import Store
 from farflung.proto.errors import FarflungError, Refused
 
 

@@ -10,9 +10,9 @@ import socket
 import pytest
 from steady_node import steady
 
-from farflung.coordinator.status import read_status
-from farflung.coordinator.store import Store
-from farflung.coordinator.tickets import issue
+from farflung.coordinator.observe.status import read_status
+from farflung.coordinator.store.store import Store
+from farflung.coordinator.trust.tickets import issue
 from farflung.proto.link import parse_link
 
 TIMING = {"settle_s": 0.2, "measure_s": 3.0, "return_s": 30.0, "last_checkpoint_s": 60.0}

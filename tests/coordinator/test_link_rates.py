@@ -2,9 +2,9 @@
 
 import pytest
 
-from farflung.coordinator.link_rates import LEAST_REPORTS, LinkRates
-from farflung.coordinator.planning import planner_of
-from farflung.coordinator.speeds import FIRST_PAUSE_S, FORGET_S
+from farflung.coordinator.planning.link_rates import LEAST_REPORTS, LinkRates
+from farflung.coordinator.planning.planner import planner_of
+from farflung.coordinator.planning.speeds import FIRST_PAUSE_S, FORGET_S
 from farflung.proto.control_pb2 import Sent
 from farflung.scheduler import Device, Layer, Workload
 from farflung.scheduler.choose_updates import workload_fields

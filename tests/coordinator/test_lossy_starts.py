@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import pytest
 from membership_script import Script
 
-from farflung.coordinator import signals as s
-from farflung.coordinator.members import TRAINING
+from farflung.coordinator.membership import signals as s
+from farflung.coordinator.membership.members import TRAINING
 
 NAMES = "abcd"
 LOSS = 0.1

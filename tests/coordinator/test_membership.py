@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from membership_script import BATCH, Script, holding, planner, rules
 
-from farflung.coordinator import signals as s
-from farflung.coordinator.members import DONE, FLUSHING, PREPARING, TRAINING, WAITING, State, expected_bases
-from farflung.coordinator.membership import Membership
-from farflung.proto.sampling import Position
+from farflung.coordinator.membership import signals as s
+from farflung.coordinator.membership.machine import Membership
+from farflung.coordinator.membership.members import DONE, FLUSHING, PREPARING, TRAINING, WAITING, State, expected_bases
+from farflung.job.sampling import Position
 from farflung.scheduler.errors import PlanError
 
 

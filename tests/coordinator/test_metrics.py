@@ -9,7 +9,7 @@ from made_up_run import MadeUpRun
 from prometheus_client.parser import text_string_to_metric_families
 
 from farflung import __version__
-from farflung.coordinator.metrics import NAMES, Counts, registry_of, text_of
+from farflung.coordinator.observe.metrics import NAMES, Counts, registry_of, text_of
 
 ROOT = Path(__file__).parents[2]
 

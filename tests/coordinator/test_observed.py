@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from farflung.coordinator.history import History, Point
-from farflung.coordinator.observed import PARTS, Observed, split_of
-from farflung.coordinator.store import EvalRow, StepRow, Store
+from farflung.coordinator.observe.history import History, Point
+from farflung.coordinator.observe.observed import PARTS, Observed, split_of
+from farflung.coordinator.store.store import EvalRow, StepRow, Store
 from farflung.proto.control_pb2 import Sent, StepDone
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from farflung.coordinator.serve import Options, only_here
+from farflung.coordinator.serve.serve import Options, only_here
 
 
 @pytest.mark.parametrize(

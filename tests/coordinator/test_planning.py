@@ -2,8 +2,8 @@
 
 import pytest
 
-from farflung.coordinator.planning import fit_shape, memory_of, planner_of, wanted_nodes, workload_of
-from farflung.proto.job import Facts, Job, LayerProfile, Profile
+from farflung.coordinator.planning.planner import fit_shape, memory_of, planner_of, wanted_nodes, workload_of
+from farflung.job.schema import Facts, Job, LayerProfile, Profile
 from farflung.scheduler import Device, PlanError
 
 LAYERS = [

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from farflung.coordinator import planning
+from farflung.coordinator.planning import planner as planning
 from farflung.proto import control_pb2 as pb
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from membership_script import Script, planner
 
-from farflung.coordinator import signals as s
-from farflung.coordinator.membership import Membership
+from farflung.coordinator.membership import signals as s
+from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.plans_beside import PlansBeside, Unanswered
 from farflung.scheduler.errors import PlanError
 

@@ -9,10 +9,10 @@ import zlib
 
 import pytest
 
-from farflung.coordinator.checkpoints import ShardRefused
-from farflung.coordinator.chrome_trace import Recorded, merged
-from farflung.coordinator.profiling import Clock, Profiling, first_step, received
-from farflung.coordinator.tickets import issue
+from farflung.coordinator.checkpoints.checkpoints import ShardRefused
+from farflung.coordinator.observe.chrome_trace import Recorded, merged
+from farflung.coordinator.run.profiling import Clock, Profiling, first_step, received
+from farflung.coordinator.trust.tickets import issue
 from farflung.proto import control_pb2 as pb
 from farflung.proto.trace import MOST_BYTES, MOST_SPANS, BadTrace, NodeTrace, Span, pack, unpack
 

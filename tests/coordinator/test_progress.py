@@ -2,7 +2,7 @@
 
 import pytest
 
-from farflung.coordinator.progress import Progress, absurd
+from farflung.coordinator.run.ledger import Progress, absurd
 from farflung.proto.control_pb2 import EvalDone, StepDone
 from farflung.scheduler.plans import Plan
 

@@ -1,8 +1,8 @@
 """Where a view takes up: gradient and delta mode, holders, redo, dissent, checkpoints."""
 
-from farflung.coordinator.resume import Rules, resume
-from farflung.coordinator.signals import Announcement, Flushed, Member, Section
-from farflung.proto.sampling import Position, assign, sample_ids
+from farflung.coordinator.membership.resume import Rules, resume
+from farflung.coordinator.membership.signals import Announcement, Flushed, Member, Section
+from farflung.job.sampling import Position, assign, sample_ids
 from farflung.scheduler.plans import Plan
 
 PLAN = Plan((("a", "b"), ("c", "d")), ((0, 1), (2, 3)), (2, 2))

@@ -5,10 +5,10 @@ import signal
 import subprocess
 import sys
 
-from farflung.coordinator.status import read_status
-from farflung.coordinator.store import Store
-from farflung.coordinator.tickets import issue, revoke_ticket
-from farflung.proto.job import LayerProfile, Profile
+from farflung.coordinator.observe.status import read_status
+from farflung.coordinator.store.store import Store
+from farflung.coordinator.trust.tickets import issue, revoke_ticket
+from farflung.job.schema import LayerProfile, Profile
 from farflung.proto.link import parse_link
 
 JOB = """\

@@ -7,9 +7,9 @@ import grpc
 import pytest
 
 from farflung import __version__
-from farflung.coordinator import serve
-from farflung.coordinator.status import read_status
-from farflung.coordinator.store import Store
+from farflung.coordinator.observe.status import read_status
+from farflung.coordinator.serve import serve
+from farflung.coordinator.store.store import Store
 from farflung.proto import PROTOCOL
 from farflung.proto import control_pb2 as pb
 from farflung.proto.errors import FarflungError, JobError, RunFailed

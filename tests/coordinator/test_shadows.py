@@ -2,10 +2,10 @@
 
 from membership_script import Script, holding, planner
 
-from farflung.coordinator import signals as s
-from farflung.coordinator.members import FLUSHING, PREPARING, TRAINING
-from farflung.coordinator.membership import Membership
-from farflung.coordinator.shadows import place_to_follow, shadows
+from farflung.coordinator.membership import signals as s
+from farflung.coordinator.membership.machine import Membership
+from farflung.coordinator.membership.members import FLUSHING, PREPARING, TRAINING
+from farflung.coordinator.membership.shadows import place_to_follow, shadows
 from farflung.scheduler.plans import Plan
 
 TWO_STAGES = Plan((("a", "b"), ("c", "d")), ((0, 1), (2, 3)), (2, 2))

@@ -3,11 +3,11 @@
 import pytest
 from membership_script import Script, holding
 
-from farflung.coordinator import signals as s
-from farflung.coordinator.members import FLUSHING, TRAINING
-from farflung.coordinator.planning import planner_of
-from farflung.coordinator.speeds import FIRST_PAUSE_S, FORGET_S, STEPS, Speeds
-from farflung.proto.job import Facts, LayerProfile, Profile
+from farflung.coordinator.membership import signals as s
+from farflung.coordinator.membership.members import FLUSHING, TRAINING
+from farflung.coordinator.planning.planner import planner_of
+from farflung.coordinator.planning.speeds import FIRST_PAUSE_S, FORGET_S, STEPS, Speeds
+from farflung.job.schema import Facts, LayerProfile, Profile
 from farflung.scheduler import Device, Layer, Workload
 from farflung.scheduler.plans import Plan
 

@@ -12,12 +12,12 @@ import fsspec
 import numpy as np
 import pytest
 
-from farflung.coordinator import data, documents, facts, streams
-from farflung.coordinator.artifacts import Artifacts, NoArtifact
-from farflung.coordinator.corpus import Index
-from farflung.coordinator.tokenizer import load_tokenizer
+from farflung.coordinator.data import data, documents, facts, streams
+from farflung.coordinator.data.artifacts import Artifacts, NoArtifact
+from farflung.coordinator.data.corpus import Index
+from farflung.coordinator.data.tokenizer import load_tokenizer
+from farflung.job.schema import Job, Profile
 from farflung.proto.errors import JobError
-from farflung.proto.job import Job, Profile
 
 CONTEXT, TOKENS = 16, "data/tokens"
 LONG = ["".join(corpora.texts(14, 7, 300_000)) + "x" * 2_200_000, *corpora.texts(8, 8)]

@@ -10,12 +10,12 @@ import time
 import pytest
 from fsspec.registry import known_implementations
 
-from farflung.coordinator import mirror
-from farflung.coordinator.database import LeaseLost
-from farflung.coordinator.manifest import MANIFEST
-from farflung.coordinator.status import read_status
-from farflung.coordinator.store import Store
-from farflung.coordinator.targets import Target, TargetAway, TargetDamaged, fetched
+from farflung.coordinator.checkpoints.manifest import MANIFEST
+from farflung.coordinator.checkpoints.targets import Target, TargetAway, TargetDamaged, fetched
+from farflung.coordinator.observe.status import read_status
+from farflung.coordinator.run import mirror
+from farflung.coordinator.store.database import LeaseLost
+from farflung.coordinator.store.store import Store
 from farflung.proto import control_pb2 as pb
 from farflung.proto.errors import FarflungError, JobError
 

@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from farflung.coordinator.texts import Text, check_wanted, ends_of
-from farflung.coordinator.tickets import issue
-from farflung.coordinator.tokenizer import Bytes, load_tokenizer
-from farflung.node.byte_tokenizer import write_byte_tokenizer
+from farflung.coordinator.data.tokenizer import Bytes, load_tokenizer
+from farflung.coordinator.run.texts import Text, check_wanted, ends_of
+from farflung.coordinator.trust.tickets import issue
+from farflung.job.schema import Job
+from farflung.node.generation.byte_tokenizer import write_byte_tokenizer
 from farflung.proto import control_pb2 as pb
 from farflung.proto.errors import Refused
-from farflung.proto.job import Job
 
 
 def request(**fields):

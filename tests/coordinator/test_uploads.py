@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 
-from farflung.coordinator.checkpoints import Checkpoints, ShardRefused
-from farflung.coordinator.uploads import GivenUp, Uploads, given_up
+from farflung.coordinator.checkpoints.checkpoints import Checkpoints, ShardRefused
+from farflung.coordinator.checkpoints.uploads import GivenUp, Uploads, given_up
 from farflung.proto.control_pb2 import Shard
 
 A, B = ("a", "a1"), ("b", "b1")

@@ -13,7 +13,7 @@ from documents import DOCUMENTS, ROOT, Typed, farflungs, name_of, typed
 from words import check_words
 
 from farflung.__main__ import app
-from farflung.deploy.commands import execute
+from farflung.cli.common import execute
 
 pytestmark = pytest.mark.timeout(900)  # a whole small run: seconds, but not on a busy machine
 
@@ -193,7 +193,7 @@ def test_quick_commands_work(page: Path, world: Path, tmp_path: Path, monkeypatc
 def _tickets(state: Path) -> list[str]:
     import contextlib
 
-    from farflung.coordinator.store import Store
+    from farflung.coordinator.store.store import Store
 
     with contextlib.closing(Store(state)) as store:
         return [ticket.number for ticket in store.tickets() if not ticket.revoked]

@@ -25,28 +25,28 @@ from windows import facts_of
 from farflung import compress
 from farflung.compress.spec import declarations
 from farflung.compress.wire import varint
-from farflung.coordinator.artifacts import Artifacts
-from farflung.coordinator.checkpoints import Checkpoints, ShardRefused
-from farflung.coordinator.identity import digest
-from farflung.coordinator.manifest import damaged, position_in, read_manifest
-from farflung.coordinator.membership import TRAINING
-from farflung.coordinator.run import Run
-from farflung.coordinator.service import CoordinatorService, Identity
-from farflung.coordinator.store import NodeRow, Store
-from farflung.node.exchange import Exchange, Refused
-from farflung.node.models import model_of
-from farflung.node.moments import Kept
-from farflung.node.phased import PhasedExchange, phases_of, to_bytes
-from farflung.node.round_link import RoundLink
-from farflung.node.round_messages import Part, RoundPlan
-from farflung.node.rounds import Rounds
-from farflung.node.sections import Layout, Section
-from farflung.node.shorten import Expander
-from farflung.node.trainer import Trainer
+from farflung.coordinator.checkpoints.checkpoints import Checkpoints, ShardRefused
+from farflung.coordinator.checkpoints.manifest import damaged, position_in, read_manifest
+from farflung.coordinator.data.artifacts import Artifacts
+from farflung.coordinator.membership.machine import TRAINING
+from farflung.coordinator.run.run import Run
+from farflung.coordinator.serve.service import CoordinatorService, Identity
+from farflung.coordinator.store.store import NodeRow, Store
+from farflung.coordinator.trust.identity import digest
+from farflung.job.schema import Facts, Job, LayerProfile, Profile, load_job
+from farflung.node.models.definition import model_of
+from farflung.node.peers.header_compression import Expander
+from farflung.node.rounds.exchange import Exchange, Refused
+from farflung.node.rounds.machine import Rounds
+from farflung.node.rounds.messages import Part, RoundPlan
+from farflung.node.rounds.phased import PhasedExchange, phases_of, to_bytes
+from farflung.node.rounds.round_link import RoundLink
+from farflung.node.state.moments import Kept
+from farflung.node.state.section import Layout, Section
+from farflung.node.training.trainer import Trainer
 from farflung.proto import control_pb2 as pb
 from farflung.proto import data_pb2, rpc
 from farflung.proto.errors import FarflungError
-from farflung.proto.job import Facts, Job, LayerProfile, Profile, load_job
 from farflung.proto.link import parse_link
 from farflung.scheduler import Plan
 
@@ -293,7 +293,7 @@ def training_run(folder, now):
 
 
 def pb_tick():
-    from farflung.coordinator.signals import Tick
+    from farflung.coordinator.membership.signals import Tick
 
     return Tick()
 

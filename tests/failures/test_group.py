@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional
 
 import farflung
-from farflung.node.own import OwnModel, OwnOptimizer
-from farflung.node.own_loop import OwnLoop
+from farflung.job.sampling import Position, sample_ids
+from farflung.node.training.external_loop import OwnLoop
+from farflung.node.training.external_model import OwnModel, OwnOptimizer
 from farflung.proto.errors import FarflungError
-from farflung.proto.sampling import Position, sample_ids
 
 pytestmark = pytest.mark.timeout(1200)  # what is waited for is a state
 

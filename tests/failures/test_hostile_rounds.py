@@ -10,13 +10,13 @@ import torch
 from windows import Windows, facts_of, wait_until
 
 from farflung import compress
-from farflung.coordinator.refusals import ENOUGH, ONE_WORD, WORD_AGAINST_WORD, Refusals
-from farflung.node.loopback import Hub
-from farflung.node.outliers import FACTOR, Norms
-from farflung.node.wire_events import Received
+from farflung.coordinator.membership.refusals import ENOUGH, ONE_WORD, WORD_AGAINST_WORD, Refusals
+from farflung.job.schema import Job
+from farflung.node.rounds.outliers import FACTOR, Norms
+from farflung.node.wire.events import Received
 from farflung.proto import data_pb2
-from farflung.proto.job import Job
 from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 STEPS = 12
 NAMES = ("a", "b", "c", "d")

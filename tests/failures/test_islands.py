@@ -8,7 +8,7 @@ import pytest
 
 
 def hands(node):
-    return [pid for pid in node.family[1:] if b"farflung.node.hand" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in node.family[1:] if b"island_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def gone(pid):

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from farflung.__main__ import app
-from farflung.deploy.commands import execute
+from farflung.cli.common import execute
 
 DELTA = {"mode": "delta", "codec": "int8", "overlap": 1}
 BOTH = [

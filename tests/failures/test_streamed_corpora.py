@@ -9,12 +9,12 @@ from farm import Process
 from plain_loop import plain_model, plain_optimizer, plain_step
 from safetensors.torch import load_file
 
-from farflung.coordinator.corpus import Index
-from farflung.coordinator.store import Store
-from farflung.node.dataset import Tokens
-from farflung.node.optimizers import learning_rate
-from farflung.proto.job import Facts, Job
-from farflung.proto.sampling import Position, sample_ids
+from farflung.coordinator.data.corpus import Index
+from farflung.coordinator.store.store import Store
+from farflung.job.sampling import Position, sample_ids
+from farflung.job.schema import Facts, Job
+from farflung.node.data.dataset import Tokens
+from farflung.node.state.optimizers import learning_rate
 
 pytestmark = pytest.mark.timeout(1800)  # what is waited for is a state
 SIZE = 6_000_000

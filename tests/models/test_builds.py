@@ -8,12 +8,12 @@ import sys
 import pytest
 import torch
 
-from farflung.node import profile as profiling
-from farflung.node.builds import build_data, import_build
-from farflung.node.dataset import BuildData
-from farflung.node.models import model_of
+from farflung.job.schema import Job
+from farflung.node.data.dataset import BuildData
+from farflung.node.models import cost as profiling
+from farflung.node.models.builds import build_data, import_build
+from farflung.node.models.definition import model_of
 from farflung.proto.errors import FarflungError
-from farflung.proto.job import Job
 
 MODULE = """
 import torch

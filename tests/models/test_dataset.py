@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from farflung.node.dataset import TOKENS, Tokens
+from farflung.job.schema import Facts, Profile
+from farflung.node.data.dataset import TOKENS, Tokens
 from farflung.proto.errors import FarflungError
-from farflung.proto.job import Facts, Profile
 
 
 class Source:

@@ -10,12 +10,12 @@ import transformers
 
 from farflung.__main__ import _check_codec
 from farflung.examples import shakespeare
-from farflung.node.byte_tokenizer import write_byte_tokenizer
-from farflung.node.dataset import BuildData
-from farflung.node.models import model_of
-from farflung.node.profile import profile
+from farflung.job.schema import load_job
+from farflung.node.data.dataset import BuildData
+from farflung.node.generation.byte_tokenizer import write_byte_tokenizer
+from farflung.node.models.cost import profile
+from farflung.node.models.definition import model_of
 from farflung.proto.errors import FarflungError
-from farflung.proto.job import load_job
 
 EXAMPLES = files("farflung") / "examples"
 

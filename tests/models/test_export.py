@@ -10,15 +10,15 @@ import transformers
 from plain_lora import save_base
 from safetensors.torch import load_file, save_file
 
-from farflung.node import export as exporting
-from farflung.node import generate as generating
-from farflung.node.byte_tokenizer import write_byte_tokenizer
-from farflung.node.export import export, find_checkpoint
-from farflung.node.generate import generate
-from farflung.node.models import model_of
-from farflung.node.pretrained import initial_weights, weights_of
+from farflung.job.schema import Facts, Job, Profile
+from farflung.node.generation import export as exporting
+from farflung.node.generation import generate as generating
+from farflung.node.generation.byte_tokenizer import write_byte_tokenizer
+from farflung.node.generation.export import export, find_checkpoint
+from farflung.node.generation.generate import generate
+from farflung.node.models.definition import model_of
+from farflung.node.models.pretrained import initial_weights, weights_of
 from farflung.proto.errors import FarflungError
-from farflung.proto.job import Facts, Job, Profile
 
 TEXTS = ["To be, or not to be", "", "naïve — 文字 🎭\n\ttabs  and   spaces \x00\x7f", "ſ̈ é\u2028"]
 

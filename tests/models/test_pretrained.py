@@ -7,11 +7,11 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from farflung.node import pretrained
-from farflung.node.models import model_of
-from farflung.node.profile import profile
+from farflung.job.schema import Facts, Job, Profile
+from farflung.node.models import pretrained
+from farflung.node.models.cost import profile
+from farflung.node.models.definition import model_of
 from farflung.proto.errors import FarflungError
-from farflung.proto.job import Facts, Job, Profile
 
 SHAPES = {
     "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "tie_word_embeddings": True},

@@ -6,10 +6,10 @@ import pytest
 import torch
 import transformers
 
-from farflung.node.families import FAMILIES
-from farflung.node.models import model_of
+from farflung.job.schema import Job
+from farflung.node.models.definition import model_of
+from farflung.node.models.families import FAMILIES
 from farflung.proto.errors import FarflungError
-from farflung.proto.job import Job
 
 CASES = [(family, tie) for family in FAMILIES for tie in (False, True)]
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from farflung.node.dataset import TOKENS, Tokens
-from farflung.node.streamed import LEAST, StreamedTokens
+from farflung.job.sampling import sample_ids
+from farflung.job.schema import Facts, Profile
+from farflung.node.data.dataset import TOKENS, Tokens
+from farflung.node.data.streamed import LEAST, StreamedTokens
 from farflung.proto.errors import FarflungError
-from farflung.proto.job import Facts, Profile
 from farflung.proto.pieces import SMALLEST
-from farflung.proto.sampling import sample_ids
 
 CONTEXT = 1023
 ROWS = 40 * SMALLEST // 2 // (CONTEXT + 1) - 7  # 40 pieces, the last one not full

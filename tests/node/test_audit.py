@@ -6,10 +6,10 @@ import pytest
 import torch
 from round_group import NUMEL, Group
 
-from farflung.node.audit import PATIENCE, PROVEN
-from farflung.node.exchange import contribution_of
+from farflung.job.robust import Robust
+from farflung.node.rounds.audit import PATIENCE, PROVEN
+from farflung.node.rounds.exchange import contribution_of
 from farflung.proto import data_pb2
-from farflung.proto.robust import Robust
 
 CODECS = ["none", "int8", "cocktail:random=0.5,top=0.3,bits=4", "chunked_topk:k=512,bits=2,feedback=true"]
 WEIGHTS = [1.0, 0.5, 1.0, 2.0]

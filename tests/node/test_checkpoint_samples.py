@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from windows import Windows, facts_of, wait_until
 
-from farflung.node.loopback import Hub
-from farflung.node.modes import DeltaMode
-from farflung.node.training import Training
+from farflung.job.sampling import Position, assign, sample_ids, unfinished
+from farflung.job.schema import Job, Updates
+from farflung.node.training.modes import DeltaMode
+from farflung.node.training.steps import Training
 from farflung.proto import control_pb2
-from farflung.proto.job import Job, Updates
-from farflung.proto.sampling import Position, assign, sample_ids, unfinished
 from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 BATCH, MICROBATCH, SEED, SAMPLES, STEPS = 12, 2, 3, 90, 30
 TWO_BY_TWO = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 1), (2, 3)), microbatches=(3, 3))

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from farflung.node.exchange import Exchange
-from farflung.node.moments import Kept
-from farflung.node.round_messages import Decide, Part, RoundPlan
-from farflung.node.sections import Layout, Section
+from farflung.node.rounds.exchange import Exchange
+from farflung.node.rounds.messages import Decide, Part, RoundPlan
+from farflung.node.state.moments import Kept
+from farflung.node.state.section import Layout, Section
 
 NUMEL = 512
 PLAN = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, NUMEL, 0),), "publishers", False)

@@ -5,11 +5,11 @@ import torch
 from windows import Windows, facts_of
 
 from farflung import compress
-from farflung.node.loopback import Hub
-from farflung.node.phased import phases_of
+from farflung.job.schema import Job
+from farflung.node.rounds.phased import phases_of
 from farflung.proto import data_pb2
-from farflung.proto.job import Job
 from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 STEPS = 4
 SPECS = [

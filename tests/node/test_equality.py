@@ -7,10 +7,10 @@ import torch
 from plain_loop import plain_losses
 from windows import Windows, facts_of
 
-from farflung.node.loopback import Hub
-from farflung.node.optimizers import norm
-from farflung.proto.job import Job
+from farflung.job.schema import Job
+from farflung.node.state.optimizers import norm
 from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 STEPS = 20
 LAYERS = 6  # embedding, 4 blocks, head

@@ -7,11 +7,11 @@ import torch
 from plain_loop import plain_losses
 from windows import Windows, facts_of, wait_until
 
-from farflung.node.loopback import Hub
+from farflung.job.sampling import Position
+from farflung.job.schema import Job
 from farflung.proto import control_pb2
-from farflung.proto.job import Job
-from farflung.proto.sampling import Position
 from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 STEPS = 24
 PLAN = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 1), (2, 3)), microbatches=(3, 3))

@@ -5,11 +5,12 @@ import threading
 import pytest
 from windows import Windows, facts_of, wait_until
 
-from farflung.node import follow, rounds
-from farflung.node.loopback import Hub
+from farflung.job.schema import Job
+from farflung.node.rounds import machine as rounds
+from farflung.node.training import standby as follow
 from farflung.proto import control_pb2, data_pb2
-from farflung.proto.job import Job
 from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 STEPS = 80
 

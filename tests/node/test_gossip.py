@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from windows import Windows, facts_of, wait_until
 
-from farflung.node.exchange import Refused
-from farflung.node.gossip import Mixing, contraction, neighbours_of
-from farflung.node.loopback import Hub
-from farflung.node.moments import Kept
-from farflung.node.sections import Layout, Section
+from farflung.job.schema import Job
+from farflung.node.rounds.exchange import Refused
+from farflung.node.state.moments import Kept
+from farflung.node.state.section import Layout, Section
+from farflung.node.training.gossip_mode import Mixing, contraction, neighbours_of
 from farflung.proto import data_pb2
-from farflung.proto.job import Job
 from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 NUMEL = 64
 CODECS = ["none", "int4", "topk:ratio=0.25", "cocktail:random=0.5,top=0.5,bits=4"]

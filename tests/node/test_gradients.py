@@ -5,7 +5,7 @@ import weakref
 
 import torch
 
-from farflung.node.gradients import Gradients
+from farflung.node.state.gradients import Gradients
 
 
 def stage():

@@ -6,14 +6,14 @@ from plain_loop import plain_losses
 from plain_lora import peft_losses, save_base
 from windows import Windows, facts_of
 
-from farflung.node.island import Island, devices_of
-from farflung.node.loopback import Hub
-from farflung.node.models import model_of
-from farflung.node.optimizers import make_optimizer
-from farflung.node.stage_state import StageState
+from farflung.job.schema import Facts, Job
+from farflung.node.models.definition import model_of
+from farflung.node.pipeline.island import Island, devices_of
+from farflung.node.state.optimizers import make_optimizer
+from farflung.node.state.stage_state import StageState
 from farflung.proto.errors import FarflungError
-from farflung.proto.job import Facts, Job
 from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 STEPS = 6
 FACTS = facts_of(samples=100, validation=10, context=16, vocabulary=29, steps=STEPS)

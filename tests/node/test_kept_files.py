@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from farflung.node.dataset import Tokens, disk_for_tokens
-from farflung.node.kept_files import Held, make_room
-from farflung.node.streamed import StreamedTokens
-from farflung.proto.job import Facts, Job, Profile
+from farflung.job.schema import Facts, Job, Profile
+from farflung.node.data.dataset import Tokens, disk_for_tokens
+from farflung.node.data.streamed import StreamedTokens
+from farflung.node.device.disk_cache import Held, make_room
 
 
 def facts(digest="new"):

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from farflung import compress
-from farflung.node.exchange import Exchange
-from farflung.node.last_words import last_codec, left_unsaid, say_all, say_no_more_than_usual
-from farflung.node.moments import Kept
-from farflung.node.owner import Wish
-from farflung.node.round_messages import Decide, Part, RoundPlan
-from farflung.node.sections import Layout, Section
-from farflung.node.trainer import Trainer, _Parting
-from farflung.proto.sampling import Position
+from farflung.job.sampling import Position
+from farflung.node.device.limits import Wish
+from farflung.node.rounds.exchange import Exchange
+from farflung.node.rounds.messages import Decide, Part, RoundPlan
+from farflung.node.state.moments import Kept
+from farflung.node.state.section import Layout, Section
+from farflung.node.training.final_contribution import last_codec, left_unsaid, say_all, say_no_more_than_usual
+from farflung.node.training.trainer import Trainer, _Parting
 
 NUMEL = 4096
 

@@ -8,15 +8,15 @@ import torch
 from plain_lora import peft_losses, save_base
 from windows import Windows, facts_of
 
-from farflung.coordinator.members import expected_bases
-from farflung.node.loopback import Hub
-from farflung.node.lora import base_digests, load_frozen
-from farflung.node.models import model_of
-from farflung.node.profile import profile
+from farflung.coordinator.membership.members import expected_bases
+from farflung.job.schema import Job, load_job
+from farflung.node.models.cost import profile
+from farflung.node.models.definition import model_of
+from farflung.node.models.lora import base_digests, load_frozen
 from farflung.proto import control_pb2, data_pb2
 from farflung.proto.errors import FarflungError, JobError
-from farflung.proto.job import Job, load_job
 from farflung.scheduler import Plan, Workload
+from farflung.testing.loopback import Hub
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads it
 

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from windows import Windows, facts_of
 
 from farflung.compress import CodecError
-from farflung.compress.secure import Pairwise
-from farflung.node.exchange import Refused
-from farflung.node.loopback import Hub
-from farflung.node.masked import MaskedExchange
-from farflung.node.phased import PhasedExchange
-from farflung.node.round_messages import Contribution, Decide, Part, RoundPlan
-from farflung.node.sections import Kept, Layout, Section
+from farflung.compress.summable.secure import Pairwise
+from farflung.job.schema import Job
+from farflung.node.rounds.exchange import Refused
+from farflung.node.rounds.masked import MaskedExchange
+from farflung.node.rounds.messages import Contribution, Decide, Part, RoundPlan
+from farflung.node.rounds.phased import PhasedExchange
+from farflung.node.state.section import Kept, Layout, Section
 from farflung.proto import data_pb2
-from farflung.proto.job import Job
 from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 STEPS = 4
 THREE = Plan(pipelines=(("a",), ("b",), ("c",)), stages=((0, 2),), microbatches=(2, 1, 1))

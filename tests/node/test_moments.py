@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from farflung.compress import fast
-from farflung.node import sections
-from farflung.node.moments import STRETCH, Kept, closed, dither, opened, rounded
-from farflung.node.optimizers import AdamW, Lamb, OneBitAdam, root, squared_norm
-from farflung.node.sections import Layout, Section
+from farflung.compress.cpu import dispatch as fast
+from farflung.node.state import section as sections
+from farflung.node.state.moments import STRETCH, Kept, closed, dither, opened, rounded
+from farflung.node.state.optimizers import AdamW, Lamb, OneBitAdam, root, squared_norm
+from farflung.node.state.section import Layout, Section
 
 CPU = torch.device("cpu")
 SHAPES = {"matrix": (300, 250), "bias": (77,), "other": (40, 50)}

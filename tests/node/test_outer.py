@@ -8,13 +8,14 @@ import torch
 from plain_loop import plain_local_losses
 from windows import Windows, facts_of, wait_until
 
-from farflung.node import exchange, modes
-from farflung.node.exchange import outer_step
-from farflung.node.loopback import Hub
+from farflung.job.outer import Outer, parse_outer
+from farflung.job.schema import Job
+from farflung.node.rounds import exchange
+from farflung.node.rounds.exchange import outer_step
+from farflung.node.training import modes
 from farflung.proto import control_pb2
-from farflung.proto.job import Job
-from farflung.proto.outer import Outer, parse_outer
 from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 STEPS = 16
 TWO_BY_TWO = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 1), (2, 3)), microbatches=(4, 2))

@@ -1,8 +1,8 @@
 """What the owner of a node's machine wants and allows."""
 
 from farflung.node.agent import _as_before, _one_of_a_name, _within
-from farflung.node.identity import save_key
-from farflung.node.owner import TERM_SECONDS, Limits, Owner
+from farflung.node.device.identity import save_key
+from farflung.node.device.limits import TERM_SECONDS, Limits, Owner
 from farflung.proto.control_pb2 import Device
 
 

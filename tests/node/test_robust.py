@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from farflung import compress
-from farflung.node.exchange import Exchange, contribution_of
-from farflung.node.moments import Kept
-from farflung.node.robust import exact_square, factors_of
-from farflung.node.round_messages import Part, RoundPlan
-from farflung.node.sections import Layout, Section
-from farflung.proto.job import Job
-from farflung.proto.jobfile import job_mistakes
-from farflung.proto.robust import Robust, parse_robust
+from farflung.job.files import job_mistakes
+from farflung.job.robust import Robust, parse_robust
+from farflung.job.schema import Job
+from farflung.node.rounds.exchange import Exchange, contribution_of
+from farflung.node.rounds.messages import Part, RoundPlan
+from farflung.node.rounds.robust import exact_square, factors_of
+from farflung.node.state.moments import Kept
+from farflung.node.state.section import Layout, Section
 
 
 def values_of(seed, scale=1.0):

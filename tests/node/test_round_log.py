@@ -2,9 +2,9 @@
 
 from types import SimpleNamespace
 
-from farflung.node import state_transfer
-from farflung.node.round_log import RoundLog
-from farflung.node.round_messages import Result
+from farflung.node.rounds.log import RoundLog
+from farflung.node.rounds.messages import Result
+from farflung.node.state import transfer as state_transfer
 from farflung.proto.data_pb2 import Kind
 
 

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from round_group import NUMEL, SHAPES, Group, section_of
 
 from farflung import compress
-from farflung.node import phased
-from farflung.node.exchange import Exchange
-from farflung.node.moments import Kept
-from farflung.node.round_messages import Contribution, Decide, Part, Refuse, Result, RoundPlan
-from farflung.node.rounds import Rounds
-from farflung.node.sections import Layout, Section
-from farflung.node.update import Update
+from farflung.job.outer import Outer
+from farflung.job.robust import Robust
+from farflung.node.rounds import phased
+from farflung.node.rounds.exchange import Exchange
+from farflung.node.rounds.machine import Rounds
+from farflung.node.rounds.messages import Contribution, Decide, Part, Refuse, Result, RoundPlan
+from farflung.node.rounds.update import Update
+from farflung.node.state.moments import Kept
+from farflung.node.state.section import Layout, Section
 from farflung.proto import data_pb2
-from farflung.proto.outer import Outer
-from farflung.proto.robust import Robust
 
 OUTERS = [Outer(), Outer(0.5), Outer(0.7, 0.9, True)]
 SUMMED = ["powersgd:rank=2", "global_qsgd:bits=8", "thc:bits=6", "intsgd", "randomk:ratio=0.5,run=1"]
@@ -420,7 +420,7 @@ def test_missing_results_are_asked_of_one_member_and_less_and_less_often():
 
 
 def test_parts_longer_than_a_segment(monkeypatch):
-    monkeypatch.setattr("farflung.node.exchange.SEGMENT", 10)
+    monkeypatch.setattr("farflung.node.rounds.exchange.SEGMENT", 10)
     for codec in ("none", "int8", "cocktail:random=0.5,top=0.5,bits=4"):
         group = Group("publishers", codec, [1.0, 1.0, 1.0])
         before = group.total()

@@ -9,12 +9,12 @@ import transformers
 from plain_lora import save_base
 from windows import Windows, facts_of, wait_until
 
-from farflung.node.export import export, find_checkpoint
-from farflung.node.layered import tokens_by_layers
-from farflung.node.loopback import Hub
+from farflung.job.schema import Job
+from farflung.node.generation.export import export, find_checkpoint
+from farflung.node.generation.layered import tokens_by_layers
 from farflung.proto import control_pb2, data_pb2
-from farflung.proto.job import Job
 from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 STEPS = 24
 PROMPT = [3, 1, 4]
@@ -216,7 +216,7 @@ def test_what_makes_no_sense_is_refused_and_named(what):
 def test_a_node_without_room_says_so(monkeypatch):
     hub = start("gradient", LEFT)
     heard = listen(hub)
-    monkeypatch.setattr("farflung.node.texts.free_memory", lambda device: 1000)
+    monkeypatch.setattr("farflung.node.training.texts.free_memory", lambda device: 1000)
     hub.order("a", write=control_pb2.Write(number=1, view=hub.view, prompt=PROMPT, tokens=4))
     wait_until(lambda: heard)
     assert "has no room for a second copy of its stage" in heard[0][1].failed

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from farflung.node.pieces import DIGESTS, PIECE, STALL_SECONDS, STRIKES, Fetching, Piece
-from farflung.node.state_transfer import StateFetch, StateServer
+from farflung.node.state.transfer import StateFetch, StateServer
+from farflung.node.state.transfer_plan import DIGESTS, PIECE, STALL_SECONDS, STRIKES, Fetching, Piece
 from farflung.proto import data_pb2
 
 SIZE = 40 * PIECE + 12

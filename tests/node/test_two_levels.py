@@ -5,12 +5,12 @@ import torch
 from round_group import NUMEL, Group
 from windows import Windows, facts_of
 
-from farflung.node.loopback import Hub
-from farflung.node.sections import Layout
-from farflung.node.stage_state import round_plan
+from farflung.job.schema import Job, Updates
+from farflung.node.state.section import Layout
+from farflung.node.state.stage_state import round_plan
 from farflung.proto import data_pb2
-from farflung.proto.job import Job, Updates
 from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 NEAR, FAR = ("a", "b"), ("c", "d", "e")
 STEPS = 8

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from farflung import compress
-from farflung.node.update import Encoded, Terms, Update
+from farflung.node.rounds.update import Encoded, Terms, Update
 
 COUNT = 5000
 SPARSE = ["cocktail:random=0.2,top=0.2,bits=4", "topk:ratio=0.05", "chunked_topk:k=64,bits=2"]

@@ -11,11 +11,11 @@ import torch
 from plain_loop import plain_losses
 from windows import Windows, facts_of, wait_until
 
-from farflung.node.loopback import Hub
+from farflung.job.sampling import Position, sample_ids
+from farflung.job.schema import Job
 from farflung.proto import control_pb2
-from farflung.proto.job import Job
-from farflung.proto.sampling import Position, sample_ids
 from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
 
 STEPS = 30
 
@@ -241,7 +241,7 @@ def count_samples(hub, trained):
                 training = trainer.training
                 positions = training.position.positions(message.step.step, trainer.job.train.batch)
                 samples = sample_ids(positions, trainer.job.run.seed, trainer.facts.samples)
-                from farflung.proto.sampling import assign
+                from farflung.job.sampling import assign
 
                 for index in assign(samples, training.plan.microbatches, 2)[training.pipeline]:
                     trained[samples[index]] += 1
@@ -257,9 +257,9 @@ def test_a_sample_stream_with_redo_is_what_the_view_trains():
 
 def test_nodes_of_one_machine_divide_its_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("farflung.node.trainer.usable_cores", lambda: 8)
+    monkeypatch.setattr("farflung.node.training.trainer.usable_cores", lambda: 8)
     asked = []
-    monkeypatch.setattr("farflung.node.trainer.torch.set_num_threads", asked.append)
+    monkeypatch.setattr("farflung.node.training.trainer.torch.set_num_threads", asked.append)
     hub, _, _ = start(job_of("gradient"))
     view = control_pb2.View(number=1)
     for name, host in [("a", "10.0.0.1"), ("b", "10.0.0.1"), ("c", "10.0.0.1"), ("d", "10.0.0.2")]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from wires import Nodes, descriptors
 
-from farflung.coordinator.identity import load_authority
-from farflung.node import identity
+from farflung.coordinator.trust.identity import load_authority
+from farflung.node.device import identity
 
 GRPC_KEEPS = 2
 """Sockets by which gRPC wakes its event loop; it keeps them for the life of the process."""

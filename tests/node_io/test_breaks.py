@@ -9,7 +9,7 @@ import pytest
 from cable import Cable
 from wires import Nodes, descriptors, wait_for
 
-from farflung.node.wire import PeerLost, Received
+from farflung.node.wire.client import PeerLost, Received
 from farflung.proto.data_pb2 import Header, Kind
 
 

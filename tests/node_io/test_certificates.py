@@ -7,8 +7,8 @@ import pytest
 from stub_coordinator import StubCoordinator
 from wires import receive, wait_for
 
-from farflung.node import identity
-from farflung.node.wire import PeerLost
+from farflung.node.device import identity
+from farflung.node.wire.client import PeerLost
 from farflung.proto.control_pb2 import Certificate
 from farflung.proto.data_pb2 import Header, Kind
 

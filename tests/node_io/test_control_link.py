@@ -10,7 +10,7 @@ import pytest
 from stub_coordinator import StubCoordinator
 from wires import Nodes, kill, receive, wait_for
 
-from farflung.node.wire import CoordinatorBack, CoordinatorLost, OrderEvent, PeerLost
+from farflung.node.wire.client import CoordinatorBack, CoordinatorLost, OrderEvent, PeerLost
 from farflung.proto import control_pb2 as control
 from farflung.proto.data_pb2 import Header, Kind
 from farflung.proto.errors import FarflungError, RunFailed

@@ -10,9 +10,9 @@ from cable import Cable
 from stub_coordinator import StubCoordinator
 from wires import kill, receive, wait_for
 
-from farflung.coordinator import relay as relay_module
-from farflung.node import links
-from farflung.node.wire import PeerLost, Received
+from farflung.coordinator.serve import relay as relay_module
+from farflung.node.peers.sending import link as links
+from farflung.node.wire.client import PeerLost, Received
 from farflung.proto.data_pb2 import Header, Kind
 
 

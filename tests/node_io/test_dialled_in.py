@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from wires import accepted, receive, wait_for
 
-from farflung.node import offers
-from farflung.node.tcp_connections import figures
-from farflung.node.wire import PeerLost, Received
+from farflung.node.peers import dial_out as offers
+from farflung.node.peers.tcp_info import figures
+from farflung.node.wire.client import PeerLost, Received
 from farflung.proto import rpc
 from farflung.proto.control_pb2 import Member
 from farflung.proto.data_pb2 import Header, Kind
@@ -124,9 +124,9 @@ def test_connections_of_a_link_end_together_and_everything_arrives(thread_nodes,
 
 
 def test_several_for_bulk(thread_nodes, monkeypatch):
-    monkeypatch.setattr("farflung.node.bulk.lanes_wanted", lambda *_: (3, "the test wants it"))
-    monkeypatch.setattr("farflung.node.bulk.LEAST_BUSY", 0.0)
-    monkeypatch.setattr("farflung.node.bulk.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("farflung.node.peers.sending.bulk.lanes_wanted", lambda *_: (3, "the test wants it"))
+    monkeypatch.setattr("farflung.node.peers.sending.bulk.LEAST_BUSY", 0.0)
+    monkeypatch.setattr("farflung.node.peers.sending.bulk.LOOK_SECONDS", 0.05)
     a, b = begin(thread_nodes)
     a.send("b", Header(kind=Kind.STATE), BULK[:5_000_000])
     receive(b)

@@ -4,7 +4,7 @@ import signal
 import socket
 import threading
 
-from farflung.node.handover import TrainerEnd, Unpacker
+from farflung.node.wire.pipe import TrainerEnd, Unpacker
 
 
 class Interrupted(Exception):

@@ -9,10 +9,10 @@ import pytest
 import xxhash
 from wires import wait_for
 
-import farflung.node.inbound as inbound
-import farflung.node.inbound_stream as inbound_stream
-from farflung.node.io_thread import IoThread
-from farflung.node.wire import Received
+import farflung.node.peers.receiving.reassembly as inbound_stream
+import farflung.node.peers.receiving.server as inbound
+from farflung.node.io.thread import IoThread
+from farflung.node.wire.client import Received
 from farflung.proto import PROTOCOL, rpc
 from farflung.proto import frame as frames
 from farflung.proto.control_pb2 import Member

@@ -7,13 +7,13 @@ import stat
 import pytest
 from stub_coordinator import StubCoordinator
 
-from farflung.node import identity
+from farflung.job.schema import Facts, Job, Profile
+from farflung.node.device import identity
 from farflung.node.join import find, join
-from farflung.node.wire import Wire
+from farflung.node.wire.client import Wire
 from farflung.proto import PROTOCOL
 from farflung.proto.control_pb2 import Device, JoinReply
 from farflung.proto.errors import FarflungError, Refused
-from farflung.proto.job import Facts, Job, Profile
 from farflung.proto.link import NO_FINGERPRINT, Link
 
 RUN, TICKET = "0123456789abcdef", "00000001." + "ab" * 16

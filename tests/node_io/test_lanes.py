@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from wires import receive
 
-from farflung.node.lanes import LEAST_CHUNK, MOST, ahead, lanes_wanted
-from farflung.node.tcp_connections import TcpFigures, connected_to, figures, keep_unsent_short
+from farflung.node.peers.sending.lanes import LEAST_CHUNK, MOST, ahead, lanes_wanted
+from farflung.node.peers.tcp_info import TcpFigures, connected_to, figures, keep_unsent_short
 from farflung.proto.data_pb2 import Header, Kind
 from farflung.proto.rpc import CHUNK
 
@@ -73,9 +73,9 @@ def test_the_kernels_figures():
 
 
 def test_large_messages_come_whole_and_in_order_over_several_connections(thread_nodes, monkeypatch):
-    monkeypatch.setattr("farflung.node.bulk.lanes_wanted", lambda *_: (3, "the test wants it"))
-    monkeypatch.setattr("farflung.node.bulk.LEAST_BUSY", 0.0)
-    monkeypatch.setattr("farflung.node.bulk.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("farflung.node.peers.sending.bulk.lanes_wanted", lambda *_: (3, "the test wants it"))
+    monkeypatch.setattr("farflung.node.peers.sending.bulk.LEAST_BUSY", 0.0)
+    monkeypatch.setattr("farflung.node.peers.sending.bulk.LOOK_SECONDS", 0.05)
     a, b = thread_nodes.start("a"), thread_nodes.start("b")
     thread_nodes.enter(1)
     payload = np.random.default_rng(0).integers(0, 256, 9_000_000, dtype=np.uint8)

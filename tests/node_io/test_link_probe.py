@@ -5,7 +5,7 @@ import contextlib
 import pytest
 from cable import Cable
 
-from farflung.node.link_probe import BURST_MESSAGE, IN_FLIGHT, bandwidth, window
+from farflung.node.io.link_probe import BURST_MESSAGE, IN_FLIGHT, bandwidth, window
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ import pytest
 from stub_coordinator import StubCoordinator
 from wires import accepted, receive
 
-from farflung.node.link_watch import TICK_SECONDS, Filled, LinkWatch
-from farflung.node.tcp_connections import TcpFigures, connected_to
+from farflung.node.peers.link_watch import TICK_SECONDS, Filled, LinkWatch
+from farflung.node.peers.tcp_info import TcpFigures, connected_to
 from farflung.proto.control_pb2 import Report, StepDone
 from farflung.proto.data_pb2 import Header, Kind
 

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from wires import receive
 
-from farflung.node.metrics import NAMES, NodeMetrics, check_address
-from farflung.node.traffic import ACTIVATIONS, Traffic
+from farflung.node.io.metrics import NAMES, NodeMetrics, check_address
+from farflung.node.peers.traffic import ACTIVATIONS, Traffic
 from farflung.proto.control_pb2 import Heartbeat, Report, StepDone
 from farflung.proto.data_pb2 import Header, Kind
 from farflung.proto.errors import FarflungError

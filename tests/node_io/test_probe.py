@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from farflung.node import probe
+from farflung.node.device import probe
 from farflung.proto.errors import FarflungError
 
 
@@ -28,7 +28,7 @@ def test_a_device_that_is_not_here():
 
 
 def test_torch_is_imported_late():
-    code = "import sys, farflung.node.probe, farflung.node.join; assert 'torch' not in sys.modules"
+    code = "import sys, farflung.node.device.probe, farflung.node.join; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 

@@ -6,7 +6,7 @@ import time
 from stub_coordinator import StubCoordinator
 from wires import receive, wait_for
 
-from farflung.node.wire import PeerLost
+from farflung.node.wire.client import PeerLost
 from farflung.proto.control_pb2 import Revoked
 from farflung.proto.data_pb2 import Header, Kind
 

@@ -6,8 +6,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.node.send_queue import Carries, Outgoing, SendQueue
-from farflung.node.shorten import Expander, Shortener
+from farflung.node.peers.header_compression import Expander, Shortener
+from farflung.node.peers.sending.send_queue import Carries, Outgoing, SendQueue
 from farflung.proto import data_pb2
 from farflung.proto import frame as frames
 from farflung.proto.frame import Kind

@@ -13,7 +13,7 @@ from stub_coordinator import StubCoordinator
 
 TRAINER = """
 import sys
-from farflung.node.wire import Wire, WireConfig
+from farflung.node.wire.client import Wire, WireConfig
 from farflung.proto.control_pb2 import Member
 from farflung.proto.data_pb2 import Header, Kind
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from wires import kill, receive, wait_for
 
-from farflung.node.wire import PeerLost, Received, Wire, WireConfig
+from farflung.node.wire.client import PeerLost, Received, Wire, WireConfig
 from farflung.proto.data_pb2 import Header, Kind
 from farflung.proto.errors import FarflungError, RunFailed
 
@@ -358,7 +358,7 @@ def test_the_io_process_never_imports_torch():
     import subprocess
     import sys
 
-    code = "import sys, farflung.node.io_process, farflung.node.wire; assert 'torch' not in sys.modules"
+    code = "import sys, farflung.node.io.process, farflung.node.wire.client; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from wires import Nodes, receive
 
-from farflung.coordinator.identity import load_authority
-from farflung.node import identity
+from farflung.coordinator.trust.identity import load_authority
+from farflung.node.device import identity
 from farflung.proto.data_pb2 import Header, Kind
 
 SIZE = 64_000_000

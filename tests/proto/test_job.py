@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from farflung.job.files import check_facts, job_mistakes, key_lines, refused_changes
+from farflung.job.schema import Facts, Job, LayerProfile, Profile, load_job
 from farflung.proto.errors import JobError
-from farflung.proto.job import Facts, Job, LayerProfile, Profile, load_job
-from farflung.proto.jobfile import check_facts, job_mistakes, key_lines, refused_changes
 
 GOOD = """\
 [run]

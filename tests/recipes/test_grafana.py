@@ -10,8 +10,8 @@ import yaml
 from linters import DEPLOY
 from words import check_words
 
-from farflung.coordinator import metrics as run_metrics
-from farflung.node import metrics as node_metrics
+from farflung.coordinator.observe import metrics as run_metrics
+from farflung.node.io import metrics as node_metrics
 
 FOLDER = DEPLOY / "grafana"
 DASHBOARD = json.loads((FOLDER / "dashboards" / "farflung.json").read_text())

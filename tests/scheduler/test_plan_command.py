@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import tomllib
 
+from farflung.cli.plan import run, table
 from farflung.scheduler import Network, PlanError, Workload, plan
-from farflung.scheduler.cli import run, table
 from farflung.scheduler.codecs import bits_of
 from farflung.scheduler.layers import stage_memory
 from farflung.scheduler.volunteers import plan_volunteers

@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from farflung.node.phased import phases_of
+from farflung.node.rounds.phased import phases_of
 from farflung.scheduler import Device, Layer, Network, Plan, PlanError, Workload, plan, predict
 from farflung.scheduler.codecs import SUMMED
 from farflung.scheduler.regions import region_numbers

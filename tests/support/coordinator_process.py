@@ -93,7 +93,7 @@ class CoordinatorProcess:
 
 
 def main() -> int:
-    from farflung.coordinator.serve import Options, run_coordinator
+    from farflung.coordinator.serve.serve import Options, run_coordinator
 
     asked = json.loads(sys.argv[1])
     for name in ("job", "state"):

@@ -24,10 +24,10 @@ import torch
 from cable import Cable
 from torch import nn
 
-from farflung.coordinator.status import read_status
-from farflung.proto.job import Job
+from farflung.coordinator.observe.status import read_status
+from farflung.job.sampling import Position, sample_ids
+from farflung.job.schema import Job
 from farflung.proto.link import parse_link
-from farflung.proto.sampling import Position, sample_ids
 
 PATIENCE = 240.0
 """Seconds that anything may take: ten times what it takes on a machine with nothing else to do."""
@@ -354,7 +354,7 @@ class Farm:
         job = Job.model_validate(self.job)
         sys.path.insert(0, str(self.folder))
         try:
-            from farflung.node.builds import build_data, sequential_model
+            from farflung.node.models.builds import build_data, sequential_model
 
             definition = sequential_model(job)
             (inputs, targets), _ = build_data(job)
@@ -371,7 +371,7 @@ class Farm:
             for decayed, weight in ((True, train.weight_decay), (False, 0.0))
         ]
         optimizer = torch.optim.AdamW(groups, lr=train.learning_rate, betas=tuple(train.betas), eps=train.eps)
-        from farflung.node.optimizers import learning_rate
+        from farflung.node.state.optimizers import learning_rate
 
         losses = []
         for step in range(1, steps + 1):

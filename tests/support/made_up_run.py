@@ -6,10 +6,10 @@ import random
 from pathlib import Path
 from typing import Any
 
-from farflung.coordinator.history import History
-from farflung.coordinator.observed import Observed
-from farflung.coordinator.status import status_of
-from farflung.coordinator.store import CheckpointRow, EvalRow, NodeRow, StepRow, Store, ViewRow
+from farflung.coordinator.observe.history import History
+from farflung.coordinator.observe.observed import Observed
+from farflung.coordinator.observe.status import status_of
+from farflung.coordinator.store.store import CheckpointRow, EvalRow, NodeRow, StepRow, Store, ViewRow
 from farflung.proto.control_pb2 import Sent, StepDone
 from farflung.scheduler.plans import Plan
 

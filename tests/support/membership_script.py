@@ -1,9 +1,9 @@
 """The membership machine driven by hand: events in, effects remembered."""
 
-from farflung.coordinator import signals as s
-from farflung.coordinator.members import TRAINING, State
-from farflung.coordinator.membership import Membership
-from farflung.coordinator.resume import Rules
+from farflung.coordinator.membership import signals as s
+from farflung.coordinator.membership.machine import Membership
+from farflung.coordinator.membership.members import TRAINING, State
+from farflung.coordinator.membership.resume import Rules
 from farflung.scheduler.errors import PlanError
 from farflung.scheduler.plans import Plan
 

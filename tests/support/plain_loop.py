@@ -7,10 +7,10 @@ from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from farflung import compress
-from farflung.node.models import model_of, skeleton_of
-from farflung.node.optimizers import learning_rate
-from farflung.proto.job import Facts, Job
-from farflung.proto.sampling import Position, assign, sample_ids
+from farflung.job.sampling import Position, assign, sample_ids
+from farflung.job.schema import Facts, Job
+from farflung.node.models.definition import model_of, skeleton_of
+from farflung.node.state.optimizers import learning_rate
 
 
 def plain_model(job: Job, facts: Facts):

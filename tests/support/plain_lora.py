@@ -9,10 +9,10 @@ import torch
 import transformers
 from plain_loop import plain_optimizer, plain_step
 
-from farflung.node.models import model_of
-from farflung.node.optimizers import learning_rate
-from farflung.proto.job import Facts, Job
-from farflung.proto.sampling import Position, sample_ids
+from farflung.job.sampling import Position, sample_ids
+from farflung.job.schema import Facts, Job
+from farflung.node.models.definition import model_of
+from farflung.node.state.optimizers import learning_rate
 
 SHAPES = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32},

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import torch
 
-from farflung.node.exchange import Exchange
-from farflung.node.moments import Kept
-from farflung.node.phased import PhasedExchange, phases_of
-from farflung.node.round_link import RoundLink
-from farflung.node.round_messages import Part, RoundPlan
-from farflung.node.rounds import Rounds
-from farflung.node.sections import Layout, Section
-from farflung.node.stage_state import takers_of
+from farflung.job.outer import Outer
+from farflung.job.robust import Robust
+from farflung.node.rounds.exchange import Exchange
+from farflung.node.rounds.machine import Rounds
+from farflung.node.rounds.messages import Part, RoundPlan
+from farflung.node.rounds.phased import PhasedExchange, phases_of
+from farflung.node.rounds.round_link import RoundLink
+from farflung.node.state.moments import Kept
+from farflung.node.state.section import Layout, Section
+from farflung.node.state.stage_state import takers_of
 from farflung.proto import data_pb2
-from farflung.proto.outer import Outer
-from farflung.proto.robust import Robust
 
 NUMEL = 96
 SHAPES = {"a": (8, 6), "b": (6, 6), "c": (12,)}

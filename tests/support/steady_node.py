@@ -8,7 +8,7 @@ from collections import deque
 import grpc
 import grpc.aio
 
-from farflung.node.control_link import COUNTED, SAY_AGAIN, SAY_AGAIN_SECONDS, still_counted
+from farflung.node.io.control import COUNTED, SAY_AGAIN, SAY_AGAIN_SECONDS, still_counted
 from farflung.proto import control_pb2 as pb
 from farflung.proto import rpc
 

@@ -9,8 +9,8 @@ import time
 import grpc
 import grpc.aio
 
-from farflung.coordinator.relay import Relay
-from farflung.node.io_thread import IoThread
+from farflung.coordinator.serve.relay import Relay
+from farflung.node.io.thread import IoThread
 from farflung.proto import rpc
 from farflung.proto.control_pb2 import Artifact, JoinReply, Order, Piece, ShardHeld, StoreReply
 

@@ -6,8 +6,8 @@ import time
 
 import torch
 
-from farflung.node.dataset import Dataset
-from farflung.proto.job import Facts, Profile
+from farflung.job.schema import Facts, Profile
+from farflung.node.data.dataset import Dataset
 
 
 def wait_until(condition, seconds=60.0):

@@ -5,8 +5,8 @@ import os
 import signal
 import time
 
-from farflung.node.tcp_connections import connected_to
-from farflung.node.wire import PeerLost, Received, Wire, WireConfig
+from farflung.node.peers.tcp_info import connected_to
+from farflung.node.wire.client import PeerLost, Received, Wire, WireConfig
 from farflung.proto.control_pb2 import Member
 
 

@@ -21,15 +21,15 @@ from typing import Any
 import pytest
 from plain_loop import plain_losses
 
-from farflung.coordinator.store import Store
+from farflung.coordinator.store.store import Store
 from farflung.deploy.wan import build, files, lab, probe
 from farflung.deploy.wan.cli import prepare
 from farflung.deploy.wan.lab import Lab
 from farflung.deploy.wan.run import run
 from farflung.deploy.wan.topology import Topology, dns_name
-from farflung.node.dataset import Tokens
-from farflung.proto.job import Facts
-from farflung.proto.jobfile import load_job
+from farflung.job.files import load_job
+from farflung.job.schema import Facts
+from farflung.node.data.dataset import Tokens
 
 pytestmark = pytest.mark.timeout(1200)
 SCALE = 0.05

@@ -7,7 +7,7 @@ import pytest
 from made_up_run import MadeUpRun
 from starlette.testclient import TestClient
 
-from farflung.coordinator.metrics import Counts, registry_of, text_of
+from farflung.coordinator.observe.metrics import Counts, registry_of, text_of
 from farflung.coordinator.web.access import FORGERY_HEADER, Tokens
 from farflung.coordinator.web.app import Page, make_app
 from farflung.coordinator.web.feed import Feed

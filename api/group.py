@@ -1,0 +1,182 @@
+"""``farflung.group``: a training loop of one's own, whose model is trained by everybody who joins the same run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+import torch
+
+from ..cli.linkfile import link_text
+from ..node.agent import CACHE, check_secure, enter
+from ..node.device.limits import Limits
+from ..node.device.probe import measure_device
+from ..node.join import Joined
+from ..node.training.external_loop import Order, OwnLoop
+from ..node.training.external_model import OwnModel, Samples
+from ..node.training.trainer import Stopped, Trainer, error_of
+from ..node.wire.client import Wire
+from ..proto.errors import FarflungError, JobError
+from ..proto.link import parse_link
+
+_GOODBYE_SECONDS = 30.0
+
+
+class Group:
+    """A member of a run, for the length of a ``with`` block.
+
+    Attributes:
+        name: this member's in the run.
+        samples: numbers, from 0, of the training samples that this member's next gradient is of: as many as its share
+            of the batch. Empty when the run is over.
+        steps: how many steps are finished.
+    """
+
+    def __init__(
+        self,
+        link: str,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        name: str | None = None,
+        listen: str | None = None,
+        advertise: str | None = None,
+        cache: Path | None = None,
+        insecure: bool = False,
+        on_event: Callable[[dict[str, Any]], None] = lambda event: None,
+    ) -> None:
+        self._link = parse_link(link_text(link))
+        check_secure(self._link, insecure)
+        self._model = OwnModel(model, optimizer)
+        self._loop = OwnLoop(self._model, optimizer)
+        self._enter = partial(
+            enter, name=name, advertise=advertise, listen=listen, cache=cache or CACHE, limits=Limits()
+        )
+        self._emit = on_event
+        self._thread: threading.Thread | None = None
+        self.name = ""
+        self.samples: list[int] = []
+        self.steps = 0
+
+    def __enter__(self) -> Group:
+        joined, lock = self._enter(self._link, partial(measure_device, str(self._model.device)))
+        self.name = joined.name
+        try:
+            self._check(joined)
+            wire = Wire.start(joined.config)
+        except BaseException:
+            if lock is not None:
+                lock.close()
+            raise
+        self._thread = threading.Thread(
+            target=self._train, args=(wire, joined, lock), name="farflung-group", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._next()
+        except BaseException:
+            self._leave("leaving: its training loop was broken off")
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        ended = "has ended" if kind is None else f"ended with {kind.__name__}"
+        self._leave(f"leaving: its training loop {ended}")
+
+    def step(self, loss: float | torch.Tensor | None = None) -> bool:
+        """Finish a step with the others: exchange, the optimiser's step, new weights in the model.
+
+        The parameters' ``grad`` must be that of the mean loss over ``samples``; it is None afterwards. ``loss`` is that
+        mean, for the run's curves. Waits for the others. The answer: whether the gradient counted. It did not if
+        somebody joined or left meanwhile; then ``samples`` are new, and nobody trains any twice or leaves one out.
+
+        Raises FarflungError when the run has failed, or the coordinator has put this member out.
+        """
+        if not self.samples:
+            raise FarflungError("the run is over", "while g.samples: ...")
+        before = self.steps
+        self._loop.give(loss.item() if isinstance(loss, torch.Tensor) else loss)
+        self._next()
+        return self.steps > before
+
+    def _next(self) -> None:
+        order: Order | None = self._loop.take()
+        self.samples = [] if order is None else order.samples
+        trainer = self._loop.trainer
+        self.steps = order.step - 1 if order is not None else trainer.step if trainer is not None else 0
+
+    def _check(self, joined: Joined) -> None:
+        wanted, there = joined.job.model.parameters, self._model.count
+        if wanted is None:
+            raise JobError("this run has a model of its own", "its nodes are started with `farflung join LINK`")
+        if wanted != there:
+            raise JobError(
+                f"the job says model.parameters = {wanted}, and the optimizer here moves {there}",
+                f"write parameters = {there} under [model], or bring the model that the others have",
+            )
+
+    def _train(self, wire: Wire, joined: Joined, lock: TextIO | None) -> None:
+        """The trainer's thread."""
+        why = "the node failed"
+        error: BaseException | None = None
+        try:
+            data = Samples(joined.facts.samples)
+            self._loop.trainer = Trainer(
+                wire,
+                joined.name,
+                joined.job,
+                joined.facts,
+                self._model,
+                lambda: data,
+                self._model.device,
+                self._emit,
+                self._loop.owner,
+                own=self._loop,
+            )
+            self._loop.trainer.run()
+        except Stopped as stopped:
+            why, error = stopped.why, error_of(stopped)
+        except BaseException as problem:  # it is raised in the loop's thread
+            why, error = f"failed: {problem}", problem
+        finally:
+            wire.close(why)
+            if lock is not None:
+                lock.close()
+            self._loop.end(error)
+
+    def _leave(self, why: str) -> None:
+        """Goodbye, if the run goes on; what was learnt since the last round goes with it."""
+        assert self._thread is not None
+        self._loop.owner.leaves = why
+        self._thread.join(_GOODBYE_SECONDS)
+
+
+def group(link: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> Group:
+    """Join a run with a model and an optimiser of one's own::
+
+        with farflung.group(link, model, optimizer) as g:
+            while g.samples:
+                loss = functional.cross_entropy(model(inputs[g.samples]), targets[g.samples])
+                loss.backward()
+                g.step(loss)
+
+    The run's job says ``[model] parameters = N`` and ``[data] samples = M``; its ``[updates]`` say how members agree:
+    ``mode = "gradient"`` sums gradients, ``mode = "delta"`` averages weights every few steps. Everybody begins with the
+    weights of one of them, and who joins late gets the weights that the others have then (in ``gradient`` mode the
+    optimiser's state too).
+
+    Args:
+        link: as the coordinator prints it; ``@FILE``: what FILE holds.
+        model: its parameters that the optimizer moves are trained: float32, on one device.
+        optimizer: a new one. It takes its steps inside ``g.step()``.
+        name, listen, advertise, cache, insecure: as of `farflung join`.
+        on_event: gets the events that `farflung join --json` prints.
+
+    Raises:
+        FarflungError: the link, the model or the optimiser is wrong, or the coordinator refused.
+    """
+    return Group(link, model, optimizer, **options)

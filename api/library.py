@@ -1,0 +1,123 @@
+"""farflung from Python: ``farflung.train(job)`` runs a job on this machine, as ``farflung run`` does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..cli.local.run import LocalRun
+from ..cli.local.run import run as run_here
+from ..cli.screen.output import Output
+from ..cli.screen.story import Event
+from ..cli.screen.terminal import screen
+from ..job.schema import load_job
+from ..proto.errors import JobError, RunFailed
+
+_FILES = ("text", "jsonl", "parquet", "webdataset", "tokens", "validation", "tokenizer")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that is done: ``seconds`` of training, ``eval_loss`` in nats per token, None without validation samples.
+
+    ``checkpoint``: the last one's folder, its address where ``checkpoint.to`` is one, None if it was lost.
+    """
+
+    state: Path
+    steps: int
+    samples: int
+    seconds: float
+    eval_loss: float | None
+    checkpoint: Path | str | None
+
+    def export(self, out: Path | str, merge: bool = False) -> Path:
+        """Writes the model to the new folder ``out``, which ``transformers`` loads. FarflungError: it exists.
+
+        Of a job with [model.lora] these are the adapters, for `peft`; with ``merge`` the whole model with them added.
+        """
+        from ..node.generation.export import export
+
+        return export(self.state, Path(out), merge=merge)
+
+
+def train(
+    job: Mapping[str, Mapping[str, Any]] | Path | str,
+    *,
+    nodes: int = 2,
+    state: Path | str | None = None,
+    device: str = "auto",
+    on_event: Callable[[Event], None] | None = None,
+) -> Trained:
+    """Trains a job with ``nodes`` node processes on this machine.
+
+    Args:
+        job: a job file; or its tables, ``{"run": {"steps": 100}, ...}``, which become STATE/job.toml. Paths in the
+            tables start from the working folder.
+        state: the run's folder, ``runs/NAME`` unless given; the same folder goes on from its newest checkpoint.
+        on_event: gets every event of ``farflung run --json``; without it they are shown as that command shows them.
+
+    Raises:
+        JobError: the job is wrong; the message says where. RunFailed: the run could not be finished.
+        KeyboardInterrupt: after everyone has said goodbye.
+    """
+    folder = Path(state) if state is not None else None
+    if isinstance(job, Mapping):
+        text = job_text(job)
+        folder = folder or Path("runs") / str(job.get("run", {}).get("name", "job"))
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "job.toml"
+        path.write_text(text, encoding="utf-8")
+    else:
+        path = Path(job)
+    read = load_job(path, check_codec=_check_codec)
+    folder = folder or Path("runs") / read.run.name
+    code = tuple({spec.partition(":")[0] for spec in (read.model.build, read.data.build) if spec})
+    done: dict[str, Any] = {}
+    with screen(Output()) as shown:
+
+        def show(event: Event) -> None:
+            if event["event"] == "done":
+                done.update(event)
+            (on_event or shown.show)(event)
+
+        status = run_here(LocalRun(path, folder, nodes, device, code), show)
+    if status or not done:
+        raise RunFailed(f"the run in {folder} ended with status {status}", f"its logs are in {folder / 'logs'}")
+    last: str | None = done["checkpoint"]
+    checkpoint = Path(last) if last and "://" not in last else last
+    return Trained(folder, done["steps"], done["samples"], done["seconds"], done["eval_loss"], checkpoint)
+
+
+def job_text(job: Mapping[str, Mapping[str, Any]]) -> str:
+    """A job's tables as TOML; relative paths become absolute, because the file lies elsewhere. JobError: no table."""
+    lines = []
+    for table, keys in job.items():
+        if not isinstance(keys, Mapping):
+            raise JobError(f"{table} = {keys!r} is no table", f'write {{"{table}": {{...}}}}')
+        lines.append(f"[{table}]")
+        lines += [f"{key} = {_toml(_absolute(table, key, value))}" for key, value in keys.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+    return json.dumps(value)  # for strings, numbers, booleans and lists of them that is TOML too
+
+
+def _check_codec(spec: str, role: str) -> None:
+    from ..compress import check
+
+    check(spec, role)
+
+
+def _absolute(table: str, key: str, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_absolute(table, key, one) for one in value]
+    named = (table, key) == ("model", "pretrained") or (table == "data" and key in _FILES)
+    if not named or not isinstance(value, str | Path) or "://" in str(value) or str(value) == "bytes":
+        return value
+    return str(Path(value).absolute())

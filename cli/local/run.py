@@ -1,0 +1,184 @@
+"""A whole run on this machine: one coordinator and N nodes, as real processes that talk gRPC over loopback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from ...proto.errors import FarflungError, RunFailed
+from ..screen.output import FAILED
+from ..screen.story import Event
+from .children import Child, Children, Ended, Said
+
+_START_SECONDS = 120.0
+"""How long a coordinator may read and tokenise its data before it says where it listens."""
+_PARTING_SECONDS = 20.0
+_LEAVING_SECONDS, _GOODBYE_SECONDS = 40.0, 5.0
+"""After Ctrl-C: for the coordinator's last checkpoint and everybody's goodbye; for the nodes' processes to end then."""
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """What to start.
+
+    ``job``: path of the job file; ``state``: the run's folder; ``nodes``: how many nodes; ``allow_code``: the modules
+    that the job's ``build`` keys name: who starts a run with a job of their own trusts its code. They are looked for
+    beside the job file too.
+    """
+
+    job: Path
+    state: Path
+    nodes: int
+    device: str = "auto"
+    allow_code: tuple[str, ...] = ()
+    insecure: bool = False
+    debug: bool = False
+
+
+def run(plan: LocalRun, show: Callable[[Event], None]) -> int:
+    """Start the coordinator, then the nodes; show the coordinator's events until it ends.
+
+    Returns the coordinator's exit status. A node that ends before the run does is shown as a warning; when the last
+    one is gone the run has failed. Raises RunFailed, or KeyboardInterrupt after everyone was asked to leave.
+    """
+    with interruptible():
+        children = Children(plan.state / "logs")
+        try:
+            return _watch(plan, children, show)
+        except KeyboardInterrupt:
+            _take_leave(children, show)
+            raise
+        finally:
+            children.stop()
+
+
+def _take_leave(children: Children, show: Callable[[Event], None]) -> None:
+    """End the coordinator first: it asks for a last checkpoint and sends the nodes home. KeyboardInterrupt: at once."""
+    if not children.all or not children.all[0].alive:
+        return
+    show({"event": "notice", "message": "stopping: everyone says goodbye first; Ctrl-C again leaves at once"})
+    coordinator, *nodes = children.all
+    coordinator.process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + _LEAVING_SECONDS
+    while time.monotonic() < deadline:
+        word = children.next(timeout=0.5)
+        if isinstance(word, Ended) and word.child is coordinator:
+            break
+        if isinstance(word, Said) and word.child is coordinator:
+            show(word.event)
+    children.finish(nodes, _GOODBYE_SECONDS)
+
+
+def threads_for(nodes: int) -> int:
+    """Threads that each of ``nodes`` processes on this machine should compute with."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // nodes)
+
+
+def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) -> int:
+    flags = (["--insecure"] if plan.insecure else []) + (["--debug"] if plan.debug else [])
+    coordinator = children.start(
+        "coordinator",
+        [
+            *("coordinator", "start", str(plan.job), "--state", str(plan.state)),
+            *("--listen", "127.0.0.1:0", "--min-nodes", str(plan.nodes), *flags),
+        ],
+        {"OMP_NUM_THREADS": "1", **_python_path(plan)},
+    )
+    nodes: list[Child] = []
+    lost: Ended | None = None
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        word = children.next(timeout=0.5)
+        if word is None:
+            if time.monotonic() < deadline or (nodes and lost is None):
+                continue
+            if lost is not None:
+                raise _deserted(nodes, lost)
+            raise RunFailed(f"the coordinator did not listen within {_START_SECONDS:.0f} s", f"see {coordinator.log}")
+        if isinstance(word, Ended) and word.child is coordinator:
+            return _parted(children, nodes, word, coordinator)
+        if isinstance(word, Ended):
+            if word.status:
+                show({"event": "warning", "node": word.child.name, "message": f"ended: {word.child.end_text()}"})
+            if not any(node.alive for node in nodes):
+                # All said goodbye: the coordinator has told them to and ends too. Otherwise the run can't go on.
+                lost = word
+                polite = all(node.process.returncode == 0 for node in nodes)
+                deadline = time.monotonic() + (_PARTING_SECONDS if polite else 0.0)
+        elif word.child is coordinator:
+            if word.event.get("event") == "error":
+                continue  # raised with its status when the coordinator ends
+            show(word.event)
+            if word.event.get("event") == "listening" and not nodes:
+                nodes = _start_nodes(plan, children, str(word.event["link"]), flags)
+        elif word.event.get("event") == "warning":
+            show(word.event)
+
+
+def _python_path(plan: LocalRun) -> dict[str, str]:
+    before = os.environ.get("PYTHONPATH")
+    folder = str(plan.job.resolve().parent)
+    return {"PYTHONPATH": folder + os.pathsep + before if before else folder} if plan.allow_code else {}
+
+
+def _start_nodes(plan: LocalRun, children: Children, link: str, flags: list[str]) -> list[Child]:
+    """Start the nodes. Each keeps its key under the state folder, so that a resumed run knows it again."""
+    threads = str(threads_for(plan.nodes))
+    environment = {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
+        "FARFLUNG_LINK": link,  # not among the words, which everyone on the machine can read
+        **_python_path(plan),
+    }
+    allowed = [word for module in plan.allow_code for word in ("--allow-code", module)]
+    nodes = []
+    for number in range(1, plan.nodes + 1):
+        name = f"node-{number}"
+        home = str(plan.state / "nodes" / name)
+        arguments = ["join", "--name", name, "--device", plan.device, "--cache", home, *allowed, *flags]
+        nodes.append(children.start(name, arguments, environment))
+    return nodes
+
+
+def _parted(children: Children, nodes: list[Child], word: Ended, coordinator: Child) -> int:
+    """The coordinator has ended: let the nodes leave, then pass its status or its error on."""
+    if word.status == 0:
+        children.finish(nodes, _PARTING_SECONDS)
+        return 0
+    if coordinator.error:
+        status = word.status if word.status > 0 else FAILED
+        raise FarflungError(str(coordinator.error.get("message")), str(coordinator.error.get("hint", "")), status)
+    raise RunFailed(f"the coordinator {coordinator.end_text()}", f"its log is {coordinator.log}")
+
+
+def _deserted(nodes: list[Child], last: Ended) -> FarflungError:
+    """Every node's process has ended before the run did."""
+    said = next((node.error for node in nodes if node.error), {})
+    status = last.status if last.status in (2, 3) else FAILED
+    if said:
+        return FarflungError(f"no node is left: {said.get('message')}", str(said.get("hint", "")), status)
+    return RunFailed(f"no node is left: {last.child.name} {last.child.end_text()}", f"its log is {last.child.log}")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM ends a local run the way Ctrl-C does; in a notebook's own thread nobody's signals are touched."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

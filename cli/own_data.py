@@ -1,0 +1,69 @@
+"""A node's private data (``[data] where = "node"``): read and tokenised on the node, and seen by nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..job.files import leaves_its_folder
+from ..job.schema import Facts, Job
+from ..proto.errors import FarflungError
+from ..proto.progress import Tell
+
+if TYPE_CHECKING:
+    from ..node.data.dataset import Dataset
+
+Fetch = Callable[..., bytes]
+
+
+def opener(folder: Path) -> Callable[[Job, Facts, Fetch, Path, Tell], Dataset]:
+    """What the node calls once it knows the job: the text below ``folder`` as samples. FarflungError: no folder."""
+    folder = folder.expanduser().resolve()
+    if not folder.is_dir():
+        raise FarflungError(f"--data {folder} is no folder", "name the folder that the job's file patterns start from")
+
+    def open_own_data(job: Job, facts: Facts, fetch: Fetch, cache: Path, tell: Tell) -> Dataset:
+        """Tokenises what the job's patterns find below the folder into ``cache``.
+
+        JobError: nothing there, or too little. FarflungError: a pattern that looks elsewhere; the job comes from
+        another machine, and what it may read here is this folder.
+        """
+        from ..coordinator.data.data import tokenise
+        from ..coordinator.data.tokenizer import load_tokenizer
+        from ..node.data.dataset import Tokens
+
+        def inside(pattern: str) -> str:
+            if leaves_its_folder(pattern):
+                raise FarflungError(f"the job asks for {pattern}, which is not below {folder}", "do not join this run")
+            return str(folder / pattern)
+
+        kind, patterns = job.data.source()
+        found: dict[str, Any] = {kind: [inside(pattern) for pattern in patterns]}
+        if job.data.held_out():
+            found["validation"] = [inside(pattern) for pattern in job.data.held_out()]
+        here = job.model_copy(update={"data": job.data.model_copy(update=found)})
+        tokenizer = load_tokenizer(_tokenizer_of(job, facts, fetch, cache))
+        tokens = tokenise(here, tokenizer, facts.context, cache, tell)
+        tokens.path.replace(cache / f"tokens-{tokens.digest}")
+        own: dict[str, Any] = {"samples": tokens.samples, "validation_samples": tokens.validation_samples}
+        own |= {"tokens_digest": tokens.digest, "token_dtype": tokens.dtype}
+        return Tokens(facts.model_copy(update=own), fetch, cache)
+
+    return open_own_data
+
+
+def _tokenizer_of(job: Job, facts: Facts, fetch: Fetch, cache: Path) -> str:
+    """ "bytes", or a folder with the run's tokenizer, which comes from the coordinator."""
+    from ..coordinator.data.tokenizer import FILES
+
+    if job.data.tokenizer == "bytes":
+        return "bytes"
+    names = [name for name in FILES if f"tokenizer/{name}" in facts.artifacts]
+    digest = sha256("".join(facts.artifacts[f"tokenizer/{name}"] for name in names).encode()).hexdigest()
+    folder = cache / f"tokenizer-{digest[:16]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_bytes(fetch(f"tokenizer/{name}"))
+    return str(folder)

@@ -1,0 +1,213 @@
+"""Compiled loops for the CPU (the optional extra ``fast``: numba). Same results, bit for bit, without it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..primitives import scales
+from ..sparsifiers import selection
+
+if TYPE_CHECKING:
+    from ..primitives.philox import Key
+
+LEAST, FEW = 1 << 17, 1 << 10
+"""Shorter vectors are not worth importing numba and compiling for, a second or more, once for each process; nor, where
+that is done, a call."""
+
+
+def worth(count: int) -> bool:
+    """Whether the compiled loops should take a vector of ``count`` elements."""
+    return count >= LEAST and available()
+
+
+def worth_few(count: int) -> bool:
+    """Whether they should take the ``count`` elements that a sparse codec keeps of a vector: fewer pay where something
+    has loaded the loops before, as the pieces of a long vector do."""
+    return ((count >= FEW and _loops.cache_info().currsize > 0) or count >= LEAST) and available()
+
+
+@lru_cache(maxsize=1)
+def available() -> bool:
+    """Whether numba is there and not switched off (FARFLUNG_FAST=0)."""
+    if os.environ.get("FARFLUNG_FAST") == "0":
+        return False
+    try:
+        import numba
+    except ImportError:
+        return False
+    return bool(numba)
+
+
+@lru_cache(maxsize=4)
+def _loops(what: str = "") -> Any:
+    return importlib.import_module(f".loops{what}", __package__)
+
+
+def hadamard(x: torch.Tensor) -> torch.Tensor:
+    """Unnormalised Walsh-Hadamard transform of each row: a new tensor."""
+    out = x.contiguous().clone()
+    _loops().hadamard(out.numpy())
+    return out
+
+
+def _factor(weight: float | None) -> np.float32:
+    return np.float32(1.0 if weight is None else weight)
+
+
+def _key(key: Key) -> tuple[np.uint64, int]:
+    return np.uint64(key.seed & 0xFFFFFFFFFFFFFFFF), key.step & 0xFFFFFFFF
+
+
+def words(count: int, key: Key, stream: int, start: int) -> np.ndarray:
+    """As ``philox.words``: int64 ``[count]``."""
+    out = np.empty(count, np.int64)
+    _loops("_random").words(start, *_key(key), stream, out)
+    return out
+
+
+def uniform(count: int, key: Key, stream: int, start: int) -> torch.Tensor:
+    """As ``philox.uniform``: fp32 ``[count]``."""
+    out = torch.empty(count)
+    _loops("_random").uniform(start, *_key(key), stream, out.numpy())
+    return out
+
+
+def largest_offered(
+    x: np.ndarray, runs: np.ndarray, run: int, offered: int, k: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """(int32 places among the ``offered``, fp32 values) of the k largest magnitudes of the runs, as those that
+    ``selection.largest`` finds. None where the slow way is needed: a sample that misleads, or a value of ``x`` that is
+    not finite."""
+    loops, bits = _loops("_sparse"), x.view(np.int32)
+    seen = np.empty(min(len(runs), 1 << 12), np.int32)
+    loops.sample(bits, runs, run, seen)
+    places = selection.bounds(seen, k / offered)
+    if places is None or offered >= 1 << 31:
+        return None
+    seen.partition(places[0])
+    least = int(seen[places[0]])
+    # One allocation: of several, glibc gives some back to the system each time, and their pages are zeroed anew.
+    room = min(offered, int(1.1 * offered * (1 - places[0] / len(seen)))) + run + 1
+    where, values = np.empty((2, room), np.int32)
+    found = loops.near(bits, runs, run, np.int32(least), where, values)
+    if found < k:
+        return None
+    where, values = where[:found], values[:found]
+    exact = loops.threshold(values, least, k)
+    count = loops.keep(where, values, np.int32(exact))
+    where, values = where[:count], values[:count]
+    if count > k:
+        stays = selection.without_surplus(selection.magnitudes(values), exact, k)
+        where, values = where[stays], values[stays]
+    return where, values.view(np.float32)
+
+
+def gap_sum(positions: np.ndarray, low: int) -> int:
+    """The sum of gap >> low over the gaps before rising positions."""
+    return int(_loops("_sparse").gap_sum(positions, low))
+
+
+def rice(positions: np.ndarray, low: int, unary_bits: int) -> tuple[bytes, bytes]:
+    """(unary bytes, remainder bytes) of the gaps before the positions; low is 0, 1, 2 or 4."""
+    unary, rest = np.zeros(-(-unary_bits // 64), np.uint64), np.zeros(-(-len(positions) * low // 8), np.uint8)
+    _loops("_sparse").rice(positions, low, unary, rest)
+    return unary.astype("<u8", copy=False).tobytes()[: -(-unary_bits // 8)], rest.tobytes()
+
+
+def rice_back(unary: Any, rest: Any, low: int, unary_bits: int, count: int, size: int) -> np.ndarray | None:
+    """The ``count`` positions below ``size`` of Rice codes; None if they are not that."""
+    padded = np.zeros(-(-len(unary) // 8), "<u8")
+    padded.view(np.uint8)[: len(unary)] = np.frombuffer(unary, np.uint8)
+    positions = np.empty(count, np.int32 if size < 1 << 31 else np.int64)
+    found = _loops("_sparse").rice_back(padded, np.frombuffer(rest, np.uint8), low, positions)
+    good = found[0] == count and (count == 0 or (found[1] == unary_bits - 1 and found[2] < size))
+    return positions if good else None
+
+
+def add_sparse(
+    out: np.ndarray, places: np.ndarray, runs: np.ndarray, run: int, levels: Any, units: np.ndarray, bucket: int,
+    weight: float,
+) -> None:  # fmt: skip
+    """Cocktail's 4-bit linear values, decoded and added at places among the offered."""
+    packed = np.frombuffer(levels, np.uint8)
+    _loops("_sparse").add_sparse(out, places, runs, run, packed, units, bucket, np.float32(weight))
+
+
+def quantize(
+    x: torch.Tensor, group: int, bits: int, full: bool, stochastic: bool, key: Key
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """(steps: fp32 where ``full``, else int16 codes; packed levels of 2, 4 or 8 bits) of a flat fp32 vector, as
+    ``Group.quantize``. None if a value is not finite."""
+    steps = torch.empty(-(-x.numel() // group), dtype=torch.int32)
+    packed = torch.empty(-(-x.numel() * bits // 8), dtype=torch.uint8)
+    loop = _loops("_groups").quantize
+    if not loop(x.numpy(), group, bits, full, stochastic, *_key(key), steps.numpy(), packed.numpy()):
+        return None
+    return steps.view(torch.float32) if full else (steps >> scales.LOW).to(torch.int16), packed
+
+
+def add_groups(
+    out: torch.Tensor, levels: Any, units: torch.Tensor, group: int, bits: int, weight: float | None
+) -> None:
+    """Groups of 2, 4 or 8 bits, decoded into ``out``, or added to it with a weight."""
+    packed, adding = np.frombuffer(levels, np.uint8), weight is not None
+    _loops("_groups").add(out.numpy(), packed, units.numpy(), group, bits, _factor(weight), adding)
+
+
+def group_squares(levels: Any, units: torch.Tensor, group: int, bits: int, count: int) -> float:
+    """The sum of the squares of groups of 2, 4 or 8 bits."""
+    return float(_loops("_groups").squares(np.frombuffer(levels, np.uint8), units.numpy(), group, bits, count))
+
+
+KINDS = {torch.float32: 32, torch.float16: 16, torch.bfloat16: 8}
+"""The plain values that the loops know."""
+
+
+def add_floats(out: torch.Tensor, data: Any, dtype: torch.dtype, weight: float | None) -> None:
+    """Plain values from their bytes, at any address, written to ``out`` or added to it with a weight."""
+    raw, adding = np.frombuffer(data, np.uint8), weight is not None
+    _loops("_casts").add(out.numpy(), raw, KINDS[dtype], _factor(weight), adding)
+
+
+def float_squares(data: Any, count: int, dtype: torch.dtype) -> float:
+    """The sum of the squares of plain values."""
+    return float(_loops("_casts").squares(np.frombuffer(data, np.uint8), count, KINDS[dtype]))
+
+
+def nearest_levels(rows: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+    """uint8 index of the nearest level, given the rising edges between levels."""
+    out = torch.empty(rows.shape, dtype=torch.uint8)
+    _loops().nearest_levels(rows.contiguous().numpy(), edges.numpy(), out.numpy())
+    return out
+
+
+def eden_encode(
+    rows: torch.Tensor, words: torch.Tensor, levels: torch.Tensor, packed: torch.Tensor, count: int, first: int,
+    factors: torch.Tensor,
+) -> bool:  # fmt: skip
+    """The fp32 factors of unbiased EDEN for fp32 ``[rows, 2^k]``; the codes are packed as elements ``first`` on of
+    ``count``. False where the slow way is needed."""
+    edges, bits = ((levels[1:] + levels[:-1]) / 2).numpy(), (len(levels) - 1).bit_length()
+    numbers = words.numpy(), levels.numpy(), edges, bits, packed.numpy(), count, first, factors.numpy()
+    return bool(_loops("_eden").encode(rows.numpy(), *numbers))
+
+
+def eden_pack(codes: torch.Tensor, bits: int, packed: torch.Tensor, count: int, first: int) -> None:
+    """uint8 codes, packed as elements ``first`` on of ``count``."""
+    _loops("_eden").planes(codes.numpy(), bits, packed.numpy(), count, first)
+
+
+def eden_decode(
+    packed: Any, words: torch.Tensor, levels: torch.Tensor, count: int, first: int, factors: torch.Tensor,
+    weight: float | None, out: torch.Tensor,
+) -> None:  # fmt: skip
+    """Codes of elements ``first`` on of ``count``, decoded into fp32 ``[rows, 2^k]``, or added to it with a weight."""
+    bits, data = (len(levels) - 1).bit_length(), np.frombuffer(packed, np.uint8)
+    numbers = words.numpy(), levels.numpy(), bits, count, first, factors.numpy()
+    _loops("_eden").decode(data, *numbers, _factor(weight), weight is not None, out.numpy())

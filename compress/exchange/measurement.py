@@ -1,0 +1,124 @@
+"""Bits, error and speed of a codec, measured the same way for all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..codec import decode, make
+from ..errors import CodecError
+from ..primitives.vectors import vector
+from ..spec import Spec, parse
+from .simulation import simulate
+
+
+def nmse(spec: str | Spec, x: torch.Tensor, trials: int = 10, seed: int = 1) -> tuple[float, float, float]:
+    """(mean over codec seeds of |decoded - x|² / |x|², its standard deviation, bits per element with the header)."""
+    codec = make(spec)
+    energy = float(x.double().square().sum())
+    errors, bits = [], 0.0
+    for trial in range(trials):
+        blob = codec.encode(x, seed=seed + trial * 7919, step=trial)
+        error = (decode(blob, x.device).to(torch.float64) - x.to(torch.float64)).square().sum()
+        errors.append(float(error) / energy if energy else float(error))
+        bits += len(blob) * 8 / max(1, x.numel()) / trials
+    spread = torch.tensor(errors).std().item() if trials > 1 else 0.0
+    return sum(errors) / trials, spread, bits
+
+
+def mean_error(spec: str | Spec, tensors: list[torch.Tensor], trials: int = 1, seed: int = 1, **options: Any) -> float:
+    """|what all workers end with - the true mean|² / |the true mean|², averaged over seeds."""
+    mean = torch.stack([t.double() for t in tensors]).mean(0)
+    energy = float(mean.square().sum())
+    total = 0.0
+    for trial in range(trials):
+        result = simulate(spec, tensors, seed=seed + trial * 104729, step=trial, **options)
+        total += float((result.mean.double() - mean).square().sum()) / energy
+    return total / trials
+
+
+def best_seconds(what: Callable[[], object], repeats: int = 3) -> float:
+    """The least of a few timings."""
+    best = float("inf")
+    for _ in range(repeats):
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        what()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def load(path: str) -> torch.Tensor:
+    """All tensors of a safetensors file as one flat fp32 vector, in the order of their names."""
+    from safetensors.torch import load_file
+
+    if not Path(path).is_file():
+        raise CodecError(f"there is no file {path!r}")
+    try:
+        tensors = load_file(path)
+    except Exception as error:
+        raise CodecError(f"{path!r} can't be read as safetensors: {error}") from error
+    parts = [
+        tensors[name].reshape(-1).to(torch.float32) for name in sorted(tensors) if tensors[name].is_floating_point()
+    ]
+    if not parts:
+        raise CodecError(f"{path!r} has no float tensor")
+    return torch.cat(parts)
+
+
+def measure(
+    spec: str | Spec,
+    *,
+    distribution: str = "normal",
+    tensor: str | None = None,
+    size: int = 1 << 16,
+    workers: int = 1,
+    trials: int = 10,
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """What a codec costs and loses on one vector; with ``workers`` > 1 also the error of their mean.
+
+    Keys: codec, vector, size, bits (per element, header included), nmse, nmse_std, encode_gb_s and decode_gb_s (of
+    fp32 input), and with workers: mean_error (independent vectors), mean_error_identical (identical ones: what does not
+    fall with the number of workers is bias), bytes_up (the largest of the workers).
+    """
+    if size < 1 or workers < 1 or trials < 1:
+        raise CodecError("size, workers and trials are at least 1")
+    spec = parse(spec) if isinstance(spec, str) else spec
+    x = (load(tensor) if tensor else vector(distribution, size)).to(device)
+    if not float(x.abs().max()):
+        raise CodecError("the vector is zero: there is no relative error")
+    error, spread, bits = nmse(spec, x, trials)
+    codec = make(spec)
+    blob = codec.encode(x, seed=1)
+    encode, decoding = best_seconds(lambda: codec.encode(x, seed=1)), best_seconds(lambda: decode(blob, x.device))
+    row: dict[str, Any] = {
+        "codec": str(spec),
+        "vector": tensor or distribution,
+        "size": x.numel(),
+        "trials": trials,
+        "bits": bits,
+        "nmse": error,
+        "nmse_std": spread,
+        "encode_gb_s": x.numel() * 4 / encode / 1e9,
+        "decode_gb_s": x.numel() * 4 / decoding / 1e9,
+        "device": device,
+    }
+    if workers > 1:
+        others = [x] if tensor else []
+        while len(others) < workers:
+            others.append(
+                x[torch.randperm(x.numel())] if tensor else vector(distribution, size, len(others)).to(device)
+            )
+        row["workers"] = workers
+        row["mean_error"] = mean_error(spec, others, trials=max(1, trials // 4))
+        row["mean_error_identical"] = mean_error(spec, [x] * workers, trials=max(1, trials // 4))
+        row["bytes_up"] = max(simulate(spec, others).bytes_up)
+    return row

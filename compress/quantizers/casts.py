@@ -1,0 +1,149 @@
+"""``none``, ``fp16`` and ``bf16``: the values themselves, or rounded to a shorter float."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from ..codec import DTYPES, Codec, bytes_tensor, check_finite, flatten, tensor_bytes
+from ..cpu import dispatch as fast
+from ..errors import CodecError
+from ..exchange.phases import Context, Program, Reduce
+from ..primitives.philox import Key
+from ..wire import Buffer, Header, Reader, build
+
+_CHUNK = 1 << 16  # elements at once on the CPU: they stay in the cache
+
+
+class Floats(Codec):
+    """What plain and cast values share: on the CPU they are converted, multiplied and added in short pieces."""
+
+    def kind(self, header: Header) -> torch.dtype:
+        """The dtype of a body's values."""
+        raise NotImplementedError
+
+    def body(self, reader: Reader, header: Header) -> memoryview:
+        data = reader.take(header.elements * self.kind(header).itemsize)
+        reader.end()
+        return data
+
+    def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
+        if outs[0].device.type != "cpu":
+            super().accumulate(reader, header, outs, weight)
+            return
+        data = self.body(reader, header)
+        if not reader.known:
+            self._norm(data, header)
+        for out in outs:
+            if self._quick(header):
+                fast.add_floats(out, data, self.kind(header), weight)
+                continue
+            for here, values in self._pieces(data, header):
+                out[here] += values if weight == 1.0 else values.mul_(weight)
+
+    def write_to(self, reader: Reader, header: Header, out: torch.Tensor) -> None:
+        if out.device.type != "cpu" or out.dtype != torch.float32:
+            super().write_to(reader, header, out)
+            return
+        data = self.body(reader, header)
+        if not reader.known:
+            self._norm(data, header)
+        if self._quick(header):
+            fast.add_floats(out, data, self.kind(header), None)
+            return
+        for here, values in self._pieces(data, header):
+            out[here] = values
+
+    def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
+        if device.type != "cpu":
+            return super().decoded_norm(reader, header, device)
+        return self._norm(self.body(reader, header), header)
+
+    def _norm(self, data: memoryview, header: Header) -> float:
+        """The norm in about fp32's precision. CodecError for a value that is not finite: a stranger's blob can have a
+        right checksum and a NaN."""
+        if self._quick(header):
+            norm = math.sqrt(fast.float_squares(data, header.elements, self.kind(header)))
+        else:
+            norm = math.hypot(*(float(torch.linalg.vector_norm(values)) for _, values in self._pieces(data, header)))
+        if not math.isfinite(norm):
+            finite(bytes_tensor(data, self.kind(header)))
+        return norm
+
+    def _quick(self, header: Header) -> bool:
+        return self.kind(header) in fast.KINDS and fast.worth(header.elements)
+
+    def _pieces(self, data: memoryview, header: Header) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Where, and the fp32 values, good until the next."""
+        kind, raw = self.kind(header), np.frombuffer(data, np.uint8)
+        short = torch.empty(_CHUNK, dtype=kind)
+        wide = short if kind is torch.float32 else torch.empty(_CHUNK)
+        into = short.view(torch.uint8).numpy()
+        for start in range(0, header.elements, _CHUNK):
+            count = min(_CHUNK, header.elements - start)
+            into[: kind.itemsize * count] = raw[kind.itemsize * start :][: kind.itemsize * count]
+            if wide is not short:
+                wide[:count] = short[:count]
+            yield slice(start, start + count), wide[:count]
+
+
+class Plain(Floats):
+    """The bytes of the tensor in its own dtype: decode gives the same bits."""
+
+    def pieces(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0) -> list[Buffer]:
+        flat, dtype = flatten(x, exact=True)
+        return build(self.spec, dtype, tuple(x.shape), [tensor_bytes(flat)], None, None)
+
+    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        return [tensor_bytes(x)]
+
+    def kind(self, header: Header) -> torch.dtype:
+        return DTYPES[header.dtype]
+
+    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        return finite(bytes_tensor(self.body(reader, header), self.kind(header), device))
+
+    def rounds(self, x: torch.Tensor, context: Context) -> Program:
+        """One plain reduction: nobody needs to see the others' values."""
+        flat, _ = flatten(x)
+        weighted = flat if context.weight == 1.0 else flat * context.weight
+        total = yield Reduce(weighted, "sum")
+        context.own = weighted
+        return total.view(x.shape)  # type: ignore[no-any-return]
+
+
+class Cast(Floats):
+    """Rounded to nearest even in fp16 or bf16. fp16 refuses what it can't hold (more than 65504)."""
+
+    refuses = True
+
+    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        short = x.to(self._dtype)
+        least, most = (float(value) for value in torch.aminmax(x))
+        largest = max(-least, most)
+        if math.isnan(largest) or math.isinf(largest):
+            check_finite(x)
+        if largest > torch.finfo(self._dtype).max and not bool(torch.isfinite(short).all()):
+            raise CodecError(f"a value of {largest:g} is beyond {self.spec.name}: use bf16 or a scaled codec")
+        return [tensor_bytes(short)]
+
+    def kind(self, header: Header) -> torch.dtype:
+        return self._dtype
+
+    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        return finite(bytes_tensor(self.body(reader, header), self._dtype, device)).to(torch.float32)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.float16 if self.spec.name == "fp16" else torch.bfloat16
+
+
+def finite(values: torch.Tensor) -> torch.Tensor:
+    """The values, or CodecError: a stranger's blob can have a right checksum and a NaN."""
+    wide = torch.float32 if values.itemsize == 2 else None  # fp16 sums overflow soon; others are looked at twice then
+    if not bool(torch.isfinite(values.sum(dtype=wide))) and not bool(torch.isfinite(values).all()):
+        raise CodecError("the blob has values that are not finite")
+    return values

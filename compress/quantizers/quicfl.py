@@ -1,0 +1,114 @@
+"""``quicfl``: rotate, send the few largest coordinates exactly, round the others at random (QUIC-FL, Basat et al., ICML
+2024). The rotation is shared, so a server adds table look-ups and rotates back once. With shared randomness the levels
+depend on a random value that sender and receiver both know (another one for each sender: the rank is in the blob),
+which halves the error."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from ..codec import bytes_tensor, tensor_bytes
+from ..errors import CodecError
+from ..primitives import philox, rotation
+from ..primitives.packing import pack, packed_size, unpack
+from ..primitives.philox import Key
+from ..primitives.solvers import quantile, shared_assignment
+from ..primitives.tables import quic
+from ..sparsifiers import masks
+from ..spec import Spec
+from ..wire import Buffer, Header, Reader, varint
+from .dithered import LARGEST
+from .eden import Rotated
+
+TAIL = 1 / 512
+_GRID = 4096
+SHARED, CHOICE = 0x48, 0x43
+
+
+class QuicFl(Rotated):
+    """bits 1 to 4; shared=true is the paper's main variant, shared=false its private one."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        self.bits, self.shared = spec.number("bits"), spec.flag("shared")
+        self.reach = quantile(1 - TAIL / 2)
+
+    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        n, shared = x.numel(), Key(key.seed, key.step)
+        z = torch.empty(rotation.coordinates(n, self.block), device=x.device)
+        lengths = torch.empty(rotation.blocks(n, self.block), device=x.device)
+        for segment in rotation.layout(n, self.block):
+            rows, exponent = rotation.rescale(rotation.rows_of(x, segment))
+            length = rows.square().sum(1, dtype=torch.float64).sqrt().to(torch.float32)
+            turned = rotation.forward(rows, segment, shared)
+            turned = turned / torch.where(length > 0, length, torch.ones_like(length))[:, None]
+            z[segment.code : segment.code + turned.numel()] = turned.view(-1)
+            lengths[segment.row : segment.row + segment.rows] = torch.ldexp(length, exponent)
+        outlier = torch.nonzero(z.abs() > self.reach).view(-1)
+        codes = self._codes(z.clamp(-self.reach, self.reach), key)
+        mask = masks.encode(outlier.cpu().numpy(), z.numel())
+        body: list[Buffer] = [tensor_bytes(lengths.clamp(max=LARGEST)), tensor_bytes(pack(codes, self.bits))]
+        return [varint(key.rank), *body, varint(len(outlier)), mask, tensor_bytes(z[outlier])]
+
+    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        n = header.elements
+        key = Key(header.seed, header.step, reader.varint(1 << 32))
+        count = rotation.coordinates(n, self.block)
+        if packed_size(count, self.bits) > reader.left:
+            raise CodecError(f"the blob claims {n} elements, too many for its {reader.left} bytes")
+        lengths = self.read_scales(reader, n, device)
+        codes = unpack(bytes_tensor(reader.take(packed_size(count, self.bits)), torch.uint8, device), count, self.bits)
+        z = self._levels(codes, key, device)
+        outliers = reader.varint(count)
+        where = torch.from_numpy(masks.decode(reader, outliers, count)).to(device)
+        exact = bytes_tensor(reader.take(4 * outliers), torch.float32, device)
+        if not bool(torch.isfinite(exact).all()):
+            raise CodecError("the blob has values that are not finite")
+        z[where] = exact
+        out = torch.empty(n, device=device)
+        for segment in rotation.layout(n, self.block):
+            rows = z[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
+            rows = rotation.backward(rows, segment, Key(key.seed, key.step))
+            factor = lengths[segment.row : segment.row + segment.rows, None] * (1.0 / segment.size)
+            rotation.put_rows(out, segment, (rows * factor).clamp(-LARGEST, LARGEST))
+        return out
+
+    def _codes(self, z: torch.Tensor, key: Key) -> torch.Tensor:
+        count = z.numel()
+        if not self.shared:
+            table = quic(self.bits, False, z.device)[0]
+            index = (torch.searchsorted(table, z, right=True) - 1).clamp(0, len(table) - 2)
+            low, high = table[index], table[index + 1]
+            return (index + (philox.uniform(count, key.private, CHOICE, 0, z.device) < (z - low) / (high - low))).to(
+                torch.uint8
+            )
+        message, probability = _sender(self.bits)
+        word = philox.words(count, key.private, CHOICE, 0, z.device)
+        place = (z / self.reach + 1) * (_GRID / 2)
+        cell = place.floor().clamp(0, _GRID - 1)
+        cell = (cell + ((word >> 16).to(torch.float32) * 2.0**-16 < place - cell)).to(torch.int64)
+        h = self._shared_value(count, key, z.device)
+        jump = (word & 0xFFFF).to(torch.float32) * 2.0**-16 < probability.to(z.device)[cell, h]
+        return message.to(z.device)[cell, h] + jump.to(torch.uint8)
+
+    def _levels(self, codes: torch.Tensor, key: Key, device: torch.device) -> torch.Tensor:
+        table = quic(self.bits, self.shared, device)
+        if not self.shared:
+            return table[0][codes.to(torch.int64)]
+        return table[self._shared_value(codes.numel(), key, device), codes.to(torch.int64)]
+
+    def _shared_value(self, count: int, key: Key, device: torch.device) -> torch.Tensor:
+        width = quic(self.bits, True, device).shape[0]
+        return philox.words(count, key.private, SHARED, 0, device) % width
+
+
+@lru_cache(maxsize=8)
+def _sender(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(messages uint8 ``[grid, H]``, probability of the next one fp32): only senders need these."""
+    reach = quantile(1 - TAIL / 2)
+    levels = quic(bits, True, torch.device("cpu")).double().numpy()
+    messages, probability, _ = shared_assignment(levels, np.linspace(-reach, reach, _GRID + 1))
+    return torch.from_numpy(messages.astype(np.uint8)), torch.from_numpy(probability.astype(np.float32))

@@ -1,0 +1,414 @@
+"""AQ-SGD (Wang et al., NeurIPS 2022): what changed in a sample's activation since its last visit, in few bits.
+
+Both ends of a link keep what the receiver last had for each sample id, in bf16, with a version and a checksum. The two
+must never disagree, so nothing is assumed: a change names the version and the checksum of the entry that it changes, a
+receiver that lacks that entry says so, and the sender then sends that sample whole, in the same microbatch. Either end
+may forget an entry, restart or drop a microbatch at any time; what follows is one sample sent whole.
+
+Steps are powers of two, and q * 2^e is exact, so m' = bf16(m + q * 2^e) has one rounding in fp32 and one to bf16: the
+same bits on any hardware. Pure: no network, no clock.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ..codec import DTYPES, Codec, bytes_tensor, flatten, tensor_bytes
+from ..errors import CodecError
+from ..primitives.packing import pack, packed_size, unpack
+from ..primitives.philox import Key
+from ..spec import Spec, parse
+from ..wire import Buffer, Header, Reader, build, open_blob, varint
+from .disk_store import DiskStore
+
+WHOLE, CHANGE = 0, 1
+_DIRECT, _MESSAGE = 0, 1
+_ON_DISK = struct.Struct("<QI")
+"""Version and checksum, before a sample's values on disk."""
+_ZERO = -128
+
+
+def quantize(x: torch.Tensor, bits: int, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Flat fp32 -> (int8 exponents ``[groups]``, uint8 codes ``[n]``): nearest of q * 2^e, |q| <= 2^(bits-1) - 1."""
+    top = (1 << (bits - 1)) - 1
+    rows = torch.nn.functional.pad(x, (0, -x.numel() % group)).view(-1, group)
+    largest = rows.abs().amax(1)
+    mantissa, exponent = torch.frexp(largest / top)
+    exponent = torch.where(mantissa == 0.5, exponent - 1, exponent).clamp(-126, 127)
+    step = torch.ldexp(torch.ones_like(largest), exponent)
+    level = (rows / step[:, None]).round_().clamp_(-top, top) + float(top + 1)
+    exponent = torch.where(largest > 0, exponent, torch.full_like(exponent, _ZERO))
+    return exponent.to(torch.int8), level.view(-1)[: x.numel()].to(torch.uint8)
+
+
+def dequantize(exponents: torch.Tensor, codes: torch.Tensor, bits: int, group: int) -> torch.Tensor:
+    """The fp32 values: exact products with powers of two."""
+    n = codes.numel()
+    level = torch.nn.functional.pad(codes, (0, -n % group)).view(-1, group).to(torch.float32) - float(1 << (bits - 1))
+    exponent = exponents.to(torch.int32)[:, None]
+    zero = torch.zeros((), device=codes.device)
+    return torch.where(exponent == _ZERO, zero, torch.ldexp(level, exponent)).view(-1)[:n]
+
+
+def _body(x: torch.Tensor, bits: int, group: int) -> tuple[bytes, torch.Tensor]:
+    exponents, codes = quantize(x, bits, group)
+    data = b"".join([tensor_bytes(exponents), tensor_bytes(pack(codes, bits))])
+    return data, dequantize(exponents, codes, bits, group)
+
+
+def _read_body(reader: Reader, count: int, bits: int, group: int, device: torch.device) -> torch.Tensor:
+    exponents, packed = reader.take(-(-count // group)), reader.take(packed_size(count, bits))
+    codes = unpack(bytes_tensor(packed, torch.uint8, device), count, bits)
+    return dequantize(bytes_tensor(exponents, torch.int8, device), codes, bits, group)
+
+
+class Direct(Codec):
+    """The spec without its memory: every tensor whole, at ``first_bits``."""
+
+    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        return [bytes([_DIRECT]), _body(x, self.spec.number("first_bits"), self.spec.number("group"))[0]]
+
+    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        if reader.byte() != _DIRECT:
+            raise CodecError("the blob is an AQ-SGD message: it needs the Receiver of its link")
+        bits, group = self.spec.number("first_bits"), self.spec.number("group")
+        return _read_body(reader, header.elements, bits, group, device)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the receiver has for a sample: bf16 values, how often it changed, crc32 of its bytes."""
+
+    value: torch.Tensor
+    version: int
+    checksum: int
+
+
+def _entry(value: torch.Tensor, version: int) -> Entry:
+    value = value.to(torch.bfloat16)
+    if not bool(torch.isfinite(value).all()):
+        raise CodecError("an activation is beyond the range of bf16")
+    return Entry(value, version, zlib.crc32(tensor_bytes(value)))
+
+
+class _End:
+    """The store of one end: committed entries by sample id, least recently used first, and what is staged.
+
+    max_bytes: of entries in memory; those seen longest ago go to ``disk``, or are forgotten where there is none.
+    """
+
+    def __init__(
+        self, spec: str | Spec, max_bytes: int | None, device: torch.device | str, disk: DiskStore | None = None
+    ) -> None:
+        self.spec = parse(spec) if isinstance(spec, str) else spec
+        if self.spec.name != "aqsgd":
+            raise CodecError(f"an AQ-SGD end needs an aqsgd spec, not {str(self.spec)!r}")
+        self.bits, self.first_bits = self.spec.number("bits"), self.spec.number("first_bits")
+        self.group = self.spec.number("group")
+        self.max_bytes, self.device = max_bytes, torch.device(device)
+        self.disk = disk
+        self.bytes = 0
+        self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self._staged: dict[Hashable, dict[int, Entry]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries) + (len(self.disk) if self.disk is not None else 0)
+
+    def commit(self, token: Hashable) -> None:
+        """Make the entries staged for a microbatch the ones that the next visit changes. Unknown tokens: nothing."""
+        for sample, entry in self._staged.pop(token, {}).items():
+            self.forget(sample)
+            self._entries[sample] = entry
+            self.bytes += entry.value.nbytes
+        while self.max_bytes is not None and self.bytes > self.max_bytes and self._entries:
+            sample = next(iter(self._entries))
+            entry = self._entries[sample]
+            self.forget(sample)
+            if self.disk is not None:
+                self.disk.put(sample, _ON_DISK.pack(entry.version, entry.checksum) + tensor_bytes(entry.value))
+
+    def rollback(self, token: Hashable) -> None:
+        """Drop what a microbatch staged."""
+        self._staged.pop(token, None)
+
+    def rollback_all(self) -> None:
+        """Drop everything staged, as at a view change."""
+        for token in list(self._staged):
+            self.rollback(token)
+
+    def forget(self, sample: int) -> None:
+        """Drop a sample's entry: its next visit is sent whole."""
+        entry = self._entries.pop(sample, None)
+        if entry is not None:
+            self.bytes -= entry.value.nbytes
+        if self.disk is not None:
+            self.disk.drop(sample)
+
+    def clear(self) -> None:
+        """Drop everything, as when the other end is another node."""
+        self._entries.clear()
+        self._staged.clear()
+        self.bytes = 0
+        if self.disk is not None:
+            self.disk.clear()
+
+    def _find(self, sample: int) -> Entry | None:
+        entry = self._entries.get(sample)
+        if entry is None and self.disk is not None and (data := self.disk.take(sample)) is not None:
+            version, checksum = _ON_DISK.unpack_from(data)
+            value = memoryview(data)[_ON_DISK.size :]
+            if zlib.crc32(value) == checksum:  # else the disk has lost it, and the sample goes whole
+                entry = Entry(bytes_tensor(value, torch.bfloat16, self.device), version, checksum)
+                self._entries[sample] = entry
+                self.bytes += entry.value.nbytes
+        if entry is not None:
+            self._entries.move_to_end(sample)
+        return entry
+
+
+@dataclass
+class Counters:
+    """What a sender saw: hits are samples sent as a change; nacks are changes that the receiver could not apply."""
+
+    samples: int = 0
+    hits: int = 0
+    nacks: int = 0
+    change_energy: float = 0.0
+    value_energy: float = 0.0
+
+    @property
+    def hit_rate(self) -> float:
+        return (self.hits - self.nacks) / self.samples if self.samples else 0.0
+
+
+@dataclass
+class _Sent:
+    ids: tuple[int, ...]
+    values: torch.Tensor
+
+
+class Sender(_End):
+    """The end that has the activations.
+
+    ``encode`` stages; ``commit`` when the microbatch's gradient has come back (it says that the receiver has it),
+    ``rollback`` when the microbatch is abandoned. Encoding the same microbatch again gives the same bytes.
+    """
+
+    def __init__(
+        self,
+        spec: str | Spec = "aqsgd",
+        *,
+        max_bytes: int | None = None,
+        device: torch.device | str = "cpu",
+        disk: DiskStore | None = None,
+    ) -> None:
+        super().__init__(spec, max_bytes, device, disk)
+        self.counters = Counters()
+        self._recent: Counters = Counters()
+        self._sent: dict[Hashable, _Sent] = {}
+
+    def encode(self, token: Hashable, ids: Sequence[int], x: torch.Tensor) -> bytes:
+        """The message of a microbatch. ids: sample ids ``[b]`` (u64); x: activations ``[b, ...]``, finite; token: any
+        name of the microbatch, e.g. (view, step, microbatch)."""
+        if len(ids) != len(x):
+            raise CodecError(f"{len(ids)} sample ids for {len(x)} activations")
+        flat, dtype = flatten(x)
+        values = flat.view(len(x), -1) if len(x) else flat.view(0, 0)
+        self._sent[token] = _Sent(tuple(ids), values)
+        staged: dict[int, Entry] = {}
+        body = [bytes([_MESSAGE])]
+        for sample, value in zip(ids, values, strict=True):
+            entry = self._find(sample)
+            if entry is not None and entry.value.numel() == value.numel():
+                body.append(self._change(sample, entry, value, staged))
+            else:
+                body.append(self._whole(sample, value, staged))
+        self.counters.samples += len(ids)
+        self._staged[token] = staged
+        return b"".join(build(self.spec, dtype, tuple(x.shape), body, None, None))
+
+    def resend(self, token: Hashable, ids: Sequence[int]) -> bytes:
+        """The answer to a receiver that lacks entries (its ``missing``): those samples of the microbatch, whole.
+
+        CodecError if the microbatch is not (any more) in flight.
+        """
+        sent = self._sent.get(token)
+        if sent is None:
+            raise CodecError(f"microbatch {token!r} is not in flight")
+        body = [bytes([_MESSAGE])]
+        for sample in ids:
+            if sample not in sent.ids:
+                raise CodecError(f"sample {sample} is not in microbatch {token!r}")
+            value = sent.values[sent.ids.index(sample)]
+            body.append(self._whole(sample, value, self._staged[token]))
+            self.counters.nacks += 1
+        return b"".join(build(self.spec, "float32", (len(ids), sent.values.shape[1]), body, None, None))
+
+    def commit(self, token: Hashable) -> None:
+        self._sent.pop(token, None)
+        super().commit(token)
+
+    def rollback(self, token: Hashable) -> None:
+        self._sent.pop(token, None)
+        super().rollback(token)
+
+    def clear(self) -> None:
+        self._sent.clear()
+        super().clear()
+
+    def verdict(self, least: int = 256) -> str | None:
+        """Why a stateless codec (tile) would do better on this link, in a sentence; None while AQ-SGD pays or too few
+        samples (``least``) were seen since the last question that had enough."""
+        now, before = self.counters, self._recent
+        samples = now.samples - before.samples
+        if samples < least:
+            return None
+        hits = (now.hits - now.nacks - before.hits + before.nacks) / samples
+        change, value = now.change_energy - before.change_energy, now.value_energy - before.value_energy
+        self._recent = Counters(now.samples, now.hits, now.nacks, now.change_energy, now.value_energy)
+        if hits < 0.5:
+            return f"only {hits:.0%} of the last {samples} samples had been seen before: AQ-SGD gains nothing"
+        if value and change > value:
+            return f"activations change by {change / value:.1f} times their own energy between visits: AQ-SGD loses"
+        return None
+
+    def _whole(self, sample: int, value: torch.Tensor, staged: dict[int, Entry]) -> bytes:
+        data, decoded = _body(value, self.first_bits, self.group)
+        entry = self._entries.get(sample)
+        staged[sample] = _entry(decoded.to(self.device), entry.version + 1 if entry else 1)
+        return bytes([WHOLE]) + varint(sample) + varint(staged[sample].version) + data
+
+    def _change(self, sample: int, entry: Entry, value: torch.Tensor, staged: dict[int, Entry]) -> bytes:
+        base = entry.value.to(value.device).to(torch.float32)
+        change = value - base
+        data, decoded = _body(change, self.bits, self.group)
+        staged[sample] = _entry((base + decoded).to(self.device), entry.version + 1)
+        self.counters.hits += 1
+        self.counters.change_energy += float(change.square().sum())
+        self.counters.value_energy += float(value.square().sum())
+        head = bytes([CHANGE]) + varint(sample) + varint(entry.version) + struct.pack("<I", entry.checksum)
+        return head + data
+
+
+@dataclass
+class Received:
+    """values: ``[b, ...]`` in the dtype that the sender had, or None while samples are missing. missing: ids of the
+    samples (of this microbatch) to ask of the sender, whose ``resend`` answers."""
+
+    values: torch.Tensor | None
+    missing: tuple[int, ...] = ()
+
+
+@dataclass
+class _Open:
+    ids: list[int]
+    rows: list[torch.Tensor | None]
+    shape: tuple[int, ...]
+    dtype: str
+    missing: set[int] = field(default_factory=set)
+
+
+class Receiver(_End):
+    """The end that runs on what it has received. ``receive`` each message; ``commit`` a microbatch as its gradient is
+    sent, ``rollback`` it when it is abandoned."""
+
+    def __init__(
+        self,
+        spec: str | Spec = "aqsgd",
+        *,
+        max_bytes: int | None = None,
+        device: torch.device | str = "cpu",
+        disk: DiskStore | None = None,
+    ) -> None:
+        super().__init__(spec, max_bytes, device, disk)
+        self.nacks = 0
+        self._open: dict[Hashable, _Open] = {}
+
+    def receive(self, token: Hashable, blob: Buffer, shape: Sequence[int] | None = None) -> Received:
+        """Take a microbatch's message, or the answer to what was missing. shape: what the message must have, if known.
+
+        CodecError for bytes that no Sender wrote; then nothing has changed.
+        """
+        header, reader = open_blob(blob)
+        if header.spec != self.spec:
+            raise CodecError(f"the message is {str(header.spec)!r}, this link uses {str(self.spec)!r}")
+        if not header.shape:
+            raise CodecError("an AQ-SGD message has a dimension of samples")
+        open_ = self._open.get(token)
+        answer = open_ is not None and bool(open_.missing)
+        if shape is not None and not answer and tuple(shape) != header.shape:
+            raise CodecError(f"the message has shape {header.shape}, {tuple(shape)} is expected")
+        size = header.elements // header.shape[0] if header.shape[0] else 0
+        ids, rows, staged, missing = self._read(reader, header.shape[0], size)
+        if answer:
+            assert open_ is not None
+            if set(ids) - open_.missing or size != _size(open_.shape):
+                raise CodecError("the answer has samples that were not asked for")
+            answers = dict(zip(ids, rows, strict=True))
+            open_.rows = [answers.get(i) if row is None else row for i, row in zip(open_.ids, open_.rows, strict=True)]
+            open_.missing = (open_.missing - set(ids)) | set(missing)
+            self._staged[token].update(staged)
+        else:
+            open_ = _Open(ids, rows, header.shape, header.dtype, set(missing))
+            self._open[token], self._staged[token] = open_, staged
+        self.nacks += len(missing)
+        if open_.missing:
+            return Received(None, tuple(dict.fromkeys(i for i in open_.ids if i in open_.missing)))
+        done = [row for row in open_.rows if row is not None]
+        values = torch.stack(done) if done else torch.zeros(0)
+        del self._open[token]
+        return Received(values.to(DTYPES[open_.dtype]).view(open_.shape))
+
+    def commit(self, token: Hashable) -> None:
+        self._open.pop(token, None)
+        super().commit(token)
+
+    def rollback(self, token: Hashable) -> None:
+        self._open.pop(token, None)
+        super().rollback(token)
+
+    def clear(self) -> None:
+        self._open.clear()
+        super().clear()
+
+    def _read(
+        self, reader: Reader, samples: int, size: int
+    ) -> tuple[list[int], list[torch.Tensor | None], dict[int, Entry], list[int]]:
+        if reader.byte() != _MESSAGE:
+            raise CodecError("the blob is a plain tensor, not an AQ-SGD message")
+        ids: list[int] = []
+        rows: list[torch.Tensor | None] = []
+        staged: dict[int, Entry] = {}
+        missing: list[int] = []
+        for _ in range(samples):
+            kind, sample, version = reader.byte(), reader.varint(), reader.varint()
+            if kind not in (WHOLE, CHANGE):
+                raise CodecError(f"the message has a sample of unknown kind {kind}")
+            ids.append(sample)
+            if kind == WHOLE:
+                staged[sample] = _entry(_read_body(reader, size, self.first_bits, self.group, self.device), version)
+            else:
+                checksum: int = struct.unpack("<I", reader.take(4))[0]
+                change = _read_body(reader, size, self.bits, self.group, self.device)
+                entry = self._find(sample)
+                if entry is None or (entry.version, entry.checksum, entry.value.numel()) != (version, checksum, size):
+                    missing.append(sample)
+                    rows.append(None)
+                    continue
+                staged[sample] = _entry(entry.value.to(torch.float32) + change, version + 1)
+            rows.append(staged[sample].value)
+        reader.end()
+        return ids, rows, staged, missing
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape[1:]:
+        count *= size
+    return count

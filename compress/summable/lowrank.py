@@ -1,0 +1,155 @@
+"""``powersgd``: a matrix as the product of two thin ones (PowerSGD, Vogels et al., NeurIPS 2019).
+
+A tensor of two or more dimensions is the matrix ``[shape[0], rest]``; a vector is padded to a square ("batched", much
+worse). Where the two factors would not be smaller than the matrix, its values are sent. The product is a sum of
+rank-1 terms in order, unfused, so that every device gets the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ..codec import Codec, bytes_tensor, flatten, tensor_bytes
+from ..errors import CodecError
+from ..exchange.phases import Context, Program, Reduce
+from ..primitives import philox
+from ..primitives.philox import Key
+from ..spec import Spec
+from ..wire import Buffer, Header, Reader, build
+
+
+def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """(rows, columns) of the matrix that stands for a tensor."""
+    count = math.prod(shape)
+    if len(shape) >= 2 and count:
+        return shape[0], count // shape[0]
+    side = math.isqrt(max(0, count - 1)) + 1 if count else 0
+    return side, -(-count // side) if side else 0
+
+
+def orthonormal(p: torch.Tensor) -> torch.Tensor:
+    """Gram-Schmidt on the columns of ``[m, r]``, twice, in fp64; a vanishing column becomes zero. The same bits on any
+    device: what a round of several machines adds up must not depend on whose arithmetic it was."""
+    out = p.to(torch.float64).clone()
+    scale = out.abs().amax()
+    out /= torch.where(scale > 0, scale, torch.ones_like(scale))
+    for i in range(out.shape[1]):
+        before = dot(out[:, i], out[:, i]).sqrt()
+        for _ in range(2):
+            for j in range(i):
+                out[:, i] -= out[:, j] * dot(out[:, j], out[:, i])
+        length = dot(out[:, i], out[:, i]).sqrt()
+        out[:, i] = out[:, i] / length if float(length) > 1e-10 * float(before) and float(length) > 0 else 0.0
+    return out.to(torch.float32)
+
+
+def dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The inner product of two fp64 vectors as a sum of whole numbers, which no order of summation changes."""
+    small, exponents = [], []
+    for values in (a, b):
+        exponent = torch.frexp(values.abs().amax())[1]
+        small.append(torch.ldexp(values, -exponent))
+        exponents.append(exponent)
+    places = 62 - len(a).bit_length()
+    whole = (small[0] * small[1] * 2.0**places).round().to(torch.int64).sum()
+    return torch.ldexp(whole.to(torch.float64), exponents[0] + exponents[1] - places)
+
+
+def product(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """p @ q.T of ``[m, r]`` and ``[k, r]`` as rank-1 terms added in order, each product rounded before its sum."""
+    out = torch.zeros(p.shape[0], q.shape[0], device=p.device)
+    for i in range(p.shape[1]):
+        out += p[:, i, None] * q[None, :, i]
+    return out
+
+
+class PowerSgd(Codec):
+    """rank; iterations of the power step for one encode (1: cold). In an exchange the workers multiply the mean's
+    factors (two reductions), and ``context.memory`` keeps Q for a warm start; losing it only costs error."""
+
+    reductions = 2
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        self.rank, self.iterations = spec.number("rank"), spec.number("iterations")
+
+    def _plan(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """(rows, columns, rank), rank 0 where the values themselves are smaller."""
+        rows, columns = matrix_shape(shape)
+        rank = min(self.rank, rows, columns)
+        return rows, columns, rank if (rows + columns) * rank < math.prod(shape) else 0
+
+    def _start(self, columns: int, rank: int, key: Key, device: torch.device) -> torch.Tensor:
+        return orthonormal(philox.normal(columns * rank, Key(key.seed, key.step), 0x50, device).view(columns, rank))
+
+    def pieces(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0) -> list[Buffer]:
+        flat, dtype = flatten(x)
+        shape = tuple(x.shape)
+        with torch.no_grad():
+            body = self._factors(flat, shape, Key(seed, step)) if flat.numel() else []
+        return build(self.spec, dtype, shape, body, None, None)
+
+    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        return self._factors(x, (x.numel(),), key)
+
+    def _factors(self, x: torch.Tensor, shape: tuple[int, ...], key: Key) -> list[Buffer]:
+        rows, columns, rank = self._plan(shape)
+        if not rank:
+            return [tensor_bytes(x)]
+        matrix, exponent = _matrix(x, rows, columns)
+        q = self._start(columns, rank, key, x.device)
+        for turn in range(self.iterations):
+            p = orthonormal(matrix @ (q if turn == 0 else orthonormal(q)))
+            q = matrix.T @ p
+        return [tensor_bytes(p), tensor_bytes(torch.ldexp(q, exponent).clamp(-3e38, 3e38))]
+
+    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        n = header.elements
+        rows, columns, rank = self._plan(header.shape)
+        size = 4 * ((rows + columns) * rank if rank else n)
+        values = bytes_tensor(reader.take(size), torch.float32, device)
+        if not bool(torch.isfinite(values).all()):
+            raise CodecError("the blob has values that are not finite")
+        if not rank:
+            return values
+        if n > 4096 * max(1, reader.at):
+            raise CodecError(f"the blob claims {n} elements, too many for its bytes")
+        p, q = values[: rows * rank].view(rows, rank), values[rows * rank :].view(columns, rank)
+        return product(p, q).clamp(-3.4e38, 3.4e38).view(-1)[:n]
+
+    def rounds(self, x: torch.Tensor, context: Context) -> Program:
+        rows, columns, rank = self._plan(tuple(x.shape))
+        flat = x.detach().reshape(-1).to(torch.float32) * context.weight
+        if not bool(torch.isfinite(flat).all()):
+            raise CodecError("a value is not finite: not encoded")
+        if not rank:
+            total = yield Reduce(flat, "sum")
+            context.own = flat
+            return total.view(x.shape)  # type: ignore[no-any-return]
+        padded = torch.nn.functional.pad(flat, (0, rows * columns - flat.numel())).view(rows, columns)
+        warm = context.memory.get("q")
+        fits = warm is not None and warm.shape == (columns, rank) and bool(warm.abs().sum(0).min() > 0)
+        q = (
+            orthonormal(warm)
+            if fits and warm is not None
+            else self._start(columns, rank, Key(context.tensor_seed, context.step), x.device)
+        )
+        total_p = yield Reduce(padded @ q, "sum")
+        p = orthonormal(total_p)
+        total_q = yield Reduce(padded.T @ p, "sum")
+        context.memory["q"] = total_q.clone()
+        # The error is against the mean's approximation, as in the paper, not against a local one that nobody uses.
+        out = product(p, total_q).view(-1)[: flat.numel()]
+        context.own = out * (1.0 / context.size if context.part is None else context.part)
+        return out.view(x.shape)
+
+
+def _matrix(x: torch.Tensor, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(the matrix scaled by a power of two to a largest value below 1, the power)."""
+    padded = torch.nn.functional.pad(x, (0, rows * columns - x.numel())).view(rows, columns)
+    largest = padded.abs().max()
+    exponent = torch.where(largest > 0, torch.frexp(largest)[1], 0)
+    half = exponent // 2
+    return torch.ldexp(torch.ldexp(padded, -half), -(exponent - half)), exponent

@@ -1,0 +1,349 @@
+"""Checkpoints on disk: received in pieces, complete or not there at all.
+
+    TO/.receiving/step-00000100/    files as they arrive, one for each stage, all of one view
+    TO/step-00000100/               complete: the files and manifest.json; it appears by one rename
+
+A view change may interrupt a checkpoint, and the next view send the same step again, cut into another number of stages
+or after another round: files of different views never make one checkpoint. The newest view's count, until one is
+complete: that one stays. Whatever is unfinished when a later step is complete, or at a start, is thrown away.
+
+Nothing here knows what is inside the files; ``manifest.py`` says what the manifest tells of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ...job.sampling import Position
+from ...proto.control_pb2 import Shard
+from ...proto.errors import FarflungError
+from .manifest import MANIFEST, damaged, manifest_of, position_in, read_manifest
+
+MAX_FILES = 4096
+_FILE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,100}\Z")
+_FOLDER = re.compile(r"^step-(\d{8,})$")
+
+
+class ShardRefused(FarflungError):
+    """A shard cannot be taken; the sentence goes to its sender."""
+
+
+@dataclass(frozen=True)
+class Complete:
+    """A complete checkpoint."""
+
+    step: int
+    path: Path
+    position: Position
+
+
+@dataclass
+class _Receiving:
+    """What has arrived of a step in a view; ``meta`` by file."""
+
+    view: int
+    files: int
+    done: dict[str, str] = field(default_factory=dict)
+    meta: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class Receiver:
+    """One file on its way in: ``write`` its shards in order, then ``close``, also when the stream broke."""
+
+    def __init__(self, checkpoints: Checkpoints, step: int, file: str) -> None:
+        self._checkpoints, self.step, self.file = checkpoints, step, file
+        self._era = checkpoints.era(step)
+        self._hash = hashlib.sha256()
+        self.offset = 0
+        """Bytes that are here."""
+        self._out: BinaryIO | None = None
+        self._closed = False
+        self._writing = threading.Lock()
+        """A stream may break while a thread still writes its last piece: whoever is second sees what the first did."""
+        self._path = checkpoints.incoming / f"{step}.{file}.{id(self):x}"
+
+    def write(self, shard: Shard) -> Complete | None:
+        """Take a piece; see ``_write``."""
+        with self._writing:
+            if self._closed:
+                raise ShardRefused(f"the stream of {self.file} of step {self.step} broke")
+            return self._write(shard)
+
+    def _write(self, shard: Shard) -> Complete | None:
+        """Take a piece; with the last one the file is checked and kept. Returns the checkpoint that it completed.
+
+        ShardRefused: out of order, wrong digest, an older era, or the disk does not take it.
+        """
+        if self._checkpoints.era(self.step) != self._era:
+            raise ShardRefused(f"step {self.step} was given up by a view change")
+        if (shard.step, shard.file) != (self.step, self.file) or shard.offset != self.offset:
+            raise ShardRefused(f"piece at {shard.offset} of {shard.file} came where {self.offset} was due")
+        try:
+            if self._out is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._out = self._path.open("ab" if self.offset else "wb")
+            self._out.write(shard.data)
+            self._hash.update(shard.data)
+            self.offset += len(shard.data)
+            self._checkpoints.arrived += len(shard.data)
+            if not shard.last:
+                return None
+            if self._hash.digest() != shard.digest:
+                raise ShardRefused(f"{self.file} of step {self.step} arrived with another digest; send it again")
+            self._out.flush()
+            os.fsync(self._out.fileno())
+            self._out.close()
+            return self._checkpoints.keep_file(self._path, self._era, self._hash.hexdigest(), shard)
+        except OSError as error:
+            raise ShardRefused(f"cannot write {self.file} of step {self.step}: {error.strerror or error}") from None
+
+    def pause(self) -> None:
+        """The stream broke, and another one may go on."""
+        with self._writing:
+            if self._out is not None:
+                self._out.close()
+                self._out = None
+
+    def close(self) -> None:
+        """Forget an unfinished file."""
+        with self._writing:
+            self._closed = True
+            if self._out is not None:
+                self._out.close()
+            if self.offset or self._out is not None:
+                self._path.unlink(missing_ok=True)
+
+
+class Checkpoints:
+    """The checkpoints of one run in one folder. Methods block on the disk: call them from a thread for big files.
+
+    ``keep``: how many complete ones stay. ``about``: goes into every manifest (job, facts, run).
+    """
+
+    def __init__(self, folder: Path, keep: int, about: dict[str, Any]) -> None:
+        self.folder, self.keep, self._about = folder, keep, about
+        self._open: dict[int, _Receiving] = {}
+        self._gone_back_to: list[tuple[int, int]] = []
+        self._held: set[int] = set()
+        self._damaged: set[int] = set()
+        """Complete, and passed over: the next of the same step takes the place."""
+        self._changing = threading.Lock()
+        self.arrived = 0
+        """Bytes that have arrived since the start: while it grows, somebody sends."""
+
+    # ---- receiving ---------------------------------------------------------------------------
+
+    @property
+    def incoming(self) -> Path:
+        """Where files are until they are whole."""
+        return self.folder / ".receiving"
+
+    def receiving(self, step: int) -> Path:
+        """Where a step's whole files wait for the others."""
+        return self.incoming / _name(step)
+
+    def clear_receiving(self) -> None:
+        """Throw away what a coordinator that ended had not completed: its nodes do not know what arrived."""
+        with self._changing:
+            self._open.clear()
+            shutil.rmtree(self.incoming, ignore_errors=True)
+
+    def receive(self, shard: Shard) -> Receiver | None:
+        """Begin with a file's first shard; None when this step or a later one is complete.
+
+        ShardRefused for a bad name.
+        """
+        if not _FILE.match(shard.file) or shard.file == MANIFEST:
+            raise ShardRefused(f"{shard.file!r} is no name for a file of a checkpoint")
+        if self.is_past(shard.step):
+            return None
+        return Receiver(self, shard.step, shard.file)
+
+    def has_whole(self, view: int, step: int, file: str) -> bool:
+        """Whether a file of a step's checkpoint in a view is here, so that its sender need not send it."""
+        one = self._open.get(step)
+        return self.is_past(step) or (one is not None and one.view == view and file in one.done)
+
+    def discard_after(self, step: int, view: int) -> None:
+        """A view goes on after ``step``: what earlier views send of later steps is of weights that are gone."""
+        with self._changing:
+            self._gone_back_to.append((step, view))
+            self._forget(lambda one: one > step)
+
+    def era(self, step: int) -> int:
+        """Changes when what was received of a step is given up."""
+        return sum(reached < step for reached, _ in self._gone_back_to)
+
+    def keep_file(self, path: Path, era: int, digest: str, shard: Shard) -> Complete | None:
+        """The file at ``path`` is whole: take it to the others of its view. With the last one the checkpoint is.
+
+        A file of a view that is over, or of a step that is complete, is left where it is: nobody needs it.
+        """
+        if not 1 <= shard.files <= MAX_FILES:
+            raise ShardRefused(f"a checkpoint of {shard.files} files is absurd")
+        step, meta = shard.step, _meta(shard)
+        view = meta.get("view", 0)  # 0: its sender does not say
+        if not isinstance(view, int):
+            raise ShardRefused(f"{shard.file} is of view {view!r}, which is no number")
+        with self._changing:
+            given_up = any(reached < step and 0 < view < number for reached, number in self._gone_back_to)
+            if given_up or self.era(step) != era:
+                raise ShardRefused(f"step {step} was given up by a view change")
+            one = self._open.get(step)
+            if self.is_past(step) or (one is not None and view < one.view):
+                return None
+            if one is None or view > one.view:
+                self._forget(lambda other: other == step)
+                one = self._open[step] = _Receiving(view, shard.files)
+            if one.files != shard.files:
+                raise ShardRefused(f"step {step} has {one.files} files, not {shard.files}")
+            self.receiving(step).mkdir(exist_ok=True)
+            path.replace(self.receiving(step) / shard.file)
+            one.done[shard.file], one.meta[shard.file] = digest, meta
+            if len(one.done) < one.files:
+                return None
+            complete = self._complete(step, one)
+        self._prune()
+        return complete
+
+    def _complete(self, step: int, one: _Receiving) -> Complete:
+        folder, target = self.receiving(step), self._target(step)
+        manifest = {**manifest_of(one.meta), **self._about, "step": step}
+        manifest |= {"files": sorted(one.done), "digests": one.done}
+        with (folder / MANIFEST).open("w", encoding="utf-8") as file:
+            json.dump(manifest, file, indent=1, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        _sync(folder)
+        if target.exists():  # a damaged one
+            replaced = self.incoming / f"replaced-{step}"
+            shutil.rmtree(replaced, ignore_errors=True)
+            target.replace(replaced)
+        folder.replace(target)
+        _sync(self.folder)
+        self._damaged.discard(step)
+        self._forget(lambda other: other <= step)
+        return Complete(step, target, position_in(manifest))
+
+    def is_past(self, step: int) -> bool:
+        """Whether this step's checkpoint, or a later one, is complete."""
+        return any(one >= step and one not in self._damaged for one in self.steps())
+
+    def _forget(self, which: Callable[[int], bool]) -> None:
+        """Throw away what has arrived of some steps."""
+        for step in [one for one in self._open if which(one)]:
+            del self._open[step]
+        for folder in self.incoming.iterdir() if self.incoming.is_dir() else ():
+            found = _FOLDER.match(folder.name)
+            if found and which(int(found[1])):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _prune(self) -> None:
+        for step in [one for one in self.steps() if one not in self._damaged][: -self.keep]:
+            if step not in self._held:
+                shutil.rmtree(self._target(step), ignore_errors=True)
+        for replaced in self.incoming.glob("replaced-*"):
+            shutil.rmtree(replaced, ignore_errors=True)
+
+    # ---- reading -----------------------------------------------------------------------------
+
+    def steps(self) -> list[int]:
+        """Steps of the complete checkpoints, ascending."""
+        if not self.folder.is_dir():
+            return []
+        names = (_FOLDER.match(path.name) for path in self.folder.iterdir() if (path / MANIFEST).is_file())
+        return sorted(int(name[1]) for name in names if name)
+
+    def path(self, step: int) -> Path | None:
+        """The folder of a complete checkpoint."""
+        target = self._target(step)
+        return target if (target / MANIFEST).is_file() else None
+
+    def file(self, step: int, name: str) -> Path | None:
+        """A file of a complete checkpoint; None for anything that its manifest does not list."""
+        folder = self.path(step)
+        if folder is None or not (name == MANIFEST or name in read_manifest(folder).get("files", [])):
+            return None
+        return folder / name
+
+    def digest(self, step: int, name: str) -> str | None:
+        """The sha256 (hex) that the manifest has for a file."""
+        folder = self.path(step)
+        found = read_manifest(folder).get("digests", {}).get(name) if folder else None
+        return found if isinstance(found, str) else None
+
+    @contextmanager
+    def held(self, step: int) -> Iterator[Path]:
+        """The folder of a complete checkpoint, which stays while the block runs."""
+        with self._changing:
+            self._held.add(step)
+        try:
+            yield self._target(step)
+        finally:
+            with self._changing:
+                self._held.discard(step)
+            self._prune()
+
+    def brought(self, step: int) -> None:
+        """A whole checkpoint of this step was put into the folder: it counts from now on."""
+        self._damaged.discard(step)
+        self._prune()
+
+    def newest(self, known: set[int] | None = None) -> tuple[Complete | None, list[str]]:
+        """The newest checkpoint whose every file has its digest, and a sentence for each one passed over.
+
+        ``known``: the only ones that may be of this run's history, where that is known.
+        """
+        passed: list[str] = []
+        for step in reversed(self.steps()):
+            folder = self._target(step)
+            if known is not None and step not in known:
+                why = "is not of this run's history any more"
+            elif wrong := damaged(folder):
+                why = f"is damaged ({wrong})"
+            else:
+                return Complete(step, folder, position_in(read_manifest(folder))), passed
+            self._damaged.add(step)
+            passed.append(f"the checkpoint of step {step} {why}; an older one is taken")
+        return None, passed
+
+    def _target(self, step: int) -> Path:
+        return self.folder / _name(step)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def _meta(shard: Shard) -> dict[str, Any]:
+    """What a file's sender says of it."""
+    try:
+        said = json.loads(shard.meta or "{}")
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise ShardRefused(f"what {shard.file} says of itself is not JSON")
+    try:
+        position_in({**said, "step": shard.step})
+    except (ValueError, TypeError, OverflowError):
+        raise ShardRefused(f"{shard.file} says no position of the stream: {shard.meta[:60]}") from None
+    return said
+
+
+def _sync(folder: Path) -> None:
+    """Make renames in a folder last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

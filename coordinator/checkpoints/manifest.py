@@ -1,0 +1,74 @@
+"""What a checkpoint's ``manifest.json`` tells.
+
+It has ``step``, ``files``, ``digests`` (sha256, hex), the ``job`` and ``facts``, so that a folder explains itself, and
+what the nodes said of their files: merged (tables key by key, ``optimizer_steps`` by the largest, because nodes may
+count different numbers of local steps, ``redo`` to everything that any of them lacks, anything else by the last), and
+under ``meta`` file by file, without the stream's position, which is the checkpoint's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ...job.sampling import Position
+
+MANIFEST = "manifest.json"
+_READ = 1 << 22
+_LARGEST = {"optimizer_steps"}
+_POSITION = {"step", "cursor", "redo"}
+
+
+def damaged(folder: Path) -> str:
+    """What is wrong with a complete checkpoint's files, empty when nothing is."""
+    try:
+        manifest = read_manifest(folder)
+        position_in(manifest)
+        for name, digest in manifest["digests"].items():
+            if file_digest(folder / name) != digest:
+                return f"{name} has another digest"
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def file_digest(path: Path) -> str:
+    """sha256 (hex) of a file."""
+    hasher = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_READ):
+            hasher.update(block)
+    return hasher.hexdigest()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a complete checkpoint."""
+    content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    return content if isinstance(content, dict) else {}
+
+
+def position_in(manifest: dict[str, Any]) -> Position:
+    """Where the stream stands after its step."""
+    redo: Iterable[int] = manifest.get("redo", [])
+    return Position(int(manifest["step"]), int(manifest.get("cursor", 0)), tuple(int(one) for one in redo))
+
+
+def manifest_of(meta: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What the manifest says of all files together, and under ``meta`` of each."""
+    merged: dict[str, Any] = {}
+    for said in meta.values():
+        for key, value in said.items():
+            before = merged.get(key)
+            if isinstance(value, dict) and isinstance(before, dict):
+                merged[key] = {**before, **value}
+            elif key in _LARGEST and isinstance(value, int) and isinstance(before, int):
+                merged[key] = max(before, value)
+            elif key == "redo" and isinstance(value, list) and isinstance(before, list):
+                merged[key] = sorted({*before, *value})
+            else:
+                merged[key] = value
+    own = {file: {key: said[key] for key in said if key not in _POSITION} for file, said in meta.items()}
+    return {**merged, "meta": own}

@@ -1,0 +1,142 @@
+"""Files of checkpoints on their way in: a stream that broke is followed by one that goes on where the first ended.
+
+What has arrived of a file stays until the file is whole, its sender begins a later one, or nobody needs it any more.
+So a link that breaks once a minute carries a file of an hour, and no byte goes twice.
+
+A checkpoint is one step's files of all stages. A sender on a slow link leaves steps out: it sends its newest when the
+one before is there. Then nobody else need send that step either (``given_up``), and the others go on to their newest
+too: so all meet at one step, and checkpoints become whole as often as the slowest link allows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ...proto.control_pb2 import Shard
+from .checkpoints import Checkpoints, Complete, Receiver, ShardRefused
+
+Owner = tuple[str, str]
+"""(node, session) of who sends."""
+Which = tuple[int, int]
+"""(view, step) of a file."""
+
+
+class GivenUp(ShardRefused):
+    """Nobody needs the rest of this file."""
+
+
+def given_up(which: Which, newest: Mapping[str, Which], whole: Callable[[str], bool]) -> str:
+    """Why a step's checkpoint cannot become whole any more; empty while it can.
+
+    newest: of each file, what its sender has begun last. whole: whether a file of ``which`` is here. View 0: it is not
+    known.
+    """
+    for file, (view, step) in sorted(newest.items()) if which[0] else ():
+        if view == which[0] and step > which[1] and not whole(file):
+            return f"the checkpoint of step {which[1]} is left out: {file} goes on with step {step}, its link is slow"
+    return ""
+
+
+@dataclass
+class _Upload:
+    which: Which
+    receiver: Receiver
+    stream: int = 0
+    """The number of the newest stream of it: an older one has nothing to say any more."""
+    taking: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a piece is taken: what `held` says stays true."""
+
+
+class Incoming:
+    """One stream of a file: ``write`` its shards in order, then ``close``, also when it broke."""
+
+    def __init__(self, uploads: Uploads, key: tuple[str, str], upload: _Upload) -> None:
+        self._uploads, self._key, self._upload = uploads, key, upload
+        upload.stream += 1
+        self._stream = upload.stream
+        self._over = False
+
+    def write(self, shard: Shard) -> Complete | None:
+        """Take a piece; with the last one the file is kept. Returns the checkpoint that it completed.
+
+        ShardRefused: as `Receiver.write`, or another stream has taken over; GivenUp: nobody needs it any more.
+        """
+        with self._upload.taking:
+            if self._stream != self._upload.stream:
+                raise ShardRefused(f"another stream goes on with {shard.file} of step {shard.step}")
+            self._over = True  # unless it goes well
+            if why := self._uploads.given_up(self._upload.which):
+                raise GivenUp(why)
+            complete = self._upload.receiver.write(shard)
+            self._over = shard.last
+            return complete
+
+    def close(self) -> None:
+        """The stream has ended. What has come of a file that is not whole stays, for a stream that goes on with it."""
+        with self._upload.taking:
+            if self._stream != self._upload.stream:
+                return
+            self._upload.receiver.pause()
+        if self._over:
+            self._uploads.forget(self._key, self._upload)
+
+
+class Uploads:
+    """The files on their way into a run's checkpoints. Lives on the event loop; ``write`` may run in threads."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
+        self._open: dict[tuple[str, str], tuple[Owner, _Upload]] = {}
+        """By (node, file)."""
+        self._newest: dict[str, Which] = {}
+
+    def held(self, owner: Owner, step: int, file: str, view: int) -> int:
+        """Bytes that are here of a file. Whatever an older stream of it still brings is not taken any more.
+
+        GivenUp: nobody needs it.
+        """
+        if why := self.given_up((view, step)):
+            raise GivenUp(why)
+        found = self._of(owner, step, file, view)
+        if found is None:
+            return 0
+        with found.taking:
+            found.stream += 1
+            found.receiver.pause()
+            return found.receiver.offset
+
+    def begin(self, owner: Owner, shard: Shard) -> Incoming | None:
+        """A stream begins, at offset 0 or where `held` said; None when this step or a later one is complete.
+
+        ShardRefused: a bad name, or no part of the file is here that it could go on with.
+        """
+        key, which = (owner[0], shard.file), (shard.view, shard.step)
+        upload = self._of(owner, shard.step, shard.file, shard.view)
+        receiver = self._checkpoints.receive(shard)
+        if receiver is None:
+            return None
+        if upload is None or not shard.offset:
+            if shard.offset:
+                raise ShardRefused(f"nothing of {shard.file} of step {shard.step} is here to go on with: send it whole")
+            if (old := self._open.get(key)) is not None:
+                self.forget(key, old[1])
+            upload = _Upload(which, receiver)
+            self._open[key] = owner, upload
+            self._newest[shard.file] = max(which, self._newest.get(shard.file, which))
+        return Incoming(self, key, upload)
+
+    def given_up(self, which: Which) -> str:
+        """See the function of that name."""
+        return given_up(which, self._newest, lambda file: self._checkpoints.has_whole(*which, file))
+
+    def forget(self, key: tuple[str, str], upload: _Upload) -> None:
+        """Throw away what is left of an upload."""
+        if (known := self._open.get(key)) is not None and known[1] is upload:
+            del self._open[key]
+        upload.receiver.close()
+
+    def _of(self, owner: Owner, step: int, file: str, view: int) -> _Upload | None:
+        known = self._open.get((owner[0], file))
+        return known[1] if known is not None and known[0] == owner and known[1].which == (view, step) else None

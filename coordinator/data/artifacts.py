@@ -1,0 +1,126 @@
+"""Files that nodes may fetch, by name and range: known names only, described by digests of 4 MiB pieces.
+Training data that lie in files of their own (an `Index`) are read there, and every piece is checked before it goes out.
+
+Names: ``data/tokens``, ``model/FILE``, ``tokenizer/FILE``, ``checkpoint/STEP/FILE``. A name is looked up, never joined
+to a path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...proto.control_pb2 import Artifact
+from ...proto.errors import FarflungError
+from ...proto.pieces import piece_size
+from ..checkpoints.checkpoints import Checkpoints
+from .corpus import SUFFIX, Index
+from .streams import SourceChanged
+
+PIECE = 4 << 20
+CHUNK = 1 << 20
+
+
+class NoArtifact(FarflungError):
+    """There is no artifact of that name, or not so much of it."""
+
+
+@dataclass(frozen=True)
+class _Described:
+    size: int
+    changed: int
+    artifact: Artifact
+
+
+class Artifacts:
+    """``files``: name -> path of what never changes in a run; checkpoints are asked for by name.
+
+    Methods block on the disk: call them from a thread.
+    """
+
+    def __init__(self, files: Mapping[str, Path], checkpoints: Checkpoints | None = None) -> None:
+        self._files, self._checkpoints = dict(files), checkpoints
+        self._described: dict[Path, _Described] = {}
+        loaded = {path: Index.load(path) for path in self._files.values() if path.suffix == SUFFIX}
+        self._indexes = {path: index for path, index in loaded.items() if index}
+
+    def path(self, name: str) -> Path:
+        """Where an artifact is. NoArtifact for every name that was not given out."""
+        found = self._files.get(name)
+        parts = name.split("/")
+        if (
+            found is None
+            and self._checkpoints
+            and len(parts) == 3
+            and parts[0] == "checkpoint"
+            and parts[1].isdecimal()
+            and len(parts[1]) <= 20  # digits of a step; Python refuses to read some thousands
+        ):
+            found = self._checkpoints.file(int(parts[1]), parts[2])
+        if found is None or not found.is_file():
+            raise NoArtifact(f"there is no artifact {name[:100]!r}")
+        return found
+
+    def describe(self, name: str) -> Artifact:
+        """Size and sha256 of the whole and of every piece; computed once while the file stays as it is."""
+        path = self.path(name)
+        if index := self._indexes.get(path):
+            return Artifact(
+                name=name,
+                size=index.corpus.size,
+                piece_size=piece_size(index.corpus.size),
+                piece_digests=[bytes.fromhex(piece) for piece in index.pieces],
+                digest=bytes.fromhex(index.digest),
+            )
+        state = path.stat()
+        known = self._described.get(path)
+        if known is None or (known.size, known.changed) != (state.st_size, state.st_mtime_ns):
+            known = _Described(state.st_size, state.st_mtime_ns, _describe(name, path))
+            self._described[path] = known
+        return known.artifact
+
+    def read(self, name: str, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
+        """(offset, bytes) of a range in chunks of 1 MiB; ``length`` 0 means to the end. NoArtifact past the end, and
+        where a file of tokens was changed; SourceUnreachable where its place does not answer now."""
+        path = self.path(name)
+        index = self._indexes.get(path)
+        size = index.corpus.size if index else path.stat().st_size
+        end = size if length == 0 else offset + length
+        if max(offset, end) > size:
+            raise NoArtifact(f"{name} has {size} bytes: bytes {offset} to {end} are not there")
+        if index:
+            yield from _read(index, offset, end)
+            return
+        with path.open("rb") as file:
+            file.seek(offset)
+            while offset < end:
+                data = file.read(min(CHUNK, end - offset))
+                if not data:
+                    raise NoArtifact(f"{name} ends at byte {offset}: the file was changed")
+                yield offset, data
+                offset += len(data)
+
+
+def _read(index: Index, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
+    size = piece_size(index.corpus.size)
+    for piece in range(offset // size, -(-end // size)):
+        try:
+            data = index.read(piece)
+        except SourceChanged as error:
+            raise NoArtifact(error.message, error.hint) from None
+        data = data[max(0, offset - piece * size) : end - piece * size]
+        at = max(offset, piece * size)
+        for begin in range(0, len(data), CHUNK):
+            yield at + begin, data[begin : begin + CHUNK]
+
+
+def _describe(name: str, path: Path) -> Artifact:
+    whole, pieces, size = hashlib.sha256(), [], 0
+    with path.open("rb") as file:
+        while block := file.read(PIECE):
+            whole.update(block)
+            pieces.append(hashlib.sha256(block).digest())
+            size += len(block)
+    return Artifact(name=name, size=size, piece_size=PIECE, piece_digests=pieces, digest=whole.digest())

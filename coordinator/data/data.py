@@ -1,0 +1,158 @@
+"""The data of a run: tokenised into one file that is named by its content, and cut into fixed samples.
+
+The text is cut into windows of ``context + 1`` tokens with stride ``context``. Those held out for validation are spread
+evenly over it, whatever the job's seed. The file holds the training windows in order, then the validation windows: a
+matrix of rows, so that a sample's id is its row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...job.files import pretrained_config
+from ...job.schema import Job
+from ...proto.errors import JobError
+from ...proto.progress import Meter, Tell, silent
+from .corpus import corpus_of, count_held, index_texts
+from .documents import text_files, token_parts
+from .streams import Stream, TokenFiles, tokenised
+from .tokenizer import Tokenizer
+
+DEFAULT_CONTEXT = 1024
+_ROWS = 4096  # rows written at once
+_TOKENS = 1 << 22  # tokens read at once
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """A tokenised corpus: ``path`` = FOLDER/``digest`` (sha256), rows of ``context + 1`` little-endian ``dtype``."""
+
+    path: Path
+    digest: str
+    dtype: str
+    context: int
+    samples: int
+    validation_samples: int
+
+
+def model_sizes(job: Job, tokenizer: Tokenizer | None) -> tuple[int, int]:
+    """(context, vocabulary) of the model, JobError when they do not fit the tokenizer or each other."""
+    context, vocabulary = job.model.context, job.model.vocabulary
+    if job.model.pretrained:
+        config = pretrained_config(job.model.pretrained)
+        limit = config.get("n_positions", config.get("max_position_embeddings"))
+        vocabulary = config.get("vocab_size")
+        context = context or min(int(limit or DEFAULT_CONTEXT), DEFAULT_CONTEXT)
+        if limit and context > limit:
+            raise JobError(f"model.context = {context} is more than the {limit} positions of {job.model.pretrained}")
+    known = tokenizer.vocabulary if tokenizer else 0
+    if vocabulary is None:
+        vocabulary = known
+    if vocabulary < known:
+        where = "model.pretrained's vocab_size" if job.model.pretrained else "model.vocabulary"
+        hint = "use the tokenizer that belongs to the model" if job.model.pretrained else f"write {known} or more"
+        raise JobError(f"{where} = {vocabulary} is less than the {known} tokens of data.tokenizer", hint)
+    return context or 0, vocabulary
+
+
+def tokenise(
+    job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell = silent, room: int = sys.maxsize
+) -> TokenFile:
+    """Read the job's text, tokenise it, write FOLDER/<sha256>. Of more than ``room`` bytes of tokens write an `Index`,
+    whose path is the result's. JobError: no text, or too little for one sample.
+
+    Both passes stream: the tokens wait in a file beside the one that they end in, never in memory. ``tell`` hears how
+    far it is, from this thread.
+    """
+    dtype = token_dtype(tokenizer.vocabulary)
+    kind, patterns = job.data.source()
+    meter = Meter("tokenising", "tokens", tell)
+    folder.mkdir(parents=True, exist_ok=True)
+    left = room
+    with contextlib.ExitStack() as files:
+
+        def read(names: Sequence[str]) -> tuple[Stream, Path]:
+            spool = files.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".tokens-"))
+
+            def take(tokens: npt.NDArray[Any]) -> None:
+                nonlocal left
+                meter.add(len(tokens))
+                left -= tokens.nbytes
+                if left >= 0:
+                    spool.write(tokens.data)
+
+            if kind == "tokens":
+                found: Stream = TokenFiles(tuple(token_parts(names)), dtype, tokenizer.vocabulary)
+                for start in range(0, found.tokens, _TOKENS):
+                    take(found.read(start, min(_TOKENS, found.tokens - start)))
+            else:
+                sizes = text_files(kind, names)
+                found = tokenised(kind, sizes, job.data.field, tokenizer, job.data.tokenizer, dtype, take)
+            spool.flush()
+            return found, Path(spool.name)
+
+        training, spool = read(patterns)
+        validation, held_spool = read(job.data.held_out()) if job.data.held_out() else (None, spool)
+        corpus = corpus_of(job, training, validation, context)
+        if left >= 0:
+            if isinstance(job.data.validation, float):
+                held, kept = split(corpus.samples + corpus.held, job.data.validation)
+            else:
+                held, kept = np.arange(corpus.held), np.arange(corpus.samples)
+            rows = [_windows(path, dtype, context) for path in (spool, held_spool)]
+            path, digest = _write(folder, itertools.chain(_rows(rows[0], kept), _rows(rows[1], held)))
+            return TokenFile(path, digest, dtype, context, corpus.samples, corpus.held)
+    index = index_texts(job, corpus, folder, room, tell)
+    return TokenFile(index.path, index.digest, dtype, context, corpus.samples, corpus.held)
+
+
+def _windows(spool: Path, dtype: str, context: int) -> npt.NDArray[Any]:
+    """The windows of a file of tokens, a view [windows, context + 1] of the file."""
+    tokens = np.memmap(spool, np.dtype(dtype).newbyteorder("<"), mode="r")
+    return np.lib.stride_tricks.sliding_window_view(tokens, context + 1)[::context]
+
+
+def _rows(windows: npt.NDArray[Any], order: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[Any]]:
+    return (windows[order[at : at + _ROWS]] for at in range(0, len(order), _ROWS))
+
+
+def token_dtype(vocabulary: int) -> str:
+    """The smallest of uint8, uint16, uint32 that holds every token."""
+    return "uint8" if vocabulary <= 2**8 else "uint16" if vocabulary <= 2**16 else "uint32"
+
+
+def split(windows: int, validation: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(validation, training) window numbers, ascending."""
+    count = count_held(windows, validation)
+    held = (2 * np.arange(count) + 1) * windows // (2 * max(count, 1))
+    kept = np.ones(windows, bool)
+    kept[held] = False
+    return held, np.flatnonzero(kept)
+
+
+def _write(folder: Path, blocks: Iterator[npt.NDArray[Any]]) -> tuple[Path, str]:
+    """Blocks into FOLDER/<sha256 of all bytes>, complete or not there at all."""
+    unfinished = folder / f".tokens-{os.getpid()}"
+    hasher = hashlib.sha256()
+    with unfinished.open("wb") as file:
+        for block in blocks:
+            raw = np.ascontiguousarray(block, dtype=block.dtype.newbyteorder("<")).tobytes()
+            hasher.update(raw)
+            file.write(raw)
+        file.flush()
+        os.fsync(file.fileno())
+    path = folder / hasher.hexdigest()
+    unfinished.replace(path)
+    return path, hasher.hexdigest()

@@ -1,0 +1,272 @@
+"""The documents of a job, one after the other: text, jsonl, parquet, WebDataset shards, and files of tokens.
+
+Every pattern may name any place that fsspec knows (``s3://bucket/*.jsonl``); a plain path is a local file. A file is
+read as a stream, from its start or from the place of a part that was read before, so that memory holds one document, or
+some MiB of a file of plain text, and never the corpus.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import json
+import lzma
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO, NamedTuple
+
+import fsspec
+import numpy as np
+import numpy.typing as npt
+
+from ...proto.errors import JobError
+
+_ENOUGH = 1000  # tokens that tell what a file holds
+
+LENGTH = 1 << 20
+"""Characters of a part at most: it ends at the last line's end among them, if there is one."""
+
+Place = tuple[int, int, int]
+"""Where a part begins in its file. Text: (byte, 0, 0). Others: what its document is found by, and the character in it:
+(byte, line, character) of jsonl, (row group, row, character) of parquet, (byte, 0, character) of WebDataset. A byte of
+a compressed file is one of what it unpacks to."""
+
+START: Place = (0, 0, 0)
+
+
+class Part(NamedTuple):
+    """A text, or one of the parts of a long one, of which ``last`` ends the document. It is never empty."""
+
+    place: Place
+    text: str
+    last: bool
+
+
+def text_files(kind: str, patterns: Iterable[str]) -> tuple[tuple[str, int | None], ...]:
+    """(name, bytes if its place knows them) of the files of a ``kind`` (a key of ``[data]``), in the order of the
+    patterns, then of the names. JobError as `token_parts`."""
+    return tuple(_names(kind, patterns))
+
+
+def parts(kind: str, name: str, file: BinaryIO, field: str, start: Place = START) -> Iterator[Part]:
+    """The documents of a file from one of its places on. JobError names the file, and what it should have been."""
+    if kind == "text":
+        yield from _text(file, start[0])
+        return
+    for one, two, text in _READERS[kind](name, file, field, start):
+        at = start[2] if (one, two) == start[:2] else 0
+        while at < len(text):
+            end = _end(text, at)
+            yield Part((one, two, at), text[at:end], end == len(text))
+            at = end
+
+
+def _end(text: str, at: int) -> int:
+    """Where the part ends that begins at ``at``."""
+    if len(text) - at <= LENGTH:
+        return len(text)
+    end = text.rfind("\n", at, at + LENGTH) + 1
+    return end if end > at else at + LENGTH
+
+
+@dataclass(frozen=True)
+class TokenPart:
+    """A file of tokens: ``tokens`` of a numpy ``dtype`` from byte ``start`` to its end, ``size`` bytes in all."""
+
+    name: str
+    dtype: str
+    start: int
+    tokens: int
+    size: int
+
+
+def token_parts(patterns: Iterable[str]) -> Iterator[TokenPart]:
+    """The files of ``data.tokens``, of which no more than a header is read. JobError: half a
+    token, an array of something else, no file."""
+    for name, _ in _names("tokens", patterns):
+        with opened(name) as file:
+            dtype = _dtype(name, file) if name.endswith(".npy") else np.dtype("<u2")
+            start = file.tell()
+            size = file.seek(0, io.SEEK_END)
+        if (size - start) % dtype.itemsize:
+            raise JobError(f"data: {name} ends in half a token", f"a token has {dtype.itemsize} bytes there")
+        yield TokenPart(name, dtype.str, start, (size - start) // dtype.itemsize, size)
+
+
+def check_tokens(name: str, tokens: npt.NDArray[Any], vocabulary: int) -> None:
+    """JobError for a token that the tokenizer does not have, and for uint32 where uint16 is read: every second token
+    is then the upper half of one, 0 for every vocabulary of uint16."""
+    if int(tokens.max(initial=0)) >= vocabulary:
+        raise JobError(
+            f"data: {name} has the token {int(tokens.max())}, but data.tokenizer has only {vocabulary}",
+            "set data.tokenizer to the folder that the tokens were made with; if they are not little-endian uint16, as "
+            "a .bin must be, write them with numpy.save as *.npy of uint16 or uint32",
+        )
+    if tokens.dtype.itemsize == 2 and len(tokens) >= _ENOUGH:
+        lower, upper = sorted((int(tokens[::2].max()), int(tokens[1::2].max())), reverse=True)
+        if upper <= (vocabulary - 1) >> 16 < lower:
+            raise JobError(
+                f"data: {name} has nothing above {upper} in every second token: these seem to be uint32, not uint16",
+                "write them with numpy.save as *.npy of uint32, or as uint16",
+            )
+
+
+def _dtype(name: str, file: BinaryIO) -> np.dtype[Any]:
+    """Reads the header of a .npy file; its values are next. Nothing is ever unpickled: such arrays are refused."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    except ValueError as error:
+        raise JobError(f"data: {name}: {error}") from None
+    if len(shape) != 1 or dtype.kind != "u":
+        raise JobError(f"data: {name} holds {dtype} {shape}", "data.tokens wants one row of uint16 or uint32")
+    return dtype
+
+
+def _names(kind: str, patterns: Iterable[str]) -> Iterator[tuple[str, int | None]]:
+    """Full names of the files and their sizes, each pattern's sorted. JobError: a pattern of no file, a place that
+    cannot be asked."""
+    for pattern in patterns:
+        try:
+            system, path = fsspec.url_to_fs(pattern)
+            found = system.glob(path, detail=True)
+        except ImportError as error:
+            raise JobError(f"data.{kind}: {pattern}: {error}", "install the package that it names") from None
+        except (OSError, ValueError) as error:
+            raise JobError(f"data.{kind}: {pattern}: {error}") from None
+        names = sorted(name for name, entry in found.items() if entry["type"] != "directory")
+        if not names:
+            raise JobError(f"data.{kind}: there is no file {pattern}")
+        for name in names:
+            yield system.unstrip_protocol(name) if "://" in pattern else name, found[name].get("size")
+
+
+@contextlib.contextmanager
+def opened(name: str, compression: str | None = None) -> Iterator[BinaryIO]:
+    """A file to read. JobError: it cannot be read, or is no text where its lines are taken for such."""
+    try:
+        with fsspec.open(name, "rb", compression=compression) as file:
+            yield file
+    except UnicodeError as error:
+        raise JobError(f"data: cannot read {name}: {error}", "text must be UTF-8") from None
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise JobError(f"data: cannot read {name}: {error}") from None
+
+
+def compression_of(name: str) -> str:
+    """What fsspec unpacks a file of text, lines or members with: by its name."""
+    return "gzip" if name.endswith(".tgz") else "infer"
+
+
+def _text(file: BinaryIO, offset: int) -> Iterator[Part]:
+    """Any line ending is read as \\n."""
+    enough = 4 * (LENGTH + 2)  # bytes that hold more than LENGTH characters
+    _skip(file, offset)
+    held, ended = b"", False
+    while True:
+        while len(held) < enough and not ended:
+            more = file.read(enough)
+            held, ended = held + more, not more
+        raw = codecs.getincrementaldecoder("utf-8")().decode(held, final=ended)
+        text = raw.replace("\r\n", "\n").replace("\r", "\n")
+        end = _end(text, 0)
+        if text:
+            yield Part((offset, 0, 0), text[:end], end == len(text))
+        if end == len(text):
+            return
+        used = len(raw[: _before(raw, end)].encode())
+        held, offset = held[used:], offset + used
+
+
+def _skip(file: BinaryIO, offset: int) -> None:
+    """Go to a byte of a file that is at its start; where its place cannot (HTTP without ranges), by reading."""
+    try:
+        file.seek(offset)
+    except ValueError:
+        while offset and (read := len(file.read(min(offset, LENGTH)))):
+            offset -= read
+
+
+def _before(raw: str, count: int) -> int:
+    """How many characters of ``raw`` are ``count`` where \\r\\n counts as one."""
+    end = count
+    while (more := count + raw.count("\r\n", 0, end)) != end:
+        end = more
+    return end + 1 if raw[end - 1 : end + 1] == "\r\n" else end
+
+
+def _jsonl(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
+    offset, first, _ = start
+    _skip(file, offset)
+    for number, line in enumerate(file, first):
+        if line.strip():
+            yield offset, number, _field(f"{name}:{number + 1}", line, field)
+        offset += len(line)
+
+
+def _field(where: str, line: str | bytes, field: str) -> str:
+    try:
+        item = json.loads(line)
+    except ValueError as error:
+        raise JobError(f"{where}: not JSON: {error}", "one JSON object is wanted here") from None
+    value = item.get(field) if isinstance(item, dict) else None
+    if not isinstance(value, str):
+        keys = ", ".join(item) if isinstance(item, dict) else "no object"
+        raise JobError(f"{where}: no text under {field!r}; it has: {keys}", "set data.field to one of them")
+    return value
+
+
+def _parquet(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise JobError("data.parquet needs the package pyarrow", "pip install 'farflung[parquet]'") from None
+    try:
+        table = ParquetFile(file)
+        columns = table.schema_arrow.names
+        if field not in columns:
+            keys = ", ".join(columns)
+            raise JobError(f"{name}: no column {field!r}; it has: {keys}", "set data.field to one of them")
+        for group in range(start[0], table.num_row_groups):
+            row, skipped = 0, start[1] if group == start[0] else 0
+            for batch in table.iter_batches(columns=[field], batch_size=1024, row_groups=[group]):
+                begin = min(max(skipped - row, 0), len(batch))
+                for number, value in enumerate(batch.column(0).slice(begin).to_pylist(), row + begin):
+                    if not isinstance(value, str):
+                        kind = type(value).__name__
+                        raise JobError(f"{name}: column {field!r} holds {kind}, not text", "name another")
+                    yield group, number, value
+                row += len(batch)
+    except ArrowInvalid as error:
+        raise JobError(f"{name}: not parquet: {error}") from None
+
+
+def _webdataset(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
+    """The members ``*.txt``, and the texts under ``field`` in the members ``*.json``; others belong to other fields."""
+    try:
+        _skip(file, start[0])
+        with tarfile.open(fileobj=file, mode="r|") as shard:
+            for member in shard:
+                kind = PurePosixPath(member.name).suffix
+                content = shard.extractfile(member) if member.isfile() and kind in (".txt", ".json") else None
+                if content is None:
+                    continue
+                raw = content.read()
+                text = raw.decode() if kind == ".txt" else _field(f"{name}: {member.name}", raw, field)
+                yield start[0] + member.offset, 0, text
+    except tarfile.TarError as error:
+        hint = "data.webdataset wants shards as *.tar, or compressed as *.tar.gz, *.tgz, *.tar.bz2 or *.tar.xz"
+        raise JobError(f"{name}: not a tar file: {error}", hint) from None
+
+
+_READERS: dict[str, Callable[[str, Any, str, Place], Iterator[tuple[int, int, str]]]] = {
+    "jsonl": _jsonl,
+    "parquet": _parquet,
+    "webdataset": _webdataset,
+}

@@ -1,0 +1,201 @@
+"""What a run is about, found out at its start: tokens, sizes, the model's profile, the files that nodes may fetch.
+
+Tokenising and the profile (a process of its own, because it needs torch and this room does not) run at the same time.
+The first mistake of either is the error of the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...job.files import check_facts, check_samples
+from ...job.sampling import ORDER
+from ...job.schema import Facts, Job, Profile
+from ...proto.errors import JobError, RunFailed
+from ...proto.progress import Tell, silent
+from ..checkpoints.manifest import file_digest
+from .corpus import SUFFIX, Index, index_tokens
+from .data import TokenFile, model_sizes, token_dtype, tokenise
+from .tokenizer import FILES as TOKENIZER_FILES
+from .tokenizer import Tokenizer, load_tokenizer
+
+PROFILE_COMMAND = (sys.executable, "-m", "farflung.node.models.cost")
+_MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json", "model.safetensors.index.json")
+OWN_VALIDATION = 64
+"""Samples, at least, that an evaluation draws where every node holds out a part of its own data."""
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Facts for the nodes, and where the artifacts that they name are on this machine."""
+
+    facts: Facts
+    files: dict[str, Path]
+
+    def of(self, job: Job) -> Prepared:
+        """The same for a job that may have other steps. JobError when they do not fit."""
+        facts = self.facts.model_copy(update={"steps": job.steps(self.facts.samples)})
+        check_facts(job, facts)
+        return Prepared(facts, self.files)
+
+
+async def prepare(
+    job: Job, folder: Path, profile_command: Sequence[str] = PROFILE_COMMAND, tell: Tell = silent
+) -> Prepared:
+    """Find out everything; token files go to ``folder``. JobError or RunFailed for the first mistake."""
+    loop = asyncio.get_running_loop()
+
+    def tell_here(event: dict[str, Any]) -> None:
+        loop.call_soon_threadsafe(tell, event)
+
+    tokenizer = load_tokenizer(job.data.tokenizer) if job.data.is_text else None
+    context, vocabulary = model_sizes(job, tokenizer)
+    asked = asyncio.create_task(read_profile(job, vocabulary if tokenizer else None, profile_command))
+    try:
+        tokens, files, digests = await in_thread(_files, job, tokenizer, context, folder, tell_here)
+        if tokens is not None:
+            check_samples(job, tokens.samples, job.steps(tokens.samples))  # before the seconds that the profile takes
+        profile = await asked
+    finally:
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+    if job.data.where == "node":
+        samples = job.steps(0) * job.train.batch
+        held = max(job.train.batch, OWN_VALIDATION) if job.data.validation else 0
+    elif tokens is not None:
+        samples, held = tokens.samples, tokens.validation_samples
+    elif profile.samples is not None:
+        samples, held = profile.samples, profile.validation_samples or 0
+    else:
+        raise RunFailed("the profile does not say how many samples the data has")
+    facts = Facts(
+        samples=samples,
+        validation_samples=held,
+        context=context,
+        vocabulary=vocabulary,
+        token_dtype=token_dtype(tokenizer.vocabulary if tokenizer else 1),
+        steps=job.steps(samples),
+        tokens_digest=tokens.digest if tokens else "",
+        profile=profile,
+        artifacts=digests,
+        order=ORDER,
+    )
+    check_facts(job, facts)
+    return Prepared(facts, files)
+
+
+def restore(job: Job, facts: Facts, folder: Path, tell: Tell = silent) -> Prepared | None:
+    """What an earlier start found out, for a job that may have other steps now; None when a file is gone or was
+    changed. ``tell`` hears of an index that this version cannot read. SourceUnreachable: whether a file was changed
+    cannot be found out now."""
+    files = _model_files(job)
+    if facts.tokens_digest:
+        whole, index = folder / facts.tokens_digest, folder / (facts.tokens_digest + SUFFIX)
+        files["data/tokens"] = index if index.is_file() else whole
+    if set(files) != set(facts.artifacts) or not all(path.is_file() for path in files.values()):
+        return None
+    if facts.tokens_digest and files["data/tokens"] == index:
+        found = Index.load(index)
+        if found is None:
+            message = f"{index} is of another version of farflung: the training data are read again"
+            tell({"event": "notice", "time": time.time(), "message": message})
+        if found is None or not found.unchanged():
+            return None
+    return Prepared(facts, files).of(job)
+
+
+async def read_profile(job: Job, vocabulary: int | None, command: Sequence[str]) -> Profile:
+    """The model's profile from its process. JobError with the process's own sentence, RunFailed if it breaks."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    asked = json.dumps({"job": json.loads(job.model_dump_json()), "vocabulary": vocabulary}).encode()
+    try:
+        out, errors = await process.communicate(asked)
+    except asyncio.CancelledError:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        raise
+    try:
+        answer: dict[str, Any] = json.loads(out)
+        if "error" in answer:
+            raise JobError(str(answer["error"]), str(answer.get("hint", "")))
+        return Profile.model_validate(answer)
+    except ValueError:
+        last = (errors.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+        raise RunFailed(f"the model's profile failed (exit status {process.returncode}): {last}") from None
+
+
+async def in_thread(work: Callable[..., _Result], *arguments: Any) -> _Result:
+    """``work(*arguments)`` in a daemon thread: unlike an executor's, it does not hold up an interrupted start."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_Result] = loop.create_future()
+
+    def settle(result: _Result | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def body() -> None:
+        try:
+            result = work(*arguments)
+        except BaseException as error:
+            outcome: tuple[_Result | None, BaseException | None] = (None, error)
+        else:
+            outcome = (result, None)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, *outcome)
+
+    threading.Thread(target=body, daemon=True, name=work.__name__).start()
+    return await done
+
+
+def _files(
+    job: Job, tokenizer: Tokenizer | None, context: int, folder: Path, tell: Tell
+) -> tuple[TokenFile | None, dict[str, Path], dict[str, str]]:
+    """The token file (None where the data are no text or the nodes' own), the artifacts' paths and their sha256."""
+    files = _model_files(job)
+    digests = {name: file_digest(path) for name, path in files.items()}
+    if tokenizer is None or job.data.where == "node":
+        return None, files, digests
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".tokens-*"):  # of a start that was killed
+            left.unlink()
+        if job.data.tokens:
+            dtype = token_dtype(tokenizer.vocabulary)
+            index = index_tokens(job, tokenizer.vocabulary, dtype, context, folder, tell)
+            tokens = TokenFile(index.path, index.digest, dtype, context, index.corpus.samples, index.corpus.held)
+        else:
+            room = min(int(job.data.cache_gb * 1e9), shutil.disk_usage(folder).free // 3)
+            tokens = tokenise(job, tokenizer, context, folder, tell, room)
+    except OSError as error:
+        hint = "make room there, or lower data.cache_gb"
+        raise JobError(f"cannot keep the training data in {folder}: {error.strerror or error}", hint) from None
+    files["data/tokens"], digests["data/tokens"] = tokens.path, tokens.digest
+    return tokens, files, digests
+
+
+def _model_files(job: Job) -> dict[str, Path]:
+    """Artifacts of the model and tokenizer folders."""
+    files: dict[str, Path] = {}
+    if job.model.pretrained:
+        for pattern in _MODEL_FILES:
+            files |= {f"model/{path.name}": path for path in sorted(Path(job.model.pretrained).glob(pattern))}
+    if job.data.is_text and job.data.tokenizer != "bytes":
+        folder = Path(job.data.tokenizer)
+        files |= {f"tokenizer/{name}": folder / name for name in TOKENIZER_FILES if (folder / name).is_file()}
+    return files

@@ -1,0 +1,881 @@
+"""Who is in the run and which view they train: a pure state machine, ``apply(state, event, now)``.
+
+    waiting ──enough nodes, links measured──> flushing ──all answered──> preparing ──all prepared──> training ──> done
+       ^                                         ^  │                        │                          │
+       └───────── no plan is possible ───────────┼──┘                        │                          │
+                                                 └── a death, a leave, ──────┴───── the same, a join, ──┘
+                                                     the next number                a broken connection
+
+* Views are numbered from 1; a number that was flushed for is never used for another view.
+* A node that dies while others flush is only dropped from those waited for: its view was not announced yet. A node
+  that dies while a view is prepared makes that view void, and the next number follows.
+* From the announcement of a view to its start its position is pinned: nodes may have taken it over already.
+* A joiner measures its links while the others train; it costs them a view change only if the plan wants it.
+* A spare that goes away changes nothing, unless others still fetch from it.
+* A joiner whose part would take longer to fetch than a step follows its like as a spare first (shadows.py), and gets
+  its place when it has caught up. What interrupts it twice, or it can't, makes the others wait after all.
+* A node that goes away after its last step does, until all have finished: the others may still evaluate with it.
+* A node whose frozen weights are not the run's is put out before the view trains, and the others go on without it.
+* Nodes that report different histories of a section make a view change, at most one in 10 s.
+* A node that is drained, paused, or on its way out has no place in the next plan. It is asked for its last contribution
+  first, and stays a member of the view that replaces it, for its state is what the others may need. While the whole run
+  is paused nobody has a view: everybody keeps what it has, and waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...scheduler.errors import PlanError
+from ...scheduler.plans import Plan
+from ..planning.measuring import ALL, chosen
+from . import signals as s
+from .members import (
+    DONE,
+    FLUSHING,
+    PREPARING,
+    TRAINING,
+    WAITING,
+    Change,
+    Node,
+    Patience,
+    Planner,
+    Result,
+    State,
+    all_finished,
+    arrived,
+    disagreement,
+    expected_bases,
+    in_view,
+    lacks_checkpoint,
+    leaves,
+    no_place,
+    plannable,
+    put,
+    trains,
+)
+from .resume import planned_nodes, resume
+from .shadows import CATCHES_UP, place_to_follow, shadows
+
+_STALL_S = 1.0  # a longer gap between two ticks is the coordinator's own, and nobody's silence
+_BROKEN_AFTER, _BROKEN_WITHIN_S = 3, 60.0
+_DISAGREEMENTS = 2
+_PEERS_IN_TIME = 5  # a node measures one link after the other; of so many, slow ones, within `measure_s`
+_DIVERGED_AGAIN_S = 10.0
+_STEPS_OF_PATIENCE = 10
+_LATE_S = 5.0
+
+
+class Membership:
+    """``apply`` with its injected planner. Holds no state of its own."""
+
+    def __init__(self, planner: Planner, fetch_s: Patience = lambda name, plan: 0.0, follow: bool = True) -> None:
+        """``follow``: whether spares can, for which rounds have to be agreed on."""
+        self._planner, self._fetch_s, self._follow = planner, fetch_s, follow
+
+    def apply(self, state: State, event: s.Input, now: float) -> tuple[State, list[s.Effect], str]:
+        """The next state, what to do, and why (empty when nothing changed that a person would want to know)."""
+        if state.phase == DONE:
+            return state, [], ""
+        before = state.why
+        state, effects = self._handle(state, event, now)
+        return state, effects, state.why if state.why != before else ""
+
+    def cannot_do_without(self, state: State, name: str) -> str:
+        """Why nobody could train if this node had no place; empty where the others can, or nobody trains now."""
+        if state.view is None or state.phase in (WAITING, DONE) or name not in state.nodes:
+            return ""
+        try:
+            self._plan(state, tuple(other for other in plannable(state) if other != name), state.view.plan)
+        except PlanError as error:
+            return str(error)
+        return ""
+
+    # ---- one event ---------------------------------------------------------------------------
+
+    def _handle(self, state: State, event: s.Input, now: float) -> Result:
+        if isinstance(event, (s.Hold, s.Release, s.Evict, s.Pause, s.GoOn, s.Changed, s.Save, s.Replan)):
+            return self._commanded(state, event, now)
+        if isinstance(event, s.Tick):
+            return self._tick(state, now)
+        if isinstance(event, s.Apart):
+            return self._apart(state, event, now)
+        if isinstance(event, s.CheckpointComplete):
+            if event.position.step < state.newest.step:
+                return state, []
+            return self._check_finished(replace(state, newest=event.position, saving=False), now)
+        if isinstance(event, s.Joined):
+            return self._joined(state, event, now)
+        node = state.nodes.get(event.name)
+        if node is None or node.session != event.session:
+            return state, []
+        if isinstance(event, s.Left):
+            return self._gone(state, node, event.why, now)
+        if isinstance(event, s.StreamEnded):
+            state = put(state, replace(node, attending=False))
+            why = f"the control stream of {node.name} ended: {event.why}"
+            return state, [s.Dial(node.name, node.session, node.address, why)]
+        if isinstance(event, s.Dialled):
+            return self._dialled(state, node, event, now)
+        state = put(state, replace(node, heard=now, doubted=False))
+        if isinstance(event, s.Heard):
+            ready = node.ready or event.ready
+            return (state if ready == node.ready else put(state, replace(state.nodes[node.name], ready=True))), []
+        if isinstance(event, s.Hello):
+            return self._hello(state, event, now)
+        if isinstance(event, s.Measured):
+            return self._progress(put(state, replace(state.nodes[node.name], measured=True)), now)
+        if isinstance(event, s.Flushed):
+            return self._flushed(state, event, now)
+        if isinstance(event, s.Prepared):
+            return self._prepared(state, event, now)
+        if isinstance(event, s.CaughtUp):
+            return self._caught_up(state, event, now)
+        if isinstance(event, s.StepFinished):
+            best = max(event.step, state.reported.get(event.name, 0))
+            state = replace(state, slowest_s=max(event.seconds, 0.9 * state.slowest_s))
+            current = state.view is not None and event.view == state.view.number
+            return (replace(state, reported={**state.reported, event.name: best}) if current else state), []
+        if isinstance(event, s.Finished):
+            return self._finished(state, event, now)
+        if isinstance(event, s.Leaving):
+            return self._leaving(state, event, now)
+        if isinstance(event, s.Back):
+            return self._returned(state, event.name, f"{event.name} is back", now)
+        if isinstance(event, s.Accused):
+            return self._diverged(state, event, now) if event.diverged else self._accused(state, event)
+        return state, []
+
+    def _joined(self, state: State, event: s.Joined, now: float) -> Result:
+        effects: list[s.Effect] = []
+        old = state.nodes.get(event.name)
+        if old is not None and old.session != event.session:
+            why = f"{event.name} came back as a new session"
+            state, effects = self._gone(state, old, why, now)
+            effects = [s.Fence(old.name, old.session, why), *effects]
+        elif old is not None:
+            return state, []
+        node = Node(event.name, event.session, event.address, heard=now, dials_out=event.dials_out)
+        why = f"{event.name} joined from {event.address}"
+        if event.dials_out:
+            why += ", where nobody can dial it: it dials the others"
+        state = replace(put(state, node), last_join=now, why=why)
+        return state, [*effects, s.Say("joined", event.name, why)]
+
+    def _hello(self, state: State, event: s.Hello, now: float) -> Result:
+        """A control stream is (again) open: say again what may have been lost with the old one."""
+        state = put(state, arrived(state.nodes[event.name], event))
+        to, change, view = (event.name,), state.change, state.view
+        if state.phase == WAITING:
+            if state.restored and event.view and not state.begun:
+                why = f"{event.name} comes back from view {event.view}"
+                state = replace(state, begun=True, last_join=now, why=why)
+            return self._progress(state, now)
+        if state.phase == FLUSHING and change and event.name in change.awaited and event.name not in change.flushed:
+            return state, [s.SendFlush(to, change.number, change.why)]
+        if state.phase == PREPARING and change and state.pinned and event.name in change.awaited:
+            if event.name not in change.prepared:
+                return state, [s.SendView(to, state.pinned, state.pinned.why)]
+        elif state.phase == TRAINING and view and in_view(state, event.name, view):
+            if event.view == view.number:
+                return state, [s.SendStart(to, view.number, f"view {view.number} trains")]
+            if event.name in view.plan.nodes:
+                return self._begin(state, f"{event.name} lost its place in view {view.number}", now)
+        return state, []
+
+    def _dialled(self, state: State, node: Node, event: s.Dialled, now: float) -> Result:
+        complaint = state.accused.get(node.name)
+        state = replace(state, accused={name: who for name, who in state.accused.items() if name != node.name})
+        if not event.reachable:
+            if not node.attending:
+                return self._gone(state, node, f"its stream ended and it does not answer: {event.why}", now)
+            if node.doubted:
+                silent = f"no heartbeat for {now - node.heard:.0f} s"
+                return self._gone(state, node, f"{silent}, and it does not answer: {event.why}", now)
+            if complaint is None:
+                return state, []
+        if complaint is None or state.phase != TRAINING:
+            return state, []
+        by, why = complaint
+        if state.view is not None and not {by, node.name} <= set(state.view.plan.nodes):
+            return state, []  # a spare connects again, and asks again for what it lacks
+        pair = (min(by, node.name), max(by, node.name))
+        recent = [item for item in state.complaints if now - item[0] < _BROKEN_WITHIN_S]
+        recent.append((now, *pair))
+        state = replace(state, complaints=tuple(recent))
+        sentence = f"the connection between {by} and {node.name} broke: {why}"
+        effects: list[s.Effect] = []
+        if sum(1 for item in recent if item[1:] == pair) >= _BROKEN_AFTER and pair not in state.broken:
+            state = replace(state, broken=state.broken | {pair})
+            planned_apart = f"{pair[0]} and {pair[1]} keep losing each other and are planned apart"
+            effects.append(s.Say("warning", by, planned_apart))
+        state, more = self._begin(state, sentence, now)
+        return state, effects + more
+
+    def _gone(self, state: State, node: Node, why: str, now: float) -> Result:
+        """A node is out. Whether that changes the view depends on what it did there."""
+        nodes = {name: other for name, other in state.nodes.items() if name != node.name}
+        sentence = f"{node.name} left: {why}"
+        state = replace(state, nodes=nodes, why=sentence, unplannable=frozenset())
+        effects: list[s.Effect] = [s.Say("left", node.name, why), s.Fence(node.name, node.session, sentence)]
+        change = state.change
+        if state.phase == TRAINING and state.view and in_view(state, node.name, state.view, node.session):
+            training = set(state.view.plan.nodes)
+            if node.name in training and training - set(state.finished):
+                state, more = self._begin(state, sentence, now)
+                return state, effects + more
+            state, more = self._check_finished(state, now)
+            return state, effects + more
+        if state.phase == PREPARING and change and node.name in change.awaited:
+            assert state.pinned is not None
+            needed = {*state.pinned.plan.nodes, *(name for names in state.pinned.holders for name in names)}
+            if node.name in needed:
+                state, more = self._begin(state, sentence, now)
+                return state, effects + more
+            change = replace(change, awaited=change.awaited - {node.name})
+            state, more = self._check_prepared(replace(state, change=change), now)
+            return state, effects + more
+        if state.phase == FLUSHING and change and node.name in change.awaited:
+            flushed = {name: answer for name, answer in change.flushed.items() if name != node.name}
+            change = replace(change, awaited=change.awaited - {node.name}, flushed=flushed)
+            state, more = self._check_flushed(replace(state, change=change), now)
+            return state, effects + more
+        state, more = self._progress(state, now)
+        return state, effects + more
+
+    def _accused(self, state: State, event: s.Accused) -> Result:
+        peer = state.nodes.get(event.peer)
+        if state.phase != TRAINING or peer is None or event.peer in state.accused or event.peer == event.name:
+            return state, []
+        state = replace(state, accused={**state.accused, event.peer: (event.name, event.why)})
+        why = f"{event.name} lost its connection to {event.peer}: {event.why}"
+        return state, [s.Dial(peer.name, peer.session, peer.address, why)]
+
+    def _apart(self, state: State, event: s.Apart, now: float) -> Result:
+        """It is one's word against the other's: both stay, where they have nothing to do with each other."""
+        pair = (min(event.name, event.peer), max(event.name, event.peer))
+        if pair in state.broken:
+            return state, []
+        state = replace(state, broken=state.broken | {pair}, unplannable=frozenset())
+        return self._anew(state, event.why, now, [s.Say("warning", event.name, event.why)])
+
+    def _diverged(self, state: State, event: s.Accused, now: float) -> Result:
+        """Two nodes cannot count each other's messages any more; the flush shows who is right."""
+        if state.phase != TRAINING or state.view is None or state.diverged or event.peer == event.name:
+            return state, []
+        if not all(in_view(state, name, state.view) for name in (event.name, event.peer)):
+            return state, []
+        return self._judge(replace(state, diverged=(event.name, event.peer)), now)
+
+    def _judge(self, state: State, now: float) -> Result:
+        """Begin the view change that a difference needs, unless the last one was a moment ago."""
+        assert state.diverged is not None
+        if state.judged is not None and now - state.judged < _DIVERGED_AGAIN_S:
+            return state, []
+        name, peer = state.diverged
+        why = f"{name} and {peer} hold different histories of a section"
+        return self._begin(replace(state, judged=now), why, now)
+
+    # ---- what people want ----------------------------------------------------------------------
+
+    def _commanded(self, state: State, event: s.Input, now: float) -> Result:
+        everybody = tuple(sorted(state.nodes))
+        if isinstance(event, s.Hold):
+            state = replace(state, held={**state.held, event.name: event}, why=f"{event.name} is {event.why}")
+            return self._make_room(state, event.name, now)
+        if isinstance(event, s.Release):
+            state = replace(state, held={name: hold for name, hold in state.held.items() if name != event.name})
+            return self._returned(state, event.name, event.why, now)
+        if isinstance(event, s.Evict):
+            state = replace(state, held={name: hold for name, hold in state.held.items() if name != event.name})
+            node = state.nodes.get(event.name)
+            if node is None:
+                return state, []
+            state, effects = self._gone(state, node, event.why, now)
+            return state, [s.SendStop((node.name,), f"{node.name} was {event.why}", refused=True), *effects]
+        if isinstance(event, s.Pause):
+            state = replace(state, paused=event.why, why=event.why)
+            return self._anew(state, event.why, now, [s.SendNotice(everybody, event.why)])
+        if isinstance(event, s.GoOn):
+            state = replace(state, paused="", unplannable=frozenset(), why=event.why)
+            state, effects = self._progress(state, now)
+            return state, [s.SendNotice(everybody, event.why), *effects]
+        if isinstance(event, s.Changed):
+            return self._anew(replace(state, job=event.job), event.why, now)
+        if isinstance(event, s.Save):
+            return self._anew(replace(state, saving=True), f"a checkpoint is wanted: {event.why}", now)
+        assert isinstance(event, s.Replan)
+        return self._replanned(state, event.why, now)
+
+    def _anew(self, state: State, why: str, now: float, effects: list[s.Effect] | None = None) -> Result:
+        """What is new of the run begins with a view: the next one, if that is not announced yet."""
+        if state.phase == PREPARING or (state.phase == TRAINING and not all_finished(state)):
+            state, more = self._begin(state, why, now)
+            return state, [*(effects or ()), *more]
+        return state, effects or []
+
+    def _make_room(self, state: State, name: str, now: float) -> Result:
+        """A node is to have no place any more, or has none and is to know why."""
+        node, change = state.nodes.get(name), state.change
+        if node is None:
+            return state, []
+        why, goes = f"{name} is {no_place(state, node)}", leaves(state, node)
+        if state.phase == TRAINING and state.view and trains(state, name, state.view):
+            if node.told_to_leave is not None:
+                return state, []
+            words = s.SendLeave((name,), no_place(state, node), stays=not goes)
+            return put(state, replace(node, told_to_leave=now)), [words]
+        if state.phase == PREPARING and state.pinned and name in state.pinned.plan.nodes:
+            return self._begin(state, why, now)
+        if change is not None and name in change.awaited:
+            return state, []  # the others may need what it holds: it is told when the view trains
+        if goes:
+            return state, [s.SendStop((name,), why)]
+        return state, [s.SendNotice((name,), f"{name} is a spare: {why}")]
+
+    def _leaving(self, state: State, event: s.Leaving, now: float) -> Result:
+        """Its last contribution is in."""
+        node = state.nodes[event.name]
+        if event.asked and not no_place(state, node):
+            return state, []  # it may stay after all
+        if not event.asked and event.stays:
+            node = replace(node, away=event.why)
+        elif not event.asked:
+            node = replace(node, parting=event.why)
+        state = put(state, node)
+        if state.phase == TRAINING and state.view and trains(state, node.name, state.view):
+            return self._anew(state, f"{node.name} is {event.why}", now)
+        return self._make_room(state, node.name, now)
+
+    def _returned(self, state: State, name: str, why: str, now: float) -> Result:
+        """What kept a node from having a place is over."""
+        state = replace(state, unplannable=frozenset(), why=why)
+        node = state.nodes.get(name)
+        if node is not None:
+            node = replace(node, away="", told_to_leave=None, passed_over=False, returns=True)
+            state = put(state, node)
+        return self._progress(state, now)
+
+    def _replanned(self, state: State, why: str, now: float) -> Result:
+        """A view change, if the planner would now do it another way."""
+        if state.phase != TRAINING or state.view is None or state.finished:
+            return state, []
+        try:
+            plan = self._plan(state, plannable(state), state.view.plan)
+        except PlanError:
+            return state, []
+        return (state, []) if plan.same_placement(state.view.plan) else self._begin(state, why, now)
+
+    def _plan(self, state: State, names: tuple[str, ...], current: Plan | None) -> Plan:
+        """A plan of those of ``names`` that may have a place; the others are spares, with the reason."""
+        without = {name: why for name in names if (why := no_place(state, state.nodes[name]))}
+        willing = tuple(name for name in names if name not in without)
+        if not willing:
+            raise PlanError("; ".join(f"{name} is {why}" for name, why in without.items()) or "no node is left")
+        if current is not None:
+            spares = {name: why for name, why in current.spares.items() if name in willing}
+            current = current if spares == current.spares else replace(current, spares=spares)
+        behind = {name: CATCHES_UP for name in willing if state.nodes[name].behind}
+        wanted = state.wanted
+        try:
+            ready = tuple(name for name in willing if name not in behind)
+            if wanted is not None and {*wanted.nodes, *wanted.spares} == set(ready):
+                plan = wanted  # it was made with these very nodes, and they hold what it gives them
+            elif ready:
+                plan = self._planner(ready, current, state.broken)
+            else:
+                raise PlanError(f"nobody but {', '.join(behind)} is there")
+        except PlanError:
+            if not behind:
+                raise
+            plan, behind = self._planner(willing, current, state.broken), {}
+        spares = {**plan.spares, **behind, **without}
+        return plan if spares == plan.spares else replace(plan, spares=spares)
+
+    # ---- time --------------------------------------------------------------------------------
+
+    def _tick(self, state: State, now: float) -> Result:
+        stalled = state.ticked is not None and now - state.ticked > _STALL_S
+        state = replace(state, ticked=now)
+        if stalled:
+            nodes = {name: replace(node, heard=now, doubted=False) for name, node in state.nodes.items()}
+            return replace(state, nodes=nodes), []
+        effects: list[s.Effect] = []
+        for node in list(state.nodes.values()):
+            silent = now - node.heard
+            if not node.arrived:
+                if silent > state.rules.arrive_s:
+                    why = f"it joined and did not come within {state.rules.arrive_s:g} s"
+                    state, more = self._gone(state, node, why, now)
+                    effects += more
+                continue
+            if silent <= state.rules.doubt_s or state.nodes.get(node.name) is not node:
+                continue
+            if silent > state.rules.silence_s:
+                state, more = self._gone(state, node, f"no heartbeat for {state.rules.silence_s:g} s", now)
+                effects += more
+            elif not node.doubted:
+                state = put(state, replace(node, doubted=True))
+                why = f"{node.name} is silent for {silent:.0f} s"
+                effects.append(s.Dial(node.name, node.session, node.address, why))
+        late = [
+            name
+            for name, node in state.nodes.items()
+            if node.told_to_leave is not None and now - node.told_to_leave > state.rules.leave_s
+        ]
+        for name in late:
+            if state.phase == TRAINING and (why := no_place(state, state.nodes[name])):
+                state, more = self._anew(state, f"{name} is {why}", now)
+                effects += more
+        state, more = self._progress(state, now)
+        return state, effects + more
+
+    def _progress(self, state: State, now: float) -> Result:
+        """What only needed time, or one more answer."""
+        change = state.change
+        if state.phase == WAITING:
+            return self._waiting(state, now)
+        if state.phase == TRAINING and state.diverged:
+            return self._judge(state, now)
+        if state.phase == TRAINING and state.finished:
+            return self._check_finished(state, now)
+        if state.phase == TRAINING:
+            state, effects = self._admit(state, now)
+            return (state, effects) if effects else self._newcomers(state, now)
+        if state.phase == DONE:
+            return state, []
+        assert change is not None
+        patience = max(state.rules.flush_s, _STEPS_OF_PATIENCE * state.slowest_s)  # nobody is out while it computes
+        if state.phase == FLUSHING and now - change.began > patience:
+            silent = change.awaited - set(change.flushed)
+            return self._expel(state, silent, f"no answer to the flush for {patience:.0f} s", now)
+        if state.phase == PREPARING and (slow := self._slow_joiners(state, now)):
+            assert state.pinned is not None
+            state = self._to_catch_up(state, slow, state.pinned.plan)
+            return self._begin(state, f"{', '.join(slow)} takes long to fetch its part", now)
+        if state.phase == PREPARING and now - change.began > state.rules.prepare_s:
+            silent = change.awaited - set(change.prepared)
+            return self._expel(state, silent, f"not prepared after {state.rules.prepare_s:g} s", now)
+        return state, []
+
+    def _expel(self, state: State, names: frozenset[str] | set[str], why: str, now: float) -> Result:
+        effects: list[s.Effect] = []
+        for name in sorted(names):
+            node = state.nodes.get(name)
+            if node is not None:
+                effects.append(s.SendStop((name,), f"{why}; join again", failed=True))
+                state, more = self._gone(state, node, why, now)
+                effects += more
+        return state, effects
+
+    def _waiting(self, state: State, now: float) -> Result:
+        rules = state.rules
+        if state.paused:
+            return replace(state, why=state.paused), []
+        present = [node for node in state.nodes.values() if node.attending and not no_place(state, node)]
+        without = "".join(f"; {node.name} is {why}" for node in state.nodes.values() if (why := no_place(state, node)))
+        names = ", ".join(sorted(node.name for node in present)) or "nobody"
+        wanted = 1 if state.begun else rules.wanted
+        if len(present) < wanted:
+            more = wanted - len(present)
+            need = f"waiting for {more} more node{'s' if more > 1 else ''}"
+            reason = f" ({rules.wanted_why})" if not state.begun else ""
+            return replace(state, why=f"{need}{reason}; {names} in{without}"), []
+        if frozenset(node.name for node in present) == state.unplannable:
+            return state, []
+        if not self._settled(state, now):
+            return state, []
+        state, effects = self._measure(state, present, now)
+        if not all(state.nodes[node.name].measured for node in present):
+            waiting = ", ".join(node.name for node in present if not state.nodes[node.name].measured)
+            return replace(state, why=f"waiting for {waiting} to measure links"), effects
+        if state.begun:
+            why = f"{names} in: the run goes on"
+        else:
+            why = f"{len(present)} node{'s' if len(present) > 1 else ''} in: the run starts"
+        state, more_effects = self._begin(state, why, now)
+        return state, effects + more_effects
+
+    def _settled(self, state: State, now: float) -> bool:
+        """Whether the last join is long enough ago; after a restart, whether the old members had time to return."""
+        if state.restored and state.view is not None and not state.number > state.view.number:
+            back = {node.session for node in state.nodes.values() if node.attending}
+            if {member.session for member in state.view.members} - back and state.begun:
+                return now - state.last_join >= state.rules.return_s
+        return now - state.last_join >= state.rules.settle_s
+
+    def _measure(self, state: State, nodes: list[Node], now: float) -> Result:
+        """Ask those that were never asked; those asked too long ago count as measured."""
+        effects: list[s.Effect] = []
+        asked: dict[str, list[s.Member]] = {}
+        ordered = sorted(nodes, key=lambda node: node.name)
+        most = min(len(state.nodes), ALL)
+        for index, node in enumerate(ordered):
+            if node.measured:
+                continue
+            if node.asked is None:
+                # Each pair once, by its first; a joiner measures to those who are in already. Of many, to a few.
+                old = [other.name for other in state.nodes.values() if other.measured and other.name != node.name]
+                peers = (*old, *(other.name for other in ordered[index + 1 :] if not other.measured))
+                asked[node.name] = [state.nodes[peer].member for peer in chosen(node.name, peers)]
+            elif now - node.asked > (patience := state.rules.measure_s * max(1.0, most / _PEERS_IN_TIME)):
+                why = f"{node.name} did not measure its links within {patience:.0f} s; guesses are used"
+                state = put(state, replace(node, measured=True))
+                effects.append(s.Say("warning", node.name, why))
+        for name in list(asked):
+            for peer in list(asked[name]):
+                if peer.dials_out:  # it has to open the connection, so it measures the other way
+                    asked.setdefault(peer.name, []).append(state.nodes[name].member)
+        for name, wanted in asked.items():
+            node = state.nodes[name]
+            state = put(state, replace(node, asked=now, measured=node.measured or not wanted))
+            if wanted:
+                effects.append(s.SendMeasure(name, tuple(wanted), f"{name} measures {len(wanted)} links"))
+        return state, effects
+
+    def _newcomers(self, state: State, now: float) -> Result:
+        """Nodes that attend and are not in the view: measure them, then see whether the plan wants them."""
+        view = state.view
+        assert view is not None
+        new = [
+            node
+            for node in state.nodes.values()
+            if node.attending and node.ready and not node.passed_over and not no_place(state, node)
+            if not in_view(state, node.name, view) or (node.returns and node.name not in view.plan.nodes)
+        ]
+        if not new or not self._settled(state, now):
+            return state, []
+        state, effects = self._measure(state, new, now)
+        if not all(state.nodes[node.name].measured for node in new):
+            return state, effects
+        names = ", ".join(sorted(node.name for node in new))
+        present = plannable(state)
+        try:
+            plan = self._plan(state, present, view.plan)
+        except PlanError as error:
+            plan, why = view.plan, str(error)
+        else:
+            why = "the plan is as fast without it"
+        if plan.same_placement(view.plan):
+            for node in new:
+                said = plan.spares.get(node.name, why)
+                state = put(state, replace(state.nodes[node.name], passed_over=True))
+                effects.append(s.SendNotice((node.name,), f"{node.name} is a spare: {said}"))
+            return replace(state, why=f"{names} is held as a spare: {why}"), effects
+        lacking = [node.name for node in new if (node.name, node.session) not in state.eligible]
+        late = [name for name in lacking if name in plan.nodes and self._fetch_s(name, plan) > state.slowest_s]
+        state = self._to_catch_up(state, late, plan)
+        back = all(node.returns for node in new)
+        state, more = self._begin(state, f"{names} {'is back' if back else 'joined'}", now)
+        return state, effects + more
+
+    # ---- spares that catch up ------------------------------------------------------------------
+
+    def _to_catch_up(self, state: State, names: list[str], plan: Plan) -> State:
+        """These nodes, of which ``plan`` wants something, follow its like as spares first, if there is one."""
+        assert state.view is not None
+        for name in names if self._follow else ():
+            node = state.nodes[name]
+            if not node.cannot_follow and place_to_follow(plan, state.view.plan, name) is not None:
+                state = replace(put(state, replace(node, behind=True)), wanted=plan)
+        return state
+
+    def _slow_joiners(self, state: State, now: float) -> list[str]:
+        """Those for whom everybody waits longer than is good while a view is prepared; none if others are late too."""
+        change, view = state.change, state.pinned
+        assert change is not None and view is not None
+        late = change.awaited - set(change.prepared)
+        if (
+            not self._follow
+            or view.checkpoint >= 0
+            or state.view is None
+            or now - change.began < max(_LATE_S, 3 * state.slowest_s)
+        ):
+            return []
+        joiners = late & set(view.plan.nodes) - {name for names in view.holders for name in names}
+        able = [
+            name
+            for name in sorted(joiners)
+            if not state.nodes[name].cannot_follow and place_to_follow(view.plan, state.view.plan, name) is not None
+        ]
+        return able if set(able) == late else []
+
+    def _caught_up(self, state: State, event: s.CaughtUp, now: float) -> Result:
+        node, view = state.nodes[event.name], state.view
+        if state.phase != TRAINING or view is None or event.view != view.number or state.finished:
+            return state, []
+        if all(one.node != node.name for one in view.shadows):
+            return state, []
+        if event.failed:
+            state = replace(state, eligible=state.eligible - {(node.name, node.session)})
+            state = put(state, replace(node, behind=False, cannot_follow=True))
+            why = f"{node.name} cannot catch up as a spare: {event.failed}"
+            return self._begin(state, why, now) if node.behind else (state, [s.Say("warning", node.name, why)])
+        state = replace(state, eligible=state.eligible | {(node.name, node.session)})
+        return self._admit(put(state, replace(node, caught_up=now)), now)
+
+    def _admit(self, state: State, now: float) -> Result:
+        """Those who have caught up get their places: together, if the others take no more than twice as long."""
+        behind = [node for node in state.nodes.values() if node.behind]
+        if behind and now - state.started > state.rules.prepare_s:  # too slow, or of a version that does not know how
+            nodes = {node.name: replace(node, behind=False, cannot_follow=True) for node in behind}
+            names = ", ".join(sorted(nodes))
+            why = f"{names} did not catch up within {state.rules.prepare_s:g} s"
+            return self._begin(replace(state, nodes={**state.nodes, **nodes}), why, now)
+        ready = {node.name: node.caught_up for node in behind if node.caught_up is not None}
+        if not ready:
+            return state, []
+        first = min(ready.values())
+        if len(ready) < len(behind) and now - first < first - state.started:
+            return state, []
+        verb = "have" if len(ready) > 1 else "has"
+        return self._begin(state, f"{', '.join(sorted(ready))} joined and {verb} caught up", now)
+
+    # ---- the view change -----------------------------------------------------------------------
+
+    def _begin(self, state: State, why: str, now: float) -> Result:
+        """Announce the next number; everybody who could be in it flushes."""
+        number = state.number + 1
+        awaited = frozenset(plannable(state))
+        if not awaited:
+            state = replace(state, phase=WAITING, change=None, number=number, finished={}, diverged=None)
+            state, effects = self._waiting(state, now)
+            return replace(state, why=f"{why}; {state.why}"), effects
+        nodes = {}
+        for name, node in state.nodes.items():
+            behind = node.behind and node.caught_up is None
+            node = replace(node, passed_over=False, returns=False, told_to_leave=None)
+            nodes[name] = replace(node, behind=behind, caught_up=None)
+        change = Change(number, why, now, awaited=awaited)
+        sentence = f"view {number} is being made: {why}"
+        state = replace(state, phase=FLUSHING, number=number, nodes=nodes, change=change, why=sentence)
+        state = replace(state, finished={}, ended=None, diverged=None)
+        to = tuple(sorted(name for name in awaited if nodes[name].attending))
+        return state, [s.SendFlush(to, number, why)] if to else []
+
+    def _flushed(self, state: State, event: s.Flushed, now: float) -> Result:
+        change = state.change
+        if state.phase != FLUSHING or change is None or event.view != change.number or event.name not in change.awaited:
+            return state, []
+        change = replace(change, flushed={**change.flushed, event.name: event})
+        return self._check_flushed(replace(state, change=change), now)
+
+    def _check_flushed(self, state: State, now: float) -> Result:
+        change = state.change
+        assert change is not None
+        if not change.awaited:
+            state = replace(state, phase=WAITING, change=None)
+            return self._waiting(state, now)
+        if change.awaited - set(change.flushed):
+            return state, []
+        if state.paused:
+            return replace(state, phase=WAITING, change=None, why=state.paused), []
+        decision = resume(
+            state.rules,
+            state.view,
+            state.pinned,
+            state.eligible,
+            change.flushed,
+            state.reported,
+            state.newest,
+            judge=not state.restored,  # whether the last view of a coordinator that ended has started is not known
+        )
+        names = tuple(sorted(change.awaited))
+        current = state.pinned or state.view
+        if decision.checkpoint >= 0:  # everybody loads it: nobody has a start
+            state = replace(state, nodes={name: replace(one, behind=False) for name, one in state.nodes.items()})
+        try:
+            plan = self._plan(state, names, current.plan if current else None)
+        except PlanError as error:
+            why = f"no plan for {', '.join(names)}: {error}"
+            willing = frozenset(name for name in names if not no_place(state, state.nodes[name]))
+            state = replace(state, phase=WAITING, change=None, why=why, unplannable=willing)
+            return state, [s.SendNotice(names, why), s.Say("waiting", "", why)]
+        why = f"{change.why}; {decision.why}; {plan.why}" if plan.why else f"{change.why}; {decision.why}"
+        announcement = s.Announcement(
+            change.number,
+            plan,
+            tuple(state.nodes[name].member for name in names),
+            decision.position,
+            decision.sections,
+            decision.holders,
+            decision.checkpoint,
+            decision.norm,
+            why,
+            state.job,
+            state.saving
+            or any(answer.save for answer in change.flushed.values())
+            or lacks_checkpoint(state, decision.position.step),
+            self._shadows(state, plan, decision.holders),
+        )
+        effects: list[s.Effect] = [
+            s.Say("warning", name, f"{name} has another chain of rounds than its group and fetches the group's weights")
+            for name in decision.dissent
+        ]
+        eligible = planned_nodes(plan, announcement)
+        if decision.checkpoint < 0:
+            # The outvoted count again when the view starts: until then they may still hold what they had.
+            eligible |= state.eligible
+            eligible = frozenset(who for who in eligible if who[0] not in decision.dissent)
+        state = replace(
+            state,
+            phase=PREPARING,
+            pinned=announcement,
+            eligible=eligible,
+            change=replace(change, began=now, prepared={}),
+            why=f"view {change.number} is announced: {why}",
+        )
+        return state, [*effects, s.SendView(names, announcement, why)]
+
+    def _shadows(self, state: State, plan: Plan, holders: tuple[tuple[str, ...], ...]) -> tuple[s.Shadow, ...]:
+        """What the spares of a plan follow."""
+        if not self._follow:
+            return ()
+        has_all = {name for name in plan.spares if any(name in names for names in holders)}
+        spares = [
+            name
+            for name in plan.spares
+            if (node := state.nodes.get(name)) and not no_place(state, node)
+            if node.behind or not node.cannot_follow or name in has_all
+        ]
+        wanted = {}
+        for name in spares:
+            if state.nodes[name].behind and state.wanted is not None and name in state.wanted.nodes:
+                place = place_to_follow(state.wanted, plan, name)
+                if place is not None:
+                    wanted[name] = place
+        return shadows(plan, spares, holders, wanted)
+
+    def _prepared(self, state: State, event: s.Prepared, now: float) -> Result:
+        change = state.change
+        if (
+            state.phase != PREPARING
+            or change is None
+            or event.view != change.number
+            or event.name not in change.awaited
+        ):
+            return state, []
+        change = replace(change, prepared={**change.prepared, event.name: event})
+        return self._check_prepared(replace(state, change=change), now)
+
+    def _check_prepared(self, state: State, now: float) -> Result:
+        change, view = state.change, state.pinned
+        assert change is not None and view is not None
+        if change.awaited - set(change.prepared):
+            return state, []
+        bases = self._bases(state, change, view)
+        strangers = {}
+        for name in sorted(change.awaited):
+            held = change.prepared[name].bases
+            other = sorted(layer for layer, content in held.items() if bases.get(layer, content) != content)
+            if other:
+                strangers[name] = other
+        if strangers:
+            return self._other_base(state, strangers, now)
+        clash = disagreement({name: answer.fingerprints for name, answer in change.prepared.items()})
+        if clash:
+            return self._disagreed(state, clash, now)
+        state = replace(
+            state,
+            phase=TRAINING,
+            view=view,
+            pinned=None,
+            eligible=planned_nodes(view.plan, view)
+            | {(one.node, state.nodes[one.node].session) for one in view.shadows if not one.fetch},
+            wanted=state.wanted if any(node.behind for node in state.nodes.values()) else None,
+            started=now,
+            bases=bases,
+            change=None,
+            begun=True,
+            restored=False,
+            reported={},
+            finished={},
+            disagreements=0,
+            unplannable=frozenset(),
+            why=f"view {view.number} trains: {view.why}",
+        )
+        effects: list[s.Effect] = [
+            s.SendStart(tuple(sorted(change.awaited)), view.number, f"view {view.number} trains")
+        ]
+        effects += [
+            s.SendStop((node.name,), f"{node.name} is {no_place(state, node)}")
+            for node in state.nodes.values()
+            if node.name not in view.plan.nodes and leaves(state, node)
+        ]
+        return state, effects
+
+    def _bases(self, state: State, change: Change, view: s.Announcement) -> dict[int, int]:
+        """What the frozen weights of each layer must be: a node has a say in the layers of its place."""
+        trained: list[dict[int, int]] = []
+        new: list[dict[int, int]] = []
+        for name in state.nodes:  # in the order in which they joined
+            if name in change.prepared and name in view.plan.nodes:
+                ranges = [view.plan.stages[stage] for stage in view.plan.stages_of(name)]
+                own = {layer for first, last in ranges for layer in range(first, last + 1)}
+                bases = {layer: one for layer, one in change.prepared[name].bases.items() if layer in own}
+                before = state.view is not None and trains(state, name, state.view)
+                (trained if before else new).append(bases)
+        return expected_bases(state.bases, trained, new)
+
+    def _other_base(self, state: State, strangers: dict[str, list[int]], now: float) -> Result:
+        """These hold frozen weights that are not the run's: what they compute is of no use. The others go on."""
+        effects: list[s.Effect] = []
+        for name, layers in strangers.items():
+            if name not in state.nodes:
+                continue  # the one before it was a spare, and all were looked at again
+            where = f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]} to {layers[-1]}"
+            why = (
+                f"its frozen weights of {where} are not those of the base {state.rules.base} that the run trains with; "
+                "if that folder was changed meanwhile, put it back as it was; if not, test the node's memory"
+            )
+            effects.append(s.SendStop((name,), f"{name} cannot train: {why}; then join again", refused=True))
+            effects.append(s.Say("warning", name, f"{name} is put out: {why}"))
+            state, more = self._gone(state, state.nodes[name], why, now)
+            effects += more
+        return state, effects
+
+    def _disagreed(self, state: State, clash: str, now: float) -> Result:
+        """Nodes of a group hold different weights: nobody's are trusted, the newest checkpoint's are."""
+        count = state.disagreements + 1
+        if count > _DISAGREEMENTS:
+            everybody = tuple(sorted(state.nodes))
+            why = f"{clash}, {count} times in a row"
+            state = replace(state, phase=DONE, why=why)
+            return state, [
+                s.SendStop(everybody, why, failed=True),
+                s.Fail(why, "this is a fault of farflung: report it"),
+            ]
+        state = replace(state, eligible=frozenset(), disagreements=count)
+        state, effects = self._begin(state, f"{clash}: back to the newest checkpoint", now)
+        return state, [s.Say("warning", "", clash), *effects]
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def _finished(self, state: State, event: s.Finished, now: float) -> Result:
+        if state.phase != TRAINING or state.view is None or event.view != state.view.number:
+            return state, []
+        return self._check_finished(replace(state, finished={**state.finished, event.name: event}), now)
+
+    def _check_finished(self, state: State, now: float) -> Result:
+        """Done when every node of the plan is, and the checkpoint of the last step is complete or given up."""
+        if state.phase != TRAINING or state.view is None or not state.finished:
+            return state, []
+        if set(state.view.plan.nodes) - set(state.finished):
+            return state, []
+        clash = disagreement({name: answer.fingerprints for name, answer in state.finished.items()})
+        step = max(answer.step for answer in state.finished.values())
+        everybody = tuple(sorted(state.nodes))
+        if clash:
+            state = replace(state, phase=DONE, why=f"at the end, {clash}")
+            stop = s.SendStop(everybody, state.why, failed=True)
+            return state, [stop, s.Fail(state.why, "the checkpoints before the end are good: see `farflung status`")]
+        effects: list[s.Effect] = []
+        if state.newest.step < step:
+            since = now if state.ended is None else state.ended
+            if now - since <= state.rules.last_checkpoint_s and state.nodes:
+                why = f"all {step} steps are trained; waiting for the last checkpoint"
+                return replace(state, ended=since, why=why), []
+            lost = f"the checkpoint of step {step} did not arrive; the newest is of step {state.newest.step}"
+            effects.append(s.Say("warning", "", lost))
+        why = f"the run is done: {step} steps"
+        return replace(state, phase=DONE, why=why), [*effects, s.Finish(step, why), s.SendStop(everybody, why)]

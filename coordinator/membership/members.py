@@ -1,0 +1,232 @@
+"""Who is in the run, as the membership machine (membership.py) knows it: frozen values, and what follows from them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ...job.sampling import Position
+from ...scheduler.plans import Plan
+from . import signals as s
+from .resume import Rules
+
+Planner = Callable[[tuple[str, ...], Plan | None, frozenset[tuple[str, str]]], Plan]
+"""``planner(names, current plan, pairs that cannot reach each other)``; PlanError says why there is no plan."""
+
+Patience = Callable[[str, Plan], float]
+"""``fetch_s(name, plan)``: seconds that a node takes to fetch what it is to hold."""
+
+WAITING, FLUSHING, PREPARING, TRAINING, DONE = "waiting", "flushing", "preparing", "training", "done"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that is in the run. ``measured``: its links are known, or were waited for long enough."""
+
+    name: str
+    session: str
+    address: str
+    heard: float
+    dials_out: bool = False
+    attending: bool = False
+    arrived: bool = False
+    """It has said hello."""
+    ready: bool = False
+    """Its trainer is up. Nobody who trains waits for one that still loads its libraries."""
+    doubted: bool = False
+    """It was silent for so long that it was dialled."""
+    asked: float | None = None
+    """When it was asked to measure its links, on this stream."""
+    measured: bool = False
+    passed_over: bool = False
+    """The plan, asked, does not want it: a spare outside the view, until the next change."""
+    away: str = ""
+    """Why its owner has paused it."""
+    parting: str = ""
+    """Why it is about to leave."""
+    told_to_leave: float | None = None
+    """When it was asked for its last contribution."""
+    returns: bool = False
+    """It had no place in the view and may have one again."""
+    behind: bool = False
+    """A plan wants it, and it is to catch up as a spare first."""
+    cannot_follow: bool = False
+    """It tried: the others wait for it when it gets a place."""
+    caught_up: float | None = None
+    """When it had, as a spare of the view that trains."""
+
+    @property
+    def member(self) -> s.Member:
+        """As its peers need to know it."""
+        return s.Member(self.name, self.session, self.address, self.dials_out)
+
+
+@dataclass(frozen=True)
+class Change:
+    """The view change under way."""
+
+    number: int
+    why: str
+    began: float
+    flushed: Mapping[str, s.Flushed] = field(default_factory=dict)
+    prepared: Mapping[str, s.Prepared] = field(default_factory=dict)
+    awaited: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that membership depends on. ``why`` is the sentence of its last change."""
+
+    rules: Rules
+    phase: str = WAITING
+    number: int = 0
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    view: s.Announcement | None = None
+    """The view that trains, or trained last."""
+    pinned: s.Announcement | None = None
+    """Announced after ``view``, and never started."""
+    eligible: frozenset[tuple[str, str]] = frozenset()
+    change: Change | None = None
+    begun: bool = False
+    """A view has started, so that the run goes on with whoever is there."""
+    restored: bool = False
+    """``view`` comes from the database of a coordinator that ended."""
+    last_join: float = 0.0
+    newest: Position = field(default_factory=Position)
+    reported: Mapping[str, int] = field(default_factory=dict)
+    finished: Mapping[str, s.Finished] = field(default_factory=dict)
+    unplannable: frozenset[str] = frozenset()
+    broken: frozenset[tuple[str, str]] = frozenset()
+    complaints: tuple[tuple[float, str, str], ...] = ()
+    accused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    diverged: tuple[str, str] | None = None
+    """Two nodes of the view that trains whose histories differ, until a view change judges them."""
+    judged: float | None = None
+    """When the last view change for that reason began."""
+    ended: float | None = None
+    """When the last node finished, while the last checkpoint is waited for."""
+    disagreements: int = 0
+    ticked: float | None = None
+    held: Mapping[str, s.Hold] = field(default_factory=dict)
+    """Nodes that a person wants to have no place, also while they are not there."""
+    paused: str = ""
+    """Why nobody trains."""
+    job: str = ""
+    """The job as it was last changed."""
+    saving: bool = False
+    """A checkpoint is wanted as soon as there can be one."""
+    wanted: Plan | None = None
+    """What the planner made of those who are in and those who are behind."""
+    started: float = 0.0
+    """When the view that trains began to."""
+    slowest_s: float = 0.0
+    bases: Mapping[int, int] = field(default_factory=dict)
+    """What the views that trained held of each layer's frozen weights, as a hash."""
+    """Seconds of the slowest of the recent steps."""
+    why: str = "waiting for nodes"
+
+
+Result = tuple[State, list[s.Effect]]
+
+
+def disagreement(answers: Mapping[str, tuple[s.Fingerprint, ...]]) -> str:
+    """A sentence when two nodes hold a section with different content or at different rounds, else empty."""
+    seen: dict[str, tuple[str, s.Fingerprint]] = {}
+    for name, fingerprints in sorted(answers.items()):
+        for one in fingerprints:
+            other, theirs = seen.setdefault(one.section, (name, one))
+            if theirs.round != one.round:
+                return f"{other} holds {one.section} at round {theirs.round}, {name} at round {one.round}"
+            if theirs.content != one.content:
+                return f"{other} and {name} hold different weights of {one.section} after round {one.round}"
+    return ""
+
+
+def expected_bases(
+    known: Mapping[int, int], votes: Sequence[Mapping[int, int]], new: Sequence[Mapping[int, int]]
+) -> dict[int, int]:
+    """What every layer's frozen weights hash to: as ``known``, else as most of those hold who trained in the last view
+    (``votes``), else as most of the others; of as many against as many, the first."""
+    found = dict(known)
+    for group in (votes, new):
+        held: dict[int, Counter[int]] = {}
+        for bases in group:
+            for layer, content in bases.items():
+                held.setdefault(layer, Counter())[content] += 1
+        found = {layer: counts.most_common(1)[0][0] for layer, counts in held.items()} | found
+    return found
+
+
+def put(state: State, node: Node) -> State:
+    return replace(state, nodes={**state.nodes, node.name: node})
+
+
+def no_place(state: State, node: Node) -> str:
+    """Why a node is to have no place in a plan; empty: it may have one."""
+    hold = state.held.get(node.name)
+    return hold.why if hold else node.parting or node.away
+
+
+def leaves(state: State, node: Node) -> bool:
+    """Whether a node goes when the others can do without it."""
+    hold = state.held.get(node.name)
+    return bool(node.parting) or (hold is not None and hold.leaves)
+
+
+def trains(state: State, name: str, view: s.Announcement) -> bool:
+    return name in view.plan.nodes and in_view(state, name, view)
+
+
+def all_finished(state: State) -> bool:
+    return state.view is not None and set(state.view.plan.nodes) <= set(state.finished)
+
+
+def arrived(node: Node, event: s.Hello) -> Node:
+    """With its stream open. What it was asked to measure may be lost with the stream before: it is asked again."""
+    return replace(node, attending=True, arrived=True, ready=node.ready or event.view > 0, asked=None)
+
+
+def in_view(state: State, name: str, view: s.Announcement, session: str | None = None) -> bool:
+    """Whether this session of the node is in the view."""
+    if session is None:
+        node = state.nodes.get(name)
+        session = node.session if node else ""
+    return view.session_of(name) == session
+
+
+def lacks_checkpoint(state: State, step: int) -> bool:
+    """Whether a view that goes on after ``step`` has to begin with a checkpoint: the last of the view before is not
+    complete, and a node is gone that had a part of it to send."""
+    view = state.view
+    if view is None:
+        return False
+    changed = json.loads(state.job).get("checkpoint", {}) if state.job else {}
+    every = changed.get("every", state.rules.checkpoint_every)
+    made = step - step % every if every else 0
+    if made <= view.position.step:
+        made = view.position.step if view.save else 0
+    if not state.newest.step < made <= step:
+        return False
+    senders = {view.plan.keeper(stage) for stage in range(len(view.plan.stages))}
+    return any(not in_view(state, name, view) for name in senders)
+
+
+def plannable(state: State) -> tuple[str, ...]:
+    """Who the next view may consist of: members of the last, and measured nodes with an open stream.
+
+    When a view trains, or has to be replaced, only those whose trainer is up; at the start all wait for all.
+    """
+    members = set()
+    for view in (state.view, state.pinned):
+        if view is not None:
+            members |= {(member.name, member.session) for member in view.members}
+    return tuple(
+        sorted(
+            node.name
+            for node in state.nodes.values()
+            if (node.name, node.session) in members
+            or (node.attending and node.measured and (node.ready or state.phase == WAITING))
+        )
+    )

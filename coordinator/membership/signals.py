@@ -1,0 +1,476 @@
+"""What happens to a run's membership (inputs), and what is to be done about it (effects): plain frozen values.
+
+Inputs of a node carry its session, so that a fenced life of it is never mistaken for the present one. Every
+effect carries ``why``, a sentence: it is the log line, the status line and the test's assertion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ...job.sampling import Position
+from ...scheduler.plans import Plan
+
+# ---- inputs --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A node passed the join checks. A new session of a known name fences the old one."""
+
+    name: str
+    session: str
+    address: str
+    dials_out: bool = False
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Its control stream is open; ``view`` is the one that it still trains in, 0 for none."""
+
+    name: str
+    session: str
+    view: int
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A heartbeat. ``ready``: the trainer is up, so that it would answer a flush at once."""
+
+    name: str
+    session: str
+    ready: bool = True
+
+
+@dataclass(frozen=True)
+class Measured:
+    """It has measured its links."""
+
+    name: str
+    session: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """Where a section stands: last round applied, and the chain hash after it (of a view: 0 for not judged)."""
+
+    name: str
+    round: int
+    chain: int
+
+
+@dataclass(frozen=True)
+class Flushed:
+    """The answer to a flush: see control.proto. ``layers`` are held as of ``step`` (or ``ready_step``)."""
+
+    name: str
+    session: str
+    view: int
+    step: int = 0
+    ready_step: int = 0
+    norm: float = 0.0
+    sections: tuple[Section, ...] = ()
+    layers: frozenset[int] = frozenset()
+    save: bool = False
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """A section's content after a round, as a hash."""
+
+    section: str
+    round: int
+    content: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The node has everything that the view asks of it."""
+
+    name: str
+    session: str
+    view: int
+    fingerprints: tuple[Fingerprint, ...] = ()
+    bases: Mapping[int, int] = field(default_factory=dict)
+    """Of each layer that it holds, a hash of the weights that never change."""
+
+
+@dataclass(frozen=True)
+class CaughtUp:
+    """A spare holds what the group of its place holds, and follows it; or, ``failed``, why it cannot."""
+
+    name: str
+    session: str
+    view: int
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class StepFinished:
+    """A node's report of a step, and how long it took."""
+
+    name: str
+    session: str
+    view: int
+    step: int
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A node has trained the last step, and the final checkpoint is complete."""
+
+    name: str
+    session: str
+    view: int
+    step: int
+    fingerprints: tuple[Fingerprint, ...] = ()
+
+
+@dataclass(frozen=True)
+class Accused:
+    """``name`` reports that its connection to ``peer`` broke; or, ``diverged``, that their histories differ."""
+
+    name: str
+    session: str
+    peer: str
+    why: str
+    diverged: bool = False
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Two nodes are not to exchange anything any more."""
+
+    name: str
+    peer: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Dialled:
+    """The result of a dial-back."""
+
+    name: str
+    session: str
+    reachable: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class StreamEnded:
+    """The control stream of a node ended without a goodbye."""
+
+    name: str
+    session: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """A node said goodbye, or a person removed it."""
+
+    name: str
+    session: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """The node's last contribution is in: no view needs a place for it. ``stays``: it pauses, and remains as a spare.
+
+    ``asked``: the answer to SendLeave; else its owner or its machine wants it so.
+    """
+
+    name: str
+    session: str
+    why: str
+    stays: bool = False
+    asked: bool = False
+
+
+@dataclass(frozen=True)
+class Back:
+    """The pause that the node's owner wanted is over."""
+
+    name: str
+    session: str
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A person wants the node to have no place: ``leaves`` (drained), or stays as a spare (paused). Until Release."""
+
+    name: str
+    why: str
+    leaves: bool = False
+
+
+@dataclass(frozen=True)
+class Release:
+    """The end of a Hold."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Evict:
+    """A person puts the node out, at once."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A person stops all training after the step in work."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class GoOn:
+    """The end of a Pause."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Changed:
+    """From the next view on the job is this one (JSON)."""
+
+    job: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Save:
+    """A checkpoint is wanted now."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Replan:
+    """What is known of the nodes has changed enough to ask the planner again."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class CheckpointComplete:
+    """A checkpoint is complete; ``position`` is where the stream stands after its step."""
+
+    position: Position
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+Input = (
+    Joined
+    | Hello
+    | Heard
+    | Measured
+    | Flushed
+    | Prepared
+    | CaughtUp
+    | StepFinished
+    | Finished
+    | Accused
+    | Apart
+    | Dialled
+    | StreamEnded
+    | Left
+    | Leaving
+    | Back
+    | Hold
+    | Release
+    | Evict
+    | Pause
+    | GoOn
+    | Changed
+    | Save
+    | Replan
+    | CheckpointComplete
+    | Tick
+)
+
+# ---- effects -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node as its peers need to know it. ``dials_out``: it dials its peers, and nobody can dial it."""
+
+    name: str
+    session: str
+    address: str
+    dials_out: bool = False
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """A spare that follows the place of ``like``; ``fetch``: it has nothing of it yet. See control.proto."""
+
+    node: str
+    like: str
+    fetch: bool
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """A view, as it is announced. ``holders[layer]``: names; ``checkpoint`` >= 0: load that step's instead.
+
+    ``job``: JSON, empty for the one that nodes got when they joined. ``save``: a checkpoint is wanted at its beginning.
+    """
+
+    number: int
+    plan: Plan
+    members: tuple[Member, ...]
+    position: Position
+    sections: tuple[Section, ...] = ()
+    holders: tuple[tuple[str, ...], ...] = ()
+    checkpoint: int = -1
+    norm: float = 0.0
+    why: str = ""
+    job: str = ""
+    save: bool = False
+    shadows: tuple[Shadow, ...] = ()
+
+    @cached_property
+    def sessions(self) -> Mapping[str, str]:
+        """Name -> session of the members."""
+        return {member.name: member.session for member in self.members}
+
+    def session_of(self, name: str) -> str | None:
+        """The session with which a name is in this view."""
+        return self.sessions.get(name)
+
+
+@dataclass(frozen=True)
+class SendMeasure:
+    """Tell a node to measure its links to these."""
+
+    to: str
+    peers: tuple[Member, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class SendFlush:
+    """Announce a view change."""
+
+    to: tuple[str, ...]
+    view: int
+    why: str
+
+
+@dataclass(frozen=True)
+class SendView:
+    """Store the view, then send it to these (its members, or the one that missed it)."""
+
+    to: tuple[str, ...]
+    view: Announcement
+    why: str
+
+
+@dataclass(frozen=True)
+class SendStart:
+    """The view trains."""
+
+    to: tuple[str, ...]
+    view: int
+    why: str
+
+
+@dataclass(frozen=True)
+class SendStop:
+    """End a node's part in the run. ``refused``: it may not come back."""
+
+    to: tuple[str, ...]
+    why: str
+    failed: bool = False
+    refused: bool = False
+
+
+@dataclass(frozen=True)
+class SendNotice:
+    """A sentence for the person at the node."""
+
+    to: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class SendLeave:
+    """Ask a node for its last contribution; it answers Leaving. ``stays``: as there."""
+
+    to: tuple[str, ...]
+    why: str
+    stays: bool = False
+
+
+@dataclass(frozen=True)
+class Fence:
+    """This session is over; whatever it says from now on is ignored."""
+
+    name: str
+    session: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Dial:
+    """Try to connect to a node's address, and report Dialled."""
+
+    name: str
+    session: str
+    address: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Say:
+    """Something that people should know: ``kind`` joined, left, warning or waiting."""
+
+    kind: str
+    node: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The run is done."""
+
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Fail:
+    """The run cannot go on."""
+
+    why: str
+    hint: str = field(default="")
+
+
+Effect = (
+    SendMeasure
+    | SendFlush
+    | SendView
+    | SendStart
+    | SendStop
+    | SendNotice
+    | SendLeave
+    | Fence
+    | Dial
+    | Say
+    | Finish
+    | Fail
+)

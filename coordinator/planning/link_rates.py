@@ -1,0 +1,97 @@
+"""How fast the links really are, beside what they were measured with. Pure: reports of steps and the clock in.
+
+A link was measured when one of its ends joined, by a short burst. Training shows more: what a link carried while bulk
+filled it (node/peers/link_watch.py). It carries that at least; at most what all carried together with which it may have
+shared a line, at its sender or its receiver. What is believed is the measured number, moved into that range where it
+lies outside, so that nodes which share a line are not taken for slow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from statistics import median
+
+from ...proto.control_pb2 import Sent
+from ...scheduler.network import NOISE
+from .speeds import FIRST_PAUSE_S, FORGET_S, LONGEST_PAUSE_S
+
+REPORTS = 8
+LEAST_REPORTS = 4
+"""Steps with the link full after which it is believed."""
+CHANGED = 1.5
+"""A plan is looked at again when a link carries so many times more or less than it counted with."""
+
+Pair = tuple[str, str]
+"""(from, to)."""
+
+
+class LinkRates:
+    """``measured(from, to)``: bits per second as measured, None where nobody did."""
+
+    def __init__(self, measured: Callable[[str, str], float | None]) -> None:
+        self._measured = measured
+        self._seen: dict[Pair, deque[tuple[float, float, float]]] = {}
+        """When, the rate, and that of all that the sender sent meanwhile."""
+        self._beside: dict[Pair, deque[float]] = {}
+        """How many times what came by this link came to its receiver meanwhile."""
+        self._counted: Mapping[Pair, float] = {}
+        self._told: frozenset[Pair] = frozenset()
+        self._next, self._pause = 0.0, FIRST_PAUSE_S
+
+    def step(self, node: str, sent: Iterable[Sent], now: float) -> None:
+        """A node's report of a step."""
+        for one in sent:
+            if one.rate_bps > 0:
+                seen = self._seen.setdefault((node, one.peer), deque(maxlen=REPORTS))
+                seen.append((now, one.rate_bps, one.rate_bps * max(1.0, one.beside)))
+            if one.arrived_beside > 0:
+                self._beside.setdefault((one.peer, node), deque(maxlen=REPORTS)).append(one.arrived_beside)
+
+    def forget(self, node: str) -> None:
+        """It has joined anew, from wherever."""
+        for known in (self._seen, self._beside):
+            for pair in [pair for pair in known if node in pair]:
+                del known[pair]
+
+    def believed(self, now: float) -> dict[Pair, float]:
+        """Bits per second of each link that turned out to be another than measured, by more than measurements vary."""
+        found = {}
+        for pair, seen in list(self._seen.items()):
+            while seen and now - seen[0][0] > FORGET_S:  # nobody uses it: it may have recovered
+                seen.popleft()
+            if len(seen) < LEAST_REPORTS:
+                continue
+            low = median(rate for _, rate, _ in seen)
+            high = max(median(every for _, _, every in seen), low * median(self._beside.get(pair, [1.0])))
+            known = self._measured(*pair)
+            rate = low if known is None else min(max(known, low), high)
+            if known is None or not known / (1 + NOISE) < rate < known * (1 + NOISE):
+                found[pair] = rate
+        return found
+
+    def enter(self, now: float) -> None:
+        """A view begins, whose plan counts with what is believed now."""
+        self._counted = self.believed(now)
+
+    def news(self, now: float) -> str:
+        """A sentence when links carry much more or less than the plan counted with, and the planner was not asked about
+        them for a while; else empty. The pause doubles while they are the same, as it does for slow nodes."""
+        if now < self._next:
+            return ""
+        told = {}
+        for pair, rate in self.believed(now).items():
+            counted = self._counted.get(pair) or self._measured(*pair)
+            if counted and not counted / CHANGED < rate < counted * CHANGED:
+                told[pair] = f"{pair[0]} > {pair[1]} carries {_rate(rate)}, not {_rate(counted)}"
+        if not told:
+            return ""
+        same = frozenset(told) == self._told
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_S) if same else FIRST_PAUSE_S
+        self._told, self._next = frozenset(told), now + self._pause
+        few = [told[pair] for pair in sorted(told)[:3]]
+        return "; ".join(few) + (f"; and {len(told) - 3} links more" if len(told) > 3 else "")
+
+
+def _rate(bps: float) -> str:
+    return f"{bps / 1e6:.3g} Mbit/s"

@@ -1,0 +1,205 @@
+"""The scheduler, asked with a run's numbers: measured devices and links in, a plan of joined nodes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from ...job.schema import SECURE_MEMBERS, Facts, Job
+from ...scheduler import Device, Layer, Network, PlanError, Workload, plan
+from ...scheduler.choose_updates import workload_fields
+from ...scheduler.codecs import SUMMED, bits_of, parse
+from ...scheduler.plans import Plan
+from ..membership.members import Planner
+from ..plans_beside import Questions, Work
+
+_SEARCH_S = 1.0  # no view changes meanwhile
+_MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "onebit_adam": 8.0}
+_HALF = {"fp32": 1.0, "bf16": 0.5}
+_WEIGHT_BYTES = 8.0
+"""Of a weight and its gradient."""
+_FORWARD_PART = 1 / 3  # a profile counts forward and backward, the scheduler the forward alone
+
+Links = Mapping[tuple[str, str], tuple[float, float]]
+"""(from, to) -> (seconds one way, bits per second)."""
+
+
+def moment_bytes(job: Job) -> float:
+    """Bytes that the optimiser's moments take for each parameter."""
+    return _MOMENT_BYTES[job.train.optimizer] * _HALF[job.train.moments]
+
+
+def memory_of(job: Job, kind: str, memory: float) -> float:
+    """Bytes of a device of this kind that a plan may count with. With ``offload`` a plan leaves the moments out; a CPU
+    has no other place for them, so it counts as that much smaller."""
+    if not job.train.offload or kind != "cpu":
+        return memory
+    return memory * _WEIGHT_BYTES / (_WEIGHT_BYTES + moment_bytes(job))
+
+
+def workload_of(job: Job, facts: Facts) -> Workload:
+    """One step of the job in the scheduler's numbers, layer costs from the profile."""
+    precision_bits = 16.0 if job.train.precision == "bf16" else 32.0
+    reference = (4.0 + 4.0 * bool(job.updates.outer_optimizer.momentum)) if job.updates.mode == "delta" else 0.0
+    stages, pipelines, updates = job.parallel.stages, job.parallel.pipelines, job.updates
+    pattern: str = updates.pattern if updates.agreed else "ring"
+    if updates.agreed and parse(updates.codec)[0] in SUMMED:
+        pattern = "publishers"
+    overlap = updates.interval if updates.pattern == "async" else updates.overlap  # of async: nobody waits
+    if job.model.parameters is not None and pipelines == "auto":
+        pipelines = job.train.microbatches  # what the members' own loops cost is not known: as many as there are
+    layers = tuple(
+        Layer(
+            one.name,
+            one.parameters,
+            one.flops_per_sample * _FORWARD_PART,
+            max(1, one.activation_elements_per_sample),
+            frozen=one.frozen,
+        )
+        for one in facts.profile.layers
+    )
+    return Workload(
+        layers=layers,
+        batch=job.train.batch,
+        microbatch=job.train.microbatch,
+        stages=None if stages == "auto" else stages,
+        pipelines=None if pipelines == "auto" else pipelines,
+        schedule=job.parallel.schedule,
+        mode=job.updates.mode,
+        **workload_fields(updates.mode, updates.codec, overlap, updates.interval, updates.fragments),
+        pattern=pattern,
+        activation_bits=bits_of(job.activations.forward, precision_bits),
+        gradient_bits=bits_of(job.activations.backward, precision_bits),
+        optimizer_bytes=_WEIGHT_BYTES + (0.0 if job.train.offload else moment_bytes(job)) + reference,
+        activation_bytes=precision_bits / 8,
+        recompute=job.train.recompute,
+        tied=facts.profile.tied,
+        tokens_per_sample=max(1, facts.context),
+    )
+
+
+def planner_of(
+    workload: Workload,
+    device_of: Callable[[str], Device],
+    links: Callable[[], Links],
+    seed: int = 0,
+    reached: Callable[[], float] = lambda: 1.0,
+    least: int = 1,
+) -> Planner:
+    """A planner that works a plan out while its caller waits; see ``questions_of``."""
+    questions = questions_of(workload, device_of, links, seed, reached, least)
+    return lambda names, current, broken: questions(names, current, broken)()
+
+
+def questions_of(
+    workload: Workload,
+    device_of: Callable[[str], Device],
+    links: Callable[[], Links],
+    seed: int = 0,
+    reached: Callable[[], float] = lambda: 1.0,
+    least: int = 1,
+) -> Questions:
+    """``reached()``: the part of their measured speed that nodes reach in training. ``least``: of pipelines.
+
+    What takes a membership's question for a plan, with all that is known now, so that it can be worked out at any time
+    and in any thread. Where fewer nodes are left than the job's shape wants, or some of them can't reach each
+    other, it takes fewer pipelines, and fewer stages only when not even one pipeline can be filled.
+    """
+
+    def ask(names: tuple[str, ...], current: Plan | None, broken: frozenset[tuple[str, str]]) -> Work:
+        devices, measured = [device_of(name) for name in names], dict(links())
+        return partial(work, names, current, broken, devices, measured, reached())
+
+    def work(
+        names: tuple[str, ...],
+        current: Plan | None,
+        broken: frozenset[tuple[str, str]],
+        devices: list[Device],
+        measured: dict[tuple[str, str], tuple[float, float]],
+        part: float,
+    ) -> Plan:
+        if not names:
+            raise PlanError("no node is left")
+        for one, other in broken:
+            measured[one, other] = measured[other, one] = (0.0, 0.0)
+        network = Network.measured(
+            devices,
+            {pair: latency for pair, (latency, _) in measured.items()},
+            {pair: bandwidth for pair, (_, bandwidth) in measured.items()},
+        )
+        fitted = replace(fit_shape(workload, len(names)), reached=part)
+        if (fitted.pipelines or len(names)) < least:
+            raise PlanError(_too_few(least))
+        while True:
+            try:
+                found = plan(network, fitted, time_limit=_SEARCH_S, seed=seed, current=current)
+                if len(found.pipelines) >= least:
+                    return found
+                if fitted.pipelines is not None:
+                    raise PlanError(_too_few(least))
+                fitted = replace(fitted, pipelines=least)
+            except PlanError:
+                # Nodes that can't reach each other need not keep the others waiting: somebody is a spare instead.
+                if (fitted.pipelines or 1) <= least or bool((network.bandwidth > 0).all()):
+                    raise
+                fitted = replace(fitted, pipelines=(fitted.pipelines or 1) - 1)
+
+    return ask
+
+
+def _too_few(least: int) -> str:
+    return f"updates.secure waits for nodes for {least} pipelines: with fewer a sum hides nobody's update"
+
+
+def fetch_seconds(job: Job, facts: Facts, plan: Plan, name: str, links: Links) -> float:
+    """Seconds that a node takes to fetch what a plan gives it to hold, by its fastest measured link; 0: not known.
+
+    A joiner measures what it sends; what it receives is taken to be as fast.
+    """
+    rates = []
+    for other in plan.nodes:
+        known = [links[pair][1] for pair in ((name, other), (other, name)) if pair in links]
+        rates += [min(known)] if known else []
+    ranges = [plan.stages[stage] for stage in plan.stages_of(name)]
+    layers = [layer for first, last in ranges for layer in facts.profile.layers[first : last + 1]]
+    outer = 4.0 * bool(job.updates.outer_optimizer.momentum)
+    moments = _MOMENT_BYTES[job.train.optimizer] if job.updates.mode == "gradient" else 0.0
+    size = sum(layer.parameters * (4.0 + outer + moments) + 4.0 * layer.frozen for layer in layers)
+    return 8 * size / max(rates) if rates and max(rates) > 0 else 0.0
+
+
+def fit_shape(workload: Workload, nodes: int) -> Workload:
+    """The workload with its wished shape cut down to what ``nodes`` nodes can fill."""
+    stages, pipelines = workload.stages, workload.pipelines
+    needed = _nodes_for(workload)
+    if stages is not None and needed > nodes:
+        stages = needed = min(stages, nodes)
+    if pipelines is not None:
+        pipelines = max(1, min(pipelines, nodes // needed))
+    return replace(workload, stages=stages, pipelines=pipelines)
+
+
+def _nodes_for(workload: Workload) -> int:
+    """The fewest nodes that hold the wished stages of one pipeline: interleaved, a node has up to 4 of them."""
+    stages = workload.stages or 1
+    if workload.schedule != "interleaved":
+        return stages
+    return min(
+        stages // chunks for chunks in range(1, 5) if stages % chunks == 0 and (stages // chunks > 1 or chunks == 1)
+    )
+
+
+def wanted_nodes(job: Job) -> tuple[int, str]:
+    """How many nodes the first view waits for, and why so many."""
+    stages, pipelines = job.parallel.stages, job.parallel.pipelines
+    if job.updates.secure and pipelines == "auto":
+        pipelines = SECURE_MEMBERS
+    if job.parallel.schedule == "interleaved":  # which shape it is depends on how many come
+        return job.parallel.min_nodes, f"parallel.min_nodes = {job.parallel.min_nodes}"
+    shape = (1 if stages == "auto" else stages) * (1 if pipelines == "auto" else pipelines)
+    if shape <= job.parallel.min_nodes or shape == 1:
+        return job.parallel.min_nodes, f"parallel.min_nodes = {job.parallel.min_nodes}"
+    parts = [(count, name) for count, name in ((pipelines, "pipeline"), (stages, "stage")) if count != "auto"]
+    words = [f"{count} {name}{'s' if count != 1 else ''}" for count, name in parts]
+    return shape, " of ".join(words)

@@ -1,0 +1,107 @@
+"""How fast the nodes really compute, beside what the plan took them for. Pure: reports and the clock in.
+
+A node's speed was measured when it joined, alone and with a matrix product. In training it may turn out to be another:
+its machine has other work, or runs hot. What counts is not seconds but how its speed compares with the others' of the
+view; a difference that a busy moment explains is not believed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from statistics import median
+
+from ...job.schema import Facts
+from ...scheduler.plans import Plan
+
+STEPS = 12
+"""Steps of a view after which a node's speed is believed."""
+SLOW = 0.6
+"""A node is called slow when it reaches less than this part of the speed that it is planned with."""
+FORGET_S = 600.0
+"""A slow node that the plan has left out is thought of as recovered after that time: nobody measures it meanwhile."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
+
+
+class Speeds:
+    """``nominal(node)``: the speed that a node was measured with at its join, in Tflop/s."""
+
+    def __init__(self, facts: Facts, microbatch: int, nominal: Callable[[str], float]) -> None:
+        self._layers = [layer.flops_per_sample for layer in facts.profile.layers]
+        self._microbatch, self._nominal = microbatch, nominal
+        self._work: dict[str, float] = {}
+        self._seconds: dict[str, deque[float]] = {}
+        self._slow: dict[str, tuple[float, float]] = {}
+        """node -> the part of its speed that it reaches, and when that was seen."""
+        self.usual = 1.0
+        """The part of their measured speed that nodes reach in training."""
+        self._counted = 1.0
+        """What ``usual`` was when it was last told."""
+        self._told: Mapping[str, float] = {}
+        self._next, self._pause = 0.0, FIRST_PAUSE_S
+
+    def enter(self, plan: Plan) -> None:
+        """A view begins: other work for everybody."""
+        self._work, self._seconds, self._counted = {}, {}, self.usual
+        for pipeline, microbatches in zip(plan.pipelines, plan.microbatches, strict=True):
+            for name, (first, last) in zip(pipeline, plan.stages, strict=True):
+                flops = sum(self._layers[first : last + 1]) * microbatches * self._microbatch
+                self._work[name] = self._work.get(name, 0.0) + flops
+
+    def step(self, node: str, compute_seconds: float, now: float) -> None:
+        """A node's report of a step."""
+        if node not in self._work or compute_seconds <= 0:
+            return
+        self._seconds.setdefault(node, deque(maxlen=STEPS)).append(compute_seconds)
+        if set(self._seconds) == set(self._work) and min(map(len, self._seconds.values())) >= STEPS:
+            self._compare(now)
+
+    def _compare(self, now: float) -> None:
+        reached = {
+            name: self._work[name] / 1e12 / median(seconds) / max(self._nominal(name), 1e-9)
+            for name, seconds in self._seconds.items()
+        }
+        usual = self.usual = median(sorted(reached.values())[len(reached) // 2 :])  # half of the nodes may be slow
+        for name, value in reached.items():
+            self._slow.pop(name, None)
+            if value < SLOW * usual:
+                self._slow[name] = (max(value / usual, 0.01), now)
+
+    def factor(self, node: str, now: float) -> float:
+        """What a node's measured speed is to be multiplied with for a plan.
+
+        While nobody is slow that is 1. When somebody is, it must show against what a step takes besides computing, so
+        then all are counted with what they really reach.
+        """
+        return self.part(node, now) * self.usual if self._slow else 1.0
+
+    def part(self, node: str, now: float) -> float:
+        """How much of its speed a node reaches, compared with the others: 1 unless it is slow."""
+        part, seen = self._slow.get(node, (1.0, now))
+        if node not in self._work and now - seen > FORGET_S:
+            return 1.0
+        return part
+
+    @property
+    def reached(self) -> float:
+        """The part that nodes reach of the speed a plan counts with; ``factor`` has it in while somebody is slow."""
+        return 1.0 if self._slow else self.usual
+
+    def pace(self) -> str:
+        """A sentence when nodes turn out to reach another part of their measured speed than a plan counted with."""
+        if 0.75 < self.usual / self._counted < 1.33:
+            return ""
+        self._counted = self.usual
+        return f"nodes compute at {self.usual:.0%} of the speed they were measured with"
+
+    def news(self, now: float) -> str:
+        """A sentence when nodes of the view are slow and the planner was not asked about them for a while; else empty.
+
+        The pause doubles while the same nodes are slow, for then the planner has found nothing better.
+        """
+        slow = {name: part for name, (part, _) in self._slow.items() if name in self._work}
+        if not slow or now < self._next:
+            return ""
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_S) if set(slow) == set(self._told) else FIRST_PAUSE_S
+        self._told, self._next = slow, now + self._pause
+        return "; ".join(f"{name} computes at {part:.0%} of its speed" for name, part in sorted(slow.items()))

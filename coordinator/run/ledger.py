@@ -1,0 +1,158 @@
+"""Adds up what the nodes report of each step and each evaluation. No I/O: reports in, finished rows out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...proto.control_pb2 import EvalDone, Ledger, StepDone
+from ...scheduler.plans import Plan
+from ..store.store import EvalRow, StepRow
+
+LARGEST = 2.0**50
+"""Of any number of a report, so that sums fit into a database and are exact in a browser."""
+_LONGEST_NOTES = 10_000
+_DEEPEST_NOTES = 100
+"""Brackets in them, so that whoever reads them has room on the stack."""
+
+
+def absurd(report: StepDone | EvalDone, last: int, nodes: Container[str]) -> str:
+    """Why a report cannot be true, empty where it can: steps end with ``last``, links lead to ``nodes``.
+
+    A loss may be anything: training does diverge.
+    """
+    if report.step > last:
+        return f"the run ends with step {last}"
+    sent = report.sent if isinstance(report, StepDone) else ()
+    numbers = [value for field, value in report.ListFields() if field.name not in ("loss_sum", "notes", "sent")]
+    for one in sent:
+        numbers += [one.bytes, one.rate_bps, one.beside, one.arrived_beside]
+    if not all(0 <= number <= LARGEST for number in numbers):
+        return "its numbers are impossible"
+    if isinstance(report, StepDone) and len(report.notes) > _LONGEST_NOTES:
+        return f"its notes are longer than {_LONGEST_NOTES} characters"
+    if isinstance(report, StepDone) and sum(map(report.notes.count, "[{")) > _DEEPEST_NOTES:
+        return f"its notes have more than {_DEEPEST_NOTES} lists and tables"
+    strangers = [one.peer for one in sent if one.peer not in nodes]
+    return f"it sent to {strangers[0][:80]!r}, which never joined" if strangers else ""
+
+
+@dataclass
+class _Open:
+    """Reports of one step or evaluation so far, by node."""
+
+    reports: dict[str, Any] = field(default_factory=dict)
+
+
+class Progress:
+    """The sums of the present view.
+
+    A step is finished when every node of the plan has reported it; what is missing when the view ends is taken as it
+    is. An evaluation needs the last node of every pipeline. What is said again (a node that lost its stream repeats
+    what may not have arrived) counts once.
+    """
+
+    def __init__(self, whole: int = 0) -> None:
+        """``whole``: samples of a step that is finished for all or for nobody (``gradient`` mode), whoever still
+        reports it; 0 where every pipeline finishes steps by itself."""
+        self._whole = whole
+        self._finished = self._evaluated = 0
+        self._view = 0
+        self._nodes: frozenset[str] = frozenset()
+        self._last: frozenset[str] = frozenset()
+        self._steps: dict[int, _Open] = {}
+        self._evals: dict[int, _Open] = {}
+
+    def restore(self, view: int, plan: Plan, finished: int, evaluated: int) -> None:
+        """Another coordinator had this view, and knew of steps and evaluations up to these; its nodes report on."""
+        self.enter(view, plan, finished, 0.0)
+        self._evaluated = evaluated
+
+    def enter(self, view: int, plan: Plan, step: int, now: float) -> list[StepRow]:
+        """A new view goes on after ``step``: open steps up to it are closed as they are, later ones are void."""
+        open_steps = set(self._steps)
+        if self._whole and self._view:
+            open_steps |= set(range(self._finished + 1, step + 1))
+        rest = [self._sum(number, now) for number in sorted(open_steps) if number <= step]
+        self._finished, self._evaluated = step, min(self._evaluated, step)
+        self._view, self._steps, self._evals = view, {}, {}
+        self._nodes = frozenset(plan.nodes)
+        self._last = frozenset(pipeline[-1] for pipeline in plan.pipelines)
+        return rest
+
+    def is_new(self, name: str, report: StepDone) -> bool:
+        """Whether this is a report of the present view that has not been heard before."""
+        if report.view != self._view or name not in self._nodes or report.step <= self._finished:
+            return False
+        return report.step not in self._steps or name not in self._steps[report.step].reports
+
+    def step(self, name: str, report: StepDone, now: float) -> list[StepRow]:
+        """A node's step; the rows of the steps that are finished with it, in order."""
+        if not self.is_new(name, report):
+            return []
+        self._steps.setdefault(report.step, _Open()).reports[name] = report
+        if self._nodes - set(self._steps[report.step].reports):
+            return []
+        row = self._sum(report.step, now)
+        del self._steps[report.step]
+        self._finished = report.step
+        return [row]
+
+    @property
+    def ledger(self) -> Ledger:
+        """Up to where the rows of this view are finished."""
+        return Ledger(view=self._view, step=self._finished, eval=self._evaluated)
+
+    def evaluation(self, name: str, report: EvalDone, now: float) -> EvalRow | None:
+        """A last stage's evaluation; the row when all pipelines have reported, and there is a loss."""
+        if report.view != self._view or name not in self._last or report.step <= self._evaluated:
+            return None
+        reports = self._evals.setdefault(report.step, _Open()).reports
+        reports[name] = report
+        if self._last - set(reports):
+            return None
+        del self._evals[report.step]
+        self._evaluated = report.step
+        tokens = sum(one.tokens for one in reports.values())
+        predictions = sum(one.predictions for one in reports.values())
+        accuracy = sum(one.correct for one in reports.values()) / predictions if predictions else None
+        loss = sum(one.loss_sum for one in reports.values()) / max(1, tokens)
+        return EvalRow(report.step, loss, tokens, accuracy, now) if math.isfinite(loss) else None
+
+    def lacks_evaluation(self, every: int) -> bool:
+        """Whether the view before ended between a step and the evaluation that was due after it."""
+        return bool(every) and self._finished - self._finished % every > self._evaluated
+
+    def _sum(self, step: int, now: float) -> StepRow:
+        found: dict[str, StepDone] = self._steps[step].reports if step in self._steps else {}
+        reports: Iterable[StepDone] = found.values()
+        tokens, loss = sum(one.tokens for one in reports), sum(one.loss_sum for one in reports)
+        notes = _notes_of(found)
+        return StepRow(
+            step,
+            self._view,
+            loss / tokens if tokens and math.isfinite(loss) else None,
+            self._whole or sum(one.samples for one in reports),
+            tokens,
+            max((one.seconds for one in reports), default=0.0),
+            sum(one.bytes_updates for one in reports),
+            sum(one.bytes_activations for one in reports),
+            sum(one.bytes_other for one in reports),
+            sum(one.bytes_dense for one in reports),
+            sum(one.bytes_dense_updates for one in reports),
+            json.dumps(notes) if notes else "",
+            now,
+        )
+
+
+def _notes_of(reports: Mapping[str, StepDone]) -> dict[str, Any]:
+    """Notes come from nodes; what is no JSON is left out."""
+    notes = {}
+    for name, one in reports.items():
+        with contextlib.suppress(ValueError):
+            notes[name] = json.loads(one.notes)
+    return notes

@@ -1,0 +1,136 @@
+"""Carries complete checkpoints to a remote target, the newest first, without ever holding up the run.
+
+The copy in the state folder stays until a newer one is complete, and the one that is being carried until it is there.
+While the target is away the newest is tried again and again, said once, and ``status`` shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .. import events
+from ..checkpoints.targets import Target, TargetAway
+from ..data.facts import in_thread
+
+if TYPE_CHECKING:
+    from .run import Run
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY_S, LONGEST_RETRY_S = 2.0, 60.0
+PATIENCE_S = 60.0
+"""How long the end of a run waits for a target that is away."""
+
+
+class Mirror:
+    """``there``: steps that are at the target."""
+
+    def __init__(self, target: Target, run: Run, keep: int, there: set[int]) -> None:
+        self.target, self.there = target, there
+        self._run, self.keep = run, keep
+        self._away = ""
+        self._since = 0.0
+        """When the last try failed after others had not."""
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._tell()
+
+    def wake(self) -> None:
+        """A checkpoint is complete."""
+        self._idle.clear()
+        self._wake.set()
+
+    @contextlib.asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Carry while the block runs."""
+        task = self._task = asyncio.create_task(self._work())
+        try:
+            yield
+        finally:
+            task.cancel()
+            (ended,) = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(ended, Exception):
+                log.error("carrying checkpoints to %s broke off", self.target.url, exc_info=ended)
+
+    async def finish(self) -> None:
+        """Until the newest is there, or the target has been away for PATIENCE_S from now on."""
+        self.wake()
+        began = time.monotonic()
+        while not self._idle.is_set():
+            if self._task is not None and self._task.done():
+                self._task.result()  # what broke it ends the run's end too
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), 0.2)
+            if self._away and time.monotonic() - max(began, self._since) > PATIENCE_S:
+                newest = self._run.checkpoints.steps()[-1]
+                where = self._run.checkpoints.path(newest)
+                self._run.warn("", f"the last checkpoint is in {where} only; starting again carries it to the target")
+                return
+
+    async def _work(self) -> None:
+        pause = FIRST_RETRY_S
+        while True:
+            self._wake.clear()
+            step = self._next()
+            if step is None:
+                self._idle.set()
+                await self._wake.wait()
+                continue
+            try:
+                await in_thread(self._carry, step)
+                pause = FIRST_RETRY_S
+                self._arrived(step)
+            except TargetAway as error:
+                self._failed(error.message)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_RETRY_S)
+
+    def _next(self) -> int | None:
+        """The newest here, when it is not there."""
+        newest = self._run.checkpoints.steps()[-1:]
+        return newest[0] if newest and newest[0] not in self.there else None
+
+    def _carry(self, step: int) -> None:
+        with self._run.checkpoints.held(step) as folder:
+            self.target.upload(folder, step, self._check)
+        self._check()
+        self.target.prune(self.keep, step)
+        self.there = {one for one in self.target.steps() if one <= step}
+
+    def _check(self) -> None:
+        """LeaseLost when another coordinator may carry now: a thread that was frozen wakes up in the middle."""
+        if (server := self._run.store.server) is not None:
+            server.check_lease()
+
+    def _arrived(self, step: int) -> None:
+        if self._away:
+            self._away = ""
+            self._run.emit(events.event("notice", message=f"{self.target.url} takes checkpoints again", node=""))
+        rows = {row.step: row for row in self._run.store.checkpoints()}
+        address = self.target.address(step)
+        if step in rows:
+            self._run.store.put_checkpoint(replace(rows[step], path=address))
+        self._run.forget_checkpoints()
+        self._run.emit(events.event("checkpoint", step=step, path=address))
+        self._tell()
+
+    def _failed(self, why: str) -> None:
+        if not self._away:
+            self._since = time.monotonic()
+            here = self._run.checkpoints.folder
+            self._run.warn("", f"{why}; training goes on, the newest checkpoint stays in {here} and is tried again")
+        self._away = why
+        self._tell()
+
+    def _tell(self) -> None:
+        """For ``status``."""
+        state = {"to": self.target.url, "newest": max(self.there, default=None), "why": self._away}
+        self._run.store.put("target", json.dumps(state))

@@ -1,0 +1,129 @@
+"""Which checkpoint a start goes on from: the newest that is whole, in the run's folder or at its target.
+
+The database is made to agree with what is there. Where coordinators of several machines share the database it is the
+reverse for the folder: what another coordinator trained since may have made a checkpoint here void.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...job.files import refused_changes
+from ...job.schema import Facts, Job
+from ...proto.errors import FarflungError, JobError
+from ..checkpoints.checkpoints import Checkpoints, Complete
+from ..checkpoints.manifest import position_in, read_manifest
+from ..checkpoints.targets import Target, TargetAway, TargetDamaged, is_remote
+from ..store.store import CheckpointRow, Store
+
+HERE = "checkpoints"
+"""The folder below the state folder from which checkpoints go to a target."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """``there``: steps at the target. ``passed``: a sentence for everything that is not as it should be."""
+
+    checkpoints: Checkpoints
+    target: Target | None
+    there: set[int]
+    passed: list[str] = field(default_factory=list)
+
+
+def find_checkpoints(job: Job, state: Path, store: Store, facts: Facts) -> Found:
+    """Look, check, fetch. JobError: the target is of a kind that nothing reads, or has checkpoints of another job.
+
+    FarflungError: the target is away, and what it has is needed, or nothing was ever written there.
+    """
+    about = {
+        "run": store.get("run"),
+        "job": job.model_dump(mode="json"),
+        "facts": facts.model_dump(mode="json"),
+    }
+    to = job.checkpoint.to
+    target = Target(to, job.checkpoint.options) if is_remote(to) else None
+    folder = state / (HERE if target else Path(to).expanduser())
+    checkpoints = Checkpoints(folder, 1 if target else job.checkpoint.keep, about)
+    checkpoints.clear_receiving()
+    listed = {row.step for row in store.checkpoints()}
+    resumed = store.last_view() is not None
+    newest, passed = checkpoints.newest(listed if store.server and resumed else None)
+    there: set[int] = set()
+    if target is not None:
+        newest, there = _at_target(target, checkpoints, newest, listed, resumed, passed)
+    if newest is not None and not resumed:
+        _check_job(job, newest)
+    if store.server is not None and target is None:
+        passed.append(
+            f"checkpoints are in a folder of this machine ({folder}): a coordinator that takes over elsewhere "
+            "has them only if that folder is shared; or write checkpoint.to = an address, s3://..."
+        )
+    _agree(store, newest, checkpoints, target, there)
+    return Found(checkpoints, target, there, passed)
+
+
+def _at_target(
+    target: Target,
+    checkpoints: Checkpoints,
+    newest: Complete | None,
+    listed: set[int],
+    resumed: bool,
+    passed: list[str],
+) -> tuple[Complete | None, set[int]]:
+    """The newest of here and there, brought here, and what is there."""
+    try:
+        if not resumed:
+            target.check()
+        there = set(target.steps())
+        for step in sorted(there, reverse=True):
+            if newest is not None and step < newest.step:
+                break
+            try:
+                if newest is not None and target.manifest(step).get("digests") == read_manifest(newest.path)["digests"]:
+                    break
+                if newest is not None and step == newest.step:
+                    there.discard(step)  # of a history that was given up: it is replaced
+                    break
+                path = target.fetch(step, checkpoints.folder)
+            except TargetDamaged as error:
+                there.discard(step)
+                passed.append(f"{error.message}; an older one is taken")
+                continue
+            newest = Complete(step, path, position_in(read_manifest(path)))
+            checkpoints.brought(step)
+            break
+        return newest, there
+    except TargetAway as error:
+        # Going on without it is right only when it can have nothing newer.
+        if not resumed or max(listed, default=0) > (newest.step if newest else 0):
+            raise
+        passed.append(f"{error.message}; going on with what is in {checkpoints.folder}")
+        return newest, set()
+
+
+def _check_job(job: Job, newest: Complete) -> None:
+    """A run that begins with checkpoints of another state folder begins with the same job."""
+    try:
+        before = Job.model_validate_json(json.dumps(read_manifest(newest.path)["job"]))
+    except (KeyError, ValueError):
+        hint = "give checkpoint.to another place, or remove it"
+        raise FarflungError(f"the checkpoint in {newest.path} is of another version of farflung", hint) from None
+    if changed := refused_changes(before, job):
+        what = "; ".join(changed)
+        raise JobError(f"checkpoint.to has checkpoints of another job: {what}", "give checkpoint.to another place")
+
+
+def _agree(
+    store: Store, newest: Complete | None, checkpoints: Checkpoints, target: Target | None, there: set[int]
+) -> None:
+    for row in store.checkpoints():
+        gone = checkpoints.path(row.step) is None and row.step not in there
+        if gone or newest is None or row.step > newest.step:
+            store.forget_checkpoint(row.step)
+    if newest is not None and newest.step not in {row.step for row in store.checkpoints()}:
+        position, path = newest.position, newest.path
+        address = target.address(newest.step) if target and newest.step in there else str(path)
+        redo = json.dumps(list(position.redo))
+        store.put_checkpoint(CheckpointRow(newest.step, address, position.cursor, redo, path.stat().st_mtime))

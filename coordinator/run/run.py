@@ -1,0 +1,893 @@
+"""A running run: the shell around the membership machine. It carries orders and reports, and remembers.
+
+Everything here happens on one event loop, and no method of :class:`Run` waits: a report is an input to the machine,
+the machine's effects go into queues, the database and the event stream. Only dial-backs are tasks of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ...job.sampling import Position
+from ...job.schema import SECURE_MEMBERS, UNAGREED, CheckCodec, Facts, Job
+from ...proto import control_pb2 as pb
+from ...proto.errors import FarflungError, Refused, RunFailed
+from ...proto.link import split_address
+from ...proto.trace import MOST_STEPS
+from ...scheduler import Device
+from ...scheduler.network import DEFAULT_LATENCY
+from ...scheduler.plans import Plan
+from .. import events
+from ..checkpoints.checkpoints import Checkpoints, Complete
+from ..data.tokenizer import Tokenizer
+from ..membership import signals as s
+from ..membership.machine import Membership
+from ..membership.members import DONE, TRAINING, WAITING, Planner, State
+from ..membership.orders import Send, fingerprints_of, flushed_of, order_of
+from ..membership.refusals import Refusals
+from ..membership.resume import Rules, planned_nodes
+from ..observe.advice import seen, told
+from ..observe.history import POINTS, History, Point
+from ..observe.observed import Observed
+from ..observe.status import position_of, status_of
+from ..planning.link_rates import LinkRates
+from ..planning.planner import fetch_seconds, memory_of, questions_of, workload_of
+from ..planning.speeds import Speeds
+from ..plans_beside import PlansBeside, Unanswered, Work
+from ..store.database import LeaseLost
+from ..store.store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
+from ..trust.identity import digest
+from .commands import Command, Desk, held_in, printable
+from .ledger import Progress, absurd
+from .mirror import Mirror
+from .profiling import Profiling
+from .texts import Text, check_wanted, ends_of
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.2
+DIAL_S = 2.0
+RETURN_S = 2.0
+"""How long a node that nobody can dial may take to open its control stream again."""
+ADVICE_S = 10.0
+"""How often a node is told of what use it is."""
+_SAME_WARNING_S = 10.0
+_MOST_WARNINGS = 20
+"""Of one node within that time."""
+_ACKNOWLEDGE_S = 1.0
+_LOADING_S, _ALIVE_S = 2.5, 1.5
+
+
+@dataclass
+class Attendance:
+    """One open control stream: orders go into ``queue``, None ends it."""
+
+    name: str
+    session: str
+    since: float
+    queue: asyncio.Queue[pb.Order | None] = field(default_factory=asyncio.Queue)
+
+
+@dataclass
+class Live:
+    """What only the running coordinator knows of a node."""
+
+    doing: str = ""
+    trainer_age: float = 0.0
+
+
+class Run:
+    """Holds the machine's state and performs its effects.
+
+    ``finished`` is set when the run is over; then ``result`` is the ``done`` event, or ``failure`` an error.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        facts: Facts,
+        store: Store,
+        checkpoints: Checkpoints,
+        emit: events.Emit,
+        rules: Rules,
+        term: int,
+        planner: Planner | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        check_codec: CheckCodec | None = None,
+    ) -> None:
+        self.job, self.facts, self.store, self.checkpoints, self.emit = job, facts, store, checkpoints, emit
+        self.term, self._clock = term, clock
+        self.links = {(source, target): (latency, rate) for source, target, latency, rate in store.links()}
+        self.rates = LinkRates(self._measured_rate)
+        self._devices = {row.name: json.loads(row.device or "{}") for row in store.nodes()}
+        self._planner = planner
+        self.speeds = Speeds(facts, job.train.microbatch, lambda name: self._tflops(name) or 1.0)
+        self._plans = PlansBeside(self._question)
+        self.machine = self._machine()
+        self.state = replace(
+            _restored(rules, store),
+            held=held_in(store),
+            paused=store.get("paused") or "",
+            job=job.model_dump_json(),
+        )
+        self.desk = Desk(store, self.feed, self._take_job, self._tell_revoked, check_codec)
+        self.finished = asyncio.Event()
+        self.result: events.Event | None = None
+        self.failure: RunFailed | None = None
+        self.live: dict[str, Live] = {}
+        self.mirror: Mirror | None = None
+        """Carries checkpoints to a remote target."""
+        self.profiling: Profiling | None = None
+        self.text: Text | None = None
+        """What a pipeline writes."""
+        self._texts = 0
+        self.observed = Observed()
+        self.history = History((Point(*row) for row in store.curve(POINTS)), store.evals())
+        self._progress = Progress(job.train.batch if job.updates.mode == "gradient" else 0)
+        if self.state.view is not None:
+            known, evaluated = store.steps(1), store.evals(1)
+            view = self.state.view
+            finished = max(view.position.step, known[-1].step if known else 0)
+            self._progress.restore(view.number, view.plan, finished, evaluated[-1].step if evaluated else 0)
+        self._acknowledged, self._acknowledged_at = self._progress.ledger, -math.inf
+        self._refusals = Refusals()
+        self._behind = False
+        self._held: s.SendView | None = None
+        """A view that waits for the disk."""
+        self._pending: dict[str, pb.StepDone] = {}
+        """Reports of a step of which a flushed node did not know whether it is committed."""
+        self._streams: dict[str, Attendance] = {}
+        self._deserted = asyncio.Event()
+        self._sessions = {row.name: row for row in store.nodes() if row.left_at is None}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asking: asyncio.Task[None] | None = None
+        self._later: deque[s.Input] = deque()
+        """What came while a plan was being worked out."""
+        self._noticed = ""
+        self._advised = -math.inf
+        self._said: dict[str, pb.Advice] = {}
+        self._warned: dict[tuple[str, str], float] = {}
+        self._bytes = int(store.get("bytes") or 0)
+        store.put("phase", self.state.phase)
+        store.put("why", self.state.why)
+
+    def _question(self, names: tuple[str, ...], current: Plan | None, broken: frozenset[tuple[str, str]]) -> Work:
+        """A question for a plan, with what is known now."""
+        ask = questions_of(
+            workload_of(self.job, self.facts),
+            self._device,
+            self._known_links,
+            reached=lambda: self.speeds.reached,
+            least=SECURE_MEMBERS if self.job.updates.secure else 1,
+        )
+        return ask(names, current, broken)
+
+    def _machine(self) -> Membership:
+        def fetch_s(name: str, plan: Plan) -> float:
+            return fetch_seconds(self.job, self.facts, plan, name, self._known_links()) if name in plan.nodes else 0.0
+
+        return Membership(self._planner or self._plans, fetch_s, self.job.updates.agreed)
+
+    # ---- people ------------------------------------------------------------------------------
+
+    def command(self, command: Command) -> str:
+        """Do what a person wants; the answer in a sentence. Refused or JobError, with a hint, say why not."""
+        if self.is_over:
+            raise Refused(f"the run is over: {self.state.why}", "start the coordinator again to go on with it")
+        position = self.state.view.position.step if self.state.view else 0
+        step = max([position, *self.state.reported.values()])
+        answer = self.desk.take(command, self.machine, self.state, self.job, self.facts, step)
+        if not self.is_planning:
+            self._plans.forget()
+        log.info("%s", answer)
+        self.emit(events.event("notice", message=answer, node=command.node))
+        return answer
+
+    async def commanded(self, command: Command) -> str:
+        """``command``, after working out whatever plan it takes to say yes or no."""
+        while True:
+            try:
+                return self.command(command)
+            except Unanswered as question:
+                await self._plans.answer(question)
+
+    def profile(self, steps: int) -> Profiling:
+        """Let the nodes that train record their next steps. Refused says why not."""
+        view = self.state.view
+        if not self.trains or view is None:
+            raise Refused(f"the run does not train now: {self.state.why}", "farflung status says more; try again later")
+        if self.profiling is not None:
+            raise Refused("another profile of this run is being taken", "wait until it is written")
+        if not 1 <= steps <= MOST_STEPS:
+            raise Refused(f"{steps} steps cannot be recorded", f"--steps: 1 to {MOST_STEPS}")
+        last = max([view.position.step, *self.state.reported.values()])
+        nodes = {name: self._streams[name].session for name in view.plan.nodes if name in self._streams}
+        self.profiling = Profiling(nodes, steps, last, self._step_seconds(), self._order)
+        return self.profiling
+
+    def write(self, request: pb.GenerateRequest, tokenizer: Tokenizer) -> Text:
+        """Let a pipeline write a text while it trains. Refused says why not."""
+        check_wanted(request, self.job)
+        view = self.state.view
+        if not self.trains or view is None:
+            raise Refused(
+                f"the run does not train now: {self.state.why}",
+                "take the newest checkpoint: --through model or --through layers",
+            )
+        if self.text is not None:
+            raise Refused("another text of this run is being written", "try again when it is done")
+        self._texts += 1
+        self.text = Text(
+            self._texts,
+            view.number,
+            tuple(dict.fromkeys(view.plan.pipelines[0])),
+            request,
+            tokenizer,
+            ends_of(self.job),
+            self._step_seconds(),
+            self._order,
+        )
+        return self.text
+
+    def _step_seconds(self) -> float:
+        """Of the last step; 1 before the first."""
+        known = self.store.steps(1)
+        return known[-1].seconds if known else 1.0
+
+    def end_text(self) -> None:
+        """Nobody waits for the text any more."""
+        if self.text is not None:
+            self.text.end()
+            self.text = None
+
+    def _check_text(self) -> None:
+        """A text ends with the view whose nodes write it."""
+        view = self.state.view
+        if self.text is not None and (not self.trains or view is None or view.number != self.text.view):
+            self.text.fail(self.state.why)
+
+    def _order(self, name: str, order: pb.Order) -> None:
+        if name in self._streams:
+            order.term = self.term
+            self._streams[name].queue.put_nowait(order)
+
+    def _take_job(self, job: Job, facts: Facts) -> None:
+        self.job, self.facts = job, facts
+        self.store.put("job", job.model_dump_json())
+        self.store.put("facts", facts.model_dump_json())
+        self.checkpoints.keep = job.checkpoint.keep
+        if self.mirror is not None:
+            self.mirror.keep = job.checkpoint.keep
+        self.machine = self._machine()
+
+    def _tell_revoked(self, to: Attendance | None = None) -> None:
+        """The names whose certificates count no more, to everybody or to a node that has just come."""
+        order = pb.Order(term=self.term, revoked=pb.Revoked(nodes=sorted(self.desk.evicted)))
+        for stream in [to] if to else self._streams.values():
+            stream.queue.put_nowait(order)
+
+    # ---- nodes -------------------------------------------------------------------------------
+
+    def admit(self, row: NodeRow) -> None:
+        """A node passed the join checks: it may attend with its session."""
+        self._devices[row.name] = json.loads(row.device or "{}")
+        # A life that ended frozen or cut off left numbers that would keep the next one out.
+        self.links = {pair: found for pair, found in self.links.items() if row.name not in pair}
+        self.rates.forget(row.name)
+        self.store.forget_links(row.name)
+        self.store.put_node(row)
+        self.feed(s.Joined(row.name, row.session, row.address, bool(row.dials_out)))
+        self._sessions[row.name] = row
+
+    @property
+    def present(self) -> list[str]:
+        """Who is in, or passed the join checks a moment ago."""
+        return [*self.state.nodes, *(one.name for one in self._later if isinstance(one, s.Joined))]
+
+    def knows(self, name: str, session: str, secret: str) -> bool:
+        """Whether this is a session of the run, and its secret."""
+        row = self._sessions.get(name)
+        return row is not None and row.session == session and row.secret_hash == digest(secret)
+
+    def attach(self, name: str, session: str, view: int) -> Attendance:
+        """A control stream is open; an older one of the same session ends."""
+        old = self._streams.get(name)
+        if old is not None:
+            old.queue.put_nowait(None)
+        stream = self._streams[name] = Attendance(name, session, self._clock())
+        self._deserted.clear()
+        stream.queue.put_nowait(pb.Order(term=self.term, ledger=self._progress.ledger if self._stored else None))
+        if self.desk.evicted:
+            self._tell_revoked(stream)
+        if name not in self.state.nodes:  # from before this coordinator's start
+            row = self._sessions[name] = replace(self._sessions[name], left_at=None)
+            self.store.put_node(row)
+            self.feed(s.Joined(name, session, row.address, bool(row.dials_out)))
+        self.feed(s.Hello(name, session, view))
+        return stream
+
+    def detach(self, stream: Attendance, why: str) -> None:
+        """A control stream ended."""
+        if self._streams.get(stream.name) is stream:
+            del self._streams[stream.name]
+            self._check_deserted()
+            if self.is_over:
+                self.store.node_left(stream.name, time.time(), self.state.why)
+            if self.profiling is not None:
+                self.profiling.gone(stream.name, stream.session, why)
+            self.feed(s.StreamEnded(stream.name, stream.session, why))
+
+    def report(self, stream: Attendance, report: pb.Report) -> None:
+        """Whatever a node says."""
+        name, session, kind = stream.name, stream.session, report.WhichOneof("kind")
+        if self._streams.get(name) is not stream or not self.store.leads:
+            return
+        if kind == "heartbeat":
+            beat = report.heartbeat
+            self.live[name] = Live(printable(beat.doing), beat.trainer_age)
+            self.feed(s.Heard(name, session, is_ready(beat, self._clock() - stream.since)))
+        elif kind == "links":
+            self._measured(name, session, report.links)
+        elif kind == "flushed":
+            if report.flushed.HasField("pending") and self._is_possible(name, report.flushed.pending):
+                self._pending[name] = report.flushed.pending
+            self.feed(flushed_of(name, session, report.flushed))
+        elif kind == "prepared":
+            prints = fingerprints_of(report.prepared.fingerprints)
+            bases = {one.layer: one.content for one in report.prepared.bases}
+            self.feed(s.Prepared(name, session, report.prepared.view, prints, bases))
+        elif kind == "caught_up":
+            view, failed = report.caught_up.view, printable(report.caught_up.failed)
+            self.feed(s.CaughtUp(name, session, view, failed))
+        elif kind == "clock":
+            if self.profiling is not None:
+                self.profiling.answered(name, report.clock)
+        elif kind == "written":
+            if self.text is not None:
+                self.text.wrote(name, report.written)
+        elif kind == "step":
+            self._step(name, session, report.step)
+        elif kind == "eval" and self._is_possible(name, report.eval):
+            row = self._progress.evaluation(name, report.eval, time.time())
+            if row is not None:
+                self.store.put_eval(row)
+                self.history.evaluation(row)
+                self.emit(events.evaluation(row))
+        elif kind == "evidence":
+            said = report.evidence
+            self.feed(s.Accused(name, session, said.peer, printable(said.why), said.diverged))
+        elif kind == "warning":
+            warning: Any = report.warning  # grpc-stubs and the builtin share the name Warning
+            self.warn(warning.node if warning.node in self._devices else name, printable(warning.message, 1000))
+            if warning.refused and warning.node != name:
+                self._refused(name, warning.node, warning.refused)
+        elif kind == "leaving":
+            leaving = report.leaving
+            self.feed(s.Leaving(name, session, printable(leaving.why) or "leaving", leaving.stays, leaving.asked))
+        elif kind == "back":
+            self.feed(s.Back(name, session))
+        elif kind == "goodbye":
+            self.feed(s.Left(name, session, printable(report.goodbye.why) or "goodbye"))
+        elif kind == "finished":
+            done = report.finished
+            self.feed(s.Finished(name, session, done.view, done.step, fingerprints_of(done.fingerprints)))
+
+    def _refused(self, by: str, name: str, points: int) -> None:
+        """A member refused something of another: enough of that, and one is out."""
+        accused = self.state.nodes.get(name)
+        if accused is None or by not in self.state.nodes:
+            return
+        lives = ((by, self.state.nodes[by].session), (name, accused.session))
+        verdict = self._refusals.count(*lives, points)
+        if verdict is None or self.is_over:
+            return
+        if verdict.apart:
+            self.feed(s.Apart(*verdict.apart, verdict.why))
+        else:
+            told = self.command(Command("evict", verdict.out, by="the coordinator", why=verdict.why))
+            self.warn(verdict.out, told)
+
+    def warn(self, node: str, message: str) -> None:
+        """Tell people, the same thing at most every 10 s, and of one node not more than they can read."""
+        now, key = self._clock(), (node, message)
+        self._warned = {one: when for one, when in self._warned.items() if now - when < _SAME_WARNING_S}
+        if key in self._warned or (node and sum(one == node for one, _ in self._warned) >= _MOST_WARNINGS):
+            return
+        self._warned[key] = now
+        self.store.add_warning(time.time(), node, message)
+        self.emit(events.event("warning", message=message, node=node))
+
+    def _measured(self, name: str, session: str, links: pb.Links) -> None:
+        for link in links.links:
+            source, latency, rate = getattr(link, "from") or name, link.latency_s, link.bandwidth_bps
+            known = name in (source, link.to) and {source, link.to} <= self._devices.keys()
+            if known and math.isfinite(latency + rate) and latency >= 0 and rate >= 0:
+                self.links[source, link.to] = (latency, rate)
+                self.store.put_link(source, link.to, latency, rate, time.time())
+        self.feed(s.Measured(name, session))
+
+    def _is_possible(self, name: str, report: pb.StepDone | pb.EvalDone) -> bool:
+        """Whether a report may be counted; what cannot be true is refused, loudly."""
+        last = max(self._last_step(), self.facts.steps)
+        why = absurd(report, last, self._devices)
+        if why:
+            what = "a step" if isinstance(report, pb.StepDone) else "an evaluation"
+            self.warn(name, f"its report of {what} is refused: {why}")
+        elif not math.isfinite(report.loss_sum):
+            self.warn("", "the loss is not finite any more: go back to an older checkpoint with another learning rate")
+        return not why
+
+    def _step(self, name: str, session: str, report: pb.StepDone) -> None:
+        if not self._is_possible(name, report):
+            return
+        if self._progress.is_new(name, report):
+            self._bytes += report.bytes_updates + report.bytes_activations + report.bytes_other
+            self.observed.step(name, report, self._clock())
+            self.speeds.step(name, report.compute_seconds, self._clock())
+            self.rates.step(name, report.sent, self._clock())
+        self.feed(s.StepFinished(name, session, report.view, report.step, report.seconds))
+        self._keep_steps(self._progress.step(name, report, time.time()))
+
+    def _last_step(self) -> int:
+        """The run's last step, as the view counts it: samples that are trained again take steps of their own."""
+        view = self.state.pinned or self.state.view
+        if self.job.run.steps is not None or view is None:
+            return self.facts.steps
+        return view.position.last_step((self.job.run.epochs or 1) * self.facts.samples, self.job.train.batch)
+
+    def _keep_steps(self, rows: list[StepRow]) -> None:
+        for row in rows:
+            self.store.put_step(row)
+            self.history.step(row, self.observed.parts_of_step(row.step))
+            self.store.put("bytes", str(self._bytes))
+            self.emit(events.step(row, self._last_step()))
+
+    # ---- the machine -------------------------------------------------------------------------
+
+    def feed(self, event: s.Input) -> None:
+        """Give the machine an input and do what it asks for; nothing once another coordinator may lead."""
+        if not self.store.leads:
+            return
+        if not self.is_planning:
+            self._apply(event)
+        elif not isinstance(event, (s.Tick, s.Replan)):  # of these there are more to come
+            self._later.append(event)
+
+    @property
+    def is_planning(self) -> bool:
+        """Whether an event, and those that came after it, wait for a plan to be worked out."""
+        return self._asking is not None
+
+    async def _ask(self, question: Unanswered, event: s.Input) -> None:
+        """Have a plan worked out, and go on with the event that needs it and with those that came meanwhile."""
+        await self._plans.answer(question)
+        self._asking = None
+        self._later.appendleft(event)
+        while self._later and not self.is_planning and self.store.leads:
+            try:
+                self._apply(self._later.popleft())
+            except LeaseLost:
+                raise
+            except Exception:  # whoever reported it does not wait for this any more
+                log.exception("what came while a plan was worked out could not be taken")
+
+    def _apply(self, event: s.Input) -> None:
+        before = (self.state.phase, self.state.why)
+        try:
+            self.state, effects, why = self.machine.apply(self.state, event, self._clock())
+        except Unanswered as question:
+            self._asking = asyncio.get_running_loop().create_task(self._ask(question, event))
+            self._tasks.add(self._asking)
+            self._asking.add_done_callback(self._ended)
+            return
+        self._plans.forget()
+        if (self.state.phase, self.state.why) != before:
+            self.store.put("phase", self.state.phase)
+            self.store.put("why", self.state.why)
+        if why:
+            log.info("%s", why)
+            said = any(isinstance(effect, s.Say) for effect in effects)
+            if self.state.phase == WAITING and not said and why != self._noticed:
+                self._noticed = why
+                self.emit(events.event("notice", message=why, node=""))
+        self._check_text()
+        for effect in effects:
+            self._perform(effect)
+
+    def refuses_files(self, name: str, step: int) -> str:
+        """Why a node may not send files of a step's checkpoint; empty where it may."""
+        views = [view for view in (self.state.view, self.state.pinned) if view is not None]
+        if not any(member.name == name for view in views for member in view.members):
+            return f"{name} is in no view"
+        last = max(self._last_step(), self.facts.steps)
+        return f"the run ends with step {last}" if step > last else ""
+
+    def checkpoint(self, complete: Complete) -> None:
+        """A checkpoint is complete."""
+        position = complete.position
+        row = CheckpointRow(
+            complete.step, str(complete.path), position.cursor, json.dumps(list(position.redo)), time.time()
+        )
+        self.store.put_checkpoint(row)
+        self.forget_checkpoints()
+        if self.mirror is not None:
+            self.mirror.wake()
+        else:
+            self.emit(events.event("checkpoint", step=complete.step, path=str(complete.path)))
+        self.feed(s.CheckpointComplete(position))
+
+    def forget_checkpoints(self) -> None:
+        """Those that are neither in the folder nor at the target any more."""
+        there = self.mirror.there if self.mirror else set()
+        for old in self.store.checkpoints():
+            if self.checkpoints.path(old.step) is None and old.step not in there:
+                self.store.forget_checkpoint(old.step)
+
+    async def tick(self) -> None:
+        """Let time pass, until the run is over."""
+        while not self.finished.is_set():
+            self.pass_time()
+            await asyncio.sleep(TICK_S)
+
+    def pass_time(self) -> None:
+        """What is due now."""
+        if self.store.server is not None:
+            self.store.server.check_lease()
+        self.feed(s.Tick())
+        if self.trains and not self.is_planning and (news := self._news()):
+            self.feed(s.Replan(news))
+        self._catch_up()
+        self._acknowledge()
+        self._advise()
+
+    def _news(self) -> str:
+        """What has turned out to be another than the plan counted with."""
+        now = self._clock()
+        if slow := self.speeds.news(now):
+            return slow
+        if links := self.rates.news(now):
+            known = self._known_links()
+            for pair in self.rates.believed(now):
+                self.store.put_link(*pair, *known[pair], time.time())
+            return links
+        return self._pace()
+
+    def _known_links(self) -> dict[tuple[str, str], tuple[float, float]]:
+        """As they were measured, and as training has shown them to be since."""
+        known = dict(self.links)
+        for source, target in (believed := self.rates.believed(self._clock())):
+            latency, _ = self._link(source, target) or (DEFAULT_LATENCY, 0.0)
+            known[source, target] = (latency, believed[source, target])
+        return known
+
+    def _link(self, source: str, target: str) -> tuple[float, float] | None:
+        """Latency and rate; those of the other direction where nobody measured this one."""
+        return self.links.get((source, target)) or self.links.get((target, source))
+
+    def _measured_rate(self, source: str, target: str) -> float | None:
+        found = self._link(source, target)
+        return found[1] if found else None
+
+    def _pace(self) -> str:
+        """News of how long a step computes, where the plan chooses updates by it."""
+        return self.speeds.pace() if "auto" in (self.job.updates.codec, self.job.updates.overlap) else ""
+
+    def _catch_up(self) -> None:
+        """Store what had to wait for room on the disk; nobody hears of a view before it is stored."""
+        why = self.store.catch_up()
+        if why and not self._behind:
+            self.warn("", f"{why}; training goes on, view changes wait until there is room")
+        elif self._behind and not why:
+            self.emit(events.event("notice", message=f"{self.store.name} takes what had to wait", node=""))
+        self._behind = bool(why)
+        if self._held is not None and not why:
+            held, self._held = self._held, None
+            self._send(held, held.to)
+
+    @property
+    def _stored(self) -> bool:
+        """Whether all that was heard is in the database."""
+        return self.store.leads and not self.store.is_behind
+
+    def _acknowledge(self) -> None:
+        """Tell the nodes which of their reports are stored; the others they say again to the next coordinator."""
+        ledger, now = self._progress.ledger, self._clock()
+        if ledger != self._acknowledged and now - self._acknowledged_at >= _ACKNOWLEDGE_S and self._stored:
+            self._acknowledged, self._acknowledged_at = ledger, now
+            for stream in self._streams.values():
+                stream.queue.put_nowait(pb.Order(term=self.term, ledger=ledger))
+
+    def _advise(self) -> None:
+        """Tell every node how it does, now and then and when that has changed."""
+        now = self._clock()
+        if now - self._advised < ADVICE_S or not self.trains:
+            return
+        self._advised = now
+        try:
+            record = self.status(Path())
+            known = seen(record)
+        except Exception:  # whatever it is, training does not end for want of good advice
+            log.exception("no advice for the nodes")
+            return
+        for stream in self._streams.values():
+            found = pb.Advice(**told(record, stream.name, known))
+            if self._said.get(stream.session) != found:
+                self._said[stream.session] = found
+                stream.queue.put_nowait(pb.Order(term=self.term, notice=pb.Notice(advice=found)))
+        self._said = {one.session: self._said[one.session] for one in self._streams.values()}
+
+    async def saved(self) -> None:
+        """Wait until the checkpoint that is wanted is complete, or cannot be made because nobody trains any more."""
+        while self.state.saving and self.state.phase not in (WAITING, DONE):  # noqa: ASYNC110
+            await asyncio.sleep(TICK_S / 4)
+
+    async def stop(self, why: str, patience: float, failed: bool = False) -> None:
+        """Ask every node to leave, and wait until they have, at most ``patience`` seconds."""
+        self.state = replace(self.state, phase=DONE, why=why)
+        self._check_text()
+        everybody = tuple(self._streams)
+        self._send(s.SendStop(everybody, why, failed), everybody)
+        self._check_deserted()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._deserted.wait(), patience)
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """End what this process does for the run; the nodes train on."""
+        for stream in self._streams.values():
+            stream.queue.put_nowait(None)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._plans.close()
+
+    def _perform(self, effect: s.Effect) -> None:
+        if isinstance(effect, s.SendView):
+            self._announce(effect)
+        elif isinstance(effect, s.SendMeasure):
+            self._send(effect, (effect.to,))
+        elif isinstance(effect, (s.SendFlush, s.SendStart, s.SendStop, s.SendNotice, s.SendLeave)):
+            if isinstance(effect, s.SendStart) and self.store.get("began") is None:
+                if not self.job.updates.agreed:
+                    self.warn("", f"updates.agreed = false: {UNAGREED}")
+                self.store.put("began", str(time.time()))
+            self._send(effect, effect.to)
+        elif isinstance(effect, s.Dial):
+            task = asyncio.get_running_loop().create_task(self._dial(effect))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+        elif isinstance(effect, s.Fence):
+            self._fence(effect)
+        elif isinstance(effect, s.Say):
+            self._say(effect)
+        elif isinstance(effect, s.Finish):
+            self.result = self._done(effect.step)
+            self.finished.set()
+        elif isinstance(effect, s.Fail):
+            self.failure = RunFailed(effect.why, effect.hint)
+            self.finished.set()
+
+    def _send(self, effect: Send, to: tuple[str, ...]) -> None:
+        order = order_of(effect, self.term)
+        if isinstance(effect, s.SendView):
+            order.view.evaluate = self._progress.lacks_evaluation(self.job.train.eval_every)
+        for name in to:
+            stream = self._streams.get(name)
+            if stream is not None:
+                stream.queue.put_nowait(order)
+
+    def _announce(self, effect: s.SendView) -> None:
+        """Remember a view, then tell its members. A view that is only said again is known already."""
+        view = effect.view
+        if self._held is not None and self._held.view.number == view.number:
+            self._held = replace(self._held, to=self._held.to + effect.to)
+            return
+        known = self.store.last_view()
+        if known is None or known.number < view.number:
+            position = view.position
+            members = json.dumps([[one.name, one.session, one.address, one.dials_out] for one in view.members])
+            row = ViewRow(
+                view.number,
+                view.plan.to_json(),
+                members,
+                position.step,
+                position.cursor,
+                json.dumps(list(position.redo)),
+                view.checkpoint,
+                view.why,
+                time.time(),
+            )
+            self.store.put("steps", str(self._last_step()))
+            self.speeds.enter(view.plan)
+            self.rates.enter(self._clock())
+            for name, done in self._pending.items():
+                if done.step == position.step and view.checkpoint < 0:  # committed after all: its report counts
+                    self._keep_steps(self._progress.step(name, done, time.time()))
+            self._pending = {}
+            self._keep_steps(self._progress.enter(view.number, view.plan, position.step, time.time()))
+            self.store.put_view(row)
+            self._note_absent()
+            self.history.back_to(position.step)
+            self.checkpoints.discard_after(position.step, view.number)
+            self.emit(events.view(view, self.job))
+        if self.store.is_behind:
+            self._held = effect
+        else:
+            self._send(effect, effect.to)
+
+    def _note_absent(self) -> None:
+        """Nodes of an earlier start that a view begins without; their sessions may still come back."""
+        for name, row in self._sessions.items():
+            if name not in self.state.nodes and row.left_at is None:
+                self._sessions[name] = replace(row, left_at=time.time())
+                self.store.node_left(name, time.time(), "it has not come back since the coordinator started again")
+
+    def _fence(self, effect: s.Fence) -> None:
+        row = self._sessions.get(effect.name)
+        if row is not None and row.session == effect.session:
+            del self._sessions[effect.name]
+            self.store.node_left(effect.name, time.time(), effect.why)
+        stream = self._streams.get(effect.name)
+        if stream is not None and stream.session == effect.session:
+            del self._streams[effect.name]
+            self._check_deserted()
+            stream.queue.put_nowait(None)
+
+    def _check_deserted(self) -> None:
+        if not self._streams:
+            self._deserted.set()
+
+    def _say(self, effect: s.Say) -> None:
+        if effect.kind == "warning":
+            self.warn(effect.node, effect.why)
+        elif effect.kind == "waiting":
+            self.emit(events.event("notice", message=effect.why, node=effect.node))
+        else:
+            self.emit(events.event(effect.kind, node=effect.node, why=effect.why))
+
+    async def _dial(self, effect: s.Dial) -> None:
+        row = self._sessions.get(effect.name)
+        if row is not None and row.dials_out:
+            why = await self._await_return(effect)
+        else:
+            why = await dial(effect.address, DIAL_S)
+        self.feed(s.Dialled(effect.name, effect.session, not why, why))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Nobody waits for a task of this kind: what ended it is said here."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, LeaseLost):
+            log.error("dialling a node back, or planning, broke off", exc_info=error)
+
+    async def _await_return(self, effect: s.Dial) -> str:
+        """For a node that nobody can dial: its control stream is open, or is opened again; else why not."""
+        deadline = self._clock() + RETURN_S
+        while (stream := self._streams.get(effect.name)) is None or stream.session != effect.session:
+            if self._clock() > deadline:
+                return f"it only dials out, and did not within {RETURN_S:g} s"
+            await asyncio.sleep(TICK_S)
+        return ""
+
+    def _device(self, name: str) -> Device:
+        found: dict[str, Any] = self._devices.get(name, {})
+        tflops = self._tflops(name) * self.speeds.factor(name, self._clock())
+        memory = memory_of(self.job, str(found.get("kind")), float(found.get("memory_bytes") or 0.0))
+        upload = float(found.get("upload_bps") or 0.0)
+        device = Device(name, memory_bytes=memory if memory > 0 else None, upload=upload if upload > 0 else None)
+        return replace(device, tflops=tflops) if tflops > 0 else device
+
+    def _tflops(self, name: str) -> float:
+        """As measured when it joined; 0 where that is not known."""
+        found = float(self._devices.get(name, {}).get("tflops") or 0.0)
+        return found if math.isfinite(found) and found > 0 else 0.0
+
+    def _done(self, step: int) -> events.Event:
+        evals, checkpoints, totals = self.store.evals(1), self.store.checkpoints(), self.store.totals()
+        began = float(self.store.get("began") or time.time())
+        return events.event(
+            "done",
+            steps=step,
+            eval_loss=evals[-1].loss if evals else None,
+            accuracy=evals[-1].accuracy if evals else None,
+            seconds=time.time() - began,
+            samples=totals["samples"],
+            checkpoint=checkpoints[-1].path if checkpoints else None,
+            views=len(self.store.views()),
+            bytes_total=self._bytes,
+            bytes_updates=totals["bytes_updates"],
+            bytes_activations=totals["bytes_activations"],
+            bytes_dense=totals["bytes_dense"],
+            bytes_dense_updates=totals["bytes_dense_updates"],
+        )
+
+    @property
+    def live_status(self) -> dict[str, dict[str, Any]]:
+        """For ``status``: what only this process knows of each node."""
+        now, silent = self._clock(), Live()
+        observed = self.observed.nodes(now)
+        return {
+            name: {
+                "attending": name in self._streams,
+                "heard_s": round(now - node.heard, 1),
+                "refused": self._refusals.of((name, node.session)),
+                "doing": self.live.get(name, silent).doing,
+                "trainer_age": round(self.live.get(name, silent).trainer_age, 1),
+                **observed.get(name, {}),
+            }
+            for name, node in self.state.nodes.items()
+        }
+
+    def status(self, state: Path) -> dict[str, Any]:
+        """The run's status, with what only this process knows."""
+        return status_of(self.store, state, True, self.live_status, self.observed.links(self._clock()))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the machine has ended."""
+        return self.state.phase == DONE
+
+    @property
+    def trains(self) -> bool:
+        """Whether a view trains now."""
+        return self.state.phase == TRAINING
+
+
+def is_ready(beat: pb.Heartbeat, attended_s: float) -> bool:
+    """Whether a node's trainer is up: it says what it does, or it has done something lately.
+
+    A trainer that loads its libraries does nothing, and its I/O process was there a moment before it: hence the wait.
+    """
+    if beat.doing not in ("", "starting"):
+        return True
+    return attended_s >= _LOADING_S and beat.trainer_age < _ALIVE_S
+
+
+async def dial(address: str, timeout: float) -> str:
+    """Connect to HOST:PORT and hang up; empty when that worked, else why not."""
+    try:
+        host, port = split_address(address)
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), timeout)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    except (TimeoutError, asyncio.TimeoutError):
+        return f"no answer within {timeout:g} s"
+    except OSError as error:
+        return os.strerror(error.errno).lower() if error.errno else str(error)
+    except (FarflungError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _restored(rules: Rules, store: Store) -> State:
+    """The machine's state at a start: nobody is in; the last view, if any, is what nodes may come back from."""
+    row, newest = store.last_view(), store.checkpoints()
+    state = State(rules)
+    if newest:
+        last = newest[-1]
+        state = State(rules, newest=Position(last.step, last.cursor, tuple(json.loads(last.redo or "[]"))))
+    if row is None:
+        return state
+    members = tuple(s.Member(*member) for member in json.loads(row.members))
+    plan = Plan.from_json(row.plan)
+    view = s.Announcement(row.number, plan, members, position_of(row), checkpoint=row.checkpoint, why=row.why)
+    return State(
+        rules,
+        number=row.number,
+        view=view,
+        eligible=planned_nodes(plan, view),
+        restored=True,
+        newest=state.newest,
+    )

@@ -1,0 +1,130 @@
+"""One `farflung generate --through nodes`: a pipeline is asked for a text, and its tokens become words as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from ...job.schema import Job
+from ...proto import control_pb2 as pb
+from ...proto.errors import Refused
+from ..data.tokenizer import Tokenizer
+from .commands import printable
+
+MOST_TOKENS, MOST_LETTERS = 100_000, 100_000
+LEAST_S, STEPS_OF_PATIENCE = 60.0, 20
+"""How long a token may take: a text begins when a step ends, and its passes stand behind those of training."""
+UNFINISHED = "\ufffd"
+"""What a token that ends amid a letter is shown as."""
+
+Tell = Callable[[str, pb.Order], None]
+"""``tell(node, order)``"""
+
+
+def check_wanted(request: pb.GenerateRequest, job: Job) -> None:
+    """Refused where no pipeline of such a run can write such a text."""
+    if job.model.build is not None or job.model.parameters is not None:
+        raise Refused("the model of this run is no language model", "get its weights with farflung export")
+    if not job.updates.agreed:
+        raise Refused(
+            "the nodes of this run have weights of their own (updates.agreed = false)",
+            "farflung generate --through model takes the newest checkpoint",
+        )
+    if not request.prompt:
+        raise Refused("the prompt is empty", "give at least one word to go on from")
+    if len(request.prompt) > MOST_LETTERS:
+        raise Refused(f"the prompt has {len(request.prompt)} letters", f"give at most {MOST_LETTERS}")
+    if not 1 <= request.tokens <= MOST_TOKENS:
+        raise Refused(f"{request.tokens} tokens cannot be added", f"--tokens: 1 to {MOST_TOKENS}")
+    if not 0 <= request.temperature < math.inf:
+        raise Refused(f"{request.temperature} is no temperature", "--temperature: 0 or more")
+
+
+def ends_of(job: Job) -> frozenset[int]:
+    """The tokens that end a text of the job's model, as its folder says; none for a model from scratch."""
+    for file in ("generation_config.json", "config.json") if job.model.pretrained is not None else ():
+        path = Path(str(job.model.pretrained)) / file
+        if path.is_file():
+            end = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+            return frozenset() if end is None else frozenset(end if isinstance(end, list) else [end])
+    return frozenset()
+
+
+class Text:
+    """From the request to the last token. Lives on the coordinator's event loop."""
+
+    def __init__(
+        self,
+        number: int,
+        view: int,
+        row: Sequence[str],
+        request: pb.GenerateRequest,
+        tokenizer: Tokenizer,
+        ends: frozenset[int],
+        step_s: float,
+        tell: Tell,
+    ) -> None:
+        """``row``: the nodes of the pipeline, in stage order; ``step_s``: seconds that a step takes."""
+        prompt = tokenizer.prompt(request.prompt)
+        if not prompt:
+            raise Refused("the prompt is empty", "give at least one word to go on from")
+        self.number, self.view, self.row = number, view, tuple(row)
+        self._tokenizer, self._ends, self._tell, self._prompt = tokenizer, ends, tell, prompt
+        self._patience = LEAST_S + STEPS_OF_PATIENCE * step_s
+        self._order = pb.Write(
+            number=number,
+            view=view,
+            prompt=prompt,
+            tokens=request.tokens,
+            temperature=request.temperature,
+            seed=request.seed,
+        )
+        self._left = request.tokens
+        self._heard: asyncio.Queue[pb.Written] = asyncio.Queue()
+
+    def wrote(self, name: str, written: pb.Written) -> None:
+        """What a node says of a text: of tokens the first one of the pipeline, of a failure any of them."""
+        if written.number != self.number or name not in self.row:
+            return
+        if written.failed:
+            self.fail(f"{name} cannot write it: {printable(written.failed)}")
+        elif name == self.row[0] and self._left:
+            self._left -= 1
+            self._heard.put_nowait(written)
+
+    def fail(self, why: str) -> None:
+        """There will be no more of it."""
+        self._heard.put_nowait(pb.Written(failed=why))
+
+    def end(self) -> None:
+        """Nobody waits for more of it."""
+        self._tell(self.row[0], pb.Order(write=pb.Write(number=self.number, view=self.view)))
+
+    async def parts(self) -> AsyncIterator[pb.GenerateReply]:
+        """The text as it grows."""
+        self._tell(self.row[0], pb.Order(write=self._order))
+        before, tokens, said = self._tokenizer.text(self._prompt), list(self._prompt), 0
+        for left in reversed(range(self._order.tokens)):
+            try:
+                written = await asyncio.wait_for(self._heard.get(), self._patience)
+            except (TimeoutError, asyncio.TimeoutError):
+                written = pb.Written(failed=f"{self.row[0]} sent no token within {self._patience:.0f} s")
+            if written.failed:
+                yield pb.GenerateReply(refused=f"the text broke off: {written.failed}\n{_AGAIN}")
+                return
+            over = not left or written.token in self._ends
+            if written.token not in self._ends:
+                tokens.append(written.token)
+            whole = self._tokenizer.text(tokens)[len(before) :]
+            if whole.endswith(UNFINISHED) and not over:
+                continue  # the rest of the letter comes with the next token
+            yield pb.GenerateReply(text=whole[said:], nodes=self.row, step=written.step, round=written.round)
+            said = len(whole)
+            if over:
+                return
+
+
+_AGAIN = "type it again; or take the newest checkpoint with --through model or --through layers"

@@ -1,0 +1,139 @@
+"""Where two nodes meet of which neither can be dialled: the coordinator joins their streams and passes messages on.
+
+Of each direction the sender opens one stream and the receiver another (``you_send`` in its greeting). When both are
+here each gets its WELCOME, and from then on the messages pass unread, one at a time each way, so that a slow receiver
+slows its sender. What is not acknowledged when a stream breaks goes again on the next one, as on any link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from ...proto import frame as frames
+from ...proto import rpc
+from ...proto.data_pb2 import Greeting
+from ...proto.frame import Frame, FrameError, Kind
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 10.0
+"""How long one end waits for the other; then it has to ask again."""
+
+Key = tuple[str, str, str, str]
+"""Name and session of the sender, name and session of the receiver."""
+
+
+class _Refused(Exception):
+    """The text goes to the node."""
+
+
+@dataclass(eq=False)
+class _End:
+    """One node's stream. ``other`` is set when the two are joined, ``ended`` when they are over.
+
+    ``welcomed``: it has had its WELCOME, which nothing may come before.
+    """
+
+    context: rpc.PeerContext
+    joined: asyncio.Event = field(default_factory=asyncio.Event)
+    welcomed: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    other: _End | None = None
+
+
+class Relay:
+    """Serves the method between nodes at the coordinator. ``knows(name, session, secret)``: who is in the run."""
+
+    def __init__(self, run: str, knows: Callable[[str, str, str], bool]) -> None:
+        self._run, self._knows = run, knows
+        self._waiting: dict[tuple[Key, bool], _End] = {}
+        self.passed_bytes = 0
+        """Payload and frames passed on so far."""
+
+    async def serve(self, context: rpc.PeerContext) -> None:
+        """One end, from its greeting to the end of either."""
+        with contextlib.suppress(*rpc.BROKEN):
+            try:
+                key, receives = self._greeting(await context.read(), context)
+                await self._meet(_End(context), key, receives)
+            except (_Refused, FrameError) as error:
+                await _write(context, Frame(Kind.REFUSE, head=str(error).encode()))
+
+    async def _meet(self, end: _End, key: Key, receives: bool) -> None:
+        mine, theirs = (key, receives), (key, not receives)
+        if (old := self._waiting.pop(mine, None)) is not None:
+            old.ended.set()  # it dialled again: the older stream is not wanted any more
+        other = self._waiting.pop(theirs, None)
+        try:
+            if other is not None:
+                end.other, other.other = other, end
+                other.joined.set()
+            else:
+                self._waiting[mine] = end
+                await _first(end.joined, end.ended, PATIENCE_S)
+                if end.other is None:
+                    raise _Refused(f"{key[0] if receives else key[2]} has not come to the relay")
+            await self._pass_on(end)
+        finally:
+            end.ended.set()
+            if end.other is not None:
+                end.other.ended.set()
+            if self._waiting.get(mine) is end:
+                del self._waiting[mine]
+
+    async def _pass_on(self, end: _End) -> None:
+        """What this end says to the other, until either is over."""
+        assert end.other is not None
+        await _write(end.context, Frame(Kind.WELCOME))
+        end.welcomed.set()
+        copying = asyncio.create_task(self._copy(end.context, end.other))
+        ended = asyncio.create_task(end.ended.wait())
+        try:
+            await asyncio.wait([copying, ended], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            copying.cancel()
+            ended.cancel()
+            await asyncio.gather(copying, ended, return_exceptions=True)
+
+    async def _copy(self, source: rpc.PeerContext, sink: _End) -> None:
+        await sink.welcomed.wait()
+        while (message := await source.read()) is not rpc.END:
+            self.passed_bytes += len(message)
+            await sink.context.write(message)
+
+    def _greeting(self, message: object, context: rpc.PeerContext) -> tuple[Key, bool]:
+        if not isinstance(message, bytes) or not message:
+            raise _Refused("the stream ended before its greeting")
+        first = frames.decode(message)[0]
+        try:
+            greeting = Greeting.FromString(bytes(first.head))
+        except DecodeError:
+            raise _Refused("the greeting cannot be read") from None
+        if first.kind is not Kind.HELLO or greeting.run != self._run:
+            raise _Refused(f"no greeting of a node of run {self._run}")
+        session = rpc.parse_session(context.invocation_metadata())
+        if session is None or session[:2] != (greeting.name, greeting.session) or not self._knows(*session):
+            raise _Refused(f"the session of {greeting.name} is over, or another's")
+        me, peer = (greeting.name, greeting.session), (greeting.to, greeting.to_session)
+        return ((*peer, *me) if greeting.you_send else (*me, *peer)), greeting.you_send
+
+
+async def _first(joined: asyncio.Event, ended: asyncio.Event, patience: float) -> None:
+    """Waits for either, at most so long."""
+    tasks = [asyncio.create_task(event.wait()) for event in (joined, ended)]
+    try:
+        await asyncio.wait(tasks, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _write(context: rpc.PeerContext, frame: Frame) -> None:
+    await context.write(b"".join(frames.encode(frame)))

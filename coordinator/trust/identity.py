@@ -1,0 +1,224 @@
+"""Who may join and how both sides prove themselves: the run's CA, node certificates, tickets, session secrets.
+
+The CA is made at the first start, in STATE/identity (or in the database, see ``sealing.py``), and never leaves it. Its
+certificate carries the DNS name "coordinator" and is the coordinator's server certificate as well, so that the
+fingerprint in a link pins both.
+Secrets are stored as sha256 only: they are random and 128 bits or longer, so a slow hash would add nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ...proto.errors import FarflungError, Refused
+from ..store.store import Store, Ticket
+
+NODE_LIFE = 24 * 3600.0
+"""Seconds that a node's certificate is good for; nodes have it renewed after two thirds of them."""
+CA_DAYS = 3650
+_SKEW = timedelta(days=1)  # a joiner's clock may be wrong by hours
+
+
+def digest(secret: str) -> str:
+    """What is stored of a secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def same(secret: str, stored: str) -> bool:
+    """Whether ``secret`` is the one whose digest was stored, in constant time."""
+    return hmac.compare_digest(digest(secret), stored)
+
+
+@dataclass(frozen=True)
+class Authority:
+    """The run's CA: ``certificate`` and ``key`` in PEM, ``fingerprint`` the sha256 of the certificate's DER."""
+
+    certificate: bytes
+    key: bytes
+    fingerprint: bytes
+
+    def sign(self, request: bytes, name: str, life: float = NODE_LIFE) -> tuple[bytes, str]:
+        """A node's certificate (PEM, CN and DNS name = ``name``) for its CSR, good for ``life`` seconds, and its public
+        key's sha256.
+
+        The CSR's own names are ignored. Refused when it is no CSR or not signed by its own key.
+        """
+        try:
+            csr = x509.load_pem_x509_csr(request)
+        except ValueError as error:
+            raise Refused(f"the certificate request is not one: {error}") from None
+        if not csr.is_signature_valid:
+            raise Refused("the certificate request is not signed by its own key")
+        issuer = x509.load_pem_x509_certificate(self.certificate)
+        key = serialization.load_pem_private_key(self.key, None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        now = datetime.now(timezone.utc)
+        both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(issuer.subject)
+            .public_key(csr.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _SKEW)
+            .not_valid_after(now + timedelta(seconds=life))
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(both), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        return certificate.public_bytes(serialization.Encoding.PEM), public_key_digest(csr)
+
+
+def public_key_digest(holder: x509.CertificateSigningRequest | x509.Certificate) -> str:
+    """sha256 (hex) of the public key: the same key is the same machine."""
+    der = holder.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(der).hexdigest()
+
+
+def load_authority(folder: Path) -> Authority:
+    """The CA in ``folder``, made there (key readable by its owner only) when there is none."""
+    certificate_path, key_path = folder / "ca.pem", folder / "ca.key"
+    if not certificate_path.exists():
+        save_authority(folder, *make_authority())
+    try:
+        return authority_of(certificate_path.read_bytes(), key_path.read_bytes())
+    except (OSError, ValueError) as error:
+        hint = "restore it, or start a new run with another --state; joined nodes trust this CA only"
+        raise FarflungError(f"cannot read the run's identity in {folder}: {error}", hint) from None
+
+
+def save_authority(folder: Path, certificate: bytes, key: bytes) -> None:
+    """Write a CA, its key readable by its owner only."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(folder / "ca.key", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key)
+    (folder / "ca.pem").write_bytes(certificate)
+
+
+def authority_of(certificate: bytes, key: bytes) -> Authority:
+    """A CA of its certificate and key in PEM. ValueError when the certificate is none."""
+    der = x509.load_pem_x509_certificate(certificate).public_bytes(serialization.Encoding.DER)
+    return Authority(certificate, key, hashlib.sha256(der).digest())
+
+
+def make_authority() -> tuple[bytes, bytes]:
+    """A new CA: certificate and key in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coordinator")])
+    now = datetime.now(timezone.utc)
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + timedelta(days=CA_DAYS))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("coordinator")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), private
+
+
+# ---- tickets -------------------------------------------------------------------------------
+
+
+def make_ticket(store: Store, now: float, ttl: float | None = None, uses: int | None = None) -> str:
+    """A new ticket, ``"ID.SECRET"``: valid ``ttl`` seconds (None: for ever) for ``uses`` first joins or,
+    an operator's, commands (None: any number)."""
+    number, secret = secrets.token_hex(4), secrets.token_hex(16)
+    store.add_ticket(Ticket(number, digest(secret), now, None if ttl is None else now + ttl, uses, False))
+    return f"{number}.{secret}"
+
+
+def check_ticket(store: Store, ticket: str, now: float, take_use: bool, returns: bool = False) -> str:
+    """The id of a valid ticket, one use of it taken if wanted; Refused says why it is not valid and what to do.
+
+    ``returns``: for a node that comes back with its key an expired or used-up ticket will do.
+    """
+    number, _, secret = ticket.partition(".")
+    known = store.ticket(number)
+    again = "ask for a new link: `farflung coordinator token STATE` prints one"
+    if known is None or not same(secret, known.secret_hash):
+        raise Refused("the ticket is wrong: this run never gave it out", again)
+    if known.revoked:
+        raise Refused(f"the ticket {number} was revoked", again)
+    if known.expires is not None and now >= known.expires and not returns:
+        raise Refused(f"the ticket {number} expired {_ago(now - known.expires)} ago", again)
+    if (known.uses == 0 and not returns) or (take_use and not store.take_ticket_use(number)):
+        raise Refused(f"the ticket {number} is used up", again)
+    return number
+
+
+def make_operator(store: Store, ticket: str) -> None:
+    """Let a ticket ("ID.SECRET") give commands, and admit no node."""
+    store.put(f"operator {ticket.partition('.')[0]}", "1")
+
+
+def is_operator(store: Store, ticket: str) -> bool:
+    """Whether a ticket ("ID.SECRET" or ID) is one that gives commands."""
+    return store.get(f"operator {ticket.partition('.')[0]}") is not None
+
+
+def check_joining(store: Store, ticket: str, now: float, take_use: bool, returns: bool = False) -> str:
+    """``check_ticket`` for a node; an operator's ticket admits none."""
+    if is_operator(store, ticket):
+        again = "give nodes a link of `farflung coordinator token STATE`"
+        raise Refused("this link gives commands, and admits no node", again)
+    return check_ticket(store, ticket, now, take_use, returns)
+
+
+def check_operator(store: Store, ticket: str, now: float) -> str:
+    """The id of a valid ticket that may give commands, one use of it taken; one of nodes may not. Refused."""
+    number = check_ticket(store, ticket, now, take_use=False)
+    if not is_operator(store, number):
+        raise Refused(
+            "this link lets nodes join, and commands nobody",
+            "give the state folder; or a link of `farflung coordinator token STATE --operator`",
+        )
+    return check_ticket(store, ticket, now, take_use=True)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of "90s", "15m", "24h", "7d". FarflungError when it is not one."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    if not found:
+        raise FarflungError(f"{text!r} is not a duration", "write it like 90s, 15m, 24h or 7d")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

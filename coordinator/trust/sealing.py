@@ -1,0 +1,73 @@
+"""The run's CA where coordinators on several machines need it: in their database, its key sealed with a passphrase.
+
+Whoever reads the database, or a backup of it, gets the certificate and a sealed key: scrypt (n = 2^15, r = 8, p = 1;
+RFC 7914) of the passphrase and a random salt opens it (Fernet: AES-128-CBC and HMAC-SHA256).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+
+from cryptography.fernet import Fernet, InvalidToken
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
+from ...proto.errors import FarflungError
+from ..store.store import Store
+from .identity import Authority, authority_of, make_authority
+
+PASSPHRASE = "FARFLUNG_IDENTITY_PASSPHRASE"
+_KEY = "authority"
+_SHORTEST = 12
+_HINT = f"export {PASSPHRASE}=... before starting, the same for every coordinator of the run"
+
+
+def check_passphrase(store: Store) -> None:
+    """FarflungError: there is no passphrase, or it does not open the key in the database."""
+    stored = store.get(_KEY)
+    _unseal(store, stored) if stored is not None else _passphrase()
+
+
+def shared_authority(store: Store) -> Authority:
+    """The CA in the database, made and sealed there by the first who leads. Errors as in ``check_passphrase``."""
+    stored = store.get(_KEY)
+    if stored is not None:
+        return _unseal(store, stored)
+    certificate, key = make_authority()
+    salt = os.urandom(16)
+    sealed = {"certificate": certificate.decode(), "salt": salt.hex()}
+    sealed["key"] = _box(_passphrase(), salt).encrypt(key).decode()
+    store.put(_KEY, json.dumps(sealed))
+    return authority_of(certificate, key)
+
+
+def _unseal(store: Store, stored: str) -> Authority:
+    found = json.loads(stored)
+    try:
+        key = _box(_passphrase(), bytes.fromhex(found["salt"])).decrypt(found["key"].encode())
+    except InvalidToken:
+        message = f"{PASSPHRASE} does not open the CA key in {store.name}: it was sealed with another"
+        raise FarflungError(message, _HINT) from None
+    return authority_of(found["certificate"].encode(), key)
+
+
+def _passphrase() -> str:
+    passphrase = os.environ.get(PASSPHRASE, "")
+    if len(passphrase) < _SHORTEST:
+        message = f"the key of the run's CA is sealed in the database, and {PASSPHRASE} has no {_SHORTEST} characters"
+        raise FarflungError(message, _HINT)
+    return passphrase
+
+
+def shared_fingerprint(store: Store) -> bytes:
+    """The CA's fingerprint, which needs no passphrase. FarflungError when no coordinator has led yet."""
+    stored = store.get(_KEY)
+    if stored is None:
+        raise FarflungError(f"the run in {store.name} has not started yet", "start it: farflung coordinator start JOB")
+    return authority_of(json.loads(stored)["certificate"].encode(), b"").fingerprint
+
+
+def _box(passphrase: str, salt: bytes) -> Fernet:
+    key = Scrypt(salt=salt, length=32, n=2**15, r=8, p=1).derive(passphrase.encode())
+    return Fernet(base64.urlsafe_b64encode(key))

@@ -1,0 +1,188 @@
+"""The commented job file that ``farflung job init`` writes: the keys that people set first, then all others."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..cli.screen.units import bytes_text
+from ..proto.errors import FarflungError
+from .schema import Job
+
+TEMPLATE = """\
+# A farflung job: what to train. Start it with `farflung run {name}` (everything on this machine), or with
+# `farflung coordinator start {name}`, which prints the line that other machines join with.
+# A line that begins with "# key =" shows a key and its default or an example.{hardware}
+
+[run]
+name = {stem:<24} # the state folder is runs/NAME
+seed = 1
+epochs = 5                      # passes over the data; or steps
+
+[model]
+# One of three: a family with its shape, a folder to fine-tune, or a function of yours.
+{model}
+
+[data]
+text = ["data/*.txt"]           # relative to this file, or s3://... and whatever else fsspec reaches; or another source
+tokenizer = {tokenizer}
+validation = 0.05               # the part that is held out
+
+[train]
+batch = 32                      # samples a step, over all pipelines: the same whatever joins
+microbatch = 4                  # has to divide the batch
+optimizer = "adamw"             # adamw | sgd | lamb | onebit_adam (gradient mode)
+learning_rate = {rate}
+warmup_steps = 50
+decay = "cosine"                # cosine | none
+weight_decay = 0.0
+clip = 1.0                      # largest global gradient norm; 0: none
+precision = {precision}              # fp32 | bf16: on GPUs of 2020 and later
+recompute = false               # activations again in the backward pass: slower, less memory
+eval_every = 50
+
+[parallel]
+stages = "auto"                 # how many pieces the model is cut into; or a number
+pipelines = "auto"              # how many copies of it train; or a number
+schedule = "1f1b"               # 1f1b | gpipe
+min_nodes = {nodes:<19} # the run starts when so many nodes have joined
+
+[updates]
+mode = "delta"                  # delta: compressed changes of weights | gradient: exactly data-parallel SGD
+every = 1                       # steps between two rounds
+overlap = 1                     # steps that a round may be in flight: 0 waits for it, 1 hides it; or "auto"
+codec = "cocktail:random=0.1,top=0.2,bits=4"    # `farflung codecs` lists them; or "auto": as gentle as the links allow
+dense_rounds = 20               # the first rounds go uncompressed
+
+[activations]
+forward = "aqsgd:bits=4"        # needs 2 epochs or more; else: int8
+backward = "int8"
+
+[checkpoint]
+every = 100                     # steps
+keep = 3
+to = "checkpoints"              # a folder, relative to the state folder
+"""
+
+_FAMILY = """\
+family = "gpt2"                 # gpt2 | llama | mistral | qwen2 | gpt_neox
+layers = 4
+width = 128
+heads = 4
+context = 128                   # tokens of a training sample"""
+
+_PRETRAINED = """\
+pretrained = {folder}
+context = 128                   # tokens of a training sample, at most what the model was made for"""
+
+
+_EXAMPLES = {
+    "steps": "300",
+    "family": '"gpt2"',
+    "layers": "12",
+    "width": "768",
+    "heads": "12",
+    "context": "1024",
+    "vocabulary": "50304",
+    "kv_heads": "4",
+    "parameters": "124439808",
+    "samples": "100000",
+    "pretrained": '"folder"',
+    "build": '"package.module:function"',
+    "tie": "true",
+    "lora": "{ rank = 8, alpha = 16 }",
+    "text": '["data/*.txt"]',
+    "jsonl": '["data/*.jsonl"]',
+    "parquet": '["data/*.parquet"]',
+    "webdataset": '["shards/*.tar"]',
+    "tokens": '["data/*.bin"]',
+}
+"""What to show of keys that have no default."""
+
+
+def write(
+    path: Path, pretrained: Path | None = None, force: bool = False, devices: Sequence[Mapping[str, Any]] = ()
+) -> str:
+    """Write a job file to ``path``; returns what to type next.
+
+    Args:
+        path: the new job file; an existing one is refused unless ``force``.
+        pretrained: a model folder to fine-tune: it is also the tokenizer's folder if it holds one.
+        devices: what will train, each with ``kind`` (cpu, cuda, mps), ``description`` and ``memory_bytes``, as far as
+            they are known.
+    """
+    if path.exists() and not force:
+        raise FarflungError(f"{path} exists already", "give another name, or --force to overwrite it")
+    tokenizer = '"bytes"             # or a folder that transformers\' AutoTokenizer loads'
+    model, rate = _FAMILY, "1e-3"
+    if pretrained is not None:
+        if not (pretrained / "config.json").is_file():
+            raise FarflungError(f"{pretrained} has no config.json", "name a folder that transformers saved a model to")
+        model = _PRETRAINED.format(folder=_quoted(pretrained))
+        rate = "5e-5            # small steps: the model knows a lot already; with [model.lora] 5e-4"
+        if (pretrained / "tokenizer_config.json").is_file():
+            tokenizer = f"{_quoted(pretrained)}   # a folder that AutoTokenizer loads"
+    stem = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in path.stem)
+    text = TEMPLATE.format(
+        name=path,
+        stem=f'"{stem}"',
+        model=model,
+        tokenizer=tokenizer,
+        rate=rate,
+        precision='"bf16"' if devices and all(one.get("kind") == "cuda" for one in devices) else '"fp32"',
+        nodes=max(1, len(devices)),
+        hardware=_hardware(devices),
+    )
+    try:
+        path.write_text(with_every_key(text), encoding="utf-8")
+    except OSError as error:
+        raise FarflungError(f"can't write {path}: {error.strerror}") from error
+    return f"farflung run {path}"
+
+
+def with_every_key(text: str) -> str:
+    """The job file with every key of its tables: those that it lacks as comments; each says what is allowed."""
+    parts = re.split(r"^\[(\w+)\]\n", text, flags=re.MULTILINE)
+    done = parts[0]
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        kind: Any = Job.model_fields[name].annotation
+        lines = body.rstrip().splitlines()
+        for key, one in kind.model_fields.items():
+            at = next((at for at, line in enumerate(lines) if line.startswith(f"{key} =")), None)
+            if at is None:
+                lines.append(_commented(f"# {key} = {_shown(key, one.default)}", one.description))
+            elif "#" not in lines[at]:
+                lines[at] = _commented(lines[at], one.description)
+        done += "\n".join([f"[{name}]", *lines]) + "\n\n"
+    return done.rstrip() + "\n"
+
+
+def _commented(line: str, allowed: str | None) -> str:
+    return f"{line:<31} # {allowed}" if allowed and not line.endswith(f" = {allowed}") else line
+
+
+def _shown(key: str, default: Any) -> str:
+    """A key's default in TOML, or an example where it has none."""
+    if default is None:
+        return _EXAMPLES[key]
+    if isinstance(default, tuple):
+        return str(list(default))
+    return str(default).lower() if isinstance(default, bool) else repr(default).replace("'", '"')
+
+
+def _hardware(devices: Sequence[Mapping[str, Any]]) -> str:
+    """A comment that says what the file was written for."""
+    if not devices:
+        return ""
+    kinds = Counter(str(one.get("description") or one.get("kind") or "a device") for one in devices)
+    least = min((int(one["memory_bytes"]) for one in devices if one.get("memory_bytes")), default=0)
+    memory = f"; the smallest has {bytes_text(least)} of memory" if least else ""
+    return f"\n# For {', '.join(f'{count} x {kind}' for kind, count in kinds.items())}{memory}."
+
+
+def _quoted(path: Path) -> str:
+    text = str(path.resolve()).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'

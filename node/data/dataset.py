@@ -1,0 +1,214 @@
+"""Training data by sample id: token windows that the coordinator made, or a person's own tensors.
+
+Training samples have the ids 0 .. samples - 1, validation samples the ids after them. A sample is the same on every
+node and in every view.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...job.schema import Facts, Job
+from ...proto.errors import FarflungError
+from ..device.disk_cache import Held, make_room
+from ..models.builds import build_data
+from ..models.definition import Fetch
+
+TOKENS = "data/tokens"
+PIECE = 16 * 2**20  # bytes asked for at once
+DTYPES: dict[str, np.dtype[Any]] = {"uint8": np.dtype("u1"), "uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+
+
+class Dataset(ABC):
+    """Samples by id."""
+
+    samples: int
+    validation_samples: int
+
+    @abstractmethod
+    def batch(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """(inputs, targets) of the samples ``ids``, in that order, on the CPU.
+
+        Of token windows: both int64 [b, context]. Of a ``build``: as the function gave them, rows ``ids``.
+        """
+
+    def ahead(self, ids: Sequence[int]) -> None:
+        """Samples that will be asked for soon: what is not here yet may come while others are computed."""
+        return None
+
+    def validation_ids(self) -> range:
+        """The ids of the validation samples."""
+        return range(self.samples, self.samples + self.validation_samples)
+
+
+class Tokens(Dataset):
+    """Windows of ``context + 1`` tokens: the artifact "data/tokens", a matrix with one window a row.
+
+    It is fetched once and kept under ``cache`` by its digest; nodes of one machine may share the folder. Without
+    ``cache`` it is held in memory. Raises FarflungError when the bytes are not those that the facts name.
+    """
+
+    def __init__(self, facts: Facts, fetch: Fetch, cache: Path | None = None) -> None:
+        self.samples = facts.samples
+        self.validation_samples = facts.validation_samples
+        self.context = facts.context
+        dtype = DTYPES.get(facts.token_dtype)
+        if dtype is None:
+            raise FarflungError(f"tokens of type {facts.token_dtype!r} are not known", hint="update this node")
+        shape = (self.samples + self.validation_samples, self.context + 1)
+        size = shape[0] * shape[1] * dtype.itemsize
+        if cache is None:
+            data = np.frombuffer(_fetched(fetch, size, facts.tokens_digest), dtype)
+            self._rows = data.reshape(shape)
+        else:
+            path = _cached(fetch, size, facts.tokens_digest, cache)
+            self._held = Held(path)
+            self._rows = np.memmap(path, dtype, mode="r", shape=shape)
+
+    def batch(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+        rows = torch.from_numpy(self._rows[np.asarray(ids, np.int64)].astype(np.int64))
+        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+class BuildData(Dataset):
+    """Samples of a job's ``data.build``; float64 inputs and targets become float32."""
+
+    def __init__(self, job: Job, facts: Facts | None = None, allow_code: Sequence[str] | None = None) -> None:
+        training, validation = build_data(job, allow_code)
+        self.samples, self.validation_samples = len(training[0]), len(validation[0])
+        found = (self.samples, self.validation_samples)
+        if facts is not None and found != (facts.samples, facts.validation_samples):
+            raise FarflungError(
+                f"data.build gives {found[0]} training and {found[1]} validation samples here, but "
+                f"{facts.samples} and {facts.validation_samples} at the coordinator",
+                hint="make the function give the same data everywhere",
+            )
+        pairs = zip(training, validation, strict=True)
+        self._inputs, self._targets = (_single(torch.cat([one, other])) for one, other in pairs)
+
+    def batch(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+        rows = torch.tensor(list(ids), dtype=torch.int64)
+        return self._inputs[rows], self._targets[rows]
+
+
+class OwnData(Dataset):
+    """A node's private data (``data.where = "node"``): it takes its own samples for whatever ids it is given.
+
+    A run's ids are a permutation of all that it draws, so a node goes through its samples evenly; validation ids go
+    through the part that it holds out. Two nodes, or one with other data after a restart, make other samples of the
+    same id: what is counted once is the draw.
+    """
+
+    def __init__(self, own: Dataset, facts: Facts) -> None:
+        self.samples, self.validation_samples = facts.samples, facts.validation_samples
+        self._own = own
+        if facts.validation_samples and not own.validation_samples:
+            raise FarflungError("this node's data has no validation sample", "give it more data with --data")
+
+    def batch(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+        own = self._own
+        return own.batch(
+            [
+                number % own.samples
+                if number < self.samples
+                else own.samples + (number - self.samples) % own.validation_samples
+                for number in ids
+            ]
+        )
+
+
+def dataset_of(
+    job: Job, facts: Facts, fetch: Fetch, cache: Path | None = None, allow_code: Sequence[str] | None = None
+) -> Dataset:
+    """The data of a job: `BuildData` or `Tokens`."""
+    return BuildData(job, facts, allow_code) if job.data.build is not None else Tokens(facts, fetch, cache)
+
+
+def tokens_size(facts: Facts) -> int:
+    """Bytes of the artifact "data/tokens"; 0 where there is none."""
+    if not facts.tokens_digest or facts.token_dtype not in DTYPES:
+        return 0
+    return (facts.samples + facts.validation_samples) * (facts.context + 1) * DTYPES[facts.token_dtype].itemsize
+
+
+def disk_for_tokens(job: Job, facts: Facts, cache: Path, pieces: Path, limit: int) -> int:
+    """Bytes of disk that tokens may take below ``cache`` on a node whose owner allows ``limit`` (0: no limit). Makes
+    room for them; ``pieces`` is the node's own folder of them."""
+    asked = int(job.data.cache_gb * 1e9)
+    if not limit:
+        return asked
+    wanted = min(asked, tokens_size(facts))
+    return min(asked, make_room(cache, wanted, limit, (cache / f"tokens-{facts.tokens_digest}", pieces)))
+
+
+def _single(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype == torch.float64 else tensor
+
+
+def _fetched(fetch: Fetch, size: int, digest: str) -> bytearray:
+    data = bytearray()
+    while len(data) < size:
+        data += _piece(fetch, len(data), min(PIECE, size - len(data)))
+    _check(hashlib.sha256(data).hexdigest(), digest)
+    return data
+
+
+def _cached(fetch: Fetch, size: int, digest: str, cache: Path) -> Path:
+    """The file of the tokens below ``cache``, fetched unless it is there whole."""
+    path = cache / f"tokens-{digest}"
+    if path.is_file() and path.stat().st_size == size:
+        path.touch()  # nobody removes it before this node holds it
+        with contextlib.closing(Held(path)):
+            if digest_of(path) == digest:
+                path.touch()
+                return path
+    cache.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=cache, prefix="tokens-", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file, contextlib.closing(Held(Path(temporary))):
+            offset = 0
+            while offset < size:
+                offset += file.write(_piece(fetch, offset, min(PIECE, size - offset)))
+        _check(digest_of(Path(temporary)), digest)
+        os.replace(temporary, path)  # whole or not there: another node of this machine may read it now
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    return path
+
+
+def _piece(fetch: Fetch, offset: int, length: int) -> bytes:
+    piece = fetch(TOKENS, offset, length)
+    if len(piece) != length:
+        raise FarflungError(
+            f"the tokens end at byte {offset + len(piece)}, before their {offset + length}",
+            hint="start the coordinator again: its data are damaged",
+        )
+    return piece
+
+
+def digest_of(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(PIECE):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _check(found: str, wanted: str) -> None:
+    if found != wanted:
+        raise FarflungError(
+            f"the tokens have the digest {found[:12]}, not {wanted[:12]} as the coordinator says",
+            hint="start the coordinator again: its data are damaged",
+        )

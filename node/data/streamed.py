@@ -1,0 +1,157 @@
+"""Token windows of a corpus that this node does not keep whole: pieces come when they are needed, and some stay."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor
+
+from ...job.schema import Facts
+from ...proto.errors import FarflungError
+from ...proto.pieces import piece_size
+from ..device.disk_cache import Held
+from .dataset import DTYPES, TOKENS, Dataset, tokens_size
+
+FetchLater = Callable[[str, int, int], Callable[[], bytes]]
+"""Asks for ``length`` bytes of an artifact from ``offset``; what it returns waits for them: `Wire.fetch_later`."""
+
+LEAST = 16
+"""Pieces that are kept whatever the limit: a batch must be computed from something."""
+_AHEAD = 256  # pieces that are on their way, or wait in memory to be used, at most
+_STALE = 1000  # calls after which a piece that nobody used is taken in
+_SUM = 8  # bytes of the checksum before a piece's own
+
+
+class StreamedTokens(Dataset):
+    """The artifact "data/tokens" by pieces: those used last stay below ``folder``, in ``limit`` bytes.
+
+    The folder belongs to one process at a time, and a later one goes on with what it finds there. What the disk does
+    not take is asked for again when it is needed again; ``warn`` hears of the first such piece.
+    """
+
+    def __init__(
+        self, facts: Facts, fetch_later: FetchLater, folder: Path, limit: int, warn: Callable[[str], None]
+    ) -> None:
+        self.samples, self.validation_samples = facts.samples, facts.validation_samples
+        dtype = DTYPES.get(facts.token_dtype)
+        if dtype is None:
+            raise FarflungError(f"tokens of type {facts.token_dtype!r} are not known", hint="update this node")
+        self._dtype, self._row = dtype, (facts.context + 1) * dtype.itemsize
+        self._size = tokens_size(facts)
+        self._piece = piece_size(self._size)
+        self._room = max(LEAST, limit // (self._piece + _SUM))
+        self._fetch_later, self._warn, self._warned = fetch_later, warn, False
+        self._coming: dict[int, tuple[int, Callable[[], bytes]]] = {}  # piece -> (when it was asked, in calls; wait)
+        self._calls = 0
+        self._folder, self._digest = folder, facts.tokens_digest
+        self._kept: OrderedDict[int, None] = OrderedDict()  # the one used longest ago first
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._held = Held(folder)
+            self._find()
+        except OSError as error:
+            raise FarflungError(
+                f"cannot keep pieces of the training data in {folder}: {error.strerror or error}",
+                hint="join with --cache FOLDER, a folder on a disk that this node may write to",
+            ) from None
+
+    def _find(self) -> None:
+        """Go on with the pieces of an earlier process; others go."""
+        for path in sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime):
+            digest, _, number = path.name.partition("-")
+            if digest == self._digest[:16] and number.isdecimal():
+                self._kept[int(number)] = None
+            else:  # of other tokens, or a piece that was not finished
+                path.unlink()
+        self._make_room()
+
+    def ahead(self, ids: Sequence[int]) -> None:
+        self._calls += 1
+        stale = [piece for piece, (asked, _) in self._coming.items() if asked < self._calls - _STALE]
+        for piece in stale:  # asked for a step that a view change took away: on the disk it is in nobody's way
+            self._bytes(piece)
+        pieces = dict.fromkeys(piece for sample in ids for piece in self._pieces(sample))
+        for piece in pieces:
+            if len(self._coming) >= _AHEAD:
+                return
+            if piece not in self._kept and piece not in self._coming:
+                self._coming[piece] = (self._calls, self._ask(piece))
+
+    def batch(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+        self.ahead(ids)
+        held: dict[int, bytes] = {}
+        rows = np.empty((len(ids), self._row), np.uint8)
+        for row, sample in zip(rows, ids, strict=True):
+            begin = sample * self._row
+            for piece in self._pieces(sample):
+                if piece not in held:
+                    held[piece] = self._bytes(piece)
+                at = piece * self._piece
+                part = held[piece][max(begin - at, 0) : begin - at + self._row]
+                into = max(at - begin, 0)
+                row[into : into + len(part)] = np.frombuffer(part, np.uint8)
+        tokens = torch.from_numpy(rows.view(self._dtype).astype(np.int64))
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def _pieces(self, sample: int) -> range:
+        begin = sample * self._row
+        return range(begin // self._piece, (begin + self._row - 1) // self._piece + 1)
+
+    def _ask(self, piece: int) -> Callable[[], bytes]:
+        begin = piece * self._piece
+        return self._fetch_later(TOKENS, begin, min(self._piece, self._size - begin))
+
+    def _bytes(self, piece: int) -> bytes:
+        """A piece: from the disk, or from where it is asked."""
+        path = self._folder / f"{self._digest[:16]}-{piece}"
+        if piece in self._kept:
+            try:
+                kept = path.read_bytes()
+            except OSError:  # gone, or a disk that fails: it comes again
+                kept = b""
+            if xxhash.xxh3_64_digest(kept[_SUM:]) == kept[:_SUM]:
+                self._kept.move_to_end(piece)
+                with contextlib.suppress(OSError):  # a later process would take it for one used longer ago
+                    os.utime(path)
+                return kept[_SUM:]
+            del self._kept[piece]
+        coming = self._coming.pop(piece) if piece in self._coming else (self._calls, self._ask(piece))
+        data = coming[1]()
+        wanted = min(self._piece, self._size - piece * self._piece)
+        if len(data) != wanted:
+            raise FarflungError(
+                f"piece {piece} of the tokens has {len(data)} bytes, not {wanted}",
+                hint="start the coordinator again: its data are damaged",
+            )
+        self._keep(piece, path, data)
+        return data
+
+    def _keep(self, piece: int, path: Path, data: bytes) -> None:
+        unfinished = path.with_suffix(".part")
+        try:
+            self._make_room(1)
+            unfinished.write_bytes(xxhash.xxh3_64_digest(data) + data)
+            unfinished.replace(path)
+            self._kept[piece] = None
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            if not self._warned:
+                self._warned = True
+                self._warn(
+                    f"cannot keep pieces of the training data in {self._folder}: {error.strerror or error}; what has "
+                    "no room there is fetched again whenever it is needed"
+                )
+
+    def _make_room(self, more: int = 0) -> None:
+        while len(self._kept) > self._room - more:
+            oldest = next(iter(self._kept))
+            (self._folder / f"{self._digest[:16]}-{oldest}").unlink(missing_ok=True)
+            del self._kept[oldest]

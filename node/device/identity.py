@@ -1,0 +1,107 @@
+"""The node's side of identity: a P-256 key that never leaves the machine, the request for a certificate, and the
+check that the coordinator is the one that the link names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import ssl
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from ...proto.errors import FarflungError
+
+
+def make_key() -> bytes:
+    """A new private key, PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def load_key(folder: Path, run: str, name: str) -> bytes | None:
+    """The key with which this machine joined `run` as `name` before, PEM; None if it never did.
+
+    Coming back with the same key is what makes a rejoin: it takes no use of the ticket.
+    """
+    try:
+        return _key_path(folder, run, name).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def known_names(folder: Path, run: str) -> list[str]:
+    """Names under which this machine has joined `run`, the last one first."""
+    keys = (folder / "identity" / run).glob("*.key")
+    return [path.stem for path in sorted(keys, key=lambda path: path.stat().st_mtime, reverse=True)]
+
+
+def save_key(folder: Path, run: str, name: str, key: bytes) -> None:
+    """Keeps the key for the next join, readable by its owner only. FarflungError when the folder can't be written."""
+    path = _key_path(folder, run, name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial = path.with_suffix(f".{os.getpid()}")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(key)
+        partial.replace(path)
+    except OSError as error:
+        raise FarflungError(
+            f"cannot keep the node's key in {path.parent}: {error.strerror}", "free or name a folder"
+        ) from error
+
+
+def certificate_request(key: bytes, name: str) -> bytes:
+    """A certificate request (PEM) signed by the key. The coordinator decides about the name in the certificate."""
+    private = serialization.load_pem_private_key(key, None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey), "make_key makes P-256 keys"
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name or "node")])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(private, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
+
+
+def pinned_authority(host: str, port: int, fingerprint: bytes, timeout: float) -> bytes:
+    """The coordinator's CA certificate (PEM), fetched and compared with the link's fingerprint (sha256 of its DER).
+
+    FarflungError: what answers there speaks no TLS, or is another coordinator.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is trusted by this handshake: the digest below decides
+    context.set_alpn_protocols(["h2"])
+    where = f"{host}:{port}"
+    try:
+        with (
+            socket.create_connection((host, port), timeout) as plain,
+            context.wrap_socket(plain, server_hostname="coordinator") as secured,
+        ):
+            der = secured.getpeercert(binary_form=True)
+    except ssl.SSLError as error:
+        raise FarflungError(
+            f"what answers at {where} does not speak TLS as a coordinator does ({error.reason or error})",
+            "copy the whole line that `farflung coordinator start` prints; a run that was started with --insecure "
+            "has another link",
+        ) from error
+    except OSError as error:
+        raise FarflungError(
+            f"the coordinator at {where} ended the connection: {error}",
+            "is `farflung coordinator start` still running?",
+        ) from error
+    if der is None or hashlib.sha256(der).digest() != fingerprint:
+        raise FarflungError(
+            f"the coordinator at {where} is not the one of this link: its certificate has another fingerprint",
+            "a run with a new state folder has a new link: copy the line that `farflung coordinator start` prints now",
+        )
+    return ssl.DER_cert_to_PEM_cert(der).encode()
+
+
+def _key_path(folder: Path, run: str, name: str) -> Path:
+    return folder / "identity" / run / f"{name}.key"

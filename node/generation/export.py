@@ -1,0 +1,321 @@
+"""A checkpoint as a folder that `transformers` loads: `farflung export STATE OUT`.
+
+A checkpoint is STATE/checkpoints/step-NNNNNNNN: manifest.json, which has the job and the facts, and safetensors files
+with fp32 tensors named by parameter (and "optimizer.*", which an export leaves out). A fine-tuned model is written
+into the same files, under the same names and in the same types as the folder that it started from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ...job.schema import Facts, Job
+from ...proto.errors import FarflungError
+from ..data.dataset import digest_of
+from ..models.definition import LanguageModel, ModelDefinition, model_of
+from ..models.lora import ADAPTER_WEIGHTS, LoraModel, write_adapter
+from ..models.pretrained import CONFIG, INDEX, PREFIX, SINGLE, Weights, initial_weights, weights_of
+from ..models.safetensors_range import DTYPES
+from .byte_tokenizer import write_byte_tokenizer
+
+OPTIMIZER = "optimizer."
+LARGEST_FILE = 2 * 2**30  # bytes of a weights file, unless the input's files set the sizes
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "chat_template.jinja",
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint folder."""
+
+    folder: Path
+    step: int
+    job: Job
+    facts: Facts
+
+
+def export(state: Path, out: Path, step: int | None = None, merge: bool = False) -> Path:
+    """Writes a checkpoint of the run in ``state`` (the newest unless ``step`` says which) to the new folder ``out``.
+
+    Language models: config.json, weights, tokenizer files and generation_config.json. Models of a ``build``:
+    model.safetensors and a note. Of adapters ([model.lora]): a folder that `peft` loads, and transformers where `peft`
+    is installed; with ``merge`` the pretrained model with them added. The folder is there whole or not at all. Raises
+    FarflungError when there is no such checkpoint, a tensor is missing, the pretrained folder has changed, or ``out``
+    has something in it.
+    """
+    checkpoint = find_checkpoint(Path(state), step)
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FarflungError(f"{out} exists already", hint="give the name of a new folder")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
+    try:
+        write_export(checkpoint, unfinished, merge)
+        _open_to_readers(unfinished)
+        if out.exists():
+            out.rmdir()
+        os.replace(unfinished, out)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return out
+
+
+def _open_to_readers(folder: Path) -> None:
+    """Temporary folders and safetensors files are private; an export has the permissions of any new file."""
+    mask = os.umask(0)
+    os.umask(mask)
+    folder.chmod(0o777 & ~mask)
+    for path in folder.iterdir():
+        path.chmod(0o666 & ~mask)
+
+
+def find_checkpoint(state: Path, step: int | None = None) -> Checkpoint:
+    """The checkpoint of a state folder, of a folder of checkpoints, or the one that ``state`` itself is."""
+    if not state.is_dir():
+        raise FarflungError(f"there is no folder {state}", hint="give the run's state folder, such as runs/NAME")
+    manifests = [state / "manifest.json"] if (state / "manifest.json").is_file() else []
+    manifests += [*state.glob("step-*/manifest.json"), *state.glob("*/step-*/manifest.json")]
+    found = {_manifest(path)["step"]: path.parent for path in manifests}
+    if not found:
+        hint = "the run has not reached its first checkpoint (checkpoint.every), or its checkpoints are elsewhere"
+        raise FarflungError(f"{state} has no complete checkpoint", hint=hint)
+    wanted = max(found) if step is None else step
+    if wanted not in found:
+        steps = ", ".join(str(number) for number in sorted(found))
+        raise FarflungError(f"{state} has no checkpoint of step {wanted}", hint=f"it has the steps {steps}")
+    manifest = _manifest(found[wanted] / "manifest.json")
+    try:
+        job = Job.model_validate_json(_text(manifest["job"]))
+        facts = Facts.model_validate_json(_text(manifest["facts"]))
+    except (KeyError, ValueError) as error:
+        message = f"{found[wanted] / 'manifest.json'} has no job and facts that this version reads: {error}"
+        raise FarflungError(message, hint="export with the version of farflung that wrote it") from error
+    return Checkpoint(found[wanted], wanted, job, facts)
+
+
+def write_export(checkpoint: Checkpoint, folder: Path, merge: bool) -> None:
+    """Writes everything of an export into an existing empty folder."""
+    job, facts = checkpoint.job, checkpoint.facts
+    with ExitStack() as stack:
+        tensors = open_tensors(checkpoint, stack)
+        if job.model.parameters is not None:
+            _write_own(tensors, checkpoint, folder)
+            return
+        definition = model_of(job, facts)
+        check_whole(checkpoint, definition, tensors)
+        if not isinstance(definition, LanguageModel):
+            _write_build(definition, tensors, checkpoint, folder)
+            return
+        weights = weights_of(job, None)
+        source = Path(str(job.model.pretrained))
+        if isinstance(definition, LoraModel) and weights is not None:
+            check_base(checkpoint, source)
+            if merge:
+                _write_like(definition, weights, _merged(definition, weights, tensors), source, folder)
+            else:
+                _save(write_adapter(definition, tensors, str(source), folder), folder / ADAPTER_WEIGHTS)
+        elif weights is None:
+            _write_fresh(definition, tensors, folder)
+        else:
+            _write_like(definition, weights, tensors, source, folder)
+    if job.data.tokenizer == "bytes":
+        write_byte_tokenizer(folder, facts.context)
+    else:
+        _copy(Path(job.data.tokenizer), folder, TOKENIZER_FILES)
+
+
+Read = Callable[[], Tensor]
+
+
+def open_tensors(checkpoint: Checkpoint, stack: ExitStack) -> dict[str, Read]:
+    """A reader for every tensor of the checkpoint, the optimiser's left out."""
+    readers: dict[str, Read] = {}
+    for path in sorted(checkpoint.folder.glob("*.safetensors")):
+        try:
+            file = stack.enter_context(safe_open(path, framework="pt"))
+        except SafetensorError as error:
+            raise FarflungError(f"{path} is damaged: {error}", hint="use --step with another checkpoint") from error
+        for name in file.keys():  # noqa: SIM118 - not a dictionary
+            if not name.startswith(OPTIMIZER):
+                readers[name] = lambda file=file, name=name: file.get_tensor(name)  # type: ignore[misc]
+    return readers
+
+
+def check_whole(checkpoint: Checkpoint, definition: ModelDefinition, tensors: Mapping[str, Read]) -> None:
+    """FarflungError when the checkpoint lacks a tensor of the model."""
+    missing = [name for name in definition.shapes if name not in tensors]
+    if missing:
+        share = f"{len(missing)} of {len(definition.shapes)}"
+        raise FarflungError(
+            f"{checkpoint.folder} lacks the tensor {missing[0]} ({share} are missing)",
+            hint="the checkpoint is damaged: use --step with another one",
+        )
+
+
+def _write_fresh(definition: LanguageModel, tensors: Mapping[str, Read], folder: Path) -> None:
+    """A model that started from random weights: float32, in files of up to LARGEST_FILE bytes."""
+    import transformers
+
+    config = definition.config
+    config.architectures = [type(definition.skeleton).__name__]
+    config.use_cache = True
+    config.save_pretrained(folder)
+    stored = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    stored.pop("dtype", None)  # its name since transformers 5, which reads the old one too
+    (folder / CONFIG).write_text(json.dumps({**stored, "torch_dtype": "float32"}, indent=2), encoding="utf-8")
+    transformers.GenerationConfig.from_model_config(config).save_pretrained(folder)
+    groups: list[list[str]] = [[]]
+    size = 0
+    for name, shape in definition.shapes.items():
+        bytes_ = 4 * torch.Size(shape).numel()
+        if size + bytes_ > LARGEST_FILE and groups[-1]:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += bytes_
+    if len(groups) == 1:
+        _save({name: tensors[name]() for name in groups[0]}, folder / SINGLE)
+        return
+    file_of = {}
+    for number, names in enumerate(groups, 1):
+        file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        _save({name: tensors[name]() for name in names}, folder / file)
+        file_of.update(dict.fromkeys(names, file))
+    total = sum(4 * torch.Size(shape).numel() for shape in definition.shapes.values())
+    index = {"metadata": {"total_size": total}, "weight_map": file_of}
+    (folder / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+
+
+def _write_like(
+    definition: LanguageModel, weights: Weights, tensors: Mapping[str, Read], source: Path, folder: Path
+) -> None:
+    """A fine-tuned model: the source's files, with the trained values in the source's types."""
+    parameter_of = {}
+    for name in definition.frozen or definition.shapes:
+        head = definition.head_name if name == definition.tied else None
+        stored = weights.stored_name(name, head)
+        if stored is None:
+            raise FarflungError(f"{source} lacks the tensor {name} now", hint="put the pretrained folder back")
+        parameter_of[stored] = name
+        if head is not None and head in weights.file_of:
+            parameter_of[head] = name
+    for file in dict.fromkeys(weights.file_of.values()):
+        written = {}
+        for stored in (name for name, where in weights.file_of.items() if where == file):
+            if stored in parameter_of:
+                dtype = DTYPES[weights.slot(stored).dtype]
+                written[stored] = tensors[parameter_of[stored]]().to(dtype)
+            else:  # not a parameter of the model, such as GPT-2's old causal masks: as it was
+                with safe_open(source / file, framework="pt") as whole:
+                    written[stored] = whole.get_tensor(stored)
+        _save(written, folder / file)
+    _copy(source, folder, (CONFIG, "generation_config.json", *((INDEX,) if (source / INDEX).is_file() else ())))
+    if not (folder / "generation_config.json").exists():
+        import transformers
+
+        transformers.GenerationConfig.from_model_config(definition.config).save_pretrained(folder)
+
+
+def _merged(definition: LoraModel, weights: Weights, tensors: Mapping[str, Read]) -> dict[str, Read]:
+    """Readers of the base's parameters, each with its adapter added."""
+
+    def read(name: str) -> Tensor:
+        (base,) = initial_weights(definition, [name], 0, weights).values()
+        return definition.merged(name, base, lambda adapter: tensors[adapter]())
+
+    return {name: partial(read, name) for name in definition.frozen}
+
+
+def check_base(checkpoint: Checkpoint, source: Path) -> None:
+    """FarflungError when the model folder is no longer the one that the adapters were trained beside."""
+    for name, digest in checkpoint.facts.artifacts.items():
+        path = source / name.removeprefix(PREFIX)
+        if not name.startswith(PREFIX) or path.suffix != ".safetensors":
+            continue
+        if digest_of(path) != digest:
+            raise FarflungError(
+                f"{path} is not the file that the run's adapters were trained beside", hint="put that folder back"
+            )
+
+
+def _write_build(
+    definition: ModelDefinition, tensors: Mapping[str, Read], checkpoint: Checkpoint, folder: Path
+) -> None:
+    _save({name: tensors[name]() for name in definition.shapes}, folder / SINGLE)
+    spec = str(checkpoint.job.model.build)
+    module, _, function = spec.partition(":")
+    note = f"""Weights of {spec} after step {checkpoint.step} of the run {checkpoint.job.run.name!r}, float32.
+
+    from safetensors.torch import load_file
+    from {module} import {function}
+
+    model, loss = {function}()
+    model.load_state_dict(load_file("{SINGLE}"), strict=False)   # False: buffers are not in the file
+"""
+    (folder / "README.md").write_text(note, encoding="utf-8")
+
+
+def _write_own(tensors: Mapping[str, Read], checkpoint: Checkpoint, folder: Path) -> None:
+    _save({name: read() for name, read in tensors.items()}, folder / SINGLE)
+    note = f"""Weights of the members' own model after step {checkpoint.step} of the run {checkpoint.job.run.name!r},
+float32: the parameters that were trained.
+
+    from safetensors.torch import load_file
+
+    model.load_state_dict(load_file("{SINGLE}"), strict=False)
+"""
+    (folder / "README.md").write_text(note, encoding="utf-8")
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    # Two names of a tied parameter may stand in one file; safetensors wants memory of their own for them.
+    separate: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        tensor = tensor.contiguous()
+        separate[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    save_file(separate, path, {"format": "pt"})
+
+
+def _copy(source: Path, folder: Path, names: Iterable[str]) -> None:
+    for name in names:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return {**values, "step": int(values["step"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FarflungError(f"{path} can't be read: {error}", hint="remove that damaged checkpoint") from error
+
+
+def _text(value: Any) -> str:
+    """A job or facts in a manifest: JSON as a text, or as an object."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,154 @@
+"""Text from a trained language model: `farflung generate STATE PROMPT`."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...proto.errors import FarflungError
+from ..device.probe import available_memory
+from ..models.definition import LanguageModel, model_of
+from .byte_tokenizer import write_byte_tokenizer
+from .export import LARGEST_FILE, Checkpoint, find_checkpoint, write_export
+
+
+def generate(
+    folder: Path,
+    prompt: str,
+    tokens: int = 200,
+    seed: int = 1,
+    temperature: float = 0.8,
+    step: int | None = None,
+    through: str | None = None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> str:
+    """The text that a model adds to ``prompt``: ``tokens`` tokens, fewer where the model ends the text itself.
+
+    ``folder`` is an exported folder, or the state folder of a run, whose checkpoint of ``step`` (the newest unless
+    given) is used. The same ``seed`` gives the same text; ``temperature`` 0 always takes the likeliest token. Runs on
+    the CPU. ``through`` "model": the whole model in memory, from an export to a temporary folder; "layers": one layer
+    in memory at a time, which reads the checkpoint once a token; None: layers where the model does not fit the memory
+    that is available, which ``say`` is told. Raises FarflungError for an empty prompt or a model that has no text.
+    """
+    folder = Path(folder)
+    if (folder / "config.json").is_file():
+        if through == "layers":
+            raise FarflungError(
+                f"{folder} is an exported folder, which is loaded whole", hint="give the run's state folder"
+            )
+        return _continue(folder, prompt, tokens, seed, temperature)
+    checkpoint = find_checkpoint(folder, step)
+    model = checkpoint.job.model
+    if model.build is not None or model.parameters is not None:
+        message = f"{folder} trained {model.build or 'a model of its members'}, which is no language model"
+        raise FarflungError(message, hint=f"get its weights with farflung export {folder} OUT")
+    if through is None and (why := _too_large(checkpoint)):
+        say(f"{why}: one layer after the other, which takes long (--through layers)")
+        through = "layers"
+    if through == "layers":
+        return _by_layers(checkpoint, prompt, tokens, seed, temperature)
+    with tempfile.TemporaryDirectory() as exported:
+        write_export(checkpoint, Path(exported), merge=model.lora is not None)
+        return _continue(Path(exported), prompt, tokens, seed, temperature)
+
+
+def _too_large(checkpoint: Checkpoint) -> str:
+    """Why the whole model can't be loaded here; empty where it can."""
+    definition = model_of(checkpoint.job, checkpoint.facts)
+    # Loading holds a weights file beside the model, and so does the export before it.
+    size = 4 * sum(math.prod(shape) for shape in (definition.frozen or definition.shapes).values())
+    needed, available = size + min(size, LARGEST_FILE), available_memory()
+    if needed <= available:
+        return ""
+    return f"the model needs {needed / 1e9:.3g} GB of memory, {available / 1e9:.3g} GB are available"
+
+
+def _by_layers(checkpoint: Checkpoint, prompt: str, tokens: int, seed: int, temperature: float) -> str:
+    from .layered import tokens_by_layers
+
+    tokenizer, ends = text_of(checkpoint)
+    ids = encoded(tokenizer, prompt)
+    new = takewhile(lambda token: token not in ends, tokens_by_layers(checkpoint, ids, seed, temperature))
+    return added(tokenizer, ids, list(islice(new, tokens)))
+
+
+def text_of(checkpoint: Checkpoint) -> tuple[Any, set[int]]:
+    """The tokenizer of a run, and the tokens that end a text."""
+    import transformers
+
+    job = checkpoint.job
+    definition = model_of(job, checkpoint.facts)
+    assert isinstance(definition, LanguageModel)
+    with tempfile.TemporaryDirectory() as made:
+        if job.data.tokenizer == "bytes":
+            write_byte_tokenizer(Path(made), checkpoint.facts.context)
+        tokenizer = _tokenizer(Path(made) if job.data.tokenizer == "bytes" else Path(job.data.tokenizer))
+    config = transformers.GenerationConfig.from_model_config(definition.config)
+    if job.model.pretrained is not None and (Path(job.model.pretrained) / "generation_config.json").is_file():
+        config = transformers.GenerationConfig.from_pretrained(job.model.pretrained)
+    end = config.eos_token_id
+    return tokenizer, set() if end is None else set(end) if isinstance(end, list) else {end}
+
+
+def encoded(tokenizer: Any, prompt: str) -> list[int]:
+    """The tokens of a prompt. FarflungError when there are none."""
+    ids: list[int] = tokenizer(prompt, add_special_tokens=True)["input_ids"]
+    if not ids:
+        raise FarflungError("the prompt is empty", hint="give at least one word to go on from")
+    return ids
+
+
+def added(tokenizer: Any, prompt: list[int], new: list[int]) -> str:
+    """The text that new tokens add to a prompt's."""
+    before = tokenizer.decode(prompt, skip_special_tokens=True)
+    after: str = tokenizer.decode([*prompt, *new], skip_special_tokens=True)
+    return after[len(before) :]
+
+
+def _tokenizer(folder: Path) -> Any:
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        return transformers.AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise FarflungError(f"the tokenizer in {folder} can't be loaded: {error}", hint="put it there again") from error
+
+
+def _continue(folder: Path, prompt: str, tokens: int, seed: int, temperature: float) -> str:
+    import transformers
+
+    tokenizer = _tokenizer(folder)
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder).float().eval()
+    except (OSError, ValueError) as error:
+        raise FarflungError(f"{folder} can't be loaded: {error}", hint="export the model again") from error
+    prompt_ids = encoded(tokenizer, prompt)
+    ids = torch.tensor([prompt_ids])
+    start = ids.shape[1]
+    longest = int(model.config.max_position_embeddings)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        while (left := start + tokens - ids.shape[1]) > 0:
+            # A model sees at most `longest` tokens: where the text is longer, its last half goes on.
+            seen = ids if ids.shape[1] < longest else ids[:, -max(1, longest // 2) :]
+            count = min(left, longest - seen.shape[1])
+            new = model.generate(seen, **_settings(model, seen, count, temperature))[:, seen.shape[1] :]
+            ids = torch.cat([ids, new], dim=1)
+            if new.shape[1] < count:
+                break
+    return added(tokenizer, prompt_ids, ids[0, start:].tolist())
+
+
+def _settings(model: Any, ids: torch.Tensor, count: int, temperature: float) -> dict[str, Any]:
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}
+    end = model.generation_config.eos_token_id
+    pad = (end[0] if isinstance(end, list) else end) or 0
+    return {"attention_mask": torch.ones_like(ids), "max_new_tokens": count, "pad_token_id": pad, **sampling}

@@ -1,0 +1,175 @@
+"""LoRA (Hu et al. 2021) through the library `peft`: ``[model.lora]`` of the job.
+
+Beside chosen matrices W of a pretrained model's blocks stand two small ones, and a layer computes
+x W + alpha / rank (x A) B. Only A and B are parameters of the run: they alone train, travel in rounds and lie in
+checkpoints. The model folder's own weights, the base, are frozen: every node reads those of its layers from the
+coordinator, and says what they hash to: a node with another base is put out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from ...job.schema import Lora
+from ...proto.errors import FarflungError
+from .definition import LanguageModel, ModelDefinition, generator
+from .stage import LanguageStage
+
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+
+class LoraModel(LanguageModel):
+    """A pretrained language model whose parameters are its adapters.
+
+    A layer is a block; the first has the embedding too, and the last has the head: so every stage has something to
+    train.
+    """
+
+    def __init__(self, config: Any, lora: Lora, recompute: bool = False) -> None:
+        self.lora = lora
+        super().__init__(config, recompute, partial(add_adapters, lora=lora))
+        wrapped, last = self._names, len(self.layers) - 1
+        count = last - 1
+        frozen = [set[str]() for _ in range(count)]
+        for piece, found in enumerate(wrapped):
+            layer = min(max(piece - 1, 0), count - 1)
+            frozen[layer] |= {base_name(name) for name in found if not is_adapter(name)}
+        self.frozen_names = frozen
+        names = [[name for name in one if is_adapter(name)] for one in wrapped[1:last]]
+        everything = self.shapes
+        super(LanguageModel, self).__init__(list(self.layers[1:last]), names, recompute)
+        self.shapes = {name: shape for name, shape in everything.items() if is_adapter(name)}
+        self.frozen = {base_name(name): shape for name, shape in everything.items() if not is_adapter(name)}
+        self.adapted = {name.partition(".lora_A.")[0] for name in self.shapes if ".lora_A." in name}
+        """Paths of the modules that have an adapter."""
+
+    def build(self, first: int, last: int, device: torch.device | str = "cpu") -> LanguageStage:
+        """The stage of layers [first, last]; the values of its frozen parameters, too, are undefined."""
+        whole = len(self.layers) - 1
+        stage = super().build(first + (first > 0), last + 1 + (last == whole), device)
+        stage.first, stage.last = first, last
+        return stage
+
+    def initial(self, name: str, seed: int) -> Tensor:
+        """Of an adapter as in `peft`: A uniform within 1 / sqrt(its inputs), B zero, so that training starts from the
+        base."""
+        shape = self.shapes[name]
+        if ".lora_B." in name:
+            return torch.zeros(shape)
+        bound = 1 / math.sqrt(shape[1])
+        values = generator(seed, name).random(shape, dtype=np.float32)
+        return torch.from_numpy((2 * values - 1) * np.float32(bound))
+
+    def merged(self, name: str, base: Tensor, adapter: Callable[[str], Tensor]) -> Tensor:
+        """The frozen parameter ``name`` with its adapter added, float32; ``adapter`` gives those by name."""
+        path = name.removesuffix(".weight")
+        if path not in self.adapted or path == name:
+            return base.float()
+        down, up = (adapter(f"{path}.lora_{one}.default.weight") for one in "AB")
+        delta = (up @ down) * (self.lora.alpha / self.lora.rank)
+        return base.float() + (delta.T if self.family == "gpt2" else delta)
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter is one of an adapter."""
+    return ".lora_A." in name or ".lora_B." in name
+
+
+def base_name(name: str) -> str:
+    """What the model folder calls a parameter of the base."""
+    return name.replace(".base_layer.", ".")
+
+
+def load_frozen(stage: nn.Module, read: Callable[[str], Tensor]) -> dict[str, int]:
+    """Gives a stage's frozen parameters their values, ``read`` by their names in the model folder; the digest of each
+    by that name."""
+    digests = {}
+    with torch.no_grad():
+        for name, parameter in stage.named_parameters():
+            if not parameter.requires_grad:
+                values = read(base_name(name)).float()
+                parameter.copy_(values)
+                raw = values.contiguous().view(-1).view(torch.uint8).numpy().data
+                digests[base_name(name)] = xxhash.xxh3_64_intdigest(raw)
+    return digests
+
+
+def base_digests(definition: ModelDefinition, layers: Iterable[int], digests: Mapping[str, int]) -> dict[int, int]:
+    """The digest of the frozen parameters of each of these layers, from ``digests`` of the parameters by name: the same
+    wherever the stages are cut."""
+    found = {}
+    for layer in layers:
+        listed = "".join(f"{name} {digests[name]:016x}\n" for name in sorted(definition.frozen_names[layer]))
+        found[layer] = xxhash.xxh3_64_intdigest(listed.encode())
+    return found
+
+
+def add_adapters(model: Any, lora: Lora) -> None:
+    """Puts adapters beside the target modules of a `transformers` model on the meta device, and freezes the rest."""
+    import transformers
+
+    peft = _peft()
+    family = str(model.config.model_type)
+    kinds = (nn.Linear, transformers.pytorch_utils.Conv1D)
+    head = model.get_output_embeddings()
+    matrices = {
+        path.rpartition(".")[2]: None
+        for path, module in model.named_modules()
+        if isinstance(module, kinds) and module is not head
+    }
+    for target in lora.targets or ():
+        if target not in matrices:
+            near = difflib.get_close_matches(target, matrices, 1, 0.5)
+            nearest = f"; did you mean {near[0]!r}?" if near else ""
+            raise FarflungError(
+                f"model.lora.targets: no layer of the family {family} is called {target!r}{nearest}",
+                hint=f"the layers that take an adapter are: {', '.join(matrices)}",
+            )
+    peft.inject_adapter_in_model(_config(lora, family), model, low_cpu_mem_usage=True)
+
+
+def write_adapter(
+    definition: LoraModel, tensors: Mapping[str, Callable[[], Tensor]], base: str, folder: Path
+) -> dict[str, Tensor]:
+    """Writes adapter_config.json for the model folder ``base``; gives the tensors of adapter_model.safetensors, under
+    the names that `peft` reads."""
+    config = _config(definition.lora, definition.family)
+    config.target_modules = sorted({path.rpartition(".")[2] for path in definition.adapted})
+    config.base_model_name_or_path, config.inference_mode = base, True
+    config.save_pretrained(folder)
+    stored = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    stored["target_modules"] = config.target_modules  # of a set, which has no order
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(stored, indent=2, sort_keys=True), encoding="utf-8")
+    return {f"base_model.model.{name.replace('.default', '')}": tensors[name]() for name in definition.shapes}
+
+
+def _config(lora: Lora, family: str) -> Any:
+    return _peft().LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.targets) if lora.targets else None,
+        fan_in_fan_out=family == "gpt2",  # its layers keep their matrices transposed
+    )
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise FarflungError(
+            "[model.lora] needs the library peft, which is not installed here", hint="pip install 'farflung[lora]'"
+        ) from error
+    return peft

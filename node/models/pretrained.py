@@ -1,0 +1,164 @@
+"""Weights of a model folder (config.json and *.safetensors), read tensor by tensor.
+
+A node reads through `Wire.fetch`, so only the stage's own tensors travel; the coordinator's machine reads the
+folder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ...job.schema import Facts, Job
+from ...proto.errors import FarflungError
+from .definition import Fetch, LanguageModel, ModelDefinition
+from .families import FAMILIES
+from .safetensors_range import DTYPES, Slot, Source
+
+PREFIX = "model/"  # of the artifacts' names
+CONFIG = "config.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+class Weights:
+    """The tensors of a model folder, found by parameter name. Reads headers as they are needed."""
+
+    def __init__(self, fetch: Fetch, files: Iterable[str], family: str) -> None:
+        self._source = _model_folder(fetch)
+        self._family = FAMILIES[family]
+        self._headers: dict[str, dict[str, Slot]] = {}
+        names = {name.removeprefix(PREFIX) for name in files}
+        if INDEX in names:
+            listed = self._source.json(fetch(PREFIX + INDEX), INDEX).get("weight_map")
+            if not isinstance(listed, dict):
+                raise FarflungError(f"{INDEX} of the model folder has no weight_map", hint="save the model again")
+            self.file_of: dict[str, str] = {str(name): str(file) for name, file in listed.items()}
+            if absent := sorted(set(self.file_of.values()) - names):
+                raise FarflungError(f"the model folder lacks {absent[0]}, which {INDEX} names", hint="copy it there")
+        elif SINGLE in names:
+            self.file_of = dict.fromkeys(self._header(SINGLE), SINGLE)
+        else:
+            raise FarflungError(
+                f"the model folder has neither {SINGLE} nor {INDEX}",
+                hint="load the model with transformers and save it with save_pretrained(folder)",
+            )
+
+    def stored_name(self, name: str, tied_with: str | None = None) -> str | None:
+        """The name under which the folder has a parameter; None when it lacks it.
+
+        Folders saved from the base model leave out its prefix ("h.0.ln_1.weight"); heads have had two names; a tied
+        parameter may be stored as the head's (``tied_with``).
+        """
+        family = self._family
+        candidates = [name, name.removeprefix(f"{family.base}."), *([tied_with] if tied_with else [])]
+        if f"{family.head}.weight" in (name, tied_with):
+            candidates += [f"{head}.weight" for head in family.other_heads]
+        return next((candidate for candidate in candidates if candidate in self.file_of), None)
+
+    def slot(self, stored: str) -> Slot:
+        """Where a stored tensor is."""
+        file = self.file_of[stored]
+        slots = self._header(file)
+        if stored not in slots:
+            raise FarflungError(f"{file} of the model folder lacks the tensor {stored}", hint=f"{INDEX} names it there")
+        return slots[stored]
+
+    def read(self, stored: str) -> Tensor:
+        """A stored tensor in its own dtype, on the CPU."""
+        return self._source.read(self.slot(stored), stored)
+
+    def _header(self, file: str) -> dict[str, Slot]:
+        if file not in self._headers:
+            self._headers[file] = self._source.slots(file)
+        return self._headers[file]
+
+
+def problems(definition: LanguageModel, weights: Weights, names: Iterable[str] | None = None) -> list[str]:
+    """What is wrong with the folder's tensors for this model, one sentence each; all that it holds unless
+    ``names``."""
+    found, shapes = [], definition.frozen or definition.shapes
+    for name in shapes if names is None else names:
+        stored = weights.stored_name(name, _head_of(definition, name))
+        if stored is None:
+            found.append(f"the tensor {name} is missing")
+            continue
+        slot, shape = weights.slot(stored), shapes[name]
+        if slot.shape != shape:
+            found.append(f"{stored} has the shape {list(slot.shape)}, the configuration says {list(shape)}")
+        elif slot.dtype not in DTYPES:
+            found.append(f"{stored} has the type {slot.dtype}, not one of {', '.join(DTYPES)}")
+        elif slot.end - slot.start != math.prod(shape) * DTYPES[slot.dtype].itemsize:
+            found.append(f"{stored} has {slot.end - slot.start} bytes in {slot.file}, too few or too many")
+    return found
+
+
+def check(definition: LanguageModel, weights: Weights, where: str) -> None:
+    """FarflungError that names what is wrong with the folder ``where``, at most three things."""
+    if found := problems(definition, weights):
+        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+        raise FarflungError(
+            f"{where}: {'; '.join(found[:3])}{more}",
+            hint="config.json and the weights must belong together: save the model again with save_pretrained",
+        )
+
+
+def initial_weights(
+    definition: ModelDefinition, names: Sequence[str], seed: int, weights: Weights | None = None
+) -> dict[str, Tensor]:
+    """Initial values of some parameters, float32 on the CPU: from the folder if there is one, else from the seed."""
+    if weights is None:
+        return {name: definition.initial(name, seed) for name in names}
+    assert isinstance(definition, LanguageModel)
+    if found := problems(definition, weights, names):
+        raise FarflungError(f"the pretrained model: {found[0]}", hint="start the coordinator again with a whole folder")
+    stored = {name: weights.stored_name(name, _head_of(definition, name)) for name in names}
+    return {name: weights.read(where).float() for name, where in stored.items() if where is not None}
+
+
+def weights_of(job: Job, facts: Facts | None, fetch: Fetch | None = None) -> Weights | None:
+    """The pretrained weights of a job, None if it starts from random ones; without ``fetch`` from its folder."""
+    if job.model.pretrained is None:
+        return None
+    if fetch is not None and facts is not None:
+        files = [name for name in facts.artifacts if name.startswith(PREFIX)]
+    else:
+        folder = Path(job.model.pretrained)
+        fetch, files = folder_fetch(folder), [path.name for path in folder.iterdir()]
+    family = str(_model_folder(fetch).json(fetch(PREFIX + CONFIG), CONFIG).get("model_type", ""))
+    return Weights(fetch, files, family)
+
+
+def read_config(fetch: Fetch | None, folder: str) -> dict[str, Any]:
+    """config.json of a pretrained model, from the artifacts or (without ``fetch``) from its folder."""
+    fetch = fetch or folder_fetch(Path(folder))
+    return _model_folder(fetch).json(fetch(PREFIX + CONFIG), CONFIG)
+
+
+def folder_fetch(folder: Path) -> Fetch:
+    """Reads the artifacts "model/FILE" from a folder."""
+
+    def fetch(name: str, offset: int = 0, length: int | None = None) -> bytes:
+        path = folder / name.removeprefix(PREFIX)
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                return file.read(-1 if length is None else length)
+        except OSError as error:
+            raise FarflungError(
+                f"{path} can't be read: {error.strerror}", hint="model.pretrained names a folder"
+            ) from error
+
+    return fetch
+
+
+def _head_of(definition: LanguageModel, name: str) -> str | None:
+    return definition.head_name if name == definition.tied else None
+
+
+def _model_folder(fetch: Fetch) -> Source:
+    return Source(fetch, PREFIX, "the model folder", "save the model again")

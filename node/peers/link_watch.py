@@ -1,0 +1,100 @@
+"""How fast links are while training fills them: the kernel's totals of each link in, rates out. No I/O, no probes.
+
+A link is busy while a connection of it has something unacknowledged all the time, for so long that its window has
+opened, and the socket buffers of neither end held it up. What it carries then it can carry at least. It can carry more
+where there was too little to send: then the rate at which the kernel last saw data arrive is higher, for that leaves
+out what the sender limited. And it may share a line with other links of its sender or its receiver, so each end says
+what else it sent or took in at that time. The truth is between the link's own rate and the highest of these.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from .sending.lanes import HELD_UP
+from .tcp_info import TcpFigures
+
+TICK_SECONDS = 0.5
+FULL = 0.9
+"""Of a tick, with something unacknowledged."""
+OPENING_TRIPS = 10
+"""Round trips of being full before one that counts: windows open in them. Those of now, which are longer than the least
+where acknowledgements queue behind what goes the other way."""
+LEAST_ARRIVED = 16 << 10
+"""Bytes of a tick that count as bulk which arrives."""
+MOST_TICKS = 240
+"""That are kept between two reports."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What was seen of one peer: rate_bps, beside and arrived_beside of control.proto's Sent."""
+
+    rate_bps: float = 0.0
+    beside: float = 0.0
+    arrived_beside: float = 0.0
+
+
+@dataclass
+class _Link:
+    before: TcpFigures = field(default_factory=TcpFigures)
+    full_s: float = 0.0  # without a pause, until now
+    rates: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_TICKS))  # at least, at most
+    arrived: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_TICKS))
+
+
+class LinkWatch:
+    """One node's links, by peer."""
+
+    def __init__(self) -> None:
+        self._links: dict[str, _Link] = {}
+        self._at, self._arrived = 0.0, Counter[str]()
+
+    def tick(self, now: float, sent: Mapping[str, TcpFigures], arrived: Mapping[str, int]) -> None:
+        """``sent``: the kernel's totals of each link; ``arrived``: bytes of each peer, both since the start."""
+        seconds, self._at = now - self._at, now
+        grown = {}
+        for peer, totals in sent.items():
+            link = self._links.setdefault(peer, _Link())
+            if totals.connections and totals.connections == link.before.connections:
+                grown[peer] = totals.since(link.before)
+            link.before = totals
+        everything = sum(_carried(one) for one in grown.values())
+        for peer, one in grown.items():
+            link = self._links[peer]
+            if one.longest_busy_s < FULL * seconds or one.held_up_s > HELD_UP * seconds:
+                link.full_s = 0.0
+                continue
+            if link.full_s >= OPENING_TRIPS * max(one.rtt_s, one.least_rtt_s) and link.full_s > 0:
+                link.rates.append((8 * _carried(one) / seconds, max(8 * everything / seconds, one.busiest_bps)))
+            link.full_s += seconds
+        self._take_in(arrived)
+
+    def _take_in(self, arrived: Mapping[str, int]) -> None:
+        new = Counter(arrived)
+        new.subtract(self._arrived)
+        self._arrived = Counter(arrived)
+        total = sum(new.values())
+        for peer, count in new.items():
+            if count >= LEAST_ARRIVED:
+                self._links.setdefault(peer, _Link()).arrived.append(total / count)
+
+    def take(self) -> dict[str, Filled]:
+        """What was seen of each peer since the last call: medians over the ticks."""
+        found = {}
+        for peer, link in self._links.items():
+            if not link.rates and not link.arrived:
+                continue
+            rate = median(own for own, _ in link.rates) if link.rates else 0.0
+            total = median(every for _, every in link.rates) if link.rates else 0.0
+            found[peer] = Filled(rate, max(1.0, total / rate) if rate else 0.0, median(link.arrived or [0.0]))
+            link.rates.clear()
+            link.arrived.clear()
+        return found
+
+
+def _carried(grown: TcpFigures) -> int:
+    return max(0, grown.sent - grown.resent)

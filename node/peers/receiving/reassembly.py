@@ -1,0 +1,322 @@
+"""What one peer's streams bring, put together: the messages of its link, each delivered once, whole and in order.
+
+A link has a first stream, by which everything comes but what its further lanes carry: chunks of large messages, each
+on any of them. A chunk may so be here before the OPEN of its message; its lane then waits for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from ....proto import frame as frames
+from ....proto import rpc
+from ....proto.data_pb2 import Header
+from ....proto.frame import Frame, Kind
+from ...wire.pipe import INLINE_LIMIT
+from ..header_compression import Expander
+from ..sending.lanes import MOST
+from ..traffic import category_of
+from .admission import TAKE, WAIT
+
+if TYPE_CHECKING:
+    from .server import Inbound
+
+STALLED_SECONDS = 60.0
+STALLED_BYTES = 1 << 16
+"""An incomplete message of which so much, or its end, does not come in so long holds memory that others need."""
+
+
+class StreamRefused(Exception):
+    """The stream cannot go on; the text goes to the other side."""
+
+
+@dataclass(eq=False)
+class Arriving:
+    """A message that has not been delivered yet. Without a block or a body it is received and thrown away.
+
+    ``whole``: it is small and came at once; it may have to wait for those before it.
+    """
+
+    transfer: int
+    priority: int
+    header: Header
+    total: int
+    start: int | None = None
+    view: memoryview | None = None
+    body: bytes | None = None
+    whole: bool = False
+    received: int = 0
+    chunks: int = 0
+    apart: dict[int, int] = field(default_factory=dict)  # chunks behind a gap: offset -> length
+    gapless: int = 0  # bytes from the beginning on that are here, and in the digest
+    digest: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
+    end: Frame | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.whole or (self.end is not None and self.received == self.total)
+
+    def add(self, frame: Frame) -> None:
+        """A chunk. StreamRefused where it does not fit what is here."""
+        offset, length = frame.offset, len(frame.body)
+        if frame.total != self.total or offset < self.gapless or offset in self.apart or not length:
+            raise StreamRefused(f"chunk {frame.seq} at {offset} does not fit a message of {self.total} bytes")
+        self.received, self.chunks = self.received + length, self.chunks + 1
+        if self.received > self.total:
+            raise StreamRefused(f"a message of {self.total} bytes has chunks that overlap")
+        if self.view is None:
+            return
+        self.view[offset : offset + length] = frame.body
+        self.apart[offset] = length
+        while (length := self.apart.pop(self.gapless, 0)) > 0:
+            # A chunk that came in order is hashed where it is still in the processor's cache.
+            here = frame.body if self.gapless == offset else self.view[self.gapless : self.gapless + length]
+            self.digest.update(here)
+            self.gapless += length
+
+    def check(self) -> None:
+        """StreamRefused where a complete message is not what its END says."""
+        if self.end is None or self.view is None:
+            return
+        if self.gapless != self.total or self.end.seq != self.chunks:
+            raise StreamRefused(f"a message of {self.total} bytes has chunks that overlap")
+        if self.end.digest != self.digest.intdigest():
+            raise StreamRefused(f"a message of {self.total} bytes has a wrong digest")
+
+
+class Lane:
+    """One of the streams of a link, and what came by it is acknowledged on it. Number 0 is the first."""
+
+    def __init__(self, stream: Stream, end: rpc.PeerContext | rpc.PeerCall, number: int = 0) -> None:
+        self.end, self.number, self.done = end, number, dict[int, tuple[int, str]]()
+        self.stopped = ""
+        """Why this node ends the stream."""
+        self.waits = True
+        """For its sender: it may be ended at once."""
+        self._stream, self._task = stream, asyncio.current_task()
+
+    def stop(self, why: str) -> None:
+        """End the stream, which waits for its sender."""
+        self.stopped = self.stopped or why
+        if self._task is not None and self.waits:
+            self._task.cancel()
+
+    async def take(self, message: bytes) -> None:
+        """One gRPC message of frames. FrameError, ValueError or StreamRefused for what does not fit."""
+        self.waits = False
+        self._stream.inbound.traffic.arrived[self._stream.sender] += len(message)
+        for frame in frames.decode(message):
+            await self._stream.take(frame, self)
+        await self.acknowledge()
+        self.waits = True
+
+    async def acknowledge(self) -> None:
+        await self._stream.inbound.acknowledge(self.end, self.done)
+
+
+class Stream:
+    """A peer's first stream with its further lanes: its texts, its incomplete messages."""
+
+    def __init__(
+        self,
+        inbound: Inbound,
+        end: rpc.PeerContext | rpc.PeerCall,
+        sender: str,
+        session: str,
+        link: int = 0,
+        open_lane: Callable[[Stream, int], None] | None = None,
+    ) -> None:
+        self.sender, self.session, self.link, self.inbound = sender, session, link, inbound
+        self.lane = Lane(self, end)
+        self.lanes: list[Lane] = []
+        self.reading = True
+        self._open_lane, self._asked = open_lane, set[int]()
+        self._expander = Expander(inbound.run, session)
+        self._arriving: list[deque[Arriving]] = [deque() for _ in range(frames.PRIORITIES)]
+        self._begun = [0] * frames.PRIORITIES  # the last message of each priority that was opened or cancelled
+        self._opened = asyncio.Event()
+        self._clock = asyncio.get_running_loop()
+        self._moved, self._unmarked = self._clock.time(), 0
+        self._timer = self._clock.call_later(STALLED_SECONDS, self._check)
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that its incomplete messages hold."""
+        return sum(one.total for queue in self._arriving for one in queue if one.start is not None)
+
+    def stop(self, why: str) -> None:
+        """End the first stream, and with it the others."""
+        self.lane.stop(why)
+
+    def close(self) -> None:
+        """The first stream has ended: so do the others, and what is incomplete is dropped."""
+        self._timer.cancel()
+        self.reading = False
+        self._opened.set()
+        for lane in self.lanes:
+            lane.stop("the first stream of this link has ended")
+        for queue in self._arriving:
+            for arriving in list(queue):
+                self._forget(arriving)
+        self.lane.end = None  # or this cycle would keep the call, and that its connection, until it is collected
+
+    def _check(self) -> None:
+        """A sender that lets an incomplete message lie holds memory; it has to connect again."""
+        late = self._clock.time() - self._moved
+        if self.lane.waits and any(self._arriving) and late > STALLED_SECONDS:
+            self.stop(f"nothing of an incomplete message came for {late:.0f} s")
+            return
+        self._timer = self._clock.call_later(STALLED_SECONDS / 4, self._check)
+
+    def _mark(self, count: int) -> None:
+        self._unmarked += count
+        if self._unmarked >= STALLED_BYTES or not any(self._arriving):
+            self._moved, self._unmarked = self._clock.time(), 0
+
+    async def take(self, frame: Frame, lane: Lane) -> None:
+        """One frame that came by that lane."""
+        if frame.kind is Kind.CHUNK or frame.kind is Kind.END:
+            arriving = await self._continued(frame, lane)
+            if arriving is None:
+                return
+            if frame.kind is Kind.CHUNK:
+                arriving.add(frame)
+            elif arriving.end is None and frame.total == arriving.total:
+                arriving.end = frame
+            else:
+                raise StreamRefused(f"the end at {frame.total} of a message of {arriving.total} bytes")
+            self._settle(frame.priority, lane)
+        elif lane is not self.lane:
+            raise StreamRefused(f"sent a frame of kind {frame.kind.name} by lane {lane.number}")
+        elif frame.kind is Kind.WHOLE:
+            await self._whole(frame)
+        elif frame.kind is Kind.OPEN:
+            await self._open(frame)
+        elif frame.kind is Kind.CANCEL:
+            self._cancel(frame)
+        elif frame.kind is Kind.LANE:
+            self._ask_for_lane(frame.transfer)
+        else:
+            raise StreamRefused(f"sent a frame of kind {frame.kind.name}, which only the receiver sends")
+        self._mark(len(frame.body))
+
+    async def _admit(self, header: Header, priority: int, transfer: int) -> str:
+        verdict = self.inbound.judge(self, header)
+        if verdict == WAIT:  # what has arrived is acknowledged before a pause of unknown length
+            await self.lane.acknowledge()
+            verdict = await self.inbound.verdict(self, header)
+        if verdict == TAKE and not self.inbound.is_new(self, priority, transfer):
+            verdict = "twice"
+        return verdict
+
+    async def _whole(self, frame: Frame) -> None:
+        header = self._expander.expand(bytes(frame.head))
+        verdict = await self._admit(header, frame.priority, frame.transfer)
+        arriving = Arriving(frame.transfer, frame.priority, header, len(frame.body), whole=True)
+        if verdict == TAKE and len(frame.body) > INLINE_LIMIT:
+            arriving.start = await self.inbound.inbox.block(len(frame.body))
+            self.inbound.inbox.view(arriving.start, len(frame.body))[:] = frame.body
+        elif verdict == TAKE:
+            await self.inbound.inbox.room(len(frame.body))
+            arriving.body = bytes(frame.body)
+        else:
+            self._throw_away(verdict)
+        self._begin(arriving)
+        self._settle(frame.priority, self.lane)
+
+    async def _open(self, frame: Frame) -> None:
+        header = self._expander.expand(bytes(frame.head))
+        verdict = await self._admit(header, frame.priority, frame.transfer)
+        arriving = Arriving(frame.transfer, frame.priority, header, frame.total)
+        if verdict == TAKE:
+            largest, held = self.inbound.inbox.largest, self.inbound.reserved(self.sender)
+            if held + frame.total > largest:
+                raise StreamRefused(f"a message of {frame.total} bytes beside {held}, where {largest} are the most")
+            arriving.start = await self.inbound.inbox.block(frame.total)
+            arriving.view = self.inbound.inbox.view(arriving.start, frame.total)
+        else:
+            self._throw_away(verdict)
+        self._begin(arriving)
+
+    def _begin(self, arriving: Arriving) -> None:
+        self._arriving[arriving.priority].append(arriving)
+        self.inbound.traffic.arriving(1)
+        self._begun_to(arriving.priority, arriving.transfer)
+
+    def _begun_to(self, priority: int, transfer: int) -> None:
+        self._begun[priority] = max(self._begun[priority], transfer)
+        self._opened.set()
+        self._opened = asyncio.Event()
+
+    async def _continued(self, frame: Frame, lane: Lane) -> Arriving | None:
+        """The message that a frame goes on with, once it was opened; None where it has been cancelled."""
+        while True:
+            for arriving in self._arriving[frame.priority]:
+                if arriving.transfer == frame.transfer:
+                    return arriving
+            if lane is self.lane or not self.reading:
+                raise StreamRefused(f"{frame.kind.name} of message {frame.transfer}, which was not opened")
+            if frame.transfer <= self._begun[frame.priority]:
+                return None
+            await self._opened.wait()
+
+    def _cancel(self, frame: Frame) -> None:
+        for arriving in list(self._arriving[frame.priority]):
+            if arriving.transfer == frame.transfer:
+                self._forget(arriving)
+        self._begun_to(frame.priority, frame.transfer)
+        self._settle(frame.priority, self.lane)
+
+    def _ask_for_lane(self, number: int) -> None:
+        if self._open_lane is None or not 0 < number <= MOST or number in self._asked:
+            raise StreamRefused(f"asks for lane {number}, which is not to be had")
+        self._asked.add(number)
+        self._open_lane(self, number)
+
+    def _settle(self, priority: int, lane: Lane) -> None:
+        """Delivers what is complete and has nothing before it, to be acknowledged on that lane."""
+        queue = self._arriving[priority]
+        while queue and queue[0].complete:
+            arriving = queue[0]
+            arriving.check()
+            queue.popleft()
+            self.inbound.traffic.arriving(-1)
+            self._deliver(arriving)
+            self.inbound.delivered(self, priority, arriving.transfer)
+            lane.done[priority] = (arriving.transfer, category_of(arriving.header.kind))
+
+    def _deliver(self, arriving: Arriving) -> None:
+        """Judged again: the view, or another stream of this peer, may have moved on while it arrived."""
+        start, body, header = arriving.start, arriving.body, arriving.header
+        if start is None and body is None:
+            return  # it was thrown away
+        inbox = self.inbound.inbox
+        verdict = self.inbound.judge(self, header)
+        if verdict == TAKE and not self.inbound.is_new(self, arriving.priority, arriving.transfer):
+            verdict = "twice"
+        if verdict != TAKE:
+            self._throw_away(verdict)
+            if start is not None:
+                inbox.discard(start)
+        elif start is not None:
+            inbox.deliver_block(self.sender, header.SerializeToString(), start, arriving.total)
+        elif body is not None:
+            inbox.deliver_inline(self.sender, header.SerializeToString(), body)
+
+    def _forget(self, arriving: Arriving) -> None:
+        self._arriving[arriving.priority].remove(arriving)
+        self.inbound.traffic.arriving(-1)
+        self.inbound.traffic.dropped["incomplete"] += 1
+        if arriving.start is not None:
+            arriving.view = None
+            self.inbound.inbox.discard(arriving.start)
+
+    def _throw_away(self, why: str) -> None:
+        if why != "probe":
+            self.inbound.traffic.dropped[why] += 1

@@ -1,0 +1,149 @@
+"""The connections of a link that carry nothing but the chunks of large messages: opened when there are any."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import socket
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from ....proto import rpc
+from ....proto.frame import FrameError
+from ....proto.link import split_address
+from ..dial_out import Offer
+from ..greeting import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken, Self, dialled, end_all
+from ..tcp_info import TcpFigures, connected_to, figures, keep_unsent_short
+from ..traffic import Traffic
+from .lanes import LEAST_BUSY, ahead, lanes_wanted
+from .send_queue import Carries
+
+if TYPE_CHECKING:
+    from .link import PeerLink, Stream
+
+log = logging.getLogger("farflung.io")
+
+LOOK_SECONDS = 0.5
+"""How often the kernel's figures are read while bulk is sent."""
+
+
+class Bulk:
+    """The bulk connections beside one first stream, with which they end. ``offer``: that one, where the peer opened it,
+    which then opens these too."""
+
+    def __init__(self, link: PeerLink, me: Self, traffic: Traffic, offer: Offer | None = None) -> None:
+        self._link, self._me, self._traffic, self._offer = link, me, traffic, offer
+        self._streams = 0
+        self._sockets: list[socket.socket] = []
+        self._before = TcpFigures()
+        self._carried: dict[int, float] = {}  # connections -> the most bytes a second
+        self._over = False
+        self.number = random.getrandbits(64)
+        """By which the peer knows what belongs together."""
+
+    @property
+    def first_carries(self) -> Carries:
+        """What is left to the first stream."""
+        return Carries.HEADS if self._streams else Carries.ALL
+
+    @property
+    def figures(self) -> TcpFigures:
+        """The kernel's of all connections of the link, since they began."""
+        return figures(self._sockets)
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
+        self._sockets.clear()
+
+    async def keep(self) -> None:
+        """Opens as many as are wanted, and looks whether more are. Raises what broke one of them."""
+        await self._link.wants_bulk.wait()
+        lanes: list[asyncio.Task[None]] = []
+        try:
+            while True:
+                while len(lanes) < self._link.lanes:
+                    lanes.append(asyncio.create_task(self._lane(len(lanes) + 1)))
+                done, _ = await asyncio.wait(lanes, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                for lane in done:
+                    await lane
+                if self._streams == len(lanes):
+                    self._look(len(lanes))
+        finally:
+            self._over = True
+            await end_all(lanes)
+
+    async def _lane(self, number: int) -> None:
+        """One connection. While it can't be had the link does without; once it is there, its end is the link's."""
+        pause = FIRST_PAUSE
+        while True:
+            opened = False
+            try:
+                async with self._stream(number) as (stream, ended):
+                    opened = True
+                    self._streams += 1
+                    await self._find_sockets()
+                    await self._link.carry(stream, ended)
+            except (LinkBroken, FrameError, *rpc.BROKEN) as error:
+                if opened or self._over:  # gRPC may turn a cancellation into this
+                    raise
+                log.info("no bulk connection to %s: %s", self._link.peer.name, rpc.why_broken(error))
+            finally:
+                self._streams -= opened
+            await asyncio.sleep(pause)
+            pause = min(PAUSE_GROWTH * pause, LONGEST_PAUSE)
+
+    @contextlib.asynccontextmanager
+    async def _stream(self, number: int) -> AsyncIterator[tuple[Stream, asyncio.Event]]:
+        """A stream of this link, and what says that it has ended before reading from it does."""
+        if self._offer is None:
+            async with dialled(self._me, self._link.peer, self._traffic, lane=number, link=self.number) as call:
+                yield call, asyncio.Event()
+            return
+        self._link.ask_for_lane(number)
+        lane = await self._offer.lane(number)
+        try:
+            yield lane.context, lane.ended
+        finally:
+            lane.ended.set()
+
+    async def _addresses(self) -> set[tuple[str, int]]:
+        """The other ends of its connections; none where the peer's name is gone by now."""
+        if self._offer is not None:
+            return self._offer.callers
+        host, port = split_address(self._link.peer.address)
+        try:
+            known = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError:
+            return set()
+        return {(str(address[0]), int(address[1])) for *_, address in known}
+
+    async def _find_sockets(self) -> None:
+        addresses = await self._addresses()
+        if not addresses:
+            return
+        self.close()
+        self._sockets = connected_to(addresses)
+        self._before = figures(self._sockets)
+        self._adapt(0.0)
+
+    def _look(self, lanes: int) -> None:
+        now = figures(self._sockets)
+        seen = now.since(self._before)
+        if seen.busy_s < LEAST_BUSY:
+            return  # it adds up until it says something
+        self._before = now
+        self._adapt(seen.rate_bps)
+        carried = (seen.sent - seen.resent) / max(seen.longest_busy_s, 1e-3)
+        self._carried[lanes] = max(self._carried.get(lanes, 0.0), carried)
+        gained = self._carried[lanes] / max(self._carried.get(lanes - 1, 0.0), 1.0)
+        self._link.lanes, why = lanes_wanted(lanes, seen, gained)
+        if why:
+            log.info("%d bulk connections to %s: %s", self._link.lanes, self._link.peer.name, why)
+
+    def _adapt(self, rate: float) -> None:
+        self._link.chunk, unsent = ahead(rate / max(self._streams, 1))
+        for one in self._sockets:
+            keep_unsent_short(one, unsent)

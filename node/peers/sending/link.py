@@ -1,0 +1,227 @@
+"""The sending end: one link to each other member of the view, each with connections and a queue of its own.
+
+A link has one connection, and from its first large message on a second one for bulk, so that what is urgent waits
+behind no buffer; more for bulk where lanes.py wants them. All of them end together. Where neither can dial the other,
+everything goes on the one stream that meets the peer's at the coordinator.
+
+A link keeps its connection open for as long as it lives (a cold connection costs several round trips), and connects
+again with a growing pause when it breaks. What the peer had not acknowledged goes again on the new stream. To a peer
+that cannot be dialled it sends on the streams which that peer opens (offers.py), those for bulk when it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ....proto import frame as frames
+from ....proto import rpc
+from ....proto.control_pb2 import Member
+from ....proto.data_pb2 import Header
+from ....proto.frame import FrameError, Kind
+from ..dial_out import Offers, Receiving
+from ..greeting import (
+    FIRST_PAUSE,
+    GREETING_TIMEOUT,
+    LONGEST_PAUSE,
+    PAUSE_GROWTH,
+    LinkBroken,
+    Self,
+    dialled,
+    raise_status,
+    read_frames,
+)
+from ..header_compression import Shortener
+from ..tcp_info import TcpFigures
+from ..traffic import Traffic
+from .bulk import Bulk
+from .send_queue import Carries, Outgoing, SendQueue
+
+OTHERS = {Carries.ALL: Carries.NONE, Carries.HEADS: Carries.CHUNKS, Carries.CHUNKS: Carries.HEADS}
+
+Stream = rpc.PeerCall | rpc.PeerContext
+"""The client's or the server's end: both have read() and write()."""
+
+
+class PeerLink:
+    """Everything that goes from this node to one peer. Lives on the event loop that made it.
+
+    ``receiving``: the stream of the other direction, where this node has to open that too; it ends with the link.
+    """
+
+    def __init__(
+        self,
+        me: Self,
+        peer: Member,
+        traffic: Traffic,
+        on_lost: Callable[[PeerLink, str], None],
+        offers: Offers,
+        receiving: Receiving | None = None,
+    ) -> None:
+        self.peer = peer
+        self.queue = SendQueue()
+        self.connected = asyncio.Event()
+        self.wants_bulk = asyncio.Event()
+        self.lanes = 1
+        """Bulk connections that it has, or will have when there is bulk."""
+        self.chunk = rpc.CHUNK
+        """Bytes of one write."""
+        self.closed = False
+        self._me, self._traffic, self._on_lost = me, traffic, on_lost
+        self._offers, self._receiving = offers, receiving
+        self._wake = asyncio.Event()
+        self._acknowledged = asyncio.Event()
+        self._lost = False
+        self._bulk: Bulk | None = None
+        self.task = asyncio.create_task(self._keep(), name=f"link to {peer.name}")
+
+    def send(self, message: Outgoing) -> None:
+        self.queue.put(message)
+        self._wake.set()
+        if message.bulk:
+            self.wants_bulk.set()
+
+    def tell_again(self) -> None:
+        """A new view has begun: if the peer is lost, the next failure is reported once more."""
+        self._lost = False
+
+    def drop(self, unwanted: Callable[[Header], bool]) -> int:
+        """Forgets messages, sent or not; returns how many. The peer is told of those that it has in part."""
+        dropped = self.queue.drop(unwanted)
+        self._wake.set()
+        return dropped
+
+    @property
+    def figures(self) -> TcpFigures:
+        """What the kernel says of its connections, once there is bulk; nothing of those to the coordinator."""
+        return self._bulk.figures if self._bulk is not None else TcpFigures()
+
+    async def drained(self, deadline: float) -> None:
+        """Waits until the peer has acknowledged everything, is lost, or it is `deadline` (monotonic)."""
+        while self.queue.unfinished and self.connected.is_set() and (left := deadline - time.monotonic()) > 0:
+            self._acknowledged.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._acknowledged.wait(), min(left, 0.1))
+
+    async def close(self) -> None:
+        """Ends the connection; everything queued is released."""
+        self.closed = True
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+        if self._receiving is not None:
+            await self._receiving.close()
+        self.queue.drop(lambda _: True)
+
+    # ---- the connection --------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await self._talk()
+                why = "the stream ended"
+            except (LinkBroken, FrameError) as error:
+                why = str(error)
+            except rpc.BROKEN as error:
+                why = rpc.why_broken(error)
+            if self.closed:  # gRPC may turn the cancellation into another end
+                return
+            if self.connected.is_set():
+                self.connected.clear()
+                pause = FIRST_PAUSE
+            self.queue.rewind()
+            if not self._lost:
+                self._lost = True
+                self._on_lost(self, why)
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))
+            pause = min(PAUSE_GROWTH * pause, LONGEST_PAUSE)
+
+    async def _talk(self) -> None:
+        """One connection from greeting to break. Raises what broke it."""
+        if self.peer.dials_out and not self._me.dials_out:
+            offer = await self._offers.take(self.peer.name, self.peer.session, GREETING_TIMEOUT)
+            try:
+                bulk = Bulk(self, self._me, self._traffic, offer) if offer.link else None
+                await self._both_ways(offer.context, offer.ended, bulk)
+            finally:
+                offer.ended.set()
+        else:
+            bulk = None if self.peer.dials_out else Bulk(self, self._me, self._traffic)
+            number = bulk.number if bulk is not None else 0
+            async with dialled(self._me, self.peer, self._traffic, link=number) as call:
+                await self._both_ways(call, asyncio.Event(), bulk)
+
+    async def _both_ways(self, stream: Stream, ended: asyncio.Event, bulk: Bulk | None) -> None:
+        self._lost = False
+        self.connected.set()
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(ended.wait())]
+        self._bulk = bulk
+        if bulk is not None:
+            tasks.append(asyncio.create_task(bulk.keep()))
+        try:
+            await self._run(stream, lambda: bulk.first_carries if bulk is not None else Carries.ALL, tasks)
+        finally:
+            self._bulk = None
+            if bulk is not None:
+                bulk.close()
+
+    def ask_for_lane(self, number: int) -> None:
+        """Of the peer, which opens the streams of this link."""
+        self.queue.ask_for_lane(number)
+        self._wake.set()
+
+    async def carry(self, stream: Stream, ended: asyncio.Event) -> None:
+        """Writes chunks on a bulk stream, until it breaks. Raises what broke it."""
+        await self._run(stream, lambda: Carries.CHUNKS, [asyncio.create_task(ended.wait())])
+        raise LinkBroken("a bulk connection ended")
+
+    async def _run(self, stream: Stream, carries: Callable[[], Carries], tasks: list[asyncio.Task[Any]]) -> None:
+        # The reader's end carries the status; a failed write only says "internal error".
+        tasks = [
+            asyncio.create_task(self._read_all(stream)),
+            asyncio.create_task(self._write_all(stream, carries)),
+            *tasks,
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            failed = next(task for task in tasks if task in done)
+            if failed.cancelled():
+                raise LinkBroken("the stream was cancelled")
+            await failed
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _write_all(self, stream: Stream, carries: Callable[[], Carries]) -> None:
+        """One write at a time, so that an urgent message waits for at most one chunk here."""
+        shortener = Shortener()
+        while True:
+            while self.queue.waiting(carries()):
+                await self._traffic.uplink.ready()
+                share = carries()
+                parts = self.queue.next_write(shortener, min(self._traffic.uplink.write, self.chunk), share)
+                if self.queue.waiting(OTHERS[share]):  # the next is for another of this link's streams
+                    self._wake.set()
+                message = b"".join(buffer for _, buffers in parts for buffer in buffers)
+                sizes = [(category, frames.size(buffers)) for category, buffers in parts]
+                self._traffic.wrote(sizes, self.peer.name)
+                try:
+                    await stream.write(message)
+                except rpc.BROKEN:
+                    await raise_status(stream)
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _read_all(self, stream: Stream) -> None:
+        while True:
+            for frame in await read_frames(stream, self.peer.name):
+                if frame.kind is not Kind.ACK:
+                    raise LinkBroken(f"unexpected frame {frame.kind.name}")
+                self.queue.acknowledge(frame.priority, frame.transfer)
+            self._acknowledged.set()

@@ -1,0 +1,50 @@
+"""The most that a node's owner lets it send: a token bucket over everything that its I/O process writes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from ....proto.rpc import CHUNK
+
+BURST_SECONDS = 0.5
+"""What may go at once after a silence."""
+WRITE_SECONDS = 0.1
+"""How long one write may take of the rate, so that messages to other peers need not wait for long."""
+LEAST_WRITE = 16 << 10
+ON_THE_WIRE = 1.03
+"""Of TCP, IP and TLS, on top of the bytes that are counted."""
+
+
+class Uplink:
+    """``rate``: bits a second, 0 for no limit. Small messages (heartbeats, acknowledgements) do not wait, but count."""
+
+    def __init__(self, rate: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._clock = rate / 8, clock
+        self._room = self._rate * BURST_SECONDS
+        self._at = clock()
+        self._turn = asyncio.Lock()
+        self.write = CHUNK if not rate else min(CHUNK, max(LEAST_WRITE, int(self._rate * WRITE_SECONDS)))
+        """Bytes that one write should have at most."""
+
+    def spent(self, count: int) -> None:
+        """So many bytes were written."""
+        if self._rate:
+            self._fill()
+            self._room -= count * ON_THE_WIRE
+
+    async def ready(self) -> None:
+        """Wait until something may be written; those who wait take turns."""
+        if not self._rate:
+            return
+        async with self._turn:
+            self._fill()
+            while self._room <= 0:
+                await asyncio.sleep(-self._room / self._rate + 1e-3)
+                self._fill()
+
+    def _fill(self) -> None:
+        now = self._clock()
+        self._room = min(self._room + (now - self._at) * self._rate, self._rate * BURST_SECONDS)
+        self._at = now

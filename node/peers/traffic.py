@@ -1,0 +1,88 @@
+"""Bytes written to gRPC, by what they were for, and counts of what was dropped.
+
+Counted is everything that is handed to gRPC: payloads, headers, frames, acknowledgements, and gRPC's own
+5-byte prefix of each message. Below that (HTTP/2 frames, TLS, TCP/IP) nothing is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+
+from ...proto.control_pb2 import Sent
+from ...proto.data_pb2 import Kind
+from .link_watch import LinkWatch
+from .sending.uplink import Uplink
+
+GRPC_PREFIX = 5
+
+UPDATES = "updates"
+ACTIVATIONS = "activations"
+OTHER = "other"
+CATEGORIES = (UPDATES, ACTIVATIONS, OTHER)
+
+_CATEGORY: dict[int, str] = {
+    Kind.CONTRIBUTION: UPDATES,
+    Kind.CONTRIBUTION_REQUEST: UPDATES,
+    Kind.RESULT: UPDATES,
+    Kind.RESULT_HELD: UPDATES,
+    Kind.RESULT_REQUEST: UPDATES,
+    Kind.DIFFERENCE: UPDATES,
+    Kind.READY: UPDATES,
+    Kind.COMMIT: UPDATES,
+    Kind.ACTIVATION: ACTIVATIONS,
+    Kind.ACTIVATION_GRADIENT: ACTIVATIONS,
+    Kind.NACK: ACTIVATIONS,
+}
+
+
+def category_of(kind: int) -> str:
+    """UPDATES, ACTIVATIONS or OTHER for a data_pb2.Kind; an acknowledgement has that of its message."""
+    return _CATEGORY.get(kind, OTHER)
+
+
+class Traffic:
+    """Counters of one node's I/O process."""
+
+    def __init__(self, tell_arriving: Callable[[int], None] = lambda count: None, max_upload: float = 0.0) -> None:
+        """``tell_arriving(count)``: so many messages have arrived in part. ``max_upload``: bits a second, 0 for any."""
+        self.uplink = Uplink(max_upload)
+        self.sent: Counter[str] = Counter(dict.fromkeys(CATEGORIES, 0))
+        self.sent_to: Counter[str] = Counter()  # peer -> bytes on this node's link to it
+        self.arrived: Counter[str] = Counter()  # peer -> bytes that it sent to this node
+        self.watch = LinkWatch()
+        self.dropped: Counter[str] = Counter()  # why -> messages
+        self._tell_arriving, self._arriving = tell_arriving, 0
+        self._reported: Counter[str] = Counter()
+        self._reported_to: Counter[str] = Counter()
+
+    def wrote(self, parts: Iterable[tuple[str, int]], to: str = "") -> None:
+        """One gRPC message of (category, bytes) parts was written; its prefix counts with the first."""
+        prefix = GRPC_PREFIX
+        for category, length in parts:
+            self.sent[category] += length + prefix
+            self.uplink.spent(length + prefix)
+            if to:
+                self.sent_to[to] += length + prefix
+            prefix = 0
+
+    def arriving(self, change: int) -> None:
+        """One message more (1) or less (-1) has arrived in part."""
+        self._arriving += change
+        self._tell_arriving(self._arriving)
+
+    def since_last(self) -> dict[str, int]:
+        """Bytes of each category since the last call: what a step's report carries."""
+        new = {category: self.sent[category] - self._reported[category] for category in CATEGORIES}
+        self._reported = Counter(self.sent)
+        return new
+
+    def to_since_last(self) -> list[Sent]:
+        """Bytes to each peer since the last call, and what was seen of the links meanwhile."""
+        new, full = self.sent_to - self._reported_to, self.watch.take()
+        self._reported_to = Counter(self.sent_to)
+        return [
+            Sent(peer=peer, bytes=new[peer], **(asdict(full[peer]) if peer in full else {}))
+            for peer in dict.fromkeys((*new, *full))
+        ]

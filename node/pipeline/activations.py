@@ -1,0 +1,225 @@
+"""What a stage hands its neighbours: activations forward and their gradients back, each through its codec.
+
+A stateless codec encodes each message by itself. ``aqsgd`` (Wang et al., 2022) keeps at both ends what the receiver
+last had of each sample and sends the quantised change; ``compress.aqsgd`` holds that state, here it meets the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ... import compress
+from ...compress.spec import parse
+from ...compress.stateful.aqsgd import Receiver, Sender
+from ...compress.stateful.disk_store import DiskStore
+from ...compress.wire import open_blob
+from ...job.schema import Activations
+from ...proto import data_pb2
+from ..rounds.exchange import contribution_of, pieces_of
+from ..rounds.messages import Contribution
+
+Nack = Callable[[int, int, Sequence[int]], None]
+"""``nack(step, microbatch, samples)`` asks the sender for samples whole."""
+
+
+MOST_ELEMENTS = 1 << 30
+"""Of an activation whose size is not known yet; more is not decoded."""
+NOT_FINITE = Contribution((), (), 0)
+"""What is sent instead of NaN: codecs refuse it, and the stages after must come to drop the step, not to wait."""
+
+
+def stateful(spec: str) -> bool:
+    """Whether a codec needs the same state at both ends of a link."""
+    return spec.partition(":")[0] == "aqsgd"
+
+
+def without_state(spec: str) -> str:
+    """The codec itself, or, for one with state, the stateless one with as many bits that takes its place."""
+    return f"tile:bits={parse(spec).number('bits')}" if stateful(spec) else spec
+
+
+def evaluation_codec(activations: Activations) -> str:
+    """Evaluation goes uncompressed; in bf16 where training compresses anyway."""
+    return "none" if activations.forward == "none" else "bf16"
+
+
+class Outgoing:
+    """The sending side of a stage: activations to the next stage, gradients to the one before."""
+
+    def __init__(self, activations: Activations, seed: int, sender: Sender | None) -> None:
+        self.sender = sender
+        self.forward_codec = compress.make(without_state(activations.forward))
+        """What goes where no state is kept: a link whose AQ-SGD did not pay, or any other codec."""
+        self.backward_codec = compress.make(activations.backward)
+        self.plain_codec = compress.make(evaluation_codec(activations))
+        self.seed = seed
+        self.trouble = ""
+
+    def forward(self, step: int, microbatch: int, samples: Sequence[int], output: Tensor) -> Contribution:
+        """The message with the output [b, ...] of a microbatch; without any bytes if it is not finite."""
+        if not self._finite(output, step, "output"):
+            return NOT_FINITE
+        if self.sender is not None:
+            output = output.to(compress.home(output.device))
+            return contribution_of([self.sender.encode((step, microbatch), samples, output)])
+        return contribution_of([self.forward_codec.encode(output, seed=self._seed(microbatch, 0), step=step)])
+
+    def backward(self, step: int, microbatch: int, gradient: Tensor) -> Contribution:
+        """The message with the gradient of the stage's input; without any bytes if it is not finite."""
+        if not self._finite(gradient, step, "gradient"):
+            return NOT_FINITE
+        return contribution_of([self.backward_codec.encode(gradient, seed=self._seed(microbatch, 1), step=step)])
+
+    def plain(self, output: Tensor) -> Contribution:
+        """The message with the output of a validation microbatch."""
+        if not self._finite(output, 0, "output"):
+            return NOT_FINITE
+        return contribution_of([self.plain_codec.encode(output)])
+
+    def again(self, step: int, microbatch: int, samples: Sequence[int]) -> Contribution:
+        """The answer to a NACK: these samples of the microbatch, whole."""
+        if self.sender is None:
+            raise compress.CodecError("a NACK came to a stage whose codec keeps no state")
+        return contribution_of([self.sender.resend((step, microbatch), samples)])
+
+    def commit(self, step: int, microbatch: int) -> None:
+        """The microbatch's gradient has come back: the receiver holds what was sent."""
+        if self.sender is not None:
+            self.sender.commit((step, microbatch))
+
+    def _finite(self, values: Tensor, step: int, what: str) -> bool:
+        if bool(torch.isfinite(values).all()):
+            return True
+        self.trouble = f"the {what} of step {step} is not finite"
+        return False
+
+    def verdict(self) -> str | None:
+        """Why the codec does not pay on this link, in a sentence; None while it does."""
+        return self.sender.verdict() if self.sender is not None else None
+
+    def keep_no_state(self) -> None:
+        """Between two steps: from here on activations go as they are. The receiver sees it by the first message."""
+        if self.sender is not None:
+            self.sender.clear()
+            self.sender = None
+
+    def _seed(self, microbatch: int, direction: int) -> int:
+        return (self.seed << 17 ^ microbatch << 1 ^ direction) & (2**63 - 1)
+
+
+def notes_of(links: Sequence[Outgoing]) -> dict[str, Any]:
+    """What a person may want to know of the links on which a node sends."""
+    counters = [link.sender.counters for link in links if link.sender is not None and link.sender.counters.samples]
+    if not counters:
+        return {}
+    hit_rate = sum(one.hit_rate for one in counters) / len(counters)
+    return {"aqsgd_hit_rate": round(hit_rate, 4), "aqsgd_nacks": sum(one.nacks for one in counters)}
+
+
+class Incoming:
+    """The receiving side of a stage."""
+
+    def __init__(self, receiver: Receiver | None, nack: Nack) -> None:
+        self.receiver = receiver
+        self.nack = nack
+        self.limit = MOST_ELEMENTS
+        """The most elements that the next message may have."""
+
+    def forward(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor | None:
+        """The output of the stage before; None while samples that this end lacks are asked for again."""
+        if self.receiver is None or not header.sizes:
+            return _decoded(header, payload, self.limit)
+        blob = _only_piece(header, payload)
+        if not stateful(str(open_blob(blob)[0].spec)):  # the sender has found that AQ-SGD does not pay
+            self.receiver.clear()
+            return compress.decode(blob, limit=self.limit)
+        got = self.receiver.receive((header.step, header.microbatch), blob)
+        if got.values is None:
+            self.nack(header.step, header.microbatch, got.missing)
+        return got.values
+
+    def backward(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:
+        """The gradient of this stage's output."""
+        return _decoded(header, payload, self.limit)
+
+    def plain(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:
+        """A validation microbatch from the stage before."""
+        return _decoded(header, payload, self.limit)
+
+    def commit(self, step: int, microbatch: int) -> None:
+        """The microbatch's gradient goes back, which tells the sender that its message was used."""
+        if self.receiver is not None:
+            self.receiver.commit((step, microbatch))
+
+
+class AqsgdEnds:
+    """The AQ-SGD ends of a node, kept across views as long as a link has the same two nodes and the same layers."""
+
+    def __init__(self, spec: str, memory: int, disk: int = 0) -> None:
+        """``memory``, ``disk``: bytes that all ends of the node may keep; samples seen longest ago make room."""
+        self.spec, self.memory, self.disk = spec, memory, disk
+        self._senders: dict[tuple[str | None, int], Sender] = {}
+        self._given_up: set[tuple[str | None, int]] = set()
+        self._receivers: dict[tuple[str | None, int], Receiver] = {}
+
+    def sender(self, after: str | None, boundary: int) -> Sender | None:
+        """The end towards the stage after, which begins at layer ``boundary``; None where nothing is kept."""
+        key = (after, boundary)
+        if after is None or not stateful(self.spec) or key in self._given_up:
+            return None
+        if key not in self._senders:
+            self._senders[key] = Sender(self.spec, disk=self._room())
+        self._senders[key].rollback_all()
+        return self._senders[key]
+
+    def receiver(self, before: str | None, boundary: int) -> Receiver | None:
+        """The end towards the stage before; this stage begins at layer ``boundary``."""
+        key = (before, boundary)
+        if before is None or not stateful(self.spec):
+            return None
+        if key not in self._receivers:
+            self._receivers[key] = Receiver(self.spec, disk=self._room())
+        self._receivers[key].rollback_all()
+        return self._receivers[key]
+
+    def give_up(self, after: str | None, boundary: int) -> None:
+        """AQ-SGD does not pay on the link to the stage after: this node sends without it for good."""
+        self._given_up.add((after, boundary))
+        self._senders.pop((after, boundary), None)
+
+    def keep(self, links: Collection[tuple[str | None, int]]) -> None:
+        """Forget the ends of all other links, and divide the room among these."""
+        self._senders = {key: end for key, end in self._senders.items() if key in links}
+        self._receivers = {key: end for key, end in self._receivers.items() if key in links}
+        ends = [*self._senders.values(), *self._receivers.values()]
+        for end in ends:
+            end.max_bytes = self.memory // len(ends)
+            if end.disk is not None:
+                end.disk.max_bytes = self.disk // len(ends)
+
+    def trouble(self) -> str:
+        """What went wrong with the disk, in a sentence; empty while nothing did."""
+        ends = [*self._senders.values(), *self._receivers.values()]
+        return next((end.disk.problem for end in ends if end.disk is not None and end.disk.problem), "")
+
+    def _room(self) -> DiskStore | None:
+        return DiskStore(self.disk) if self.disk else None
+
+
+def _decoded(header: data_pb2.Header, payload: npt.NDArray[np.uint8], limit: int) -> Tensor:
+    if not header.sizes:
+        return torch.full(tuple(header.shape), torch.nan)
+    return compress.decode(_only_piece(header, payload), limit=limit)
+
+
+def _only_piece(header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> bytes | memoryview:
+    pieces = list(pieces_of(payload.data, header.sizes))
+    if len(pieces) != 1:
+        raise compress.CodecError(f"an activation of {len(pieces)} pieces")
+    return pieces[0]

@@ -1,0 +1,312 @@
+"""An island: several devices of one machine that are one node. Inside it is torch.distributed, between nodes farflung.
+
+The node's own trainer is its first process; a *hand* (hand.py) drives each further device. Every process holds the
+node's stages, and a microbatch is split over them by samples (data parallel). The weights go out from the first process
+before they are used, and the sums of the gradients come back to it: what it then does with them (rounds, optimiser,
+checkpoints) is what a node of one device does, and nobody else sees a difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...job.schema import Facts, Job
+from ...proto.control_pb2 import Device
+from ...proto.errors import FarflungError, RunFailed
+from ...scheduler import Plan
+from ..device.probe import find_device, measure_device, usable_cores
+from ..models.definition import Fetch
+from ..models.pretrained import CONFIG, PREFIX
+from ..models.stage import Pass, StageModel
+from .island_worker import Words, described, form_group, hear, receive, say
+
+log = logging.getLogger("farflung.island")
+
+GRACE_SECONDS = 20.0
+"""From a hand's end to the node's, for the trainer to notice; it may hang in a collective that has lost a member."""
+
+
+@dataclass
+class _Hand:
+    """A hand as the first process sees it."""
+
+    rank: int
+    device: torch.device
+    process: subprocess.Popen[bytes]
+    connection: Connection
+
+
+class Island:
+    """The processes of a node, started at once and ended by ``close``; a context manager.
+
+    Every call may raise RunFailed when a hand has ended: the node then ends too.
+
+    Raises:
+        FarflungError: there are not as many devices of that kind here.
+    """
+
+    def __init__(self, wish: str, ranks: int) -> None:
+        self.devices = devices_of(find_device(wish), ranks)
+        self.ranks = ranks
+        self._closing = threading.Event()
+        self._ended = threading.Event()
+        self._lost = ""
+        self._passes = 0
+        self._folder = Path(tempfile.mkdtemp(prefix="farflung-island-"))
+        self._hands: list[_Hand] = []
+        # The processes meet on the loopback interface, which no other machine reaches.
+        loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
+        threads = {}
+        if self.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(max(1, usable_cores() // ranks))
+            threads["OMP_NUM_THREADS"] = str(torch.get_num_threads())
+        for rank in range(1, ranks):
+            self._start(rank, {**os.environ, **threads})
+
+    @property
+    def device(self) -> torch.device:
+        """The first process's."""
+        return self.devices[0]
+
+    def _start(self, rank: int, environment: dict[str, str]) -> None:
+        ours, theirs = Pipe()
+        words = [theirs.fileno(), self.devices[rank], rank, self.ranks, self._folder]
+        # Its own session: the terminal's Ctrl-C reaches the first process only.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "farflung.node.pipeline.island_worker", *map(str, words)],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # what imported modules print is no event
+            env=environment,
+            start_new_session=True,
+        )
+        theirs.close()
+        hand = _Hand(rank, self.devices[rank], process, ours)
+        self._hands.append(hand)
+        threading.Thread(target=self._watch, args=(hand,), name=f"hand-{rank}", daemon=True).start()
+
+    # ---- the parts of a node's life --------------------------------------------------------
+
+    def measure(self, precision: str = "fp32") -> Device:
+        """What the island is as one node: the rates of its devices, measured at the same time, added up, and as much
+        memory as one of them gives, because each holds the node's stages. Waits until all hands have come up."""
+        self._tell("measure", precision=precision)
+        device = measure_device(str(self.device), precision)
+        found = self._answers()
+        self._tell("group")
+        with self._together():
+            form_group(self.device, 0, self.ranks, self._folder)
+        self._answers()
+        device.tflops += sum(one["tflops"] for one in found)
+        device.memory_bytes = min(device.memory_bytes, *(one["memory"] for one in found))
+        if self.device.type == "cpu":
+            device.memory_bytes //= self.ranks
+        device.description = f"island of {self.ranks}: {device.description}"
+        return device
+
+    def take_up(self, job: Job, facts: Facts, fetch: Fetch, allow_code: Sequence[str]) -> None:
+        """What the run trains."""
+        config = fetch(PREFIX + CONFIG).decode() if job.model.pretrained is not None else ""
+        words = {"job": job.model_dump_json(), "facts": facts.model_dump_json(), "config": config}
+        self._tell("model", **words, allow_code=list(allow_code))
+        self._answers()
+
+    def place(self, plan: Plan, name: str, frozen: Sequence[Tensor] = ()) -> None:
+        """The stages that the plan gives the node called ``name``, with these ``frozen`` weights."""
+        self._tell("place", plan=plan.to_json(), name=name, threads=torch.get_num_threads())
+        self._answers()
+        if frozen:
+            self._tell("base")
+            with self._together():
+                for values in frozen:
+                    dist.broadcast(values.detach(), 0)
+            self._answers()
+
+    def share(self, weights: Iterable[Tensor]) -> None:
+        """Before a step or an evaluation: these are the weights, a flat vector of each section. The hands'
+        gradients begin anew."""
+        self._tell("share")
+        with self._together():
+            for vector in weights:
+                dist.broadcast(vector, 0)
+        self._answers()
+
+    def begin(self, stage: int, model: StageModel, inputs: Tensor, targets: Tensor) -> Pass | SpreadPass:
+        """A microbatch through the ``stage``-th of this node's stages, like ``Pass(model, inputs, targets)``."""
+        return SpreadPass(self, stage, model, inputs, targets)
+
+    def sum(self, gradients: Iterable[Tensor]) -> None:
+        """After the last backward pass: add the hands' gradients to these, a flat vector of each section."""
+        self._tell("sum")
+        with self._together():
+            for vector in gradients:
+                dist.reduce(vector, 0)
+        self._answers()
+
+    def check(self) -> None:
+        """RunFailed when a hand has ended."""
+        if self._lost:
+            raise self._failed()
+
+    def close(self) -> None:
+        """End the hands. May be called again."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        for hand in self._hands:
+            hand.connection.close()
+        for hand in self._hands:
+            try:
+                hand.process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                hand.process.kill()
+                hand.process.wait()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Island:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- orders and answers ----------------------------------------------------------------
+
+    def _tell(self, do: str, **words: Any) -> None:
+        for hand in self._hands:
+            self.order(hand.rank, do, **words)
+
+    def _answers(self) -> list[Words]:
+        return self.answers(range(1, self.ranks))
+
+    def order(self, rank: int, do: str, *tensors: Tensor, **words: Any) -> None:
+        """Give a hand an order, with these tensors."""
+        with self._together():
+            say(self._hands[rank - 1].connection, {"do": do, "tensors": [described(one) for one in tensors], **words})
+            for one in tensors:
+                dist.send(one.contiguous(), rank)
+
+    def answers(self, ranks: Iterable[int]) -> list[Words]:
+        """The answers of these hands, each with the ``value`` that came with it.
+
+        Raises:
+            RuntimeError: what one of them could not do; OutOfMemoryError for want of its device's memory.
+        """
+        found = []
+        with self._together():
+            for rank in ranks:
+                words = hear(self._hands[rank - 1].connection)
+                if "tensor" in words:
+                    words["value"] = receive(words["tensor"], self.device, rank)
+                found.append({"rank": rank, **words})
+        for words in found:
+            if "error" in words:
+                kind = torch.OutOfMemoryError if words["memory"] else RuntimeError
+                raise kind(f"on {self.devices[words['rank']]} of the island: {words['error']}")
+        return found
+
+    @contextlib.contextmanager
+    def _together(self) -> Iterator[None]:
+        """What goes wrong inside is a hand that has ended."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except (OSError, EOFError, RuntimeError) as problem:
+            self._ended.wait(GRACE_SECONDS / 4)  # a connection ends before the process that held it
+            raise self._failed(f"a process of this node's island does not answer: {problem}") from problem
+
+    def _failed(self, otherwise: str = "") -> RunFailed:
+        return RunFailed(self._lost or otherwise, "see its last lines above; `farflung join` again")
+
+    def _watch(self, hand: _Hand) -> None:
+        status = hand.process.wait()
+        if self._closing.is_set():
+            return
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+        self._lost = f"process {hand.rank} of this node's island ({hand.device}) {how}, so the node ends"
+        self._ended.set()
+        if not self._closing.wait(GRACE_SECONDS):
+            log.critical(self._lost)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            os._exit(RunFailed.status)
+
+
+class SpreadPass:
+    """One microbatch on its way through a stage of an island: what ``Pass`` is on one device.
+
+    Samples are cut as evenly as they can be, and losses and gradients are sums over samples, so an uneven cut changes
+    nothing. Where a microbatch has fewer samples than the island has devices, the last ones have nothing to do.
+    """
+
+    def __init__(self, island: Island, stage: int, model: StageModel, inputs: Tensor, targets: Tensor) -> None:
+        self._island, self._is_last = island, model.is_last
+        island._passes += 1
+        self._number = island._passes
+        pieces = [piece for piece in inputs.tensor_split(island.ranks) if len(piece)]
+        self._sizes = [len(piece) for piece in pieces]
+        goals = torch.split(targets, self._sizes) if model.is_last else []
+        for rank in self._ranks:
+            tensors = [pieces[rank], *([goals[rank]] if goals else [])]
+            island.order(rank, "forward", *tensors, number=self._number, stage=stage, train=model.training)
+        problem = None
+        try:
+            self._own = Pass(model, pieces[0], goals[0] if goals else targets)
+        except (RuntimeError, IndexError) as own_problem:
+            problem = own_problem
+        answers = island.answers(self._ranks)  # taken in any case: whatever is asked next has the next answers
+        if problem is not None:
+            raise problem
+        outputs = [self._own.output.detach(), *(answer["value"] for answer in answers)]
+        self.output = torch.stack(outputs).sum(0) if model.is_last else torch.cat(outputs)
+        self.correct = self._own.correct + sum(answer["correct"] for answer in answers)
+
+    @property
+    def _ranks(self) -> range:
+        """The hands that have a part."""
+        return range(1, len(self._sizes))
+
+    def backward(self, gradient: Tensor) -> Tensor | None:
+        """As that of ``Pass``."""
+        pieces = [gradient] * len(self._sizes) if self._is_last else torch.split(gradient, self._sizes)
+        for rank in self._ranks:
+            self._island.order(rank, "backward", pieces[rank], number=self._number)
+        own = self._own.backward(pieces[0])
+        answers = self._island.answers(self._ranks)
+        return None if own is None else torch.cat([own, *(answer["value"] for answer in answers)])
+
+
+def devices_of(first: torch.device, count: int) -> list[torch.device]:
+    """The devices of an island: as many processes on a CPU, or so many CUDA devices from ``first`` on."""
+    if first.type == "cpu":
+        return [first] * count
+    if first.type != "cuda":
+        raise FarflungError(f"an island of {first.type} devices is not possible", "use --device cuda:N or cpu")
+    there, last = torch.cuda.device_count(), first.index + count - 1
+    if last >= there:
+        raise FarflungError(
+            f"an island of {count} from {first} on needs cuda:{last}, and torch sees {there} CUDA devices here",
+            f"use --island {there - first.index}" if there > first.index + 1 else "leave --island out",
+        )
+    return [torch.device("cuda", first.index + number) for number in range(count)]

@@ -1,0 +1,202 @@
+"""A hand: one of an island's further processes. It computes its share of every microbatch and decides nothing.
+
+Started by island.py as ``python -m farflung.node.pipeline.island_worker``, with its end of a socket pair.
+Orders come there, one JSON object each, and every order has one answer; tensors travel by torch.distributed. It ends
+when the socket does, however that came about.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...job.schema import Facts, Job
+from ...scheduler import Plan
+from ..device.probe import free_memory, matmul_rate
+from ..models.definition import ModelDefinition, model_of
+from ..models.stage import Pass
+from ..state.optimizers import SGD
+from ..state.stage_state import StageState
+
+Words = dict[str, Any]
+
+
+class Hand:
+    """Rank ``rank`` of ``ranks``. ``folder``: where the ranks find each other, by files."""
+
+    def __init__(self, device: torch.device, rank: int, ranks: int, folder: Path) -> None:
+        self.device, self.rank, self.ranks, self.folder = device, rank, ranks, folder
+        self._state: StageState | None = None
+        self._passes: dict[int, Pass] = {}
+
+    def obey(self, words: Words) -> tuple[Words, Tensor | None]:
+        """Do what an order says: the answer, and a tensor that follows it."""
+        orders: Mapping[str, Callable[[Words], tuple[Words, Tensor | None]]] = {
+            "measure": self._measure,
+            "group": self._group,
+            "model": self._model,
+            "place": self._place,
+            "base": self._base,
+            "share": self._share,
+            "forward": self._forward,
+            "backward": self._backward,
+            "sum": self._sum,
+        }
+        return orders[words["do"]](words)
+
+    def _measure(self, words: Words) -> tuple[Words, None]:
+        return {"tflops": matmul_rate(self.device, words["precision"]), "memory": free_memory(self.device)}, None
+
+    def _group(self, words: Words) -> tuple[Words, None]:
+        form_group(self.device, self.rank, self.ranks, self.folder)
+        return {}, None
+
+    def _model(self, words: Words) -> tuple[Words, None]:
+        """What the run trains. Weights come from the first process, so of a model folder only its config is read."""
+        job, facts = Job.model_validate_json(words["job"]), Facts.model_validate_json(words["facts"])
+        config = words["config"].encode()
+        self._definition: ModelDefinition = model_of(job, facts, lambda *_: config, words["allow_code"])
+        # Only x and its gradient: the reference, the moments and the rounds are the first process's.
+        plain = job.updates.model_copy(update={"mode": "gradient", "outer": "average"})
+        self._job = job.model_copy(update={"updates": plain})
+        return {}, None
+
+    def _place(self, words: Words) -> tuple[Words, None]:
+        torch.set_num_threads(words["threads"])
+        plan, name = Plan.from_json(words["plan"]), words["name"]
+        self._passes.clear()
+        if self._state is None or not self._state.same_place(self._definition, plan, name):
+            self._state = None  # before the next takes its memory
+            self._state = StageState(self._definition, self._job, plan, name, SGD(0.0, 0.0), self.device)
+        return {}, None
+
+    def _base(self, words: Words) -> tuple[Words, None]:
+        """Take the frozen weights of the first process."""
+        for _, values in self._held.frozen():
+            dist.broadcast(values.detach(), 0)
+        return {}, None
+
+    def _share(self, words: Words) -> tuple[Words, None]:
+        """Take the weights of the first process, bit for bit; whatever was in work is void."""
+        self._passes.clear()
+        for section in self._held.sections.values():
+            dist.broadcast(section.x, 0)
+        self._held.gradients.begin()
+        return {}, None
+
+    def _forward(self, words: Words) -> tuple[Words, Tensor]:
+        inputs, *targets = (receive(one, self.device) for one in words["tensors"])
+        model = self._held.models[words["stage"]]
+        model.train(words["train"])
+        with torch.set_grad_enabled(words["train"]), autocast(self._job.train.precision, self.device):
+            made = Pass(model, inputs, targets[0] if targets else inputs)
+        if words["train"]:
+            self._passes[words["number"]] = made
+        output = made.output.detach().contiguous()
+        return {"tensor": described(output), "correct": made.correct}, output
+
+    def _backward(self, words: Words) -> tuple[Words, Tensor | None]:
+        gradient = self._passes.pop(words["number"]).backward(receive(words["tensors"][0], self.device))
+        if gradient is None:
+            return {}, None
+        gradient = gradient.contiguous()
+        return {"tensor": described(gradient)}, gradient
+
+    def _sum(self, words: Words) -> tuple[Words, None]:
+        self._held.gradients.end()
+        for section in self._held.sections.values():
+            dist.reduce(section.grad, 0)
+        return {}, None
+
+    @property
+    def _held(self) -> StageState:
+        assert self._state is not None
+        return self._state
+
+
+def form_group(device: torch.device, rank: int, ranks: int, folder: Path) -> None:
+    """The process group of an island. Waits for all ranks. Nothing of it is reachable from outside this machine."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, (folder / "ranks").as_uri(), rank=rank, world_size=ranks)
+
+
+def described(tensor: Tensor) -> list[Any]:
+    """Shape and dtype, for ``receive``."""
+    return [list(tensor.shape), str(tensor.dtype).removeprefix("torch.")]
+
+
+def receive(what: Sequence[Any], device: torch.device, source: int = 0) -> Tensor:
+    """The tensor that rank ``source`` sends, of the shape and dtype that ``described`` told."""
+    tensor = torch.empty(what[0], dtype=getattr(torch, what[1]), device=device)
+    dist.recv(tensor, source)
+    return tensor
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """What the model's forward pass runs in."""
+    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+def say(connection: Connection, words: Words) -> None:
+    """One order or answer."""
+    connection.send_bytes(json.dumps(words).encode())
+
+
+def hear(connection: Connection) -> Words:
+    """The next one. EOFError or OSError when the other side has ended."""
+    words: Words = json.loads(connection.recv_bytes())
+    return words
+
+
+def serve(connection: Connection, hand: Hand) -> None:
+    """Obey until the process ends."""
+    orders: queue.Queue[Words] = queue.Queue()
+
+    def listen() -> None:
+        """In a thread of its own: the main thread may hang in a collective when the first process dies."""
+        try:
+            while True:
+                orders.put(hear(connection))
+        except (EOFError, OSError):
+            shutil.rmtree(hand.folder, ignore_errors=True)  # where the first process had no time to
+            os._exit(0)
+
+    threading.Thread(target=listen, name="orders", daemon=True).start()
+    while True:
+        tensor = None
+        try:
+            answer, tensor = hand.obey(orders.get())
+        except Exception as problem:  # the first process decides what it means
+            memory = isinstance(problem, torch.OutOfMemoryError)
+            answer = {"error": f"{type(problem).__name__}: {problem}", "memory": memory}
+        say(connection, answer)
+        if tensor is not None:
+            dist.send(tensor, 0)
+
+
+def main() -> None:
+    # A signal to the whole group is the first process's: it says goodbye, and then this process ends with it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    pipe, device, rank, ranks, folder = sys.argv[1:]
+    serve(Connection(int(pipe)), Hand(torch.device(device), int(rank), int(ranks), Path(folder)))
+
+
+if __name__ == "__main__":
+    main()

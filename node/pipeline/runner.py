@@ -1,0 +1,295 @@
+"""A node's part in its pipeline: the schedule's order, followed; activations in, activations out.
+
+Sends return at once (the I/O process carries them), receives wait for the message of exactly this step, microbatch and
+stage, whatever order things arrive in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ...compress import CodecError
+from ...proto import data_pb2
+from ...scheduler import Action, Order
+from ..device.clock import StepClock
+from ..models.stage import Pass, StageModel
+from ..rounds.messages import Contribution
+from .activations import MOST_ELEMENTS, Incoming, Outgoing
+from .island import SpreadPass
+from .island_worker import autocast
+
+Take = Callable[[int, int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]]
+"""``take(kind, step, microbatch, layer)`` waits for that message and returns it; ``layer`` is the first of the later of
+the two stages that it goes between."""
+Has = Callable[[int, int, int, int], bool]
+"""Whether ``take`` would return at once."""
+Send = Callable[[str, data_pb2.Header, Sequence[bytes]], None]
+Begin = Callable[[Tensor, Tensor], Pass | SpreadPass]
+"""``begin(inputs, targets)``: a microbatch through a stage, on this device or on all of the node's island."""
+Spoiled = Callable[[str, str], None]
+"""``spoiled(neighbour, why)``: what it sent makes no sense, so the step cannot be computed; does not return."""
+
+
+class Batches(Protocol):
+    """Where samples come from; see node/data/dataset.py."""
+
+    def batch(self, ids: list[int]) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this node stands among the nodes of its pipeline, and in which order they compute; see Order."""
+
+    position: int
+    positions: int
+    schedule: str
+    held: int = 0
+
+
+@dataclass
+class Chunk:
+    """One stage on this node, with its two neighbours. A node has one, or several where the schedule is interleaved."""
+
+    stage: int
+    model: StageModel
+    begin: Begin
+    before: str | None
+    after: str | None
+    outgoing: Outgoing
+    incoming: Incoming
+
+
+@dataclass
+class Tally:
+    """What a step or an evaluation added up on this node."""
+
+    loss_sum: float = 0.0
+    tokens: int = 0
+    samples: int = 0
+    correct: int = 0
+    activation_elements: int = 0
+    """Elements sent to neighbours, both ways."""
+
+
+class Runner(Protocol):
+    """What computes a node's share of a step, or of an evaluation; see StageRunner."""
+
+    def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally: ...
+
+    def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Tally: ...
+
+
+class StageRunner:
+    """Runs the stages of one node for one view."""
+
+    def __init__(
+        self,
+        chunks: Sequence[Chunk],
+        place: Place,
+        data: Callable[[], Batches],
+        take: Take,
+        has: Has,
+        pump: Callable[[float], None],
+        send: Send,
+        spoiled: Spoiled,
+        device: torch.device,
+        precision: str,
+        clock: StepClock,
+    ) -> None:
+        self.chunks, self.place, self.data = chunks, place, data
+        self.take, self.has, self.pump, self.send, self.spoiled = take, has, pump, send, spoiled
+        self._samples: dict[int, tuple[int, ...]] = {}
+        """Stage -> the shape of one sample's activation, as the first that could be computed had it."""
+        self.device, self.precision, self.clock = device, precision, clock
+
+    def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally:
+        """Forward and backward of every microbatch (lists of sample ids); gradients of ``scale`` times the loss sum
+        are added to the parameters' gradients."""
+        tally = Tally()
+        for chunk in self.chunks:
+            chunk.model.train()
+        held: dict[Action, Pass | SpreadPass] = {}
+        place = self.place
+        count, chunks = len(microbatches), len(self.chunks)
+        order = Order(place.schedule, place.position, place.positions, count, chunks, place.held)
+        while order.left:
+            action = self._next(order, step)
+            chunk, microbatch = self.chunks[action.chunk], action.microbatch
+            forward = Action("F", microbatch, action.chunk)
+            if action == forward:
+                held[action] = self._forward(chunk, step, microbatch, microbatches[microbatch], tally)
+            else:
+                self._backward(chunk, step, microbatch, held.pop(forward), tally, scale)
+            self.pump(0.0)  # rounds of the step before go on while this one computes
+        return tally
+
+    def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Tally:
+        """Loss of validation microbatches with the weights that the modules have now."""
+        tally = Tally()
+        with torch.no_grad():
+            for chunk in self.chunks:
+                chunk.model.eval()
+                for number, samples in enumerate(microbatches):
+                    inputs, targets = self._inputs(chunk, data_pb2.EVALUATION, step, number, samples)
+                    output = self._compute(chunk, inputs, targets, tally).output
+                    if not chunk.model.is_last:
+                        encoded = chunk.outgoing.plain(output)
+                        self._send(chunk, data_pb2.EVALUATION, step, number, encoded, output)
+                chunk.model.train()
+        return tally
+
+    def _next(self, order: Order, step: int) -> Action:
+        """The next action whose input is there, waiting for it where there is none."""
+
+        def there(action: Action) -> bool:
+            model, forward = self.chunks[action.chunk].model, action.kind == "F"
+            if model.is_first if forward else model.is_last:
+                return True
+            kind = data_pb2.ACTIVATION if forward else data_pb2.ACTIVATION_GRADIENT
+            if self.has(kind, step, action.microbatch, model.first if forward else model.last + 1):
+                return True
+            missing.append((data_pb2.Kind.Name(kind), action.microbatch))
+            return False
+
+        missing: list[tuple[str, int]] = []
+        action = order.next(there)
+        if action is None:
+            what, microbatch = missing[0]
+            with self.clock.span(f"wait for {what}", microbatch):
+                while action is None:
+                    self.pump(0.2)
+                    action = order.next(there)
+        return action
+
+    # ---- forward ---------------------------------------------------------------------------
+
+    def _forward(self, chunk: Chunk, step: int, microbatch: int, samples: list[int], tally: Tally) -> Pass | SpreadPass:
+        inputs, targets = self._inputs(chunk, data_pb2.ACTIVATION, step, microbatch, samples)
+        made = self._compute(chunk, inputs, targets, tally)
+        if not chunk.model.is_last:
+            output = made.output
+            with self.clock.coding("encode activation", microbatch):
+                encoded = chunk.outgoing.forward(step, microbatch, samples, output.detach())
+            tally.activation_elements += output.numel()
+            self._send(chunk, data_pb2.ACTIVATION, step, microbatch, encoded, output)
+        return made
+
+    def _inputs(
+        self, chunk: Chunk, kind: data_pb2.Kind, step: int, microbatch: int, samples: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        if chunk.model.is_first or chunk.model.is_last:
+            tokens, targets = self.data().batch(samples)
+            targets = targets.to(self.device)
+        else:
+            tokens = targets = torch.empty(0)
+        if chunk.model.is_first:
+            return tokens.to(self.device), targets
+        read = chunk.incoming.plain if kind == data_pb2.EVALUATION else chunk.incoming.forward
+        wanted = (len(samples), self._samples.get(chunk.stage))
+        hidden = None
+        while hidden is None:  # again where this end lacks entries: it has asked for them whole
+            header, payload = self.take(kind, step, microbatch, chunk.model.first)
+            hidden = self._received(chunk.before, chunk.incoming, read, header, payload, wanted)
+        return hidden.to(self.device), targets
+
+    def _received(
+        self,
+        sender: str | None,
+        incoming: Incoming,
+        read: Callable[[data_pb2.Header, npt.NDArray[np.uint8]], Tensor | None],
+        header: data_pb2.Header,
+        payload: npt.NDArray[np.uint8],
+        wanted: tuple[int, tuple[int, ...] | None],
+    ) -> Tensor | None:
+        """What a neighbour sent, if it makes sense; ``wanted``: samples and the shape of each, where that is known."""
+        samples, sample = wanted
+        incoming.limit = MOST_ELEMENTS if sample is None else samples * math.prod(sample)
+        try:
+            if not header.sizes:
+                _check_shape(tuple(header.shape), *wanted)
+            with self.clock.coding("decode", header.microbatch):
+                values = read(header, payload)
+            if values is not None:
+                _check_shape(tuple(values.shape), *wanted)
+            return values
+        except CodecError as problem:
+            self.spoiled(sender or "", f"{data_pb2.Kind.Name(header.kind)} of step {header.step}: {problem}")
+            raise
+
+    def _compute(self, chunk: Chunk, inputs: Tensor, targets: Tensor, tally: Tally) -> Pass | SpreadPass:
+        try:
+            with self.clock.computing("forward", chunk.stage), autocast(self.precision, self.device):
+                made = chunk.begin(inputs, targets)
+        except (RuntimeError, IndexError) as problem:
+            known = chunk.model.is_first or chunk.stage in self._samples
+            if known or isinstance(problem, torch.OutOfMemoryError):
+                raise
+            self.spoiled(chunk.before or "", f"an activation of shape {tuple(inputs.shape)}: {problem}")
+            raise
+        if not chunk.model.is_first:
+            self._samples[chunk.stage] = tuple(inputs.shape[1:])
+        if chunk.model.is_last:
+            with self.clock.computing("loss"):
+                tally.loss_sum += float(made.output.detach())
+            tally.tokens += chunk.model.target_count(targets)
+            tally.samples += len(targets)
+            tally.correct += made.correct
+        return made
+
+    # ---- backward --------------------------------------------------------------------------
+
+    def _backward(
+        self, chunk: Chunk, step: int, microbatch: int, made: Pass | SpreadPass, tally: Tally, scale: float
+    ) -> None:
+        output = made.output
+        if chunk.model.is_last:
+            gradient = torch.full_like(output, scale)
+        else:
+            header, payload = self.take(data_pb2.ACTIVATION_GRADIENT, step, microbatch, chunk.model.last + 1)
+            wanted = (len(output), tuple(output.shape[1:]))
+            read = chunk.incoming.backward
+            received = self._received(chunk.after, chunk.incoming, read, header, payload, wanted)
+            assert received is not None
+            gradient = received.to(self.device, output.dtype)
+            chunk.outgoing.commit(step, microbatch)  # the receiver has used what was sent
+        with self.clock.computing("backward", chunk.stage):
+            back = made.backward(gradient)
+        if chunk.model.is_first:
+            return
+        if back is None:
+            raise RuntimeError(f"stage {chunk.stage} made no gradient of its input")
+        with self.clock.coding("encode gradient", microbatch):
+            encoded = chunk.outgoing.backward(step, microbatch, back)
+        tally.activation_elements += back.numel()
+        self._send(chunk, data_pb2.ACTIVATION_GRADIENT, step, microbatch, encoded, back)
+        chunk.incoming.commit(step, microbatch)
+
+    # ---- small things ----------------------------------------------------------------------
+
+    def _send(
+        self, chunk: Chunk, kind: data_pb2.Kind, step: int, microbatch: int, encoded: Contribution, values: Tensor
+    ) -> None:
+        back = kind == data_pb2.ACTIVATION_GRADIENT
+        to = chunk.before if back else chunk.after
+        if to is None:
+            raise RuntimeError("the pipeline ends here")
+        header = data_pb2.Header(kind=kind, step=step, microbatch=microbatch, sizes=encoded.sizes)
+        header.layer = chunk.model.first if back else chunk.model.last + 1
+        if not encoded.sizes:
+            header.shape.extend(values.shape)
+        self.send(to, header, encoded.payload)
+
+
+def _check_shape(shape: tuple[int, ...], samples: int, sample: tuple[int, ...] | None) -> None:
+    """CodecError for a shape that no neighbour sends; without ``sample`` only what would fill the memory is none."""
+    if not shape or shape[0] != samples or sample not in (None, shape[1:]) or math.prod(shape) > MOST_ELEMENTS:
+        wanted = "x".join(map(str, (samples, *(sample if sample is not None else ("...",)))))
+        raise CodecError(f"shape {shape} where {wanted} belongs")

@@ -1,0 +1,67 @@
+"""What a member tells spares that follow its place: the results of applied rounds, as soon as they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...proto import data_pb2
+from .round_link import RoundLink, result_header
+
+PRIORITY = 1
+"""Before the pieces of a snapshot: behind seconds of those, the rounds would not come as fast as they are made."""
+
+
+class RoundLog:
+    """Of a node's sections, which go through their rounds together."""
+
+    def __init__(self, links: Mapping[str, RoundLink], send: Callable[..., None]) -> None:
+        self._links, self._send = links, send
+        self._wanted: dict[str, tuple[int, int]] = {}
+        self._norms: dict[int, float] = {}
+
+    def committed(self, norm: float) -> None:
+        """Gradient mode: the step of the last round was taken with this global norm."""
+        logs = [link.rounds.log for link in self._links.values()]
+        if logs and all(logs):
+            self._norms[logs[0][-1].round] = norm
+            self._norms = {number: kept for number, kept in self._norms.items() if number >= logs[0][0].round}
+
+    def request(self, sender: str, number: int, request: int) -> None:
+        """``sender`` wants a round; the last one that it wants counts. The answers carry ``request``."""
+        self._wanted[sender] = (number, request)
+        self.tick()
+
+    def tick(self) -> None:
+        """Answer what can be answered now."""
+        applied = min((link.rounds.applied for link in self._links.values()), default=-1)
+        for name, (number, request) in list(self._wanted.items()):
+            if number <= applied:
+                del self._wanted[name]
+                self._tell(name, number, request, applied)
+
+    def _tell(self, to: str, number: int, request: int, applied: int) -> None:
+        count = 0
+
+        def send(header: data_pb2.Header, payload: Any) -> None:
+            header.request = request
+            self._send(to, header, payload, PRIORITY)
+
+        logged = {
+            name: next((one for one in link.rounds.log if one.round == number), None)
+            for name, link in self._links.items()
+        }
+        if all(logged.values()):
+            for name, one in logged.items():
+                assert one is not None
+                for result in one.results.values():
+                    send(result_header(name, number, one.chain, result), result.payload)
+                for (part, index), sent in one.contributions.items():
+                    header = data_pb2.Header(kind=data_pb2.CONTRIBUTION, section=name, round=number, part=part)
+                    header.contributors.append(index)
+                    header.sizes.extend(sent.sizes)
+                    send(header, sent.payload)
+                count += len(one.results) + len(one.contributions)
+        header = data_pb2.Header(kind=data_pb2.ROUND_END, round=number, part=count, sizes=[applied])
+        header.value = self._norms.get(number, 0.0)
+        send(header, b"")

@@ -1,0 +1,324 @@
+"""A section's rounds on the wire: effects of the protocol become messages, messages become events of the protocol."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...compress import CodecError
+from ...proto import data_pb2
+from .audit import PROVEN, Auditor, NotShown
+from .exchange import Exchange, Refused, received
+from .machine import OpenRound, Rounds
+from .masked import MaskedExchange
+from .messages import (
+    Advance,
+    AskContribution,
+    AskResult,
+    Complete,
+    Contribution,
+    Decide,
+    Effect,
+    Refuse,
+    Result,
+    SendContribution,
+    SendHeld,
+    SendResult,
+)
+from .update import Update
+
+Send = Callable[[str, data_pb2.Header, Sequence[bytes] | memoryview], None]
+Warn = Callable[[str, str], None]
+"""``diverged(node, message)``: its history is another one."""
+
+
+class Refuses(Protocol):
+    """``refuse(node, message, points)``: something of ``node`` was refused; see coordinator/membership/refusals.py."""
+
+    def __call__(self, node: str, why: str, points: int = 1, /) -> None: ...
+
+
+ENOUGH = 30
+"""Points that evict a node, given by one member alone."""
+
+
+class RoundLink:
+    """Runs the rounds of one section: ``begin``, then ``handle`` what arrives and ``tick``, until ``complete``."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        rounds: Rounds,
+        send: Send,
+        refuse: Refuses,
+        diverged: Warn,
+        clock: Callable[[], float] = time.monotonic,
+        coding: Callable[[str], AbstractContextManager[object]] = nullcontext,
+        audit: float = 0.0,
+    ) -> None:
+        """``coding(what)``: a context whose time is the codec's. ``audit``: the part of a publisher's traffic that may
+        go into showing how it came to its sums."""
+        self.diverged = diverged
+        self.exchange = exchange
+        self.rounds = rounds
+        self.auditor = Auditor(exchange, audit)
+        self.send = send
+        self.refuse = refuse
+        self._checked = self._spoiled = 0
+        self.clock = clock
+        self.coding = coding
+
+    @property
+    def complete(self) -> bool:
+        """The open round may be applied. One whose results make no sense never may, and only a view change ends it."""
+        current = self.rounds.open
+        if current is None or not current.complete or self._spoiled == current.number:
+            return False
+        if self._checked != current.number:
+            try:
+                with self.coding("check"):
+                    self.exchange.check(current.number, current.results, current.contributions)
+            except Refused as problem:
+                self._spoil(current.number, problem)
+                return False
+            self._checked = current.number
+        return True
+
+    def _spoil(self, number: int, problem: Refused) -> None:
+        self._spoiled = number
+        self.refuse(problem.member, f"round {number} cannot be applied: {problem.why}", self._blocking)
+
+    @property
+    def _blocking(self) -> int:
+        """Points of what keeps everybody from going on: each of the others sees it, and there may be only one."""
+        return ENOUGH // min(3, max(1, len(self.rounds.plan.members) - 1))
+
+    def introduce(self) -> None:
+        """Tell the other members the key of this node's masks, where contributions are masked."""
+        if isinstance(self.exchange, MaskedExchange):
+            for name in self.rounds.plan.members:
+                if name != self.rounds.me:
+                    self.send(name, self._header(data_pb2.KEY, 0), (self.exchange.masks.public,))
+
+    @property
+    def introduced(self) -> bool:
+        """Whether all keys that the rounds need are here."""
+        return not isinstance(self.exchange, MaskedExchange) or not self.exchange.masks.missing
+
+    def begin(self) -> None:
+        """Encode this node's contribution and send it on its way."""
+        self._checked = self._spoiled = 0
+        with self.coding("encode"):
+            own = self.exchange.contributions(self.rounds.applied + 1)
+        self._carry(self.rounds.begin(own, self.clock()))
+
+    def tick(self) -> None:
+        self._carry(self.rounds.tick(self.clock()))
+
+    def ask(self) -> None:
+        """Ask for what is missing now."""
+        self._carry(self.rounds.ask(self.clock()))
+
+    def is_applied_elsewhere(self) -> None:
+        """Some member has applied the open round."""
+        self._carry(self.rounds.is_applied_elsewhere())
+
+    def updates(self) -> Iterator[tuple[slice, Update]]:
+        """The complete round's update D in pieces: where, and what, good until the next."""
+        current = self._complete_round()
+        return self.exchange.updates(current.number, current.results, current.contributions)
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """The complete round's results in part order."""
+        current = self._complete_round()
+        return tuple(current.results[part.index] for part in self.rounds.parts)
+
+    @property
+    def absent(self) -> list[str]:
+        """Members of whom the complete round lacks something."""
+        counted = [set(result.contributors) for result in self.results]
+        members = self.rounds.plan.members
+        return [name for index, name in enumerate(members) if not all(index in who for who in counted)]
+
+    def _complete_round(self) -> OpenRound:
+        current = self.rounds.open
+        if current is None or not self.complete:
+            raise RuntimeError("the round is not complete")
+        return current
+
+    def finish(self, results: Sequence[Result], block: int) -> None:
+        """The update has been applied to ``g``: close the round and move the chain on."""
+        self.auditor.finished(self.rounds.applied + 1, results)
+        for publisher, why in self.auditor.overdue(self.rounds.applied + 1):
+            self.refuse(publisher, why, PROVEN)
+        section = self.exchange.section
+        section.chain = section.next_chain(digests_of(results), block)
+        self.rounds.finish(section.chain)
+        section.round = self.rounds.applied
+
+    def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+        """A message of this section from another member."""
+        rounds, now = self.rounds, self.clock()
+        if header.kind == data_pb2.CONTRIBUTION:
+            of = sender if not header.contributors else self._member(header.contributors[0])
+            sent = received(payload.data, header.sizes)
+            effects = rounds.contribution(sender, of, header.round, header.part, header.chain, sent, now)
+        elif header.kind == data_pb2.RESULT:
+            effects = rounds.result(sender, header.round, header.chain, received_result(header, payload.data), now)
+        elif header.kind == data_pb2.RESULT_HELD:
+            effects = rounds.held(sender, header.round, header.part, now)
+            if header.value:
+                self._show(sender, header.round, header.part)
+            self.auditor.held(sender, header.round, header.part)
+        elif header.kind == data_pb2.AUDIT:
+            with self.coding("audit"):
+                self._judge(sender, header, payload.data)
+            effects = []
+        elif header.kind == data_pb2.RESULT_REQUEST:
+            effects = rounds.result_wanted(sender, header.round, header.part)
+        elif header.kind == data_pb2.CONTRIBUTION_REQUEST:
+            of_index = header.contributors[0] if header.contributors else -1
+            effects = rounds.contribution_wanted(sender, header.round, header.part, of_index)
+        elif header.kind == data_pb2.KEY and isinstance(self.exchange, MaskedExchange):
+            try:
+                self.exchange.masks.take(sender, payload.tobytes())
+            except CodecError as problem:
+                self.refuse(sender, str(problem), self._blocking)
+            effects = []
+        else:
+            raise ValueError(f"{data_pb2.Kind.Name(header.kind)} is no message of a round")
+        self._carry(effects)
+
+    def _show(self, to: str, round: int, part: int) -> None:
+        """``to`` wants to make this node's sum again."""
+        pieces = self.auditor.shown(round, part)
+        if pieces and to in self.rounds.plan.members:
+            header = self._header(data_pb2.AUDIT, part, round)
+            header.sizes.extend(len(piece) for piece in pieces)
+            self.send(to, header, pieces)
+
+    def _judge(self, sender: str, header: data_pb2.Header, payload: memoryview) -> None:
+        """A publisher shows how it came to a sum; or another member says that it lied, and shows the same."""
+        members, (round, part) = self.rounds.plan.members, (header.round, header.part)
+        if sender not in members or part >= len(self.rounds.plan.parts):
+            self.refuse(sender, f"it shows a part {part} of {self.rounds.plan.section} that it has nothing to do with")
+            return
+        publisher, auditor = self.rounds.plan.parts[part].publisher, self.auditor
+        answer = sender == publisher
+        if not (auditor.answered(sender, round, part) if answer else auditor.first_time(sender, round, part)):
+            return  # perhaps asked in an earlier life of the link; evidence of what is forgotten proves nothing
+        try:
+            lie, why = auditor.check(round, part, payload, header.sizes), "what it shows holds"
+        except NotShown as problem:
+            lie, why = "", str(problem)
+            if answer:
+                self.refuse(sender, f"shows of part {part} of round {round} {why}", PROVEN)
+                return
+        if lie and publisher != self.rounds.me:
+            others = [name for name in members if name not in (self.rounds.me, publisher)]
+            self.refuse(publisher, f"part {part} of round {round}: {lie}", PROVEN if others else ENOUGH)
+            for name in others if answer else ():
+                self.send(name, header, payload)
+        elif not answer:
+            self.refuse(sender, f"it accuses {publisher} of a lie in part {part} of round {round}: {why}", PROVEN)
+
+    def _member(self, index: int) -> str:
+        members = self.rounds.plan.members
+        return members[index] if index < len(members) else ""
+
+    def _carry(self, effects: Iterable[Effect]) -> None:
+        waiting = list(effects)
+        while waiting:
+            effect = waiting.pop(0)
+            if isinstance(effect, SendContribution):
+                self._send_contribution(effect)
+            elif isinstance(effect, SendResult):
+                self._send_result(effect)
+            elif isinstance(effect, SendHeld):
+                header = self._header(data_pb2.RESULT_HELD, effect.part)
+                assert self.rounds.open is not None
+                self.auditor.staged(header.round, self.rounds.open.results[effect.part])
+                header.value = float(self.auditor.wants(header.round, effect.part))
+                self.send(effect.to, header, ())
+            elif isinstance(effect, AskResult):
+                self.send(effect.to, self._header(data_pb2.RESULT_REQUEST, effect.part), ())
+            elif isinstance(effect, AskContribution):
+                header = self._header(data_pb2.CONTRIBUTION_REQUEST, effect.part)
+                header.contributors.append(effect.of)
+                self.send(effect.to, header, ())
+            elif isinstance(effect, Decide):
+                with self.coding("add up and encode"):
+                    result, refused = self.exchange.decide(self.rounds.applied + 1, effect)
+                for problem in refused:
+                    points = self._blocking if self.rounds.plan.patient or self.rounds.plan.whole else 1
+                    self.refuse(problem.member, f"update refused: {problem.why}", points)
+                waiting += self.rounds.decided(effect.part, result, self.clock())
+                self.auditor.staged(self.rounds.applied + 1, result)
+                self.auditor.keep(self.rounds.applied + 1, result, dict(effect.contributions))
+            elif isinstance(effect, Advance):
+                try:
+                    own = self.exchange.advance(effect.result)
+                except Refused as problem:
+                    self._spoil(self.rounds.applied + 1, problem)
+                    continue
+                waiting += self.rounds.advance(effect.result, own, self.clock())
+            elif isinstance(effect, Refuse):
+                (self.diverged if effect.diverged else self.refuse)(effect.sender, effect.why)
+            elif not isinstance(effect, Complete):
+                raise TypeError(effect)
+
+    def _header(self, kind: data_pb2.Kind, part: int, round: int | None = None) -> data_pb2.Header:
+        return data_pb2.Header(
+            kind=kind,
+            section=self.rounds.plan.section,
+            round=self.rounds.applied + 1 if round is None else round,
+            part=part,
+        )
+
+    def _send_contribution(self, effect: SendContribution) -> None:
+        header = self._header(data_pb2.CONTRIBUTION, effect.part, effect.round)
+        header.chain = effect.chain
+        sent: Contribution = effect.contribution
+        header.sizes.extend(sent.sizes)
+        me = self.rounds.me
+        if effect.of != me:
+            header.contributors.append(self.rounds.plan.members.index(effect.of))
+        self.send(effect.to, header, sent.payload)
+
+    def _send_result(self, effect: SendResult) -> None:
+        header = result_header(self.rounds.plan.section, effect.round, effect.chain, effect.result)
+        self.send(effect.to, header, effect.result.payload)
+
+
+def result_header(section: str, round: int, chain: int, result: Result) -> data_pb2.Header:
+    """The header of a result; its payload goes beside it. ``chain``: h of the round before."""
+    header = data_pb2.Header(kind=data_pb2.RESULT, section=section, round=round, part=result.part)
+    header.chain = chain
+    header.contributors.extend(result.contributors)
+    header.digests.extend(result.digests)
+    header.sizes.extend(result.sizes)
+    header.error = result.error
+    header.factors.extend(result.factors)
+    return header
+
+
+def received_result(header: data_pb2.Header, payload: memoryview) -> Result:
+    """What ``result_header`` and the payload say."""
+    sent = received(payload, header.sizes)
+    who, digests, factors = tuple(header.contributors), tuple(header.digests), tuple(header.factors)
+    return Result(header.part, who, digests, sent.payload, sent.sizes, sent.digest, header.error, factors)
+
+
+def what_counts(result: Result) -> tuple[int, ...]:
+    """Everything that a publisher said in a result, as whole numbers: it goes into the chain."""
+    factors = [int(factor * 2**32) for factor in result.factors]
+    return (*result.contributors, *result.digests, result.digest, result.error, *factors)
+
+
+def digests_of(results: Sequence[Result]) -> list[int]:
+    """What the chain has of a round's results, which are in part order."""
+    return [word for result in results for word in what_counts(result)]

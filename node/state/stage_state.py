@@ -1,0 +1,233 @@
+"""Everything that a node holds for its place in a view: its stages' modules on top of their sections' flat vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, pairwise
+from operator import itemgetter
+
+import torch
+from torch import Tensor
+
+from ...job.schema import Job, Updates
+from ...scheduler import Plan
+from ..models.definition import ModelDefinition
+from ..models.stage import StageModel
+from ..rounds.messages import Part, RoundPlan
+from ..wire.arena import release_freed_memory
+from .gradients import Gradients
+from .optimizers import Optimizer, kept_moments
+from .section import Layout, Section
+
+TIED = "tied"
+REFERENCE = ("", "optimizer.outer.")
+"""Prefixes of the vectors that are the group's reference, in the order of ``Section.reference``."""
+
+
+class StageState:
+    """A node's stages (one, or several where the schedule is interleaved) and their sections.
+
+    The modules' parameters are views into the sections' vectors.
+
+    A section is what one group shares: a stage itself, and, where the embedding is tied and lies on two stages,
+    one section of the first and last stage's nodes with that one parameter.
+    """
+
+    def __init__(
+        self, definition: ModelDefinition, job: Job, plan: Plan, node: str, optimizer: Optimizer, device: torch.device
+    ) -> None:
+        self.stages = plan.stages_of(node)
+        self.models: tuple[StageModel, ...] = tuple(
+            definition.build(*plan.stages[stage], device) for stage in self.stages
+        )
+        for values in self._parameters().values():
+            values.data = values.new_empty(0)  # before there is a vector for them to be views of: not both at once
+        release_freed_memory()
+        self.layers = _layers(plan, self.stages)
+        self.gradient = job.updates.mode == "gradient"
+        self.moments_travel = self.gradient or not job.updates.secure
+        """In delta mode moments come from this node's data alone: with ``updates.secure`` nobody gets them."""
+        self.is_new = False
+        """Taken up from peers in this view: without agreed rounds they have gone on from the reference since."""
+        self.optimizer_steps = 0
+        """Delta mode: local steps that these moments have seen."""
+        self.bases: dict[int, int] = {}
+        """Of each layer that has frozen weights, a digest of them."""
+        self.sections: dict[str, Section] = {}
+        for name, parameters in section_parameters(definition, plan, self.stages).items():
+            layout = Layout.of(name, {parameter: definition.shapes[parameter] for parameter in parameters})
+            momentum = bool(job.updates.outer_optimizer.momentum)
+            self.sections[name] = Section(layout, self.gradient, kept_moments(job, optimizer), device, momentum)
+        self.use_local()
+        places = {name: values for one in self.sections.values() for name, values in one.layout.views(one.grad)}
+        self.gradients = Gradients(self._parameters(), places)
+
+    # ---- which weights the module computes with --------------------------------------------
+
+    def use_local(self) -> None:
+        """Compute with x."""
+        self._use(lambda section: section.x)
+
+    def use_reference(self) -> None:
+        """Compute with g, for evaluation."""
+        self._use(lambda section: section.g)
+
+    def _use(self, weights: Callable[[Section], Tensor]) -> None:
+        parameters = self._parameters()
+        for section in self.sections.values():
+            for name, values in section.layout.views(weights(section)):
+                parameters[name].data = values
+
+    def _parameters(self) -> dict[str, Tensor]:
+        """Those that train."""
+        found = (item for model in self.models for item in model.named_parameters())
+        return {name: values for name, values in found if values.requires_grad}
+
+    def frozen(self) -> Iterator[tuple[str, Tensor]]:
+        """The parameters that never change, by the module's names."""
+        for model in self.models:
+            yield from ((name, values) for name, values in model.named_parameters() if not values.requires_grad)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the model's last layer is here, and so the loss."""
+        return self.models[-1].is_last
+
+    def adopt(self) -> None:
+        """Begin as a joiner does: x := g, and in delta mode with fresh moments."""
+        for section in self.sections.values():
+            section.adopt()
+            if not self.gradient:
+                for moment in section.moments.values():
+                    moment.zero_()
+        if not self.gradient:
+            self.optimizer_steps = 0
+
+    # ---- tensors by name -------------------------------------------------------------------
+
+    def vectors(self, section: Section) -> dict[str, Tensor]:
+        """What travels to a joiner and into a checkpoint: the reference, and with it the optimiser's moments."""
+        reference = dict(zip(REFERENCE, section.reference, strict=False))
+        moments = section.moments if self.moments_travel else {}
+        return {**reference, **{f"optimizer.{name}.": vector for name, vector in moments.items()}}
+
+    def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
+        """(parameter, prefix, view) of every vector of ``vectors``."""
+        for section in self.sections.values():
+            for prefix, vector in self.vectors(section).items():
+                for name, values in section.layout.views(vector):
+                    yield name, prefix, values
+
+    def named(self) -> dict[str, dict[str, Tensor]]:
+        """parameter -> prefix -> view."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for name, prefix, values in self.tensors():
+            found.setdefault(name, {})[prefix] = values
+        return found
+
+    def same_place(self, definition: ModelDefinition, plan: Plan, node: str) -> bool:
+        """Whether the plan gives this node the very layers and sections that it holds."""
+        if node not in plan.nodes:
+            return False
+        stages = plan.stages_of(node)
+        wanted = section_parameters(definition, plan, stages)
+        ranges = [(model.first, model.last) for model in self.models]
+        return ranges == [plan.stages[stage] for stage in stages] and {
+            name: section.layout.names for name, section in self.sections.items()
+        } == {name: tuple(parameters) for name, parameters in wanted.items()}
+
+
+def section_parameters(definition: ModelDefinition, plan: Plan, stages: Sequence[int]) -> dict[str, list[str]]:
+    """The parameters of each section of a node that holds these stages."""
+    last = len(plan.stages) - 1
+    shared = definition.tied_trained if last else None
+    sections: dict[str, list[str]] = {}
+    for stage in stages:
+        names = definition.parameter_names(*plan.stages[stage])
+        sections[f"stage-{stage}"] = [name for name in names if name != shared]
+        if shared and stage in (0, last):
+            sections[TIED] = [shared]
+    return {name: parameters for name, parameters in sections.items() if parameters}
+
+
+def _layers(plan: Plan, stages: Sequence[int]) -> tuple[int, ...]:
+    return tuple(layer for stage in stages for layer in range(plan.stages[stage][0], plan.stages[stage][1] + 1))
+
+
+def codec_of(plan: Plan, section: str) -> str | None:
+    """The codec that the plan chose for a section's rounds; None where the job's is used. A tied section is of two
+    stages, and takes the first one's."""
+    return plan.update_codec(0 if section == TIED else int(section.removeprefix("stage-")))
+
+
+def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0, followed: bool = False) -> RoundPlan:
+    """Members, weights, pattern and parts of a section's rounds in a view.
+
+    ``auto`` takes two levels where the plan has regions, else all-to-all for two members, where it costs the same bytes
+    as publishers and needs no second encoding, and publishers above, where all-to-all costs (members / 2) times their
+    bytes. ``phases``: of a codec whose encodings are summed; it takes that pattern whatever the job says, and its parts
+    are made of whole parameters.
+    """
+    section = layout.section
+    if section == TIED:
+        members = (*plan.group(0), *plan.group(len(plan.stages) - 1))
+        weights = plan.shares * 2
+    else:
+        members = plan.group(int(section.removeprefix("stage-")))
+        weights = plan.shares
+    if phases:
+        pattern, units = "phases", list(pairwise(layout.offsets))
+    else:
+        units = layout.blocks(updates.block)
+        pattern = updates.pattern if updates.agreed else "auto"  # of its plain averages
+    regions = [[name for name in members if name in region] for region in plan.regions]
+    far = len([region for region in regions if region]) > 1 and max(map(len, regions)) > 1
+    if pattern == "auto":
+        pattern = (
+            "two_level" if far and not updates.robust_average else "all_to_all" if len(members) <= 2 else "publishers"
+        )
+
+    def owner(middle: int, numel: int) -> str:
+        if pattern == "all_to_all":
+            return members[0]
+        if section == TIED:
+            return members[middle * len(members) // numel]
+        return plan.publisher(int(section.removeprefix("stage-")), middle, numel)
+
+    parts: list[Part] = []
+    for fragment in range(updates.fragments):
+        # A unit belongs to the fragment, and inside it to the publisher, in whose range its middle lies.
+        edges = [layout.numel * turn // updates.fragments for turn in (fragment, fragment + 1)]
+        run = [unit for unit in units if edges[0] <= sum(unit) // 2 < edges[1]]
+        begin, length = (run[0][0], run[-1][1] - run[0][0]) if run else (0, 0)
+        owners = [owner(sum(unit) // 2 - begin, length) for unit in run]
+        for publisher, group in groupby(zip(owners, run, strict=True), itemgetter(0)):
+            mine = [unit for _, unit in group]
+            for phase in range(max(1, phases)):
+                takers = takers_of(members, regions, publisher, len(parts)) if pattern == "two_level" and far else ()
+                parts.append(Part(len(parts), publisher, mine[0][0], mine[-1][1], fragment, phase, takers))
+    return RoundPlan(
+        section,
+        members,
+        weights,
+        tuple(parts),
+        pattern,
+        updates.mode == "gradient",
+        updates.fragments,
+        max(1, phases),
+        updates.dense_rounds,
+        updates.secure,
+        followed,
+    )
+
+
+def takers_of(members: Sequence[str], regions: Sequence[Sequence[str]], publisher: str, turn: int) -> tuple[str, ...]:
+    """Of each member, who adds up its part: the publisher in its own region, else the region's members by turns.
+
+    A member alone in its region has nobody to add it up with: what it sends goes to the publisher as it is.
+    """
+    takers = dict.fromkeys(members, publisher)
+    for region in regions:
+        if len(region) > 1 and publisher not in region:
+            takers.update(dict.fromkeys(region, region[turn % len(region)]))
+    return tuple(takers[name] for name in members)

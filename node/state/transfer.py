@@ -1,0 +1,372 @@
+"""How a node that takes up a stage gets its reference: from itself, from peers, from a checkpoint, or from the seed."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xxhash
+from torch import Tensor
+
+from ...proto import control_pb2, data_pb2
+from ...proto.errors import FarflungError
+from ...proto.progress import Meter, Tell, silent
+from ..models.lora import base_digests, base_name, load_frozen
+from ..models.pretrained import initial_weights, weights_of
+from ..wire.arena import release_freed_memory
+from .checkpoint import Checkpoint, load_checkpoint
+from .stage_state import REFERENCE, StageState
+from .transfer_plan import DIGESTS, Fetching, pieces_of
+
+if TYPE_CHECKING:
+    from ..training.trainer import Trainer
+
+Send = Callable[[str, data_pb2.Header, Any, int], None]
+Vectors = Mapping[str, Tensor]
+"""prefix -> one parameter's values in a vector of its section, always in the same order."""
+BULK = 2
+MOST_WAITING = 1 << 12
+"""Requests of a view that is being prepared: more than its joiners may have under way."""
+LIAR = 10
+"""Points of a holder that serves other bytes than the others hold."""
+
+
+@dataclass
+class Snapshot:
+    """What a node held at a view's start, for the spares that have yet to get all of it."""
+
+    held: Mapping[str, Vectors]
+    wanted_by: set[str]
+
+
+class StateServer:
+    """Answers peers that ask for pieces of the reference: of a view's snapshot, or, while a view is prepared, of what
+    the node holds; such requests wait until ``open`` says what that is.
+    """
+
+    def __init__(self, send: Send, snapshots: dict[int, Snapshot] | None = None) -> None:
+        """``snapshots``: by view. One that nobody wants any more is taken out."""
+        self.send = send
+        self._snapshots = {} if snapshots is None else snapshots
+        self._waiting: deque[tuple[str, data_pb2.Header, bytes]] = deque()
+        self._held: Mapping[str, Vectors] | None = None
+
+    def open(self, held: Mapping[str, Vectors]) -> None:
+        """This is what the node holds, by parameter, at the round that the view begins with."""
+        self._held = held
+        while self._waiting:
+            self.request(*self._waiting.popleft())
+
+    def request(self, sender: str, header: data_pb2.Header, payload: bytes) -> None:
+        """``sender`` wants a piece of a parameter: its reference, and the optimiser's moments if it says so; or,
+        without a name, the digests of all pieces of the parameters that the payload lists; or, without a list, nothing
+        any more.
+
+        Raises:
+            ValueError: the request makes no sense.
+        """
+        snapshot = self._snapshots.get(header.step)
+        if header.step and not header.text and not payload:
+            if snapshot is not None:
+                snapshot.wanted_by.discard(sender)
+                if not snapshot.wanted_by:
+                    del self._snapshots[header.step]
+            return
+        held = self._held
+        if header.step:
+            held = snapshot.held if snapshot is not None else {}
+        if held is None:
+            if len(self._waiting) == MOST_WAITING:
+                raise ValueError(f"{MOST_WAITING} requests wait already")
+            self._waiting.append((sender, header, payload))
+            return
+        answer = data_pb2.Header(kind=data_pb2.STATE, text=header.text, offset=header.offset, request=header.request)
+        if header.text:
+            vectors = _wanted(held, header.text, header.moments)
+            piece = b"".join(_read(vectors, header.offset, header.length))
+            if piece:
+                answer.digests.append(xxhash.xxh3_64_intdigest(piece))
+            self.send(sender, answer, piece, BULK)
+            return
+        found: list[int] = []
+        for name in payload.decode().split("\n"):
+            vectors = _wanted(held, name, header.moments)
+            for one in pieces_of(name, _size(vectors)):
+                digest = xxhash.xxh3_64()
+                for part in _read(vectors, one.offset, one.length):
+                    digest.update(part)
+                found.append(digest.intdigest())
+        self.send(sender, answer, np.array(found, "<u8").tobytes(), BULK)
+
+
+def _wanted(held: Mapping[str, Vectors], name: str, moments: bool) -> list[Tensor]:
+    return [values for prefix, values in held.get(name, {}).items() if moments or prefix in REFERENCE]
+
+
+class StateFetch:
+    """One node's fetch of parameters from peers: asks, checks, and copies into place what comes.
+
+    ``wanted``: the vectors to fill, by parameter; ``holders``: who can serve it. Call ``work`` until ``done``.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        refuse: Callable[[str, str, int], None],
+        tell: Callable[[str], None],
+        me: str,
+        wanted: Mapping[str, Vectors],
+        holders: Mapping[str, Sequence[str]],
+        moments: bool,
+        snapshot: int = 0,
+        progress: Tell = silent,
+        clock: Callable[[], float] = time.monotonic,
+        request: int = 0,
+    ) -> None:
+        """``snapshot``: of the view with this number; 0: what the holders hold while the view is prepared.
+        ``request``: the number that its requests and their answers carry."""
+        self.request = request
+        self._send, self._refuse, self._tell = send, refuse, tell
+        self._clock, self._moments, self._snapshot = clock, moments, snapshot
+        self._wanted = {name: list(vectors.values()) for name, vectors in wanted.items()}
+        self._holders = holders
+        sizes = {name: _size(vectors) for name, vectors in self._wanted.items()}
+        self._machine = Fetching(sizes, holders, me)
+        self._meter = Meter("fetching the state", "bytes", progress, clock, of=sum(sizes.values()))
+
+    @property
+    def done(self) -> bool:
+        return self._machine.done
+
+    @property
+    def failure(self) -> str:
+        """Why it cannot go on; empty while it can."""
+        return self._machine.failure
+
+    def work(self, lost: set[str]) -> None:
+        """Ask for what may be asked for now. ``lost``: holders whose connection broke since the last call."""
+        now = self._clock()
+        for name in lost:
+            self._machine.lost(name, "broke its connection", now)
+        for source, piece in self._machine.ask(now):
+            header = data_pb2.Header(kind=data_pb2.STATE_REQUEST, text=piece.name, moments=self._moments)
+            header.offset, header.length, header.step = piece.offset, piece.length, self._snapshot
+            header.request = self.request
+            self._send(source, header, b"" if piece.name else "\n".join(self._listed(source)).encode(), BULK)
+        for name, why in self._machine.troubles:
+            here, of = self._machine.reached
+            self._tell(f"{name} {why}: the state comes from others, {here / 1e6:.3g} of {of / 1e6:.3g} MB are here")
+        self._machine.troubles.clear()
+        for source, piece in self._machine.liars:
+            why = f"other values of {piece.name} than the other holders have: the state comes from somebody else"
+            self._refuse(source, why, LIAR)
+        self._machine.liars.clear()
+
+    def moved(self, present: Collection[str]) -> None:
+        """A new view, with these in it: what was asked for is asked again."""
+        self._machine.moved(present)
+
+    def finish(self) -> None:
+        """Tell the holders of a snapshot that it is here."""
+        for name in self._machine.sources:
+            self._send(name, data_pb2.Header(kind=data_pb2.STATE_REQUEST, step=self._snapshot), b"", BULK)
+
+    def answer(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+        """A holder's answer. ValueError: it was not asked, or for something else."""
+        now, name = self._clock(), header.text
+        if sender not in self._machine.sources or (name and name not in self._wanted):
+            raise ValueError("state that it was not asked for")
+        if not name:
+            self._take_digests(sender, payload, now)
+            return
+        size = _size(self._wanted[name])
+        piece = next((one for one in pieces_of(name, size) if one.offset == header.offset), None)
+        if piece is None:
+            raise ValueError(f"a piece of {name} at {header.offset}, where none begins")
+        if not payload.nbytes:
+            self._machine.lacks(sender, piece, now)
+            return
+        digest = xxhash.xxh3_64_intdigest(payload.data)
+        if payload.nbytes != piece.length or list(header.digests) != [digest]:
+            self._machine.spoiled(sender, piece, now)
+        elif self._machine.came(sender, piece, digest, now):
+            _write(self._wanted[name], piece.offset, payload)
+            self._meter.add(piece.length)
+
+    def _listed(self, source: str) -> list[str]:
+        return [name for name in self._wanted if source in self._holders[name]]
+
+    def _take_digests(self, sender: str, payload: npt.NDArray[np.uint8], now: float) -> None:
+        cut = [piece for name in self._listed(sender) for piece in pieces_of(name, _size(self._wanted[name]))]
+        if payload.nbytes != 8 * len(cut):
+            self._machine.lacks(sender, DIGESTS, now)
+            return
+        self._machine.digests(sender, dict(zip(cut, map(int, payload.view("<u8")), strict=True)), now)
+
+
+def named(states: Sequence[StageState]) -> dict[str, dict[str, Tensor]]:
+    """parameter -> prefix -> view, of all of these."""
+    return {name: vectors for state in reversed(states) for name, vectors in state.named().items()}
+
+
+def frozen(state: StageState) -> dict[str, dict[str, Tensor]]:
+    """A copy in main memory of what peers may ask for: in delta mode moments are nobody's but the node's own."""
+    return {
+        name: {
+            prefix: values.detach().to("cpu", copy=True)
+            for prefix, values in vectors.items()
+            if state.gradient or prefix in REFERENCE
+        }
+        for name, vectors in state.named().items()
+    }
+
+
+def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
+    """Fill ``new`` with the reference at the view's start, and set x := g.
+
+    Raises:
+        FarflungError: a checkpoint or the initial weights cannot be read, or no holder answers.
+    """
+    names = [name for section in new.sections.values() for name in section.layout.names]
+    with torch.no_grad():
+        if view.checkpoint > 0:
+            load_checkpoint(new, Checkpoint(view.checkpoint, trainer.wire.fetch), names)
+        elif view.checkpoint == 0 and trainer.own is not None and trainer.first != trainer.name:
+            # Models that members bring begin with other weights in each: everybody takes those of the first.
+            _fetch(trainer, new, names, lambda name: [trainer.first])
+        elif view.checkpoint == 0:
+            weights = None  # of an adapter: no folder has any
+            if not trainer.definition.frozen:
+                weights = weights_of(trainer.job, trainer.facts, trainer.wire.fetch)
+            for name, prefix, values in new.tensors():
+                if not prefix:
+                    values.copy_(initial_weights(trainer.definition, [name], trainer.job.run.seed, weights)[name])
+            trainer.definition.forget()
+            release_freed_memory()
+        else:
+            _from_holders(trainer, new, held, view)
+            new.adopt()
+        for section in new.sections.values():
+            section.adopt()
+
+
+def load_base(trainer: Trainer, new: StageState, held: Sequence[StageState]) -> None:
+    """Fill the frozen parameters of ``new`` from what this node holds, and else from the model folder.
+
+    Raises:
+        FarflungError: the folder cannot be read.
+    """
+    if not trainer.definition.frozen:
+        return
+    weights = weights_of(trainer.job, trainer.facts, trainer.wire.fetch)
+    here = {base_name(name): values for state in held for name, values in state.frozen()}
+
+    def read(name: str) -> Tensor:
+        if name in here:
+            return here[name].detach().cpu()
+        return initial_weights(trainer.definition, [name], trainer.job.run.seed, weights)[name]
+
+    digests: dict[str, int] = {}
+    for model in new.models:
+        digests |= load_frozen(model, read)
+    new.bases = base_digests(trainer.definition, new.layers, digests)
+
+
+def _from_holders(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
+    """Copy what this node has, ask holders for the rest."""
+    here = named(held)
+    missing = []
+    for name, vectors in new.named().items():
+        if name in here:
+            for prefix, values in vectors.items():
+                values.copy_(here[name][prefix])
+        else:
+            missing.append(name)
+    holders = {holder.layer: list(holder.nodes) for holder in view.holders}
+    _fetch(trainer, new, missing, lambda name: holders.get(trainer.definition.layer_of(name), []))
+    if not new.gradient:
+        for section in new.sections.values():
+            for moment in section.moments.values():
+                moment.zero_()
+        new.optimizer_steps = 0
+
+
+def _fetch(trainer: Trainer, new: StageState, names: Sequence[str], holders: Callable[[str], Sequence[str]]) -> None:
+    """Fill these parameters of ``new`` from peers. FarflungError when none of the holders answers."""
+    fetch = fetch_of(trainer, new, names, holders)
+    while not fetch.done:
+        lost, trainer.lost = trainer.lost, set()
+        fetch.work(lost)
+        if fetch.failure:
+            raise FarflungError(f"no holder of the stage's state answered: {fetch.failure}", "start the node again", 4)
+        trainer.pump(0.05)
+
+
+def fetch_of(
+    trainer: Trainer,
+    new: StageState,
+    names: Sequence[str],
+    holders: Callable[[str], Sequence[str]],
+    snapshot: int = 0,
+) -> StateFetch:
+    """The fetch of these parameters of ``new``. FarflungError: somebody's view says that nobody holds one."""
+    found = {name: [node for node in holders(name) if node != trainer.name] for name in names}
+    for name, nodes in found.items():
+        if not nodes:
+            raise FarflungError(
+                f"no node of this view holds {name}", "this is a fault of the view; please report it", 4
+            )
+    # In delta mode a peer's moments belong to the peer's own path; a joiner's begin anew, and bias correction is
+    # their ramp.
+    wanted = {
+        name: {prefix: values for prefix, values in vectors.items() if new.gradient or prefix in REFERENCE}
+        for name, vectors in new.named().items()
+        if name in found
+    }
+    request = next(trainer.requests)
+    fetch = StateFetch(
+        trainer.send,
+        trainer.refuse,
+        trainer.tell,
+        trainer.name,
+        wanted,
+        found,
+        new.gradient,
+        snapshot,
+        trainer.emit,
+        request=request,
+    )
+    trainer.fetches[request] = fetch
+    return fetch
+
+
+def _size(vectors: Sequence[Tensor]) -> int:
+    return sum(values.nbytes for values in vectors)
+
+
+def _ranges(vectors: Sequence[Tensor], offset: int, length: int) -> Iterator[Tensor]:
+    """The parts of vectors that some bytes of them, one after the other, are; each uint8 [bytes], a view."""
+    start, stop = offset, offset + length
+    for values in vectors:
+        size = values.nbytes
+        if start < size and stop > 0:
+            yield values.detach().view(-1).view(torch.uint8)[max(0, start) : min(stop, size)]
+        start, stop = start - size, stop - size
+
+
+def _read(vectors: Sequence[Tensor], offset: int, length: int) -> Iterator[memoryview]:
+    for part in _ranges(vectors, offset, length):
+        yield part.cpu().contiguous().numpy().data
+
+
+def _write(vectors: Sequence[Tensor], offset: int, payload: npt.NDArray[np.uint8]) -> None:
+    came, start = torch.from_numpy(payload), 0
+    for part in _ranges(vectors, offset, payload.nbytes):
+        part.copy_(came[start : start + part.numel()])
+        start += part.numel()

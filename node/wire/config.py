@@ -1,0 +1,36 @@
+"""What a node's I/O process must know at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...proto import PROTOCOL, rpc
+
+
+@dataclass(frozen=True)
+class WireConfig:
+    """What the I/O process must know. Everything in it comes from Join (join.Joined.config)."""
+
+    run: str
+    name: str
+    session: str
+    secret: str = field(default="", repr=False)
+    coordinator: str = ""  # HOST:PORT; empty: no control stream (tests)
+    listen: str = "0.0.0.0:0"
+    dials_out: bool = False  # nobody can dial this node: it opens the streams of both directions
+    authority: bytes = b""  # PEM; empty: insecure
+    certificate: bytes = b""
+    key: bytes = field(default=b"", repr=False)
+    protocol: int = PROTOCOL  # that the run speaks
+    certificate_life: float = 0.0  # seconds until it ends, from the start on; 0: it is not renewed
+    heartbeat: float = 1.0  # seconds
+    max_upload: float = 0.0  # bits a second, 0 for no limit
+    send_limit: int = 2 << 30  # bytes that wait for the network before Wire.send waits
+    receive_limit: int = 1 << 30  # bytes that wait for the trainer before streams are not read on
+    probe_patience: float = 5.0  # seconds that a link which is to be measured may take to connect or to answer
+    metrics: str = ""  # HOST:PORT where Prometheus may ask; empty: nowhere
+    patience: float = 120.0  # seconds without progress after which a fetch or store gives up
+
+    @property
+    def credentials(self) -> rpc.Credentials:
+        return rpc.Credentials(self.authority, self.certificate, self.key)

@@ -1,0 +1,172 @@
+"""The pipe between the trainer and its I/O process: a socket pair with small tuples on it.
+
+Both ends are this same program on this same machine, so the tuples are marshalled. Bytes from the network are
+only ever `bytes` values inside them, and large payloads stay in shared memory (shared_memory.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import marshal
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+from ...proto.errors import RunFailed
+
+INLINE_LIMIT = 64 << 10
+"""Payloads up to this many bytes go over the pipe itself."""
+
+_LENGTH = struct.Struct("<I")
+
+
+class To(enum.IntEnum):
+    """First element of a tuple from the trainer to the I/O process."""
+
+    CONFIG = 1  # dict of WireConfig
+    SEND = 2  # to, priority, header, payload bytes | (start, length)
+    TAKEN = 3  # bytes taken, [starts of blocks that are free again]
+    REPORT = 4  # control_pb2.Report
+    ENTER = 5  # view, [control_pb2.Member]
+    LEAVE = 6
+    CALL = 7  # call id, method, arguments
+    STORE = 8  # step, file, start, length, files, meta as JSON
+    CLOSE = 9  # why, seconds to wait for acknowledgements
+
+
+class From(enum.IntEnum):
+    """First element of a tuple from the I/O process to the trainer."""
+
+    LISTENING = 1  # port
+    FAILED = 2  # message
+    RECEIVED = 3  # sender, header, payload bytes | (start, length)
+    FREED = 4  # start of a block, or -1 and inline bytes
+    ORDER = 5  # control_pb2.Order
+    PEER_LOST = 6  # peer, why
+    COORDINATOR_LOST = 7  # why
+    COORDINATOR_BACK = 8  # term
+    REPLY = 9  # call id, error sentence | "", bytes | (start, length)
+    PARTED = 10  # whether the coordinator has taken the goodbye
+
+
+class Unpacker:
+    """Tuples out of a stream of bytes."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[Any, ...]]:
+        self._buffer += data
+        at = 0
+        while len(self._buffer) - at >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, at)
+            end = at + _LENGTH.size + length
+            if end > len(self._buffer):
+                break
+            yield marshal.loads(memoryview(self._buffer)[at + _LENGTH.size : end])
+            at = end
+        del self._buffer[:at]
+
+
+def pack(message: tuple[Any, ...]) -> bytes:
+    """One tuple of plain values as bytes for the pipe."""
+    body = marshal.dumps(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class TrainerEnd:
+    """The trainer's end: writes at once (the other side always reads), reads what is there."""
+
+    def __init__(self, pipe: socket.socket) -> None:
+        self._pipe = pipe
+        self._unpacker = Unpacker()
+        self._writing: tuple[bytes, list[int]] = (b"", [])  # what goes next, and how much of it each send took
+        self._poll = select.poll()
+        self._poll.register(pipe, select.POLLIN)
+
+    def write(self, *message: Any) -> None:
+        """RunFailed when the I/O process is gone.
+
+        A signal handler may raise in the middle (Ctrl-C): the rest then goes before the next message.
+        """
+        rest, taken = self._writing
+        self._writing = buffer, taken = rest[sum(taken) :] + pack(message), []
+        try:
+            while (at := sum(taken)) < len(buffer):
+                # Handlers run between bytecodes, so also between a call of send and the use of its result, which would
+                # be lost, and the same bytes would go twice. Here the result is in the list before a handler can run.
+                taken.extend(map(self._pipe.send, (memoryview(buffer)[at:],)))
+        except OSError as error:
+            raise gone() from error
+
+    def read(self, timeout: float) -> list[tuple[Any, ...]]:
+        """Everything that has arrived; waits up to `timeout` seconds for the first. RunFailed at the pipe's end."""
+        messages: list[tuple[Any, ...]] = []
+        deadline = time.monotonic() + timeout
+        while True:
+            left = 0.0 if messages else max(0.0, deadline - time.monotonic())
+            if not self._poll.poll(left * 1000.0):
+                return messages
+            try:
+                data = self._pipe.recv(1 << 20, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise gone() from error
+            if not data:
+                if messages:  # what arrived before the end is delivered first
+                    return messages
+                raise gone()
+            messages.extend(self._unpacker.feed(data))
+
+    def wait_for_end(self, timeout: float) -> Iterator[tuple[Any, ...]]:
+        """What comes until the other side has closed the pipe, for at most `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            if self._poll.poll(left * 1000.0):
+                data = self._pipe.recv(1 << 20)
+                if not data:
+                    return
+                yield from self._unpacker.feed(data)
+
+    def close(self) -> None:
+        self._pipe.close()
+
+
+class LoopEnd(asyncio.Protocol):
+    """The I/O process's end: `on_message` for each tuple, `on_end` when the trainer is gone."""
+
+    def __init__(self, on_message: Callable[[tuple[Any, ...]], None], on_end: Callable[[], None]) -> None:
+        self._on_message = on_message
+        self._on_end = on_end
+        self._unpacker = Unpacker()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its base class
+
+    def data_received(self, data: bytes) -> None:
+        for message in self._unpacker.feed(data):
+            self._on_message(message)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._on_end()
+
+    def write(self, *message: Any) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(pack(message))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def gone() -> RunFailed:
+    """The error for a trainer whose I/O process has ended."""
+    return RunFailed(
+        "the node's I/O process has ended, so the node ends too", "see its last lines above; `farflung join` again"
+    )

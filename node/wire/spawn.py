@@ -1,0 +1,49 @@
+"""Starts the other end of a Wire: a process of its own, or a task of the shared thread, and waits for its end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+from ..io.process import serve_trainer
+from ..io.thread import IoThread, IoWork
+from .arena import Arena
+
+
+class IoHost:
+    """What runs the other end: a spawned process, or a task of the shared thread."""
+
+    def __init__(self, pipe: socket.socket, descriptors: tuple[int, int], size: int, process: bool) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._work: IoWork | None = None
+        if not process:
+            send, receive = (Arena(descriptor, size) for descriptor in descriptors)
+            self._work = IoThread.run(serve_trainer(pipe, send, receive))
+            return
+        numbers = (pipe.fileno(), *descriptors)
+        command = [sys.executable, "-m", "farflung.node.io.process", *map(str, (*numbers, size))]
+        # gRPC's own log would tell of every refused connection, in its own words and on our terminal.
+        environment = {"GRPC_VERBOSITY": "NONE"} | dict(os.environ)
+        # Its own session: the terminal's Ctrl-C reaches the trainer only, which says goodbye first.
+        self._process = subprocess.Popen(
+            command, pass_fds=numbers, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+        )
+        pipe.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None for a thread."""
+        return None if self._process is None else self._process.pid
+
+    def wait(self, timeout: float) -> None:
+        """Waits for the end, which the pipe's end brings about; a process that stays is killed."""
+        if self._work is not None:
+            self._work.wait(timeout)
+        if self._process is not None:
+            try:
+                self._process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()

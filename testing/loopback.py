@@ -1,0 +1,299 @@
+"""A whole run inside one process: trainers as threads, their wires as queues, and a small coordinator.
+
+The trainers, rounds, codecs and models are the real ones; only processes and gRPC are left out, so that a training
+run of several nodes takes a second, and tests can hold, lose and change messages. Benchmarks of codecs use it too.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..job.sampling import Position, unfinished
+from ..job.schema import Facts, Job
+from ..node.data.dataset import Dataset
+from ..node.models.definition import model_of
+from ..node.pipeline.island import Island
+from ..node.rounds.exchange import Blob, joined
+from ..node.training.trainer import Stopped, Trainer
+from ..node.wire.client import Event, OrderEvent, Received, Wire
+from ..proto import control_pb2, data_pb2
+from ..scheduler import Plan
+
+Tamper = Callable[[str, str, data_pb2.Header, npt.NDArray[np.uint8]], npt.NDArray[np.uint8] | None]
+"""``tamper(sender, to, header, data)`` gives the data to deliver, None to lose the message."""
+
+
+class LoopbackWire:
+    """A node's end of the hub: the calls of node.wire.Wire."""
+
+    under_way = False
+    """A message is there as soon as it is sent."""
+
+    def __init__(self, hub: Hub, name: str) -> None:
+        self.hub, self.name = hub, name
+        self.doing = ""
+        self.view = self.newest = 0
+        self.early: list[Event] = []
+        self.events: queue.Queue[Event] = queue.Queue()
+        self.artifacts: dict[str, bytes] = hub.artifacts
+
+    def send(self, to: str, header: data_pb2.Header, payload: Any = b"", priority: int = 1) -> None:
+        if not self.view:
+            return
+        copy = data_pb2.Header()
+        copy.CopyFrom(header)
+        copy.view = self.view
+        pieces = [payload] if isinstance(payload, (bytes, bytearray, memoryview)) else list(payload)
+        data = np.frombuffer(b"".join(bytes(piece) for piece in pieces), dtype=np.uint8).copy()
+        self.hub.carry(self.name, to, copy, data)
+
+    def place(self, blobs: Iterable[Blob], count: int) -> tuple[bytes, ...]:
+        return joined(blobs, count)
+
+    def poll(self, timeout: float = 0.0) -> list[Event]:
+        found: list[Event] = []
+        try:
+            found.append(self.events.get(timeout=timeout) if timeout else self.events.get_nowait())
+            while True:
+                found.append(self.events.get_nowait())
+        except queue.Empty:
+            return [event for event in self._early_or(found) if self._wanted(event)]
+
+    def _early_or(self, found: list[Event]) -> Iterator[Event]:
+        """Messages of a view that this node has yet to enter wait, as they do in the real wire."""
+        waiting, self.early = self.early + found, []
+        for event in waiting:
+            if isinstance(event, Received) and event.header.view > self.newest:
+                self.early.append(event)
+            else:
+                yield event
+
+    def _wanted(self, event: Event) -> bool:
+        return not isinstance(event, Received) or event.header.view == self.view
+
+    def report(self, report: control_pb2.Report) -> None:
+        copy = control_pb2.Report()
+        copy.CopyFrom(report)
+        self.hub.reports.put((self.name, copy))
+
+    def enter(self, view: int, members: Sequence[control_pb2.Member]) -> None:
+        self.view = self.newest = view
+
+    def leave_view(self) -> None:
+        self.view = 0
+
+    def fetch(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        data = self.artifacts[name]
+        return data[offset : None if length is None else offset + length]
+
+    def store(self, step: int, file: str, payload: bytes, files: int, meta: dict[str, Any]) -> None:
+        self.hub.shards[step, file] = (bytes(payload), meta)
+
+
+@dataclass
+class Outcome:
+    """What a run reported."""
+
+    losses: dict[int, float] = field(default_factory=dict)
+    evals: dict[int, float] = field(default_factory=dict)
+    fingerprints: dict[str, set[int]] = field(default_factory=dict)
+    bases: dict[str, dict[int, int]] = field(default_factory=dict)
+    """What each node last said of the frozen weights of its layers."""
+    warnings: list[str] = field(default_factory=list)
+    samples: int = 0
+    views: int = 0
+
+
+class Hub:
+    """Carries messages between nodes, and plays the coordinator."""
+
+    def __init__(self, job: Job, facts: Facts, artifacts: dict[str, bytes] | None = None) -> None:
+        self.job, self.facts, self.artifacts = job, facts, artifacts or {}
+        self.wires: dict[str, LoopbackWire] = {}
+        self.trainers: dict[str, Trainer] = {}
+        self.threads: dict[str, threading.Thread] = {}
+        self.errors: dict[str, BaseException] = {}
+        self.reports: queue.Queue[tuple[str, control_pb2.Report]] = queue.Queue()
+        self.shards: dict[tuple[int, str], tuple[bytes, dict[str, Any]]] = {}
+        self.dead: set[str] = set()
+        self.tamper: Tamper | None = None
+        self.bytes: dict[int, int] = {}
+        """Payload and header bytes that nodes have sent, by kind of message."""
+        self.outcome = Outcome()
+        self.view = 0
+        self.position = Position()
+        self.follow: list[control_pb2.Shadow] = []
+        """Spares of the views that ``change`` makes."""
+        self.plan: Plan | None = None
+        self._sums: dict[int, tuple[float, int]] = {}
+        self._evals: dict[tuple[int, int], tuple[float, int]] = {}
+
+    def start(self, name: str, data: Dataset, island: Island | None = None) -> None:
+        """A node that waits for its first view."""
+        wire = LoopbackWire(self, name)
+        self.wires[name] = wire
+        definition = model_of(self.job, self.facts)
+        if island is not None:
+            island.take_up(self.job, self.facts, wire.fetch, ())
+        device = torch.device("cpu")
+        trainer = Trainer(cast(Wire, wire), name, self.job, self.facts, definition, lambda: data, device, island=island)
+        self.trainers[name] = trainer
+
+        def live() -> None:
+            try:
+                trainer.run()
+            except Stopped:
+                return
+            except BaseException as error:
+                self.errors[name] = error
+                self.reports.put((name, control_pb2.Report(goodbye=control_pb2.Goodbye(why=repr(error)))))
+
+        self.threads[name] = threading.Thread(target=live, daemon=True)
+        self.threads[name].start()
+
+    def carry(self, sender: str, to: str, header: data_pb2.Header, data: npt.NDArray[np.uint8]) -> None:
+        """Deliver a message, unless one of the two is dead or ``tamper`` loses it."""
+        if sender in self.dead or to in self.dead:
+            return
+        self.bytes[header.kind] = self.bytes.get(header.kind, 0) + header.ByteSize() + data.nbytes
+        if self.tamper is not None:
+            changed = self.tamper(sender, to, header, data)
+            if changed is None:
+                return
+            data = changed
+        self.wires[to].events.put(Received(sender, header, data))
+
+    def order(self, name: str, **kind: Any) -> None:
+        if name not in self.dead:
+            self.wires[name].events.put(OrderEvent(control_pb2.Order(**kind)))
+
+    def begin(self, plan: Plan, nodes: Sequence[str], start: bool = True, **more: Any) -> None:
+        """Announce a view and, with ``start``, start it when everybody is prepared."""
+        self.view += 1
+        self.outcome.views += 1
+        self.plan = plan
+        view = control_pb2.View(number=self.view, plan=plan.to_json(), checkpoint=more.pop("checkpoint", -1), **more)
+        view.members.extend(control_pb2.Member(name=name, session=name, address=name) for name in nodes)
+        self.position = Position(view.step, view.cursor, tuple(view.redo))
+        for name in nodes:
+            self.order(name, view=view)
+        seen: dict[str, set[int]] = {}
+        waiting = set(nodes)
+        while waiting:
+            name, report = self._next()
+            if report.WhichOneof("kind") == "prepared" and report.prepared.view == self.view:
+                waiting.discard(name)
+                self.outcome.bases[name] = {one.layer: one.content for one in report.prepared.bases}
+                for print_ in report.prepared.fingerprints:
+                    seen.setdefault(print_.section, set()).add(print_.content)
+        if any(len(contents) != 1 for contents in seen.values()):
+            raise RuntimeError(f"nodes of one section begin with different content: {seen}")
+        for name in nodes if start else ():
+            self.order(name, start=control_pb2.Start(view=self.view))
+
+    def finish(self, nodes: Sequence[str]) -> Outcome:
+        """Collect reports until every node has finished, then stop them."""
+        waiting = set(nodes)
+        while waiting:
+            name, report = self._next()
+            if report.WhichOneof("kind") == "finished":
+                waiting.discard(name)
+                for print_ in report.finished.fingerprints:
+                    self.outcome.fingerprints.setdefault(print_.section, set()).add(print_.content)
+        for name in nodes:
+            self.order(name, stop=control_pb2.Stop(why="done"))
+            self.threads[name].join(10)
+        return self.outcome
+
+    def flush(self, survivors: Sequence[str]) -> dict[str, control_pb2.Flushed]:
+        """Announce the next view to the survivors and collect their answers."""
+        for name in survivors:
+            self.order(name, flush=control_pb2.Flush(view=self.view + 1, why="test"))
+        answers: dict[str, control_pb2.Flushed] = {}
+        while len(answers) < len(survivors):
+            name, report = self._next()
+            if report.WhichOneof("kind") == "flushed":
+                answers[name] = report.flushed
+        return answers
+
+    def change(self, plan: Plan, survivors: Sequence[str], joiners: Sequence[str] = (), **more: Any) -> None:
+        """A whole view change, decided as the coordinator decides it. ``more``: of the view's message."""
+        answers = self.flush(survivors)
+        step = max(answer.step for answer in answers.values())
+        norm = max((a.norm for a in answers.values() if a.step == step), default=0.0)
+        rounds: dict[str, int] = {}
+        holders: dict[int, list[str]] = {}
+        for name, answer in answers.items():
+            for state in answer.sections:
+                rounds[state.section] = max(rounds.get(state.section, 0), state.round)
+            behind = self.job.updates.mode == "gradient" and max(answer.step, answer.ready_step) < step
+            for layer in () if behind else answer.layers:
+                holders.setdefault(layer, []).append(name)
+        position, redo = self.position, []
+        if self.job.updates.mode == "delta" and self.plan is not None:
+            # What the last stage has reported is what counts.
+            finished = [answers[p[-1]].step if p[-1] in answers else position.step for p in self.plan.pipelines]
+            train = self.job.train
+            redo = unfinished(
+                position,
+                finished,
+                step,
+                self.plan.microbatches,
+                train.microbatch,
+                self.job.run.seed,
+                self.facts.samples,
+            )
+        for answer in answers.values():
+            if answer.HasField("pending") and answer.pending.step == step > answer.step:
+                self._count(answer.pending)
+        after = position.after(step, self.job.train.batch, redo)
+        self.begin(
+            plan,
+            [*survivors, *joiners],
+            step=step,
+            cursor=after.cursor,
+            redo=after.redo,
+            norm=norm,
+            sections=[control_pb2.SectionState(section=name, round=round) for name, round in rounds.items()],
+            holders=[control_pb2.Holder(layer=layer, nodes=nodes) for layer, nodes in holders.items()],
+            shadows=self.follow,
+            save=any(answer.save for answer in answers.values()),
+            **more,
+        )
+
+    def kill(self, name: str) -> None:
+        """From here on nothing comes from this node or reaches it."""
+        self.dead.add(name)
+
+    def _next(self) -> tuple[str, control_pb2.Report]:
+        name, report = self.reports.get(timeout=120)
+        kind = report.WhichOneof("kind")
+        if kind == "goodbye" and name not in self.dead:
+            raise RuntimeError(f"{name} ended: {report.goodbye.why}") from self.errors.get(name)
+        if kind == "step":
+            self._count(report.step)
+        elif kind == "eval":
+            which = (report.eval.view, report.eval.step)
+            loss, tokens = self._evals.get(which, (0.0, 0))
+            sums = (loss + report.eval.loss_sum, tokens + report.eval.tokens)
+            self._evals[which] = sums
+            self.outcome.evals[report.eval.step] = sums[0] / sums[1]
+        elif kind == "warning":
+            said: Any = report.warning  # grpc-stubs and the builtin share the name Warning
+            self.outcome.warnings.append(f"{said.node}: {said.message}")
+        return name, report
+
+    def _count(self, step: control_pb2.StepDone) -> None:
+        if step.tokens:
+            loss, tokens = self._sums.get(step.step, (0.0, 0))
+            self._sums[step.step] = (loss + step.loss_sum, tokens + step.tokens)
+            self.outcome.losses[step.step] = self._sums[step.step][0] / self._sums[step.step][1]
+            self.outcome.samples += step.samples
