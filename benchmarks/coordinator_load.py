@@ -25,11 +25,12 @@ from typing import Any
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.membership.members import TRAINING
 from farflung.coordinator.membership.resume import Rules
-from farflung.coordinator.plans_beside import PlansBeside
+from farflung.coordinator.planning.beside import PlansBeside
 from farflung.coordinator.run.run import TICK_S, Attendance, Run
 from farflung.coordinator.store.store import NodeRow, Store
 from farflung.coordinator.trust.identity import digest
 from farflung.job.schema import Facts, Job, LayerProfile, Profile
+from farflung.node.io.packed_views import PackedViews
 from farflung.proto import control_pb2 as pb
 from farflung.scheduler.plans import Plan
 
@@ -103,13 +104,14 @@ class Nodes:
         self.line = {name: self.chance.choice(LINES) for name in self.names}
         self.region = {name: self.chance.randrange(REGIONS) for name in self.names}
         self.streams: dict[str, Attendance] = {}
+        self.packed = {name: PackedViews() for name in self.names}
         self.plan: Plan | None = None
         self.view = self.step = 0
 
     def join(self, name: str) -> None:
         device = json.dumps({"kind": "cuda", "tflops": 30.0, "memory_bytes": 24 << 30})
         self.run.admit(NodeRow(name, f"{name}-1", digest("x"), "key", f"10.0.0.1:{name[1:]}", device, time.time()))
-        self.streams[name] = self.run.attach(name, f"{name}-1", 0)
+        self.streams[name] = self.run.attach(name, pb.Hello(session=f"{name}-1", holds=0))
 
     def say(self, name: str, **kind: object) -> None:
         """One report, through bytes."""
@@ -157,9 +159,12 @@ class Nodes:
             self.say(
                 name, flushed=pb.Flushed(view=order.flush.view, step=self.step, sections=sections, layers=list(layers))
             )
-        elif kind in ("view", "packed"):
+        elif kind == "packed":
             pinned = self.run.state.pinned
             assert pinned is not None
+            began = time.process_time()
+            self.packed[name].open(order.packed)
+            self.spent += time.process_time() - began
             if pinned.number != self.view:
                 began = time.process_time()
                 self.plan, self.view = pinned.plan, pinned.number

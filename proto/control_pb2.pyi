@@ -114,12 +114,14 @@ class Report(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., flushed: _Optional[_Union[Flushed, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ..., eval: _Optional[_Union[EvalDone, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., back: _Optional[_Union[Back, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., clock: _Optional[_Union[ClockAnswer, _Mapping]] = ..., written: _Optional[_Union[Written, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("session", "view")
+    __slots__ = ("session", "view", "holds")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
     session: str
     view: int
-    def __init__(self, session: _Optional[str] = ..., view: _Optional[int] = ...) -> None: ...
+    holds: int
+    def __init__(self, session: _Optional[str] = ..., view: _Optional[int] = ..., holds: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("trainer_age", "doing", "moved")
@@ -355,7 +357,7 @@ class Renew(_message.Message):
     def __init__(self, certificate_request: _Optional[bytes] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("term", "measure", "flush", "view", "start", "stop", "notice", "leave", "revoked", "certificate", "trace", "clock", "write", "ledger")
+    __slots__ = ("term", "measure", "flush", "view", "start", "stop", "notice", "leave", "revoked", "certificate", "trace", "clock", "write", "packed", "ledger")
     TERM_FIELD_NUMBER: _ClassVar[int]
     MEASURE_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
@@ -369,6 +371,7 @@ class Order(_message.Message):
     TRACE_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     WRITE_FIELD_NUMBER: _ClassVar[int]
+    PACKED_FIELD_NUMBER: _ClassVar[int]
     LEDGER_FIELD_NUMBER: _ClassVar[int]
     term: int
     measure: Measure
@@ -383,8 +386,9 @@ class Order(_message.Message):
     trace: Trace
     clock: ClockAsk
     write: Write
+    packed: PackedView
     ledger: Ledger
-    def __init__(self, term: _Optional[int] = ..., measure: _Optional[_Union[Measure, _Mapping]] = ..., flush: _Optional[_Union[Flush, _Mapping]] = ..., view: _Optional[_Union[View, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., clock: _Optional[_Union[ClockAsk, _Mapping]] = ..., write: _Optional[_Union[Write, _Mapping]] = ..., ledger: _Optional[_Union[Ledger, _Mapping]] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., measure: _Optional[_Union[Measure, _Mapping]] = ..., flush: _Optional[_Union[Flush, _Mapping]] = ..., view: _Optional[_Union[View, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., clock: _Optional[_Union[ClockAsk, _Mapping]] = ..., write: _Optional[_Union[Write, _Mapping]] = ..., packed: _Optional[_Union[PackedView, _Mapping]] = ..., ledger: _Optional[_Union[Ledger, _Mapping]] = ...) -> None: ...
 
 class Ledger(_message.Message):
     __slots__ = ("view", "step", "eval")
@@ -507,6 +511,18 @@ class Advice(_message.Message):
     use: str
     better: str
     def __init__(self, doing: _Optional[str] = ..., use: _Optional[str] = ..., better: _Optional[str] = ...) -> None: ...
+
+class PackedView(_message.Message):
+    __slots__ = ("number", "base", "edits", "digest")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    EDITS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    base: int
+    edits: bytes
+    digest: bytes
+    def __init__(self, number: _Optional[int] = ..., base: _Optional[int] = ..., edits: _Optional[bytes] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("name", "session", "address", "dials_out")

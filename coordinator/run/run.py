@@ -37,14 +37,15 @@ from ..membership.members import DONE, TRAINING, WAITING, Planner, State
 from ..membership.orders import Send, fingerprints_of, flushed_of, order_of
 from ..membership.refusals import Refusals
 from ..membership.resume import Rules, planned_nodes
+from ..membership.view_orders import ViewOrders
 from ..observe.advice import seen, told
 from ..observe.history import POINTS, History, Point
 from ..observe.observed import Observed
 from ..observe.status import position_of, status_of
+from ..planning.beside import PlansBeside, Unanswered, Work
 from ..planning.link_rates import LinkRates
 from ..planning.planner import fetch_seconds, memory_of, questions_of, workload_of
 from ..planning.speeds import Speeds
-from ..plans_beside import PlansBeside, Unanswered, Work
 from ..store.database import LeaseLost
 from ..store.store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
 from ..trust.identity import digest
@@ -148,6 +149,7 @@ class Run:
         self._pending: dict[str, pb.StepDone] = {}
         """Reports of a step of which a flushed node did not know whether it is committed."""
         self._streams: dict[str, Attendance] = {}
+        self._views = ViewOrders()
         self._deserted = asyncio.Event()
         self._sessions = {row.name: row for row in store.nodes() if row.left_at is None}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -300,12 +302,14 @@ class Run:
         row = self._sessions.get(name)
         return row is not None and row.session == session and row.secret_hash == digest(secret)
 
-    def attach(self, name: str, session: str, view: int) -> Attendance:
+    def attach(self, name: str, hello: pb.Hello) -> Attendance:
         """A control stream is open; an older one of the same session ends."""
         old = self._streams.get(name)
         if old is not None:
             old.queue.put_nowait(None)
+        session = hello.session
         stream = self._streams[name] = Attendance(name, session, self._clock())
+        self._views.attend(session, hello)
         self._deserted.clear()
         stream.queue.put_nowait(pb.Order(term=self.term, ledger=self._progress.ledger if self._stored else None))
         if self.desk.evicted:
@@ -314,7 +318,7 @@ class Run:
             row = self._sessions[name] = replace(self._sessions[name], left_at=None)
             self.store.put_node(row)
             self.feed(s.Joined(name, session, row.address, bool(row.dials_out)))
-        self.feed(s.Hello(name, session, view))
+        self.feed(s.Hello(name, session, hello.view))
         return stream
 
     def detach(self, stream: Attendance, why: str) -> None:
@@ -344,6 +348,7 @@ class Run:
                 self._pending[name] = report.flushed.pending
             self.feed(flushed_of(name, session, report.flushed))
         elif kind == "prepared":
+            self._views.prepared(session, report.prepared.view)
             prints = fingerprints_of(report.prepared.fingerprints)
             bases = {one.layer: one.content for one in report.prepared.bases}
             self.feed(s.Prepared(name, session, report.prepared.view, prints, bases))
@@ -685,7 +690,7 @@ class Run:
         for name in to:
             stream = self._streams.get(name)
             if stream is not None:
-                stream.queue.put_nowait(order)
+                stream.queue.put_nowait(self._views.order(stream.session, order) if order.HasField("view") else order)
 
     def _announce(self, effect: s.SendView) -> None:
         """Remember a view, then tell its members. A view that is only said again is known already."""
@@ -734,6 +739,7 @@ class Run:
                 self.store.node_left(name, time.time(), "it has not come back since the coordinator started again")
 
     def _fence(self, effect: s.Fence) -> None:
+        self._views.left(effect.session)
         row = self._sessions.get(effect.name)
         if row is not None and row.session == effect.session:
             del self._sessions[effect.name]

@@ -166,7 +166,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         if first.WhichOneof("kind") != "hello" or first.hello.session != session:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first report must be a hello")
         await self._caller(context)  # it may have been fenced meanwhile
-        stream = self._run.attach(name, session, first.hello.view)
+        stream = self._run.attach(name, first.hello)
         reader = asyncio.create_task(self._read(stream, requests))
         context.add_done_callback(lambda _: reader.cancel())  # a read of a call that is gone need not end by itself
         try:

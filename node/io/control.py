@@ -20,6 +20,7 @@ from ...proto import rpc
 from ...proto.control_pb2 import Goodbye, Heartbeat, Hello, Ledger, Order, Report, Stop
 from ..peers.greeting import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken
 from ..peers.traffic import ACTIVATIONS, OTHER, UPDATES, Traffic
+from .packed_views import PackedViews
 
 SAY_AGAIN = frozenset({"flushed", "prepared", "finished", "evidence", "links"})
 """Reports that the coordinator waits for; they carry their view, so hearing one twice does no harm."""
@@ -63,6 +64,7 @@ class ControlLink:
         self._reports: deque[Report] = deque()
         self._recent: deque[tuple[float, Report]] = deque()
         self._counted: deque[Report] = deque(maxlen=BUFFERED_REPORTS)
+        self._packed = PackedViews()
         self._wake = asyncio.Event()
         self._attached = False
         self._ever_lost = False
@@ -127,7 +129,7 @@ class ControlLink:
         call = None
         try:
             call = rpc.coordinator_stub(channel).Attend(metadata=self._metadata)
-            hello = Hello(session=self._session, view=self._view())
+            hello = Hello(session=self._session, view=self._view(), holds=self._packed.newest)
             with contextlib.suppress(*rpc.BROKEN):  # the reader finds the status
                 await call.write(Report(hello=hello))
             tasks = [
@@ -164,6 +166,11 @@ class ControlLink:
             self._accepted()
             if order.HasField("ledger"):
                 self._counted = still_counted(self._counted, order.ledger)
+            if order.WhichOneof("kind") == "packed":
+                try:
+                    order = Order(term=order.term, view=self._packed.open(order.packed))
+                except ValueError as error:  # the next stream begins with a whole one
+                    raise LinkBroken(str(error)) from None
             if order.WhichOneof("kind") is not None:
                 self._on_order(order)
         code, details = await call.code(), str(await call.details() or "")

@@ -11,7 +11,7 @@ from membership_script import Script, planner
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.plans_beside import PlansBeside, Unanswered
+from farflung.coordinator.planning.beside import PlansBeside, Unanswered
 from farflung.scheduler.errors import PlanError
 
 

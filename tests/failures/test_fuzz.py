@@ -278,7 +278,7 @@ def training_run(folder, now):
     streams = {}
     for name in "abcd":
         run.admit(NodeRow(name, f"{name}-1", digest("secret"), "", f"127.0.0.1:{ord(name)}", "{}", 0.0))
-        streams[name] = run.attach(name, f"{name}-1", 0)
+        streams[name] = run.attach(name, pb.Hello(session=f"{name}-1"))
     for _ in range(4):
         now[0] += 0.6
         for stream in streams.values():

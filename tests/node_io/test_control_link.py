@@ -12,6 +12,7 @@ from wires import Nodes, kill, receive, wait_for
 
 from farflung.node.wire.client import CoordinatorBack, CoordinatorLost, OrderEvent, PeerLost
 from farflung.proto import control_pb2 as control
+from farflung.proto import delta
 from farflung.proto.data_pb2 import Header, Kind
 from farflung.proto.errors import FarflungError, RunFailed
 
@@ -101,6 +102,23 @@ def test_a_fenced_session_is_told_to_stop(coordinator, thread_nodes):
     tries = len(coordinator.sessions)  # gRPC may lose the first answers to a write that fails: it asks again
     time.sleep(1.0)
     assert len(coordinator.sessions) == tries
+
+
+def test_edited_views_arrive_whole_and_what_cannot_be_made_whole_is_asked_for_anew(coordinator, thread_nodes):
+    wire = start(thread_nodes, coordinator)
+    hello = coordinator.wait("hello")[0]
+    assert hello.HasField("holds") and hello.holds == 0
+    views = [control.View(number=number, why="a reason that is the same in each " * 4) for number in (1, 2)]
+    first, second = (view.SerializeToString() for view in views)
+    packed = control.PackedView(number=1, edits=delta.edits(b"", first), digest=delta.digest(first))
+    coordinator.order(packed=packed)
+    assert wait_for(wire, OrderEvent).order.view == views[0]
+    packed = control.PackedView(number=2, base=1, edits=delta.edits(first, second), digest=delta.digest(second))
+    coordinator.order(packed=packed)
+    assert wait_for(wire, OrderEvent).order.view == views[1]
+    coordinator.order(packed=control.PackedView(number=4, base=3, edits=packed.edits))
+    assert "edits of view 3, which this node does not have" in wait_for(wire, CoordinatorLost).why
+    assert coordinator.wait("hello", 2)[1].holds == 0  # so it gets the whole
 
 
 def test_a_broken_link_is_evidence(coordinator, processes):

@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from ..scheduler.errors import PlanError
-from ..scheduler.plans import Plan
+from ...scheduler.errors import PlanError
+from ...scheduler.plans import Plan
 
 log = logging.getLogger(__name__)
 
