@@ -27,9 +27,13 @@ from typing import Any, BinaryIO
 from ...job.sampling import Position
 from ...proto.control_pb2 import Shard
 from ...proto.errors import FarflungError
+from .acceptance import Expected
 from .manifest import MANIFEST, damaged, manifest_of, position_in, read_manifest
+from .tensor_header import look_into
 
 MAX_FILES = 4096
+MOST_OPEN = 4
+"""Steps of which files wait for others, so that what never becomes complete does not fill the disk."""
 _FILE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,100}\Z")
 _FOLDER = re.compile(r"^step-(\d{8,})$")
 
@@ -55,13 +59,16 @@ class _Receiving:
     files: int
     done: dict[str, str] = field(default_factory=dict)
     meta: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tensors: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Their names, by file."""
 
 
 class Receiver:
     """One file on its way in: ``write`` its shards in order, then ``close``, also when the stream broke."""
 
-    def __init__(self, checkpoints: Checkpoints, step: int, file: str) -> None:
-        self._checkpoints, self.step, self.file = checkpoints, step, file
+    def __init__(self, checkpoints: Checkpoints, step: int, file: str, wanted: Expected | None = None) -> None:
+        """``wanted``: what it has to be; None: anything."""
+        self._checkpoints, self.step, self.file, self._wanted = checkpoints, step, file, wanted
         self._era = checkpoints.era(step)
         self._hash = hashlib.sha256()
         self.offset = 0
@@ -88,6 +95,8 @@ class Receiver:
             raise ShardRefused(f"step {self.step} was given up by a view change")
         if (shard.step, shard.file) != (self.step, self.file) or shard.offset != self.offset:
             raise ShardRefused(f"piece at {shard.offset} of {shard.file} came where {self.offset} was due")
+        if self._wanted is not None and self.offset + len(shard.data) > self._wanted.most:
+            raise ShardRefused(f"{self.file} of step {self.step} has more than {self._wanted.most} bytes")
         try:
             if self._out is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +112,7 @@ class Receiver:
             self._out.flush()
             os.fsync(self._out.fileno())
             self._out.close()
-            return self._checkpoints.keep_file(self._path, self._era, self._hash.hexdigest(), shard)
+            return self._checkpoints.keep_file(self._path, self._era, self._hash.hexdigest(), shard, self._wanted)
         except OSError as error:
             raise ShardRefused(f"cannot write {self.file} of step {self.step}: {error.strerror or error}") from None
 
@@ -158,8 +167,8 @@ class Checkpoints:
             self._open.clear()
             shutil.rmtree(self.incoming, ignore_errors=True)
 
-    def receive(self, shard: Shard) -> Receiver | None:
-        """Begin with a file's first shard; None when this step or a later one is complete.
+    def receive(self, shard: Shard, wanted: Expected | None = None) -> Receiver | None:
+        """Begin with a file's first shard; None when this step or a later one is complete. ``wanted``: see Receiver.
 
         ShardRefused for a bad name.
         """
@@ -167,12 +176,18 @@ class Checkpoints:
             raise ShardRefused(f"{shard.file!r} is no name for a file of a checkpoint")
         if self.is_past(shard.step):
             return None
-        return Receiver(self, shard.step, shard.file)
+        return Receiver(self, shard.step, shard.file, wanted)
 
     def has_whole(self, view: int, step: int, file: str) -> bool:
         """Whether a file of a step's checkpoint in a view is here, so that its sender need not send it."""
         one = self._open.get(step)
         return self.is_past(step) or (one is not None and one.view == view and file in one.done)
+
+    def leave_out(self, given_up: Callable[[tuple[int, int]], str]) -> None:
+        """Throw away the files of steps that cannot become complete; ``given_up`` says of (view, step) why."""
+        with self._changing:
+            gone = {step for step, one in self._open.items() if given_up((one.view, step))}
+            self._forget(lambda step: step in gone)
 
     def discard_after(self, step: int, view: int) -> None:
         """A view goes on after ``step``: what earlier views send of later steps is of weights that are gone."""
@@ -184,7 +199,9 @@ class Checkpoints:
         """Changes when what was received of a step is given up."""
         return sum(reached < step for reached, _ in self._gone_back_to)
 
-    def keep_file(self, path: Path, era: int, digest: str, shard: Shard) -> Complete | None:
+    def keep_file(
+        self, path: Path, era: int, digest: str, shard: Shard, wanted: Expected | None = None
+    ) -> Complete | None:
         """The file at ``path`` is whole: take it to the others of its view. With the last one the checkpoint is.
 
         A file of a view that is over, or of a step that is complete, is left where it is: nobody needs it.
@@ -195,6 +212,9 @@ class Checkpoints:
         view = meta.get("view", 0)  # 0: its sender does not say
         if not isinstance(view, int):
             raise ShardRefused(f"{shard.file} is of view {view!r}, which is no number")
+        names = frozenset[str]()
+        if wanted is not None:
+            view, names = wanted.view, self._looked_into(path, shard, meta, wanted)
         with self._changing:
             given_up = any(reached < step and 0 < view < number for reached, number in self._gone_back_to)
             if given_up or self.era(step) != era:
@@ -205,16 +225,30 @@ class Checkpoints:
             if one is None or view > one.view:
                 self._forget(lambda other: other == step)
                 one = self._open[step] = _Receiving(view, shard.files)
+                for waits in sorted(self._open)[1 : 1 - MOST_OPEN]:  # the oldest may be on a slow link
+                    self._forget(lambda other, waits=waits: other == waits)  # type: ignore[misc]
             if one.files != shard.files:
                 raise ShardRefused(f"step {step} has {one.files} files, not {shard.files}")
+            for other, there in one.tensors.items():
+                if other != shard.file and there & names:
+                    raise ShardRefused(f"{shard.file} and {other} of step {step} both have {min(there & names)!r}")
             self.receiving(step).mkdir(exist_ok=True)
             path.replace(self.receiving(step) / shard.file)
-            one.done[shard.file], one.meta[shard.file] = digest, meta
+            one.done[shard.file], one.meta[shard.file], one.tensors[shard.file] = digest, meta, names
             if len(one.done) < one.files:
                 return None
             complete = self._complete(step, one)
         self._prune()
         return complete
+
+    def _looked_into(self, path: Path, shard: Shard, meta: dict[str, Any], wanted: Expected) -> frozenset[str]:
+        """The names of a file's tensors. ShardRefused: it is not what was wanted."""
+        why = wanted.complaint(shard.files, meta)
+        if not why:
+            why, names = look_into(path, wanted.tensors)
+            if not why:
+                return names
+        raise ShardRefused(f"{shard.file} of step {shard.step}: {why}")
 
     def _complete(self, step: int, one: _Receiving) -> Complete:
         folder, target = self.receiving(step), self._target(step)

@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ...proto.control_pb2 import Shard
+from .acceptance import Expected
 from .checkpoints import Checkpoints, Complete, Receiver, ShardRefused
 
 Owner = tuple[str, str]
 """(node, session) of who sends."""
 Which = tuple[int, int]
 """(view, step) of a file."""
+_SENDERS = 2
 
 
 class GivenUp(ShardRefused):
@@ -107,14 +109,15 @@ class Uploads:
             found.receiver.pause()
             return found.receiver.offset
 
-    def begin(self, owner: Owner, shard: Shard) -> Incoming | None:
+    def begin(self, owner: Owner, shard: Shard, wanted: Expected | None = None) -> Incoming | None:
         """A stream begins, at offset 0 or where `held` said; None when this step or a later one is complete.
+        ``wanted``: what the file has to be, see Receiver.
 
         ShardRefused: a bad name, or no part of the file is here that it could go on with.
         """
         key, which = (owner[0], shard.file), (shard.view, shard.step)
         upload = self._of(owner, shard.step, shard.file, shard.view)
-        receiver = self._checkpoints.receive(shard)
+        receiver = self._checkpoints.receive(shard, wanted)
         if receiver is None:
             return None
         if upload is None or not shard.offset:
@@ -125,7 +128,15 @@ class Uploads:
             upload = _Upload(which, receiver)
             self._open[key] = owner, upload
             self._newest[shard.file] = max(which, self._newest.get(shard.file, which))
+            self._forget_others(shard.file)
+            self._checkpoints.leave_out(self.given_up)
         return Incoming(self, key, upload)
+
+    def _forget_others(self, file: str) -> None:
+        """Of one file no more than two senders' parts lie here: one that is gone would leave its own for good."""
+        known = [(upload.which, key) for key, (_, upload) in self._open.items() if key[1] == file]
+        for _, key in sorted(known)[:-_SENDERS]:
+            self.forget(key, self._open[key][1])
 
     def given_up(self, which: Which) -> str:
         """See the function of that name."""

@@ -29,6 +29,7 @@ from ...scheduler import Device
 from ...scheduler.network import DEFAULT_LATENCY
 from ...scheduler.plans import Plan
 from .. import events
+from ..checkpoints.acceptance import Expected, expected, finished
 from ..checkpoints.checkpoints import Checkpoints, Complete
 from ..data.tokenizer import Tokenizer
 from ..membership import signals as s
@@ -67,6 +68,7 @@ _SAME_WARNING_S = 10.0
 _MOST_WARNINGS = 20
 """Of one node within that time."""
 _ACKNOWLEDGE_S = 1.0
+_VIEWS_KEPT = 8
 _LOADING_S, _ALIVE_S = 2.5, 1.5
 
 
@@ -141,6 +143,8 @@ class Run:
             view = self.state.view
             finished = max(view.position.step, known[-1].step if known else 0)
             self._progress.restore(view.number, view.plan, finished, evaluated[-1].step if evaluated else 0)
+        self._announced = [self.state.view] if self.state.view is not None else []
+        """Those announced lately: a node may still send files of one that is over."""
         self._acknowledged, self._acknowledged_at = self._progress.ledger, -math.inf
         self._refusals = Refusals()
         self._behind = False
@@ -510,13 +514,20 @@ class Run:
         for effect in effects:
             self._perform(effect)
 
-    def refuses_files(self, name: str, step: int) -> str:
-        """Why a node may not send files of a step's checkpoint; empty where it may."""
-        views = [view for view in (self.state.view, self.state.pinned) if view is not None]
-        if not any(member.name == name for view in views for member in view.members):
-            return f"{name} is in no view"
+    def expects(self, sender: tuple[str, str], shard: pb.Shard) -> Expected:
+        """What a checkpoint's file has to be. NotAccepted: why its sender (name, session) may not send it."""
         last = max(self._last_step(), self.facts.steps)
-        return f"the run ends with step {last}" if step > last else ""
+        which = shard.step, shard.file, shard.view
+        return expected(self._announced, self.job, self.facts, self._reached(), last, sender, *which)
+
+    def _reached(self) -> int:
+        """The step that the view has finished, as more than one of its nodes say."""
+        view = self.state.view
+        if view is None:
+            return 0
+        stored = self._progress.ledger
+        begin = max(view.position.step, stored.step if stored.view == view.number else 0)
+        return finished(view.plan, begin, self.state.reported, self.job)
 
     def checkpoint(self, complete: Complete) -> None:
         """A checkpoint is complete."""
@@ -722,6 +733,7 @@ class Run:
             self._pending = {}
             self._keep_steps(self._progress.enter(view.number, view.plan, position.step, time.time()))
             self.store.put_view(row)
+            self._announced = [*self._announced[1 - _VIEWS_KEPT :], view]
             self._note_absent()
             self.history.back_to(position.step)
             self.checkpoints.discard_after(position.step, view.number)

@@ -25,6 +25,7 @@ from ...proto import control_pb2 as pb
 from ...proto.errors import FarflungError, Refused
 from ...proto.link import split_address
 from ...proto.progress import Meter
+from ..checkpoints.acceptance import Expected, NotAccepted
 from ..checkpoints.checkpoints import ShardRefused
 from ..checkpoints.uploads import GivenUp, Uploads
 from ..data.artifacts import Artifacts, NoArtifact
@@ -43,6 +44,8 @@ Context = Any  # grpc.aio.ServicerContext
 DIAL_BACK_S = 3.0
 _FIRST_REPORT_S = 10.0
 _LAST_WORDS_S = 0.3
+_EARLY_S = 30.0
+"""How long a checkpoint's file waits for the reports of its step."""
 
 
 @dataclass(frozen=True)
@@ -269,9 +272,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
                 if shard.file.startswith(FILE):
                     return await self._trace(name, shard, requests)
                 if incoming is None:
-                    if why := self._run.refuses_files(name, shard.step):
-                        raise ShardRefused(why)
-                    incoming = self._uploads.begin(owner, shard)
+                    incoming = self._uploads.begin(owner, shard, await self._expected(owner, shard))
                     if incoming is None:
                         return pb.StoreReply(complete=True)
                     meter = Meter(f"storing {shard.file} of step {shard.step}", "bytes", self._run.emit)
@@ -291,6 +292,17 @@ class CoordinatorService(rpc.CoordinatorServicer):
         finally:
             if incoming is not None:
                 await asyncio.to_thread(incoming.close)  # its last piece may still be on the way to the disk
+
+    async def _expected(self, owner: tuple[str, str], shard: pb.Shard) -> Expected:
+        """What a file has to be. It may come before the reports of its step do. ShardRefused: its sender may not."""
+        deadline = time.monotonic() + _EARLY_S
+        while True:
+            try:
+                return self._run.expects(owner, shard)
+            except NotAccepted as error:
+                if not error.early or time.monotonic() > deadline:
+                    raise ShardRefused(error.why) from None
+            await asyncio.sleep(0.05)
 
     async def _trace(self, name: str, first: pb.Shard, rest: AsyncIterator[pb.Shard]) -> pb.StoreReply:
         """A node's trace, for whoever waits for it."""

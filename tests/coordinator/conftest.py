@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from postgres import running_server
+from tensor_files import stage_file
 
 from farflung import __version__
 from farflung.coordinator.serve.serve import Options, run_coordinator
@@ -52,7 +53,7 @@ keep = 2
 """
 
 LAYERS = [
-    LayerProfile(name=name, parameters=10**6, flops_per_sample=1e9, activation_elements_per_sample=128)
+    LayerProfile(name=name, parameters=64_000, flops_per_sample=1e9, activation_elements_per_sample=128)
     for name in ("embedding", "block 0", "block 1", "head")
 ]
 PROFILE = Profile(layers=LAYERS, tied=False, family="gpt2").model_dump_json()
@@ -236,8 +237,8 @@ class FakeNode:
         view, stage = self.view, self.plan.stage_of(self.name)
         last_stage = stage == len(self.plan.stages) - 1
         position = Position(view.step, view.cursor, tuple(view.redo))
-        if view.save and self.plan.group(stage)[0] == self.name:
-            await self.store(view.step, f"stage-{stage}.bin", position)
+        if view.save and self.plan.keeper(stage) == self.name:
+            await self.store(view.step, f"stage-{stage}.safetensors", position)
         while self.step < self.job.run.steps:
             await asyncio.sleep(self.step_s)
             done = pb.StepDone(view=view.number, step=self.step + 1, seconds=self.step_s)
@@ -252,8 +253,9 @@ class FakeNode:
             await self.say(step=done)
             if last_stage and self.step % self.job.train.eval_every == 0:
                 await self.say(eval=pb.EvalDone(view=view.number, step=self.step, loss_sum=8 * self.loss, tokens=10))
-            if self.step % self.job.checkpoint.every == 0 and self.plan.group(stage)[0] == self.name:
-                await self.store(self.step, f"stage-{stage}.bin", position.after(self.step, self.job.train.batch))
+            if self.step % self.job.checkpoint.every == 0 and self.plan.keeper(stage) == self.name:
+                after = position.after(self.step, self.job.train.batch)
+                await self.store(self.step, f"stage-{stage}.safetensors", after)
         await self.say(finished=pb.Finished(view=view.number, step=self.step, fingerprints=self._prints()))
 
     def _is_ready(self, name):
@@ -262,19 +264,29 @@ class FakeNode:
         return peer.view is not None and peer.view.number == self.view.number and peer.ready > self.step
 
     async def store(self, step, name, position=None, data=None, **changes):
-        data = data if data is not None else bytes(range(256)) * 6000
+        data = data if data is not None else self.content(step)
         files = len(self.plan.stages) if self.view else 2
+        if position is None and self.view:
+            start = Position(self.view.step, self.view.cursor, tuple(self.view.redo))
+            position = start.after(step, self.job.train.batch)
         meta = json.dumps({"cursor": position.cursor if position else 0, "redo": [], "rounds": {name: step}})
         shards = []
         for offset in range(0, len(data), 1 << 20):
             last = offset + (1 << 20) >= len(data)
             shard = pb.Shard(step=step, file=name, offset=offset, data=data[offset : offset + (1 << 20)], last=last)
+            shard.view = self.view.number if self.view else 0
             if last:
                 shard.digest, shard.files, shard.meta = hashlib.sha256(data).digest(), files, meta
             for key, value in changes.items():
                 setattr(shard, key, value)
             shards.append(shard)
         return await self.stub.Store(iter(shards), metadata=self.metadata)
+
+    def content(self, step):
+        """The file of this node's stage."""
+        first, last = self.plan.stages[self.plan.stage_of(self.name)]
+        layers = {f"layer-{layer}": self.facts.profile.layers[layer].parameters for layer in range(first, last + 1)}
+        return stage_file(layers, fill=step)
 
     async def read(self, name, offset=0, length=0):
         parts = [

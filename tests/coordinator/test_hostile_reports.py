@@ -83,8 +83,9 @@ async def test_a_device_that_cannot_be_is_shown_all_the_same(cluster):
 async def test_who_is_not_in_the_view_stores_nothing(cluster):
     coordinator = cluster.coordinator(cluster.job(*LONG))
     node = await cluster.node(await coordinator.link, "a")
-    assert "is in no view" in (await node.store(4, "stage-0.bin", files=1)).refused
+    assert "no view has trained yet" in (await node.store(4, "stage-0.safetensors", data=b"x", files=1)).refused
     for name in ("b", "c", "d"):
         await cluster.node(await coordinator.link, name)
     await coordinator.event("step", step=2)
-    assert "the run ends with step 60000" in (await node.store(60001, "stage-0.bin", files=1)).refused
+    assert "the run ends with step 60000" in (await node.store(60001, "stage-0.safetensors")).refused
+    assert "is in no view" in (await (await cluster.node(await coordinator.link, "e")).store(4, "x", data=b"x")).refused

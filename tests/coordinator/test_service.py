@@ -35,8 +35,9 @@ async def test_a_run_from_start_to_end(cluster):
     assert done["checkpoint"].endswith("step-00000012")
     assert all(node.stopped is not None and not node.stopped.failed for node in nodes)
     manifest = json.loads((coordinator.state / "checkpoints" / "step-00000012" / "manifest.json").read_text())
-    assert manifest["files"] == ["stage-0.bin", "stage-1.bin"] and manifest["cursor"] == 96
-    assert manifest["rounds"] == {"stage-0.bin": 12, "stage-1.bin": 12} and manifest["job"]["train"]["batch"] == 8
+    assert manifest["files"] == ["stage-0.safetensors", "stage-1.safetensors"] and manifest["cursor"] == 96
+    assert manifest["rounds"] == {"stage-0.safetensors": 12, "stage-1.safetensors": 12}
+    assert manifest["job"]["train"]["batch"] == 8
     assert sorted(path.name for path in (coordinator.state / "checkpoints").iterdir() if path.name[0] != ".") == [
         "step-00000008",
         "step-00000012",
@@ -333,27 +334,31 @@ async def test_artifacts(cluster):
 async def test_checkpoint_shards(cluster):
     coordinator = cluster.coordinator()
     link = await coordinator.link
-    node, *_ = [await cluster.node(link, name, step_s=600.0) for name in ("a", "b", "c", "d")]
+    nodes = [await cluster.node(link, name, step_s=600.0) for name in ("a", "b", "c", "d")]
     await coordinator.event("view")
+    for one in nodes:
+        await one.say(step=pb.StepDone(view=1, step=4))
+    a, d = nodes[0], nodes[3]
+    first, second = "stage-0.safetensors", "stage-1.safetensors"
     for changes, why in [
         ({"digest": b"x" * 32}, "another digest"),
-        ({"file": "../x"}, "no name for a file"),
-        ({"file": "manifest.json"}, "no name for a file"),
+        ({"file": "../x"}, "keeps no file"),
+        ({"file": "manifest.json"}, "keeps no file"),
         ({"files": 0}, "absurd"),
         ({"meta": "nonsense"}, "not JSON"),
     ]:
-        refused = (await node.store(4, "stage-0.bin", data=b"abc", **changes)).refused
+        refused = (await a.store(4, first, **changes)).refused
         assert why in refused, refused
-    broken = node.stub.Store(metadata=node.metadata)
-    await broken.write(pb.Shard(step=4, file="stage-0.bin", offset=0, data=b"ab"))
+    broken = a.stub.Store(metadata=a.metadata)
+    await broken.write(pb.Shard(step=4, file=first, offset=0, data=b"ab"))
     await broken.done_writing()
     assert "ended before the file did" in (await broken).refused
-    assert not (await node.store(4, "stage-0.bin", data=b"abc")).complete
+    assert not (await a.store(4, first)).complete
     folder = coordinator.state / "checkpoints"
     assert [path.name for path in folder.iterdir()] == [".receiving"]
-    assert (await node.store(4, "stage-1.bin", data=b"def")).complete
-    assert (await node.store(4, "stage-1.bin", data=b"def")).complete, "sent again after a lost answer"
-    assert await node.read("checkpoint/4/stage-1.bin") == b"def"
+    assert (await d.store(4, second)).complete
+    assert (await d.store(4, second)).complete, "sent again after a lost answer"
+    assert await a.read(f"checkpoint/4/{second}") == d.content(4)
     assert (await coordinator.event("checkpoint"))["step"] == 4
 
 

@@ -1,0 +1,160 @@
+"""Whether a file of a checkpoint may be taken: pure functions of the views that were announced and what a sender says.
+
+A file is taken only from the node that keeps its stage in the view that it is of, for a step that was finished in that
+view and at which a checkpoint is due, under the plan's name, in the size that the model has. What it says of the stream
+has to be what the view's plan gives. ``tensor_header.py`` looks into the file when it is whole.
+
+What this cannot see: whether the weights in a file of the right shape are the group's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...job.schema import Facts, Job
+from ...scheduler.plans import Plan
+from ..membership.signals import Announcement
+from .tensor_header import LONGEST_HEADER, Tensors
+
+NAME = "stage-{}.safetensors"
+MOMENTS: Mapping[str, tuple[str, ...]] = {
+    "adamw": ("m", "v"),
+    "lamb": ("m", "v"),
+    "onebit_adam": ("m", "v"),
+    "sgd": ("m",),
+}
+"""Names of each optimiser's moments, as nodes write them (node/state/optimizers.py)."""
+_LEAST_REPORTS = 2
+_OWN_MOMENTS = 4
+"""The most moments of an optimiser that only the members know."""
+
+
+class NotAccepted(Exception):
+    """Why a file is not taken, as a sentence. ``early``: it may be in a moment, when reports of its step have come."""
+
+    def __init__(self, why: str, early: bool = False) -> None:
+        super().__init__(why)
+        self.why, self.early = why, early
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a file has to be. ``most``: bytes. ``cursor``, ``redo``: where the stream stands, and how many positions may
+    have to be trained again."""
+
+    view: int
+    step: int
+    file: str
+    files: int
+    most: int
+    tensors: Tensors
+    cursor: int
+    redo: int
+
+    def complaint(self, files: int, said: Mapping[str, Any]) -> str:
+        """Why what the last piece of a file says (``files``, and its JSON) cannot be; empty where it can."""
+        if files != self.files:
+            return f"the checkpoint of step {self.step} has {self.files} files, not {files}"
+        if said.get("view", self.view) != self.view:
+            return f"it is of view {str(said['view'])[:20]}, not {self.view}"
+        if said.get("step", self.step) != self.step or said.get("cursor", 0) != self.cursor:
+            return f"after step {self.step} the stream stands at {self.cursor}, not at {str(said.get('cursor'))[:20]}"
+        redo = said.get("redo", [])
+        if not isinstance(redo, list) or len(redo) > self.redo or not all(_is_count(one, self.cursor) for one in redo):
+            return f"what it would train again was never trained before step {self.step}"
+        if not _is_count(said.get("optimizer_steps", 0), self.step + 1):
+            return f"its optimiser cannot have made {str(said['optimizer_steps'])[:20]} of {self.step} steps"
+        return ""
+
+
+def _is_count(value: Any, end: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < end
+
+
+def expected(
+    views: Sequence[Announcement],
+    job: Job,
+    facts: Facts,
+    reached: int,
+    last: int,
+    sender: tuple[str, str],
+    step: int,
+    file: str,
+    view: int = 0,
+) -> Expected:
+    """What ``file`` of ``step`` has to be, if ``sender`` (name, session) may send it. NotAccepted says why not.
+
+    views: those announced lately, in order; the last is the present one. reached: the step that the present view's
+    nodes have finished, see `finished`. last: the run's last step. view: that the file is of, 0: the newest that fits.
+    """
+    name, session = sender
+    if not views:
+        raise NotAccepted("no view has trained yet")
+    of_step = [one for one in views if one.position.step <= step and view in (0, one.number)]
+    kept = [one for one in of_step if one.session_of(name) == session and file in kept_by(one.plan, name)]
+    if not kept:
+        number = views[-1].number
+        if all(one.session_of(name) is None for one in views):
+            raise NotAccepted(f"{name} is in no view")
+        raise NotAccepted(f"{name} keeps no file {file[:40]!r} of step {step} in view {view or number}")
+    if step > last:
+        raise NotAccepted(f"the run ends with step {last}")
+    mine = kept[-1]
+    later = next((one for one in views if one.number > mine.number), None)
+    end = later.position.step if later is not None else max(reached, mine.position.step)
+    job = Job.model_validate_json(mine.job) if mine.job else job
+    if not is_due(mine, job, step, last):
+        raise NotAccepted(f"no checkpoint is due at step {step}")
+    if step > end:
+        raise NotAccepted(f"step {step} was not finished in view {mine.number}", early=later is None)
+    tensors = tensors_of(job, facts, mine.plan, kept_by(mine.plan, name)[file])
+    position = mine.position.after(step, job.train.batch)
+    again = len(mine.position.redo) + (step - mine.position.step) * job.train.batch
+    most = tensors.most_bytes + LONGEST_HEADER
+    return Expected(mine.number, step, file, len(mine.plan.stages), most, tensors, position.cursor, again)
+
+
+def kept_by(plan: Plan, name: str) -> dict[str, int]:
+    """The files that a node sends of each checkpoint, and their stages."""
+    return {NAME.format(stage): stage for stage in range(len(plan.stages)) if plan.keeper(stage) == name}
+
+
+def is_due(view: Announcement, job: Job, step: int, last: int) -> bool:
+    """Whether nodes of a view may make a checkpoint at ``step``: at its beginning, as often as the job says, at the
+    end; and once g has what the views before have left in x, which takes a round or two of ``delta`` mode."""
+    begin, every = view.position.step, job.checkpoint.every
+    if step in (begin, last) or (every and step % every == 0):
+        return True
+    return job.updates.mode == "delta" and step <= begin + 3 * job.updates.every + 2
+
+
+def tensors_of(job: Job, facts: Facts, plan: Plan, stage: int) -> Tensors:
+    """What a stage's file holds: the reference, its outer momentum, the optimiser's moments."""
+    first, last = plan.stages[stage]
+    layers = facts.profile.layers
+    most = least = sum(layer.parameters for layer in layers[first : last + 1])
+    if facts.profile.tied and last == len(layers) - 1:  # the shared weights, counted twice, are in the first file
+        least -= min(layers[0].parameters, layers[-1].parameters)
+    kinds = {"": "F32"}
+    if job.updates.mode == "delta" and job.updates.outer_optimizer.momentum:
+        kinds["optimizer.outer."] = "F32"
+    if job.updates.mode == "gradient" or not job.updates.secure:
+        if job.model.parameters is not None:
+            return Tensors(least, most, kinds, _OWN_MOMENTS)
+        moments = MOMENTS[job.train.optimizer] if job.train.optimizer != "sgd" or job.train.momentum else ()
+        kinds |= {f"optimizer.{name}.": "BF16" if job.train.moments == "bf16" else "F32" for name in moments}
+    return Tensors(least, most, kinds)
+
+
+def finished(plan: Plan, begin: int, reported: Mapping[str, int], job: Job) -> int:
+    """The step that a view's nodes have finished by what more than one of them reports; ``begin``: where it began.
+
+    In ``delta`` mode pipelines end steps by themselves, one at most so far before the others as rounds let it.
+    """
+    nodes = set(plan.nodes)
+    steps = sorted((max(begin, reported.get(name, begin)) for name in nodes), reverse=True)
+    believed = steps[max(len(nodes) // 2, min(_LEAST_REPORTS, len(nodes)) - 1)] if len(nodes) > 1 else steps[0]
+    ahead = 3 * job.updates.every if job.updates.mode == "delta" else 0
+    return min(steps[0], believed + ahead)

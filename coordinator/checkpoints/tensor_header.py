@@ -1,0 +1,96 @@
+"""What the header of a safetensors file promises, checked against what the file is to hold. No torch: names and sizes.
+
+A file is 8 bytes of header length (little endian), a JSON header with each tensor's dtype, shape and byte range, then
+the bytes, without a gap. See https://github.com/huggingface/safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LONGEST_HEADER = 16 << 20
+BYTES = {"F32": 4, "BF16": 2}
+_KIND = re.compile(r"optimizer\.[^.]+\.")
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """``least`` to ``most`` elements of each kind in ``kinds``: prefix of the names -> dtype. "": what has no prefix.
+
+    ``own``: so many kinds more, fp32, may be there under ``optimizer.NAME.``: of an optimiser that only members know.
+    """
+
+    least: int
+    most: int
+    kinds: Mapping[str, str]
+    own: int = 0
+
+    @property
+    def most_bytes(self) -> int:
+        """Of the tensors together."""
+        return self.most * (sum(BYTES[dtype] for dtype in self.kinds.values()) + BYTES["F32"] * self.own)
+
+
+def look_into(path: Path, wanted: Tensors) -> tuple[str, frozenset[str]]:
+    """(why a whole file is not what was wanted, as half a sentence, empty where it is; the names of its tensors).
+
+    OSError: it cannot be read.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 2 <= length <= min(LONGEST_HEADER, size - 8):
+            return "is no safetensors file", frozenset()
+        header = file.read(length)
+    try:
+        entries = json.loads(header)
+        if not isinstance(entries, dict):
+            return "has a header that is no table", frozenset()
+        entries.pop("__metadata__", None)
+        return _wrong_entries(entries, size - 8 - length, wanted), frozenset(entries)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+        return "has a damaged header", frozenset()
+
+
+def _wrong_entries(entries: Mapping[str, Any], size: int, wanted: Tensors) -> str:
+    ranges = []
+    more = {found[0] for name in entries if wanted.own and (found := _KIND.match(name))} - set(wanted.kinds)
+    if len(more) > wanted.own:
+        return f"has {len(more)} kinds of moments"
+    kinds = {**wanted.kinds, **dict.fromkeys(more, "F32")}
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {prefix: {} for prefix in kinds}
+    for name, entry in entries.items():
+        prefix = max((one for one in kinds if name.startswith(one)), key=len)
+        dtype, shape = kinds[prefix], tuple(entry["shape"])
+        begin, end = entry["data_offsets"]
+        if not all(type(one) is int and 0 <= one < 2**48 for one in (begin, end, *shape)):
+            return f"has impossible numbers at {name[:80]!r}"
+        if entry["dtype"] != dtype:
+            return f"has {name[:80]!r} as {str(entry['dtype'])[:20]}, not {dtype}"
+        if end - begin != math.prod(shape) * BYTES[dtype]:
+            return f"has {end - begin} bytes of {name[:80]!r}, whose shape takes another number"
+        ranges.append((begin, end))
+        shapes[prefix][name[len(prefix) :]] = shape
+    at = 0
+    for begin, end in sorted(ranges):
+        if begin != at:
+            return "has tensors that overlap or leave a gap"
+        at = end
+    if at != size:
+        return f"has {size} bytes of tensors, where its header says {at}"
+    elements = sum(math.prod(shape) for shape in shapes[""].values())
+    if not wanted.least <= elements <= wanted.most:
+        some = f"{wanted.most}" if wanted.least == wanted.most else f"{wanted.least} to {wanted.most}"
+        return f"has {elements} weights, where the plan's stage has {some}"
+    for prefix, there in shapes.items():
+        if there != shapes[""]:
+            return f"has other tensors under {prefix!r} than weights"
+    return ""
