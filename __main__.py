@@ -3,6 +3,7 @@
 Nothing heavy is imported before a command needs it: ``--help``, ``status`` and ``job init`` answer without torch.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -110,7 +111,8 @@ def run(
         output.note("everyone has left; the same command goes on from the newest checkpoint, if there is one yet")
         return INTERRUPTED
     if status == 0 and _writes_text(read.model):
-        output.say(view.story.following())
+        with contextlib.suppress(OSError):  # the run is done all the same
+            output.say(view.story.following())
     return status
 
 
@@ -181,7 +183,8 @@ def start(
     if status == INTERRUPTED:
         output.note("interrupted; the same command goes on from the newest checkpoint, if there is one yet")
     elif status == 0 and view.story.state and _writes_text(load_job(job).model):
-        output.say(view.story.following())
+        with contextlib.suppress(OSError):  # the run is done all the same
+            output.say(view.story.following())
     return status
 
 

@@ -22,6 +22,7 @@ from ..node.training.trainer import Stopped, Trainer, error_of
 from ..node.wire.client import Wire
 from ..proto.errors import FarflungError, JobError
 from ..proto.link import parse_link
+from ..proto.telling import undisturbed
 
 _GOODBYE_SECONDS = 30.0
 
@@ -56,7 +57,7 @@ class Group:
         self._enter = partial(
             enter, name=name, advertise=advertise, listen=listen, cache=cache or CACHE, limits=Limits()
         )
-        self._emit = on_event
+        self._emit = undisturbed(on_event)
         self._thread: threading.Thread | None = None
         self.name = ""
         self.samples: list[int] = []

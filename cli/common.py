@@ -77,6 +77,8 @@ def reported(body: Body) -> Callable[..., None]:
             raise
         except BaseException as error:
             status = output.fail(error)
+        finally:
+            output.close()
         if status:
             raise typer.Exit(status)
 

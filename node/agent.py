@@ -25,6 +25,7 @@ from ..proto.control_pb2 import Device
 from ..proto.errors import FarflungError
 from ..proto.link import Link
 from ..proto.progress import Meter, Tell
+from ..proto.telling import undisturbed
 from .data.dataset import BuildData, Dataset, OwnData, dataset_of, disk_for_tokens, tokens_size
 from .data.streamed import StreamedTokens
 from .device.disk_cache import remove
@@ -48,8 +49,11 @@ GONE_SECONDS = 18.0
 """After SIGTERM. Then the node leaves as it is, and the goodbye may take another second or two."""
 
 
-class Terminated(Exception):
-    """SIGTERM: the machine is about to be taken away, and there is nothing to hand over, or no time left."""
+class Terminated(BaseException):
+    """SIGTERM: the machine is about to be taken away, and there is nothing to hand over, or no time left.
+
+    Raised by a signal handler, in the middle of anything: whoever takes all Exceptions must not take it.
+    """
 
 
 class OwnDataUnusable(FarflungError):
@@ -91,6 +95,7 @@ def run(
         KeyboardInterrupt: Ctrl-C; Interrupted once it has joined.
     """
     check_secure(link, insecure)
+    emit = undisturbed(emit)
     owner = Owner(pause_file, limits)
     _obey_signals(owner)
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from ...proto.errors import FarflungError, RunFailed
+from ...proto.telling import undisturbed
 from ..screen.output import FAILED
 from ..screen.story import Event
 from .children import Child, Children, Ended, Said
@@ -48,6 +49,7 @@ def run(plan: LocalRun, show: Callable[[Event], None]) -> int:
     Returns the coordinator's exit status. A node that ends before the run does is shown as a warning; when the last
     one is gone the run has failed. Raises RunFailed, or KeyboardInterrupt after everyone was asked to leave.
     """
+    show = undisturbed(show)
     with interruptible():
         children = Children(plan.state / "logs")
         try:

@@ -86,10 +86,21 @@ class Output:
         self.stderr.write((log_line(level, text) if self.json_logs else text) + "\n")
         self.stderr.flush()
 
+    def close(self) -> None:
+        """Write what is left. What stdout does not take is lost, and Python must not try again as it ends: its exit
+        status would be another then."""
+        try:
+            self.stdout.flush()
+        except OSError:
+            self._write_nowhere()
+
+    def _write_nowhere(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.stdout.fileno())
+
     def fail(self, error: BaseException) -> int:
         """Report an error that ended the command; returns the exit status."""
         if isinstance(error, BrokenPipeError):  # whoever read our output has read enough: `farflung codecs | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stdout.fileno())
+            self._write_nowhere()
             return DONE
         message, hint, status = explain(error)
         if status == INTERRUPTED:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from types import TracebackType
@@ -208,7 +209,8 @@ class RichScreen(_Screen):
 
     def close(self) -> None:
         """Take the bar away."""
-        self._live.stop()
+        with contextlib.suppress(OSError):  # the terminal itself is gone
+            self._live.stop()
 
 
 def bytes_line(story: Story) -> str:

@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ from .ledger import Progress, absurd
 from .mirror import Mirror
 from .profiling import Profiling
 from .texts import Text, check_wanted, ends_of
+from .undone import Undone
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +151,7 @@ class Run:
         self._behind = False
         self._held: s.SendView | None = None
         """A view that waits for the disk."""
+        self._undone = Undone()
         self._pending: dict[str, pb.StepDone] = {}
         """Reports of a step of which a flushed node did not know whether it is committed."""
         self._streams: dict[str, Attendance] = {}
@@ -511,8 +513,29 @@ class Run:
                 self._noticed = why
                 self.emit(events.event("notice", message=why, node=""))
         self._check_text()
+        self._perform_all(effects)
+
+    def _perform_all(self, effects: Iterable[s.Effect]) -> None:
+        """One by one: what fails is tried again later, what comes after it is done now. LeaseLost: nothing is."""
         for effect in effects:
-            self._perform(effect)
+            try:
+                self._perform(effect)
+            except LeaseLost:
+                raise
+            except Exception as error:
+                self._undone.add(effect, self._clock())
+                what = type(effect).__name__
+                log.exception("%s could not be done", what)
+                self._try("a warning", self.warn, "", f"{what} failed ({error}); it is tried again, the run goes on")
+
+    def _try(self, what: str, do: Callable[..., object], *arguments: Any) -> None:
+        """Something beside the run: it may fail, and then the log says so."""
+        try:
+            do(*arguments)
+        except LeaseLost:
+            raise
+        except Exception:
+            log.exception("%s failed", what)
 
     def expects(self, sender: tuple[str, str], shard: pb.Shard) -> Expected:
         """What a checkpoint's file has to be. NotAccepted: why its sender (name, session) may not send it."""
@@ -536,7 +559,7 @@ class Run:
             complete.step, str(complete.path), position.cursor, json.dumps(list(position.redo)), time.time()
         )
         self.store.put_checkpoint(row)
-        self.forget_checkpoints()
+        self._try("forgetting old checkpoints", self.forget_checkpoints)
         if self.mirror is not None:
             self.mirror.wake()
         else:
@@ -563,8 +586,9 @@ class Run:
         self.feed(s.Tick())
         if self.trains and not self.is_planning and (news := self._news()):
             self.feed(s.Replan(news))
-        self._catch_up()
-        self._acknowledge()
+        self._perform_all(self._undone.due(self.state, self._clock()))
+        self._try("catching up", self._catch_up)
+        self._try("acknowledging reports", self._acknowledge)
         self._advise()
 
     def _news(self) -> str:
@@ -603,7 +627,7 @@ class Run:
         """Store what had to wait for room on the disk; nobody hears of a view before it is stored."""
         why = self.store.catch_up()
         if why and not self._behind:
-            self.warn("", f"{why}; training goes on, view changes wait until there is room")
+            self.warn("", f"{why}; training goes on, view changes wait until it can be written")
         elif self._behind and not why:
             self.emit(events.event("notice", message=f"{self.store.name} takes what had to wait", node=""))
         self._behind = bool(why)
@@ -674,11 +698,11 @@ class Run:
         elif isinstance(effect, s.SendMeasure):
             self._send(effect, (effect.to,))
         elif isinstance(effect, (s.SendFlush, s.SendStart, s.SendStop, s.SendNotice, s.SendLeave)):
+            self._send(effect, effect.to)  # first: whoever it is for waits
             if isinstance(effect, s.SendStart) and self.store.get("began") is None:
                 if not self.job.updates.agreed:
                     self.warn("", f"updates.agreed = false: {UNAGREED}")
                 self.store.put("began", str(time.time()))
-            self._send(effect, effect.to)
         elif isinstance(effect, s.Dial):
             task = asyncio.get_running_loop().create_task(self._dial(effect))
             self._tasks.add(task)
@@ -752,15 +776,15 @@ class Run:
 
     def _fence(self, effect: s.Fence) -> None:
         self._views.left(effect.session)
-        row = self._sessions.get(effect.name)
-        if row is not None and row.session == effect.session:
-            del self._sessions[effect.name]
-            self.store.node_left(effect.name, time.time(), effect.why)
         stream = self._streams.get(effect.name)
         if stream is not None and stream.session == effect.session:
             del self._streams[effect.name]
             self._check_deserted()
             stream.queue.put_nowait(None)
+        row = self._sessions.get(effect.name)
+        if row is not None and row.session == effect.session:
+            self.store.node_left(effect.name, time.time(), effect.why)
+            del self._sessions[effect.name]
 
     def _check_deserted(self) -> None:
         if not self._streams:

@@ -28,6 +28,7 @@ from ...job.schema import CheckCodec, Facts, Job, load_job
 from ...proto import rpc
 from ...proto.errors import FarflungError, JobError
 from ...proto.link import join_address, split_address
+from ...proto.telling import undisturbed
 from .. import events
 from ..data.artifacts import Artifacts
 from ..data.facts import PROFILE_COMMAND, Prepared, in_thread, prepare, restore
@@ -134,7 +135,7 @@ async def run_coordinator(
     options: Options, emit: events.Emit, stop: asyncio.Event, at_once: asyncio.Event | None = None
 ) -> int:
     """The same on a running event loop; setting ``stop`` ends it as SIGINT does, ``at_once`` as a second SIGINT."""
-    at_once = at_once or asyncio.Event()
+    at_once, emit = at_once or asyncio.Event(), undisturbed(emit)
     job = load_job(options.job, options.check_codec)
     state = options.state or Path("runs") / job.run.name
     if options.database and (state / FILE).exists():
@@ -236,6 +237,7 @@ async def _serve(
             options.planner,
             check_codec=options.check_codec,
         )
+        store.hurry()
         if found.target is not None:
             run.mirror = Mirror(found.target, run, job.checkpoint.keep, found.there)
         identity = Identity(store.get("run") or "", authority, state, options.certificate_life)

@@ -190,10 +190,15 @@ class CoordinatorService(rpc.CoordinatorServicer):
         """Hand reports over until the stream ends: a clean end is no goodbye, only a Goodbye is."""
         try:
             async for report in requests:
-                if report.WhichOneof("kind") == "renew":
-                    self._renew(stream, report.renew.certificate_request)
-                else:
-                    self._run.report(stream, report)
+                try:
+                    if report.WhichOneof("kind") == "renew":
+                        self._renew(stream, report.renew.certificate_request)
+                    else:
+                        self._run.report(stream, report)
+                except LeaseLost:
+                    raise
+                except Exception:  # the next one is another matter, and the node is none the worse
+                    log.exception("a %s of %s could not be taken", report.WhichOneof("kind"), stream.name)
         except rpc.BROKEN as error:
             log.info("the control stream of %s broke: %s", stream.name, rpc.why_broken(error))
         except LeaseLost as error:

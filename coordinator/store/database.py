@@ -34,7 +34,15 @@ _Result = TypeVar("_Result")
 
 
 class NoRoom(FarflungError):
-    """The disk under the database is full."""
+    """The database cannot be written now, mostly because the disk under it is full; later it may be."""
+
+    hint_for_file = "make room on that disk"
+
+
+class Locked(NoRoom):
+    """Another process holds the file."""
+
+    hint_for_file = "end the program that writes it too (`lsof` shows which), or let it finish"
 
 
 class LeaseLost(FarflungError):
@@ -91,13 +99,24 @@ class SQLite:
         except BaseException as error:
             if self._db.in_transaction:
                 self._db.execute("rollback")
-            if isinstance(error, sqlite3.OperationalError) and ("full" in str(error) or "disk I/O" in str(error)):
-                raise NoRoom(f"cannot write {self.name}: {error}", "make room on that disk") from None
+            if isinstance(error, sqlite3.OperationalError) and (kept := _passing(str(error))) is not None:
+                raise kept(f"cannot write {self.name}: {error}", kept.hint_for_file) from None
             raise
         return changed
 
+    def wait_at_most(self, seconds: float) -> None:
+        """For another process that writes too, before a statement raises Locked."""
+        self._db.execute(f"pragma busy_timeout = {round(1000 * seconds)}")
+
     def close(self) -> None:
         self._db.close()
+
+
+def _passing(message: str) -> type[NoRoom] | None:
+    """What SQLite's words mean, where writing may work again later."""
+    if "locked" in message or "busy" in message:
+        return Locked
+    return NoRoom if any(words in message for words in ("full", "disk I/O", "readonly", "unable to open")) else None
 
 
 class PostgreSQL:

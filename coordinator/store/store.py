@@ -2,21 +2,25 @@
 PostgreSQL database that coordinators on several machines use.
 
 Every method is one short transaction. The coordinator is the only writer of everything but tickets, which
-``farflung coordinator token`` adds from a process of its own. When the disk under the database is full, what was to be
-written waits in memory, in order (``catch_up``); only a ticket's use does not.
+``farflung coordinator token`` adds from a process of its own. When the disk under the database is full, or another
+process holds the file, what was to be written waits in memory, in order (``catch_up``); only a ticket's use does not.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ...proto.errors import FarflungError
-from .database import FILE, Database, NoRoom, PostgreSQL, SQLite, Statement
+from .database import FILE, Database, Locked, NoRoom, PostgreSQL, SQLite, Statement
 
 SCHEMA = 1
+LOCKED_S = 0.25
+"""How long a running coordinator waits for another process that holds the file: its loop stands still."""
+LOCKED_AGAIN_S = 1.0
 
 _TABLES = """
 create table if not exists meta (key text primary key, value text not null);
@@ -181,6 +185,8 @@ class Store:
         """
         self.place = place
         self._late: list[Statement] = []
+        self._locked, self._locked_until = "", 0.0
+        """Why nothing is tried until then."""
         self._totals: tuple[int, dict[str, int]] | None = None
         """The last step, and ``totals`` up to there, once they were asked for."""
         self._database = _open(place, create)
@@ -222,18 +228,33 @@ class Store:
         """Write what had to wait. Why it still cannot be written, empty when nothing waits."""
         try:
             if self._late:
+                if time.monotonic() < self._locked_until:
+                    return self._locked
                 self._database.write(self._late)
                 self._late = []
         except NoRoom as error:
+            self._note(error)
             return error.message
         return ""
 
+    def hurry(self) -> None:
+        """From here on a file that another process holds is waited for no longer than an event loop may stand still."""
+        if isinstance(self._database, SQLite):
+            self._database.wait_at_most(LOCKED_S)
+
     def _write(self, *statements: Statement) -> None:
         try:
-            self._database.write([*self._late, *statements])
-            self._late = []
-        except NoRoom:
-            self._late += statements
+            if not (self._late and time.monotonic() < self._locked_until):
+                self._database.write([*self._late, *statements])
+                self._late = []
+                return
+        except NoRoom as error:
+            self._note(error)
+        self._late += statements
+
+    def _note(self, error: NoRoom) -> None:
+        if isinstance(error, Locked):
+            self._locked, self._locked_until = error.message, time.monotonic() + LOCKED_AGAIN_S
 
     def _upsert(self, table: str, row: dict[str, Any]) -> Statement:
         keys = _KEYS[table]

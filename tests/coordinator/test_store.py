@@ -255,3 +255,21 @@ def test_no_sum_is_too_large(store):
     for number in (1, 2):
         store.put_step(step(number, bytes_other=2**62))
     assert store.totals()["bytes_other"] == 2**63
+
+
+def test_another_process_holds_the_file(tmp_path, monkeypatch):
+    """What is to be written waits in memory, in order, and the event loop stands still for a moment only, once."""
+    with contextlib.closing(Store(tmp_path / "state", create=True)) as store:
+        store.hurry()
+        holder = sqlite3.connect(tmp_path / "state" / "run.sqlite", isolation_level=None)
+        holder.execute("begin immediate")
+        began = time.monotonic()
+        for number in range(1, 40):
+            store.put_step(step(number))
+        assert time.monotonic() - began < 5, "one wait and not forty"
+        assert store.is_behind and "is locked" in store.catch_up() and store.steps() == []
+        holder.execute("rollback")
+        holder.close()
+        store._locked_until = 0.0
+        assert store.catch_up() == "" and not store.is_behind
+        assert [row.step for row in store.steps()] == list(range(1, 40))

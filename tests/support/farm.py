@@ -139,7 +139,7 @@ class Process:
         self.pid = farm.nursery.begin(
             {
                 "words": words,
-                "stdout": str(self.said),
+                "stdout": environment.pop("FARM_STDOUT", str(self.said)),
                 "stderr": str(self.log),
                 "environment": {"PYTHONPATH": farm.path, "OMP_NUM_THREADS": "1", **environment},
                 "cwd": str(farm.folder),
@@ -272,6 +272,8 @@ class Farm:
 
     @property
     def link(self) -> str:
+        if (written := self.folder / "link").exists():  # by --link-file
+            return written.read_text().strip()
         (found,) = [p for p in self.processes if p.name == "coordinator" and p.of("listening")][:1]
         return str(found.of("listening")[0]["link"])
 

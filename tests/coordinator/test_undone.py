@@ -1,0 +1,105 @@
+"""Effects are performed one by one: what fails costs nothing of what comes after it, and is tried again."""
+
+import asyncio
+from dataclasses import replace
+
+from farflung.coordinator.run import run as run_module
+from farflung.coordinator.membership import signals as s
+from farflung.coordinator.membership.members import FLUSHING, TRAINING, State
+from farflung.coordinator.membership.resume import Rules
+from farflung.coordinator.run.undone import AGAIN_S, Undone
+from farflung.proto.telling import undisturbed
+
+FLUSH, SAY = s.SendFlush(("a",), 3, "why"), s.Say("left", "b", "why")
+
+
+def test_what_failed_is_due_after_a_while_and_once():
+    undone, state = Undone(), replace(State(Rules("gradient", 8, 2, 1, 100, 4)), phase=FLUSHING, number=3)
+    undone.add(FLUSH, 10.0)
+    undone.add(SAY, 10.0)
+    assert undone.due(state, 10.0 + AGAIN_S / 2) == []
+    assert undone.due(state, 10.0 + AGAIN_S) == [FLUSH, SAY]
+    assert undone.due(state, 99.0) == [] and len(undone) == 0
+
+
+def test_orders_for_a_view_that_is_over_are_dropped():
+    undone, state = Undone(), State(Rules("gradient", 8, 2, 1, 100, 4))
+    for now in (replace(state, phase=FLUSHING, number=4), replace(state, phase=TRAINING, number=3)):
+        undone.add(FLUSH, 0.0)
+        assert undone.due(now, 9.0) == []
+
+
+async def test_a_view_change_survives_whatever_fails_on_the_way(cluster, monkeypatch):
+    """The sentence that a node has left cannot be told, and the new view cannot be stored the first time."""
+    failed = []
+    usual_say, usual_announce = run_module.Run._say, run_module.Run._announce
+
+    def say(run, effect):
+        if effect.kind == "left":
+            failed.append("say")
+            raise OSError(28, "No space left on device")
+        usual_say(run, effect)
+
+    def announce(run, effect):
+        if effect.view.number == 2 and "announce" not in failed:
+            failed.append("announce")
+            raise RuntimeError("the database is on fire")
+        usual_announce(run, effect)
+
+    monkeypatch.setattr(run_module.Run, "_say", say)
+    monkeypatch.setattr(run_module.Run, "_announce", announce)
+    coordinator = cluster.coordinator(cluster.job(("steps = 12", "steps = 60")))
+    link = await coordinator.link
+    nodes = {name: await cluster.node(link, name) for name in "abcd"}
+    first = await coordinator.event("view")
+    await coordinator.event("step", step=5)
+    await nodes[first["pipelines"][1][1]].die()
+    await coordinator.event("view", view=2)
+    assert await asyncio.wait_for(coordinator.task, 60) == 0
+    assert {"say", "announce"} <= set(failed)
+    assert any("it is tried again" in one["message"] for one in coordinator.events if one["event"] == "warning")
+
+
+async def test_a_report_that_cannot_be_taken_costs_only_itself(cluster, monkeypatch):
+    usual = run_module.Run._step
+
+    def step(run, name, session, report):
+        if report.step == 3:
+            raise RuntimeError("no")
+        usual(run, name, session, report)
+
+    monkeypatch.setattr(run_module.Run, "_step", step)
+    coordinator = cluster.coordinator()
+    link = await coordinator.link
+    for name in "abcd":
+        await cluster.node(link, name)
+    assert await asyncio.wait_for(coordinator.task, 60) == 0
+    assert not [event for event in coordinator.events if event["event"] == "left"]
+
+
+def test_what_cannot_be_shown_is_said_once_and_so_is_its_end(caplog):
+    broken, shown = [True], []
+
+    def tell(event):
+        if broken:
+            raise OSError(28, "No space left on device")
+        shown.append(event)
+
+    told = undisturbed(tell)
+    for number in range(3):
+        told({"event": number})
+    broken.clear()
+    told({"event": 3})
+    assert [record.message for record in caplog.records] == [
+        "cannot show what happens: [Errno 28] No space left on device; the run goes on",
+        "what happens is shown again; 3 events were not",
+    ]
+    assert shown == [{"event": 3}]
+
+
+def test_a_reader_that_is_gone_is_no_event(caplog):
+    def tell(event):
+        raise BrokenPipeError
+
+    undisturbed(tell)({"event": "step"})
+    assert not caplog.records
