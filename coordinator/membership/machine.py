@@ -64,6 +64,8 @@ _PEERS_IN_TIME = 5  # a node measures one link after the other; of so many, slow
 _DIVERGED_AGAIN_S = 10.0
 _STEPS_OF_PATIENCE = 10
 _LATE_S = 5.0
+_SAY_AGAIN_S = 10.0
+"""Until a flush is sent again to who has not answered it: whatever carries an order may lose it."""
 
 
 class Membership:
@@ -449,6 +451,10 @@ class Membership:
         if state.phase == FLUSHING and now - change.began > patience:
             silent = change.awaited - set(change.flushed)
             return self._expel(state, silent, f"no answer to the flush for {patience:.0f} s", now)
+        if state.phase == FLUSHING and now - max(change.said, change.began) > _SAY_AGAIN_S:
+            late = (name for name in change.awaited - set(change.flushed) if state.nodes[name].attending)
+            state = replace(state, change=replace(change, said=now))
+            return state, [s.SendFlush(tuple(sorted(late)), change.number, change.why)]
         if state.phase == PREPARING and (slow := self._slow_joiners(state, now)):
             assert state.pinned is not None
             state = self._to_catch_up(state, slow, state.pinned.plan)
@@ -606,6 +612,8 @@ class Membership:
             return state, []
         if all(one.node != node.name for one in view.shadows):
             return state, []
+        if node.cannot_follow if event.failed else node.caught_up is not None:
+            return state, []  # it says so again
         if event.failed:
             state = replace(state, eligible=state.eligible - {(node.name, node.session)})
             state = put(state, replace(node, behind=False, cannot_follow=True))
@@ -656,7 +664,7 @@ class Membership:
     def _flushed(self, state: State, event: s.Flushed, now: float) -> Result:
         change = state.change
         if state.phase != FLUSHING or change is None or event.view != change.number or event.name not in change.awaited:
-            return state, []
+            return state, self._say_again(state, event.name, event.view)
         change = replace(change, flushed={**change.flushed, event.name: event})
         return self._check_flushed(replace(state, change=change), now)
 
@@ -746,6 +754,18 @@ class Membership:
                     wanted[name] = place
         return shadows(plan, spares, holders, wanted)
 
+    def _say_again(self, state: State, name: str, view: int) -> list[s.Effect]:
+        """What a node seems to wait for that says again that it has flushed for, or prepared, a view."""
+        to, change, now = (name,), state.change, state.view
+        if state.phase == FLUSHING and change and name in change.awaited and view < change.number:
+            return [] if name in change.flushed else [s.SendFlush(to, change.number, change.why)]
+        if state.phase == PREPARING and change and state.pinned and name in change.awaited:
+            if view == change.number and name not in change.prepared:
+                return [s.SendView(to, state.pinned, state.pinned.why)]
+        elif state.phase == TRAINING and now and view == now.number and in_view(state, name, now):
+            return [s.SendStart(to, view, f"view {view} trains")]
+        return []
+
     def _prepared(self, state: State, event: s.Prepared, now: float) -> Result:
         change = state.change
         if (
@@ -754,7 +774,7 @@ class Membership:
             or event.view != change.number
             or event.name not in change.awaited
         ):
-            return state, []
+            return state, self._say_again(state, event.name, event.view)
         change = replace(change, prepared={**change.prepared, event.name: event})
         return self._check_prepared(replace(state, change=change), now)
 

@@ -73,6 +73,8 @@ class Change:
     flushed: Mapping[str, s.Flushed] = field(default_factory=dict)
     prepared: Mapping[str, s.Prepared] = field(default_factory=dict)
     awaited: frozenset[str] = frozenset()
+    said: float = 0.0
+    """When the flush was sent last to those who have not answered."""
 
 
 @dataclass(frozen=True)

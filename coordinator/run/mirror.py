@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from .. import events
 from ..checkpoints.targets import Target, TargetAway
 from ..data.facts import in_thread
+from ..store.database import LeaseLost
 
 if TYPE_CHECKING:
     from .run import Run
@@ -79,19 +80,25 @@ class Mirror:
         pause = FIRST_RETRY_S
         while True:
             self._wake.clear()
-            step = self._next()
-            if step is None:
-                self._idle.set()
-                await self._wake.wait()
-                continue
             try:
+                step = self._next()
+                if step is None:
+                    self._idle.set()
+                    await self._wake.wait()
+                    continue
                 await in_thread(self._carry, step)
                 pause = FIRST_RETRY_S
                 self._arrived(step)
+                continue
+            except LeaseLost:
+                raise  # another coordinator carries now
             except TargetAway as error:
                 self._failed(error.message)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_RETRY_S)
+            except Exception as error:  # whatever it is, the next checkpoint is carried too
+                log.exception("carrying a checkpoint to %s failed", self.target.url)
+                self._failed(f"carrying a checkpoint to {self.target.url} failed: {type(error).__name__}: {error}")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_RETRY_S)
 
     def _next(self) -> int | None:
         """The newest here, when it is not there."""

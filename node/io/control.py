@@ -22,8 +22,9 @@ from ..peers.greeting import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroke
 from ..peers.traffic import ACTIVATIONS, OTHER, UPDATES, Traffic
 from .packed_views import PackedViews
 
-SAY_AGAIN = frozenset({"flushed", "prepared", "finished", "evidence", "links"})
-"""Reports that the coordinator waits for; they carry their view, so hearing one twice does no harm."""
+SAY_AGAIN = frozenset({"flushed", "prepared", "caught_up", "finished", "evidence", "links", "leaving", "back"})
+"""Reports that the coordinator waits for or acts on; hearing one twice, in order, does no harm. A warning is none of
+them: its points would count twice."""
 COUNTED = frozenset({"step", "eval"})
 """Reports that the coordinator adds up: said again until it has stored them. It counts each once."""
 SAY_AGAIN_SECONDS = 15.0

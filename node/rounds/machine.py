@@ -40,8 +40,10 @@ LEAST_LOG = 4 << 20
 """Bytes of rounds that a followed section keeps, however small it is."""
 ROUNDS_WITHOUT_DEADLINE = 5
 ASK_AGAIN_SECONDS = 5.0
-"""Seconds before a missing result is asked for, doubled with each time. Links are reliable: this is for what a
+"""Seconds before what is missing is asked for, doubled with each time. Links are reliable: this is for what a
 broken connection lost, and must not send bulk twice over a slow link."""
+LONGEST_ASK_SECONDS = 60.0
+"""At most: who asks every hour stands as still as who never asks."""
 
 
 @dataclass
@@ -72,6 +74,8 @@ class OpenRound:
     unmatched: dict[int, Result] = field(default_factory=dict)
     """All-to-all results that list a contribution which has not arrived."""
     deciding: set[int] = field(default_factory=set)
+    handed: dict[int, Result] = field(default_factory=dict)
+    """Two levels: the sum of this node's region for each part that it takes and another publishes."""
     held: dict[int, set[str]] = field(default_factory=dict)
     ask_at: float = 0.0
     asked: int = 0
@@ -139,6 +143,7 @@ class Rounds:
                     self.open.sums[key] = replace(regional, payload=())
         publisher = self.plan.parts[part].publisher
         if publisher != self.me:
+            self.open.handed[part] = result
             return [SendResult(publisher, self.open.number, self.chain, result)]
         self.open.results[part] = result
         return self._hand_on(result) + self._next_phase(result) + self._progress(now)
@@ -217,8 +222,12 @@ class Rounds:
         """A member asks for a result; it gets it if this node holds it."""
         if sender not in self._index:
             return [Refuse(sender, f"{sender} is not a member of {self.plan.section}")]
-        if self.open is not None and number == self.open.number and part in self.open.results:
-            return [SendResult(sender, number, self.chain, self.open.results[part])]
+        if self.open is not None and number == self.open.number:
+            # Who publishes the result itself wants the sum of this node's region.
+            publishes = part < len(self.plan.parts) and self.plan.parts[part].publisher == sender
+            source = self.open.handed if publishes else self.open.results
+            if part in source:
+                return [SendResult(sender, number, self.chain, source[part])]
         for applied in self.log:
             if applied.round == number and part in applied.results:
                 return [SendResult(sender, number, applied.chain, applied.results[part])]
@@ -234,24 +243,27 @@ class Rounds:
                 return [SendContribution(sender, number, before, part, source[part, of], self.plan.members[of])]
         return []
 
-    def tick(self, now: float) -> list[Effect]:
-        """The clock moved: deadlines, and asking again for what is missing."""
+    def tick(self, now: float, sending: bool = False) -> list[Effect]:
+        """The clock moved: deadlines, and asking again for what is missing. ``sending``: as for ``ask``."""
         if self.open is None:
             return []
         effects = self._progress(now)
         if now < self.open.ask_at or self.open.complete:
             return effects
-        return effects + self.ask(now)
+        return effects + self.ask(now, sending)
 
-    def ask(self, now: float) -> list[Effect]:
-        """Ask one member for everything that is missing: each part's publisher first, then the others in turn."""
+    def ask(self, now: float, sending: bool = False) -> list[Effect]:
+        """Ask for everything that is missing. A result: one member, the part's publisher first, then others in turn.
+        What this node adds up: those of whom it lacks something. A sign that a result is held: everybody, by sending it
+        once more, unless something is still on its way (``sending``)."""
         if self.open is None:
             return []
         effects: list[Effect] = []
         turn = self.open.asked
         self.open.asked += 1
-        self.open.ask_at = now + ASK_AGAIN_SECONDS * 2**turn
+        self.open.ask_at = now + min(LONGEST_ASK_SECONDS, ASK_AGAIN_SECONDS * 2 ** min(turn, 8))
         for part in self.parts:
+            effects += self._ask_for_terms(part, sending)
             near = part.taker(self._index[self.me])
             sources = [n for n in dict.fromkeys((near, part.publisher, *self.plan.members)) if n != self.me]
             if not sources:
@@ -263,6 +275,23 @@ class Rounds:
             elif part.index not in self.open.results and part.publisher != self.me:
                 effects.append(AskResult(source, part.index))
         return effects
+
+    def _ask_for_terms(self, part: Part, sending: bool) -> list[Effect]:
+        """What this node lacks to add a part up, or to know that its sum cannot be lost."""
+        current = self._current()
+        if not self._takes(part):
+            return []
+        if part.index not in current.deciding:
+            direct = [i for i in self._wanted(part) if (part.index, i) not in current.contributions]
+            asked: list[Effect] = [AskContribution(self.plan.members[i], part.index, i) for i in direct]
+            if part.publisher == self.me:
+                late = [name for name in part.regional if (part.index, self._index[name]) not in current.sums]
+                asked += [AskResult(name, part.index) for name in late]
+            return asked
+        published = part.publisher == self.me and part.index in current.results
+        if published and not sending and not current.held.get(part.index):
+            return self._hand_on(current.results[part.index])
+        return []
 
     def is_applied_elsewhere(self) -> list[Effect]:
         """Some member has applied the open round: its results cannot be lost any more, whoever has said so or not."""
@@ -311,7 +340,7 @@ class Rounds:
         if len(self._early) >= 4 * KEPT_ROUNDS * len(self.plan.members) * len(self.plan.parts):
             return [Refuse(sender, f"too many messages for rounds of {self.plan.section} that have not begun")]
         self._early.append(_Early(number, take))
-        return []
+        return self.is_applied_elsewhere()  # who is in the next round has applied this one
 
     def _contribution(
         self, sender: str, of: str, part: int, chain: int, sent: Contribution, now: float
@@ -348,6 +377,8 @@ class Rounds:
         publisher = part.publisher
         if publisher == self.me and sender in part.regional:
             return self._regional(sender, result, now)
+        if result.part in current.results and sender == publisher:
+            return [SendHeld(publisher, result.part)]  # it would not say it again if it had heard so
         if result.part in current.results or result.part in current.unmatched:
             return []
         if sender not in (publisher, part.taker(self._index[self.me])) and not current.asked:

@@ -58,9 +58,12 @@ class RoundLink:
         clock: Callable[[], float] = time.monotonic,
         coding: Callable[[str], AbstractContextManager[object]] = nullcontext,
         audit: float = 0.0,
+        sending: Callable[[], bool] = lambda: False,
     ) -> None:
         """``coding(what)``: a context whose time is the codec's. ``audit``: the part of a publisher's traffic that may
-        go into showing how it came to its sums."""
+        go into showing how it came to its sums. ``sending``: whether something is on its way that may be what is asked
+        for: bulk does not go twice over a slow link."""
+        self.sending = sending
         self.diverged = diverged
         self.exchange = exchange
         self.rounds = rounds
@@ -116,7 +119,7 @@ class RoundLink:
         self._carry(self.rounds.begin(own, self.clock()))
 
     def tick(self) -> None:
-        self._carry(self.rounds.tick(self.clock()))
+        self._carry(self.rounds.tick(self.clock(), self.sending()))
 
     def ask(self) -> None:
         """Ask for what is missing now."""
@@ -182,7 +185,8 @@ class RoundLink:
             effects = rounds.result_wanted(sender, header.round, header.part)
         elif header.kind == data_pb2.CONTRIBUTION_REQUEST:
             of_index = header.contributors[0] if header.contributors else -1
-            effects = rounds.contribution_wanted(sender, header.round, header.part, of_index)
+            on_its_way = self._member(of_index) == rounds.me and self.sending()
+            effects = [] if on_its_way else rounds.contribution_wanted(sender, header.round, header.part, of_index)
         elif header.kind == data_pb2.KEY and isinstance(self.exchange, MaskedExchange):
             try:
                 self.exchange.masks.take(sender, payload.tobytes())
@@ -228,7 +232,7 @@ class RoundLink:
 
     def _member(self, index: int) -> str:
         members = self.rounds.plan.members
-        return members[index] if index < len(members) else ""
+        return members[index] if 0 <= index < len(members) else ""
 
     def _carry(self, effects: Iterable[Effect]) -> None:
         waiting = list(effects)

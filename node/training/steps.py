@@ -32,6 +32,7 @@ from ..state.stage_state import TIED, StageState, codec_of, round_plan
 from .commit import Commit
 from .gossip_mode import UnagreedMode
 from .modes import DeltaMode, GradientMode, Mode
+from .say_again import SayAgain
 from .texts import StageTexts
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class Training:
                     trainer.diverged,
                     coding=trainer.clock.coding,
                     audit=job.updates.audit,
+                    sending=lambda: trainer.wire.under_way,
                 )
         self.log = RoundLog(self.links, trainer.send)
         self._tally = Tally()
@@ -301,20 +303,31 @@ class Training:
             if commit.ready(self.trainer.name, step, square):
                 self._tell_commit()
         else:
+            self._say_ready(step, square)
+        self.wait(lambda: commit.step >= step, "wait for the commit", lambda: self._say_ready(step, square))
+
+    def _say_ready(self, step: int, square: float) -> None:
+        if self.commit.committer != self.trainer.name:
             header = data_pb2.Header(kind=data_pb2.READY, step=step, value=square)
-            self.trainer.send(commit.committer, header, b"", URGENT)
-        self.wait(lambda: commit.step >= step, "wait for the commit")
+            self.trainer.send(self.commit.committer, header, b"", URGENT)
 
     def _tell_commit(self) -> None:
         for name in self.commit.others:
-            header = data_pb2.Header(kind=data_pb2.COMMIT, step=self.commit.step, value=self.commit.norm)
-            self.trainer.send(name, header, b"", URGENT)
+            self._tell_commit_to(name)
 
-    def wait(self, done: Callable[[], bool], what: str) -> None:
-        """Handle what arrives until ``done``; ``what`` is waited for. Raises ViewEnds."""
+    def _tell_commit_to(self, name: str) -> None:
+        header = data_pb2.Header(kind=data_pb2.COMMIT, step=self.commit.step, value=self.commit.norm)
+        self.trainer.send(name, header, b"", URGENT)
+
+    def wait(self, done: Callable[[], bool], what: str, again: Callable[[], None] | None = None) -> None:
+        """Handle what arrives until ``done``; ``what`` is waited for, and asked for ``again`` now and then. Raises
+        ViewEnds."""
+        asking = SayAgain()
         with self.trainer.clock.span(what):
             while not done():
                 self.trainer.pump(0.05)
+                if again is not None and asking.due():
+                    again()
 
     def is_due(self, step: int) -> bool:
         """Whether anything after this step needs the reference: an evaluation or a checkpoint."""
@@ -400,6 +413,8 @@ class Training:
         if header.kind == data_pb2.READY:
             if self.commit.ready(sender, header.step, header.value):
                 self._tell_commit()
+            elif self.commit.committer == self.trainer.name and header.step == self.commit.step:
+                self._tell_commit_to(sender)  # it would not say it again if it had heard of the commit
         elif header.kind == data_pb2.COMMIT:
             if sender == self.commit.committer:
                 self.commit.committed(header.step, header.value)

@@ -44,6 +44,7 @@ from ..state.transfer import Snapshot, StateFetch, StateServer, fetch_of, frozen
 from ..wire.arena import release_freed_memory
 from ..wire.client import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
 from .final_contribution import left_unsaid, say_all, say_no_more_than_usual
+from .say_again import SayAgain
 from .standby import Follower
 from .steps import Training, ViewEnds
 
@@ -145,6 +146,10 @@ class Trainer:
         """What the coordinator wants, until it is answered."""
         self.follower: Follower | None = None
         """The place that this node follows as a spare."""
+        self._cannot_follow = ""
+        """Why this spare cannot follow what the view wants it to."""
+        self._said: control_pb2.Report | None = None
+        """What the coordinator was told last and has to act on."""
         self._idle, self._told_idle = 0, False
         """Updates of norm zero in a row, and whether the run knows."""
 
@@ -189,6 +194,9 @@ class Trainer:
         self._prepare(view)
         self.wire.doing = f"waits for the others of view {view.number}"
         self._wait_for(lambda order: order.WhichOneof("kind") == "start" and order.start.view == view.number)
+        self._said = None
+        if self._cannot_follow:
+            self.caught_up(self._cannot_follow)
         moved, self.previous, self._kept = self._kept is not None, None, None
         self._server = StateServer(self.send, self._snapshots)  # lets go of what only joiners needed
         if moved:
@@ -204,7 +212,10 @@ class Trainer:
             self._finished()
         self.wire.doing = "is a spare" if self.training is None else "is done"
         self.tracing.finish()
+        again = SayAgain()
         while True:  # answer peers until the next order
+            if again.due() and self._said is not None:  # that it has finished, or caught up
+                self.wire.report(self._said)
             if self.follower is None:
                 self.pump(1.0)
             else:
@@ -231,6 +242,11 @@ class Trainer:
         assert self.training is not None and self.state is not None
         report = control_pb2.Report(finished=control_pb2.Finished(view=self.view, step=self.training.step))
         report.finished.fingerprints.extend(self._fingerprints())
+        self._say(report)
+
+    def _say(self, report: control_pb2.Report) -> None:
+        """A report that the coordinator waits for: it is said again until there is an answer."""
+        self._said = report
         self.wire.report(report)
 
     # ---- what arrives ----------------------------------------------------------------------
@@ -385,12 +401,16 @@ class Trainer:
         return self._mail.pop(key)
 
     def _wait_for(self, wanted: Any) -> control_pb2.Order:
+        """The order that is ``wanted``: the answer to what was said last, which is said again meanwhile."""
+        again = SayAgain()
         while True:
             for order in list(self._orders):
                 if wanted(order):
                     self._orders.remove(order)
                     return order
             self.pump(1.0)
+            if self._said is not None and again.due():
+                self.wire.report(self._said)
 
     def _wait_for_view(self) -> control_pb2.View:
         return self._wait_for(lambda order: order.WhichOneof("kind") == "view" and order.view.number > self.view).view
@@ -424,7 +444,7 @@ class Trainer:
         if held:
             for name, section in held[0].sections.items():
                 answer.sections.append(control_pb2.SectionState(section=name, round=section.round, chain=section.chain))
-        self.wire.report(control_pb2.Report(flushed=answer))
+        self._say(control_pb2.Report(flushed=answer))
 
     def _prepare(self, view: control_pb2.View) -> None:
         """Take up the place that the view gives this node, with everything that belongs there."""
@@ -469,6 +489,7 @@ class Trainer:
         # Until everybody is prepared, what this node held before may be asked for, now or by the next view.
         self._kept = next((state for state in held if state is not new), None)
         self.state = new
+        self._cannot_follow = ""
         self.follower = self._follow(view, plan, position, round, held) if new is None else None
         prepared = control_pb2.Prepared(view=view.number)
         if new is not None:
@@ -476,7 +497,7 @@ class Trainer:
         place = self.follower.state if self.follower is not None else new
         if place is not None:
             prepared.bases.extend(control_pb2.Base(layer=layer, content=one) for layer, one in place.bases.items())
-        self.wire.report(control_pb2.Report(prepared=prepared))
+        self._say(control_pb2.Report(prepared=prepared))
 
     def _keep_snapshots(self, view: control_pb2.View, plan: Plan, new: StageState) -> None:
         """Keep what spares are still to get of earlier views, and of this one what those want who have none."""
@@ -506,7 +527,7 @@ class Trainer:
                 try:
                     new = self._take_up(plan, mine.like, held)
                 except FarflungError as error:
-                    self.caught_up(error.message)
+                    self._cannot_follow = error.message  # told when the view trains: before, nobody asks
                     return None
                 follower = Follower(self, new, fetch_of(self, new, list(new.named()), lambda _: guides, view.number))
             else:
@@ -519,7 +540,7 @@ class Trainer:
         """Tell the coordinator that this spare holds what the group holds; or why it cannot follow it."""
         if failed:
             self.tell(f"does not follow a stage: {failed}")
-        self.wire.report(control_pb2.Report(caught_up=control_pb2.CaughtUp(view=self.view, failed=failed)))
+        self._say(control_pb2.Report(caught_up=control_pb2.CaughtUp(view=self.view, failed=failed)))
 
     def _take_job(self, job: Job) -> None:
         """The job as it is from this view on: some of its values may change while the run goes on."""

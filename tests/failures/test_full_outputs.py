@@ -22,10 +22,10 @@ def test_stdout_is_on_a_full_disk(farm):
 
 def test_another_process_holds_the_database(farm):
     """A node dies meanwhile: the others are told at once, and their view follows when it can be stored."""
-    run = farm()
-    run.coordinator("--min-nodes", "3")
+    run = farm(parallel={"pipelines": 3})
+    run.coordinator()
     nodes = run.nodes("abc")
-    run.trains("a", "b", "c")
+    run.trains(*"abc")
     number, stored = run.view()["view"], max(row["step"] for row in run.events("step"))
     holder = sqlite3.connect(run.state / "run.sqlite", isolation_level=None)
     holder.execute("begin immediate")

@@ -1,5 +1,6 @@
 """The round protocol under random orders, losses and deadlines: no divergence, nothing of the sum lost or doubled."""
 
+import itertools
 import math
 import random
 
@@ -409,6 +410,75 @@ def test_a_member_that_missed_two_rounds_is_waited_for_and_catches_up():
     for name in ("a", "b"):
         group.apply(name)
     assert torch.equal(group.links["c"].exchange.section.g, group.links["a"].exchange.section.g)
+
+
+@pytest.mark.parametrize("kind", ["CONTRIBUTION", "RESULT", "RESULT_HELD"])
+@pytest.mark.parametrize(
+    ("pattern", "codec"),
+    [("publishers", "none"), ("all_to_all", "int8"), ("two_level", "none"), ("phases", "thc:bits=6")],
+)
+def test_whatever_is_lost_once_is_said_again(pattern, codec, kind):
+    """Of every pair of members, the first message of that kind about each part."""
+    group, lost = Group(pattern, codec, [1.0, 1.0, 1.0, 1.0]), set()
+    for link in group.links.values():
+        link.begin()
+    for _ in range(20):
+        while group.mail:
+            sender, to, header, _ = group.mail[0]
+            what = (sender, to, header.part)
+            if header.kind == data_pb2.Kind.Value(kind) and what not in lost:
+                lost.add(what)
+                group.mail.pop(0)
+            else:
+                group.deliver(0)
+        if all(link.complete for link in group.links.values()):
+            break
+        group.now += 60.0
+        for link in group.links.values():
+            link.tick()
+    assert lost and all(link.complete for link in group.links.values()) and not group.warnings
+
+
+def test_what_is_on_its_way_is_not_sent_twice():
+    group = Group("publishers", "none", [1.0, 1.0, 1.0])
+    for link in group.links.values():
+        link.sending = lambda: True
+        link.begin()
+    group.mail.clear()
+    for now in (6.0, 17.0):
+        group.now = now
+        for link in group.links.values():
+            link.tick()
+        while group.mail:
+            assert group.mail[0][2].kind in (data_pb2.CONTRIBUTION_REQUEST, data_pb2.RESULT_REQUEST)
+            group.deliver(0)
+
+
+def test_nobody_asks_less_often_than_once_a_minute():
+    plan = RoundPlan("stage-0", ("a", "b", "c"), (1.0,) * 3, (Part(0, "a", 0, 8),), "publishers", patient=True)
+    rounds = Rounds(plan, "a", 0, 5)
+    rounds.begin({0: Contribution(b"x", (1,), 1)}, 0.0)
+    times = [now for now in range(1200) if rounds.tick(float(now))]
+    assert times[:4] == [5, 10, 20, 40] and {b - a for a, b in itertools.pairwise(times[4:])} == {60}
+
+
+def test_who_is_in_the_next_round_has_applied_this_one():
+    """So the publisher needs no sign of it any more that its result is held."""
+    group = Group("publishers", "none", [1.0, 1.0])
+    for link in group.links.values():
+        link.begin()
+    while group.mail:
+        sender, to, header, _ = group.mail[0]
+        if (sender, to, header.kind) == ("b", "a", data_pb2.RESULT_HELD):
+            group.mail.pop(0)
+        else:
+            group.deliver(0)
+    assert group.links["b"].complete and not group.links["a"].complete
+    group.apply("b")
+    group.links["b"].begin()
+    while group.mail:
+        group.deliver(0)
+    assert group.links["a"].complete
 
 
 def test_missing_results_are_asked_of_one_member_and_less_and_less_often():

@@ -1,0 +1,25 @@
+"""When to say again what somebody waits for: whatever carries a message may lose it, and nobody may wait for ever."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+FIRST_SECONDS, LONGEST_SECONDS = 10.0, 60.0
+
+
+class SayAgain:
+    """One thing that was said just now, and is to be said again while it has no effect, less and less often."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._pause = clock, FIRST_SECONDS
+        self._at = clock() + self._pause
+
+    def due(self) -> bool:
+        """Whether it is to be said now; then the next time is later."""
+        now = self._clock()
+        if now < self._at:
+            return False
+        self._pause = min(2 * self._pause, LONGEST_SECONDS)
+        self._at = now + self._pause
+        return True
