@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from farflung.coordinator.run import mirror as module
-from farflung.coordinator.store.database import LeaseLost
 from farflung.coordinator.run.mirror import Mirror
+from farflung.coordinator.store.database import LeaseLost
 
 
 class Target:

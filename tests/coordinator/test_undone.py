@@ -3,10 +3,10 @@
 import asyncio
 from dataclasses import replace
 
-from farflung.coordinator.run import run as run_module
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.members import FLUSHING, TRAINING, State
 from farflung.coordinator.membership.resume import Rules
+from farflung.coordinator.run import run as run_module
 from farflung.coordinator.run.undone import AGAIN_S, Undone
 from farflung.proto.telling import undisturbed
 
