@@ -16,6 +16,7 @@ from ..node.agent import CACHE, check_secure, enter
 from ..node.device.limits import Limits
 from ..node.device.probe import measure_device
 from ..node.join import Joined
+from ..node.state.rests import Rests
 from ..node.training.external_loop import Order, OwnLoop
 from ..node.training.external_model import OwnModel, Samples
 from ..node.training.trainer import Stopped, Trainer, error_of
@@ -24,6 +25,8 @@ from ..proto.errors import FarflungError, JobError
 from ..proto.link import parse_link
 from ..proto.telling import undisturbed
 
+_REST_SECONDS = 10.0
+"""At the end, for what is still being written to the disk."""
 _GOODBYE_SECONDS = 30.0
 
 
@@ -54,9 +57,8 @@ class Group:
         check_secure(self._link, insecure)
         self._model = OwnModel(model, optimizer)
         self._loop = OwnLoop(self._model, optimizer)
-        self._enter = partial(
-            enter, name=name, advertise=advertise, listen=listen, cache=cache or CACHE, limits=Limits()
-        )
+        self._cache = cache or CACHE
+        self._enter = partial(enter, name=name, advertise=advertise, listen=listen, cache=self._cache, limits=Limits())
         self._emit = undisturbed(on_event)
         self._thread: threading.Thread | None = None
         self.name = ""
@@ -126,6 +128,8 @@ class Group:
         error: BaseException | None = None
         try:
             data = Samples(joined.facts.samples)
+            run = wire.config.run
+            rests = Rests(self._cache / f"rests-{run}-{joined.name}", run)
             self._loop.trainer = Trainer(
                 wire,
                 joined.name,
@@ -137,6 +141,7 @@ class Group:
                 self._emit,
                 self._loop.owner,
                 own=self._loop,
+                rests=rests,
             )
             self._loop.trainer.run()
         except Stopped as stopped:
@@ -145,6 +150,9 @@ class Group:
             why, error = f"failed: {problem}", problem
         finally:
             wire.close(why)
+            trainer = self._loop.trainer
+            if trainer is not None and trainer.rests is not None:
+                trainer.rests.wait(_REST_SECONDS)
             if lock is not None:
                 lock.close()
             self._loop.end(error)

@@ -153,14 +153,28 @@ def unfinished(
 
     Pipeline d has finished everything up to step ``finished[d]``; the list is what a new view has to redo.
     """
+    found = unfinished_of_each(position, finished, step, microbatches, microbatch, seed, samples)
+    return sorted(one for own in found for one in own)
+
+
+def unfinished_of_each(
+    position: Position,
+    finished: Sequence[int],
+    step: int,
+    microbatches: Sequence[int],
+    microbatch: int,
+    seed: int,
+    samples: int,
+) -> list[list[int]]:
+    """``unfinished``, pipeline by pipeline."""
     batch = sum(microbatches) * microbatch
-    again: list[int] = []
+    again: list[list[int]] = [[] for _ in microbatches]
     for number in range(min(finished, default=step) + 1, step + 1):
         if number <= position.step:
             continue
         positions = position.positions(number, batch)
         shares = assign(sample_ids(positions, seed, samples), microbatches, microbatch)
-        for done, share in zip(finished, shares, strict=True):
+        for own, done, share in zip(again, finished, shares, strict=True):
             if done < number:
-                again += [positions[index] for index in share]
-    return sorted(again)
+                own += [positions[index] for index in share]
+    return again

@@ -36,6 +36,7 @@ from .io.metrics import check_address
 from .join import Joined, join
 from .models.definition import Fetch, model_of
 from .pipeline.island import Island
+from .state.rests import Rests
 from .training.trainer import Stopped, Trainer, error_of
 from .wire.client import Wire
 
@@ -45,6 +46,8 @@ OpenOwnData = Callable[[Job, Facts, Fetch, Path, Emit], Dataset]
 """``open_own_data(job, facts, fetch, cache, emit)``: a node's private text as samples; see cli/own_data.py."""
 
 _TAKEN_AWAY = "its machine is being taken away (SIGTERM)"
+_REST_SECONDS = 10.0
+"""At the end, for what is still being written to the disk."""
 GONE_SECONDS = 18.0
 """After SIGTERM. Then the node leaves as it is, and the goodbye may take another second or two."""
 
@@ -154,6 +157,7 @@ def _live(
     wire = Wire.start(replace(joined.config, metrics=metrics, max_upload=owner.limits.upload))
     fetch = telling(wire.fetch, emit)
     why = "the node failed"
+    rests: Rests | None = None
     pieces = cache / f"pieces-{link.run}-{joined.name}"
     try:
         definition = model_of(joined.job, joined.facts, fetch, allow_code)
@@ -180,7 +184,14 @@ def _live(
         if island is not None:
             island.take_up(joined.job, joined.facts, fetch, allow_code)
             _tell_of_idle_devices(island, joined, emit)
-        trainer = Trainer(wire, joined.name, joined.job, joined.facts, definition, open_data, used, emit, owner, island)
+
+        def tell(message: str) -> None:
+            emit({"event": "notice", "time": time.time(), "message": message, "node": joined.name})
+
+        rests = Rests(cache / f"rests-{link.run}-{joined.name}", link.run, owner.limits.disk, tell)
+        trainer = Trainer(
+            wire, joined.name, joined.job, joined.facts, definition, open_data, used, emit, owner, island, rests=rests
+        )
         owner.listens = True
         trainer.run()
     except Stopped as stopped:
@@ -190,6 +201,9 @@ def _live(
             raise error from None
         if trainer.training is not None and trainer.training.step >= joined.facts.steps:  # not a stop to go on later
             remove(pieces)
+            if rests is not None:
+                rests.wait()
+                remove(rests.folder)
         emit({"event": "left", "time": time.time(), "node": joined.name, "why": stopped.why})
     except KeyboardInterrupt:
         raise Interrupted(wire.close("interrupted by its owner")) from None
@@ -204,6 +218,8 @@ def _live(
         if island is not None:
             island.close()
         wire.close(why)
+        if rests is not None:
+            rests.wait(_REST_SECONDS)
         if lock is not None:
             lock.close()
     return 0

@@ -76,7 +76,7 @@ class JoinReply(_message.Message):
     def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ..., dials_out: bool = ..., certificate_life: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew", "caught_up", "clock", "written")
+    __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew", "caught_up", "clock", "written", "kept")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +94,7 @@ class Report(_message.Message):
     CAUGHT_UP_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     heartbeat: Heartbeat
     links: Links
@@ -111,7 +112,8 @@ class Report(_message.Message):
     caught_up: CaughtUp
     clock: ClockAnswer
     written: Written
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., flushed: _Optional[_Union[Flushed, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ..., eval: _Optional[_Union[EvalDone, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., back: _Optional[_Union[Back, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., clock: _Optional[_Union[ClockAnswer, _Mapping]] = ..., written: _Optional[_Union[Written, _Mapping]] = ...) -> None: ...
+    kept: Kept
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., flushed: _Optional[_Union[Flushed, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ..., eval: _Optional[_Union[EvalDone, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., back: _Optional[_Union[Back, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., clock: _Optional[_Union[ClockAnswer, _Mapping]] = ..., written: _Optional[_Union[Written, _Mapping]] = ..., kept: _Optional[_Union[Kept, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("session", "view", "holds")
@@ -151,7 +153,7 @@ class LinkMeasurement(_message.Message):
     def __init__(self, to: _Optional[str] = ..., latency_s: _Optional[float] = ..., bandwidth_bps: _Optional[float] = ..., **kwargs) -> None: ...
 
 class Flushed(_message.Message):
-    __slots__ = ("view", "step", "ready_step", "norm", "sections", "layers", "pending", "save")
+    __slots__ = ("view", "step", "ready_step", "norm", "sections", "layers", "pending", "save", "kept")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     READY_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +162,7 @@ class Flushed(_message.Message):
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     view: int
     step: int
     ready_step: int
@@ -168,7 +171,20 @@ class Flushed(_message.Message):
     layers: _containers.RepeatedScalarFieldContainer[int]
     pending: StepDone
     save: bool
-    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., ready_step: _Optional[int] = ..., norm: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., layers: _Optional[_Iterable[int]] = ..., pending: _Optional[_Union[StepDone, _Mapping]] = ..., save: bool = ...) -> None: ...
+    kept: _containers.RepeatedCompositeFieldContainer[Kept]
+    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., ready_step: _Optional[int] = ..., norm: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., layers: _Optional[_Iterable[int]] = ..., pending: _Optional[_Union[StepDone, _Mapping]] = ..., save: bool = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ...) -> None: ...
+
+class Kept(_message.Message):
+    __slots__ = ("step", "view", "norm", "moved")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    NORM_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    view: int
+    norm: float
+    moved: float
+    def __init__(self, step: _Optional[int] = ..., view: _Optional[int] = ..., norm: _Optional[float] = ..., moved: _Optional[float] = ...) -> None: ...
 
 class SectionState(_message.Message):
     __slots__ = ("section", "round", "chain")
@@ -357,7 +373,7 @@ class Renew(_message.Message):
     def __init__(self, certificate_request: _Optional[bytes] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("term", "measure", "flush", "view", "start", "stop", "notice", "leave", "revoked", "certificate", "trace", "clock", "write", "packed", "ledger")
+    __slots__ = ("term", "measure", "flush", "view", "start", "stop", "notice", "leave", "revoked", "certificate", "trace", "clock", "write", "packed", "complete", "ledger")
     TERM_FIELD_NUMBER: _ClassVar[int]
     MEASURE_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
@@ -372,6 +388,7 @@ class Order(_message.Message):
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     WRITE_FIELD_NUMBER: _ClassVar[int]
     PACKED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
     LEDGER_FIELD_NUMBER: _ClassVar[int]
     term: int
     measure: Measure
@@ -387,8 +404,9 @@ class Order(_message.Message):
     clock: ClockAsk
     write: Write
     packed: PackedView
+    complete: Kept
     ledger: Ledger
-    def __init__(self, term: _Optional[int] = ..., measure: _Optional[_Union[Measure, _Mapping]] = ..., flush: _Optional[_Union[Flush, _Mapping]] = ..., view: _Optional[_Union[View, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., clock: _Optional[_Union[ClockAsk, _Mapping]] = ..., write: _Optional[_Union[Write, _Mapping]] = ..., packed: _Optional[_Union[PackedView, _Mapping]] = ..., ledger: _Optional[_Union[Ledger, _Mapping]] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., measure: _Optional[_Union[Measure, _Mapping]] = ..., flush: _Optional[_Union[Flush, _Mapping]] = ..., view: _Optional[_Union[View, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., clock: _Optional[_Union[ClockAsk, _Mapping]] = ..., write: _Optional[_Union[Write, _Mapping]] = ..., packed: _Optional[_Union[PackedView, _Mapping]] = ..., complete: _Optional[_Union[Kept, _Mapping]] = ..., ledger: _Optional[_Union[Ledger, _Mapping]] = ...) -> None: ...
 
 class Ledger(_message.Message):
     __slots__ = ("view", "step", "eval")
@@ -537,7 +555,7 @@ class Member(_message.Message):
     def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., address: _Optional[str] = ..., dials_out: bool = ...) -> None: ...
 
 class View(_message.Message):
-    __slots__ = ("number", "plan", "members", "step", "cursor", "redo", "sections", "holders", "checkpoint", "norm", "why", "job", "save", "shadows", "evaluate")
+    __slots__ = ("number", "plan", "members", "step", "cursor", "redo", "sections", "holders", "checkpoint", "norm", "why", "job", "save", "shadows", "evaluate", "restores", "kept_in")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -553,6 +571,8 @@ class View(_message.Message):
     SAVE_FIELD_NUMBER: _ClassVar[int]
     SHADOWS_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    RESTORES_FIELD_NUMBER: _ClassVar[int]
+    KEPT_IN_FIELD_NUMBER: _ClassVar[int]
     number: int
     plan: str
     members: _containers.RepeatedCompositeFieldContainer[Member]
@@ -568,7 +588,9 @@ class View(_message.Message):
     save: bool
     shadows: _containers.RepeatedCompositeFieldContainer[Shadow]
     evaluate: bool
-    def __init__(self, number: _Optional[int] = ..., plan: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., step: _Optional[int] = ..., cursor: _Optional[int] = ..., redo: _Optional[_Iterable[int]] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., checkpoint: _Optional[int] = ..., norm: _Optional[float] = ..., why: _Optional[str] = ..., job: _Optional[str] = ..., save: bool = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ..., evaluate: bool = ...) -> None: ...
+    restores: _containers.RepeatedScalarFieldContainer[str]
+    kept_in: int
+    def __init__(self, number: _Optional[int] = ..., plan: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., step: _Optional[int] = ..., cursor: _Optional[int] = ..., redo: _Optional[_Iterable[int]] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., checkpoint: _Optional[int] = ..., norm: _Optional[float] = ..., why: _Optional[str] = ..., job: _Optional[str] = ..., save: bool = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ..., evaluate: bool = ..., restores: _Optional[_Iterable[str]] = ..., kept_in: _Optional[int] = ...) -> None: ...
 
 class Shadow(_message.Message):
     __slots__ = ("node", "like", "fetch")

@@ -22,6 +22,7 @@ from ..node.data.dataset import Dataset
 from ..node.models.definition import model_of
 from ..node.pipeline.island import Island
 from ..node.rounds.exchange import Blob, joined
+from ..node.state.rests import Rests
 from ..node.training.trainer import Stopped, Trainer
 from ..node.wire.client import Event, OrderEvent, Received, Wire
 from ..proto import control_pb2, data_pb2
@@ -136,7 +137,7 @@ class Hub:
         self._sums: dict[int, tuple[float, int]] = {}
         self._evals: dict[tuple[int, int], tuple[float, int]] = {}
 
-    def start(self, name: str, data: Dataset, island: Island | None = None) -> None:
+    def start(self, name: str, data: Dataset, island: Island | None = None, rests: Rests | None = None) -> None:
         """A node that waits for its first view."""
         wire = LoopbackWire(self, name)
         self.wires[name] = wire
@@ -144,7 +145,9 @@ class Hub:
         if island is not None:
             island.take_up(self.job, self.facts, wire.fetch, ())
         device = torch.device("cpu")
-        trainer = Trainer(cast(Wire, wire), name, self.job, self.facts, definition, lambda: data, device, island=island)
+        trainer = Trainer(
+            cast(Wire, wire), name, self.job, self.facts, definition, lambda: data, device, island=island, rests=rests
+        )
         self.trainers[name] = trainer
 
         def live() -> None:

@@ -2,8 +2,8 @@
 
 It has ``step``, ``files``, ``digests`` (sha256, hex), the ``job`` and ``facts``, so that a folder explains itself, and
 what the nodes said of their files: merged (tables key by key, ``optimizer_steps`` by the largest, because nodes may
-count different numbers of local steps, ``redo`` to everything that any of them lacks, anything else by the last), and
-under ``meta`` file by file, without the stream's position, which is the checkpoint's.
+count different numbers of local steps, ``redo`` and ``unfinished`` to everything that any of them lacks, anything else
+by the last), and under ``meta`` file by file, without the stream's position, which is the checkpoint's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...job.sampling import Position
 MANIFEST = "manifest.json"
 _READ = 1 << 22
 _LARGEST = {"optimizer_steps"}
-_POSITION = {"step", "cursor", "redo"}
+_POSITION = {"step", "cursor", "redo", "unfinished", "pipelines"}
 
 
 def damaged(folder: Path) -> str:
@@ -62,7 +62,9 @@ def manifest_of(meta: dict[str, dict[str, Any]]) -> dict[str, Any]:
     for said in meta.values():
         for key, value in said.items():
             before = merged.get(key)
-            if isinstance(value, dict) and isinstance(before, dict):
+            if key == "unfinished" and isinstance(value, dict) and isinstance(before, dict):
+                merged[key] = {d: sorted({*before.get(d, ()), *value.get(d, ())}) for d in {*before, *value}}
+            elif isinstance(value, dict) and isinstance(before, dict):
                 merged[key] = {**before, **value}
             elif key in _LARGEST and isinstance(value, int) and isinstance(before, int):
                 merged[key] = max(before, value)

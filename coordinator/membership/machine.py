@@ -24,12 +24,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ...scheduler.errors import PlanError
 from ...scheduler.plans import Plan
 from ..planning.measuring import ALL, chosen
 from . import signals as s
+from .learnt import noted
 from .members import (
     DONE,
     FLUSHING,
@@ -54,7 +56,7 @@ from .members import (
     put,
     trains,
 )
-from .resume import planned_nodes, resume
+from .resume import Resume, planned_nodes, resume
 from .shadows import CATCHES_UP, place_to_follow, shadows
 
 _STALL_S = 1.0  # a longer gap between two ticks is the coordinator's own, and nobody's silence
@@ -105,7 +107,8 @@ class Membership:
         if isinstance(event, s.CheckpointComplete):
             if event.position.step < state.newest.step:
                 return state, []
-            return self._check_finished(replace(state, newest=event.position, saving=False), now)
+            state = replace(state, newest=event.position, unsent=event.unsent, saving=False)
+            return self._check_finished(state, now)
         if isinstance(event, s.Joined):
             return self._joined(state, event, now)
         node = state.nodes.get(event.name)
@@ -131,6 +134,9 @@ class Membership:
             return self._flushed(state, event, now)
         if isinstance(event, s.Prepared):
             return self._prepared(state, event, now)
+        if isinstance(event, s.Kept):
+            said = (event.step, event.view, event.name, event.norm, event.moved)
+            return replace(state, kept=noted(state.kept, *said)), []
         if isinstance(event, s.CaughtUp):
             return self._caught_up(state, event, now)
         if isinstance(event, s.StepFinished):
@@ -678,16 +684,7 @@ class Membership:
             return state, []
         if state.paused:
             return replace(state, phase=WAITING, change=None, why=state.paused), []
-        decision = resume(
-            state.rules,
-            state.view,
-            state.pinned,
-            state.eligible,
-            change.flushed,
-            state.reported,
-            state.newest,
-            judge=not state.restored,  # whether the last view of a coordinator that ended has started is not known
-        )
+        decision = self._decide(state, change.flushed)
         names = tuple(sorted(change.awaited))
         current = state.pinned or state.view
         if decision.checkpoint >= 0:  # everybody loads it: nobody has a start
@@ -699,6 +696,12 @@ class Membership:
             willing = frozenset(name for name in names if not no_place(state, state.nodes[name]))
             state = replace(state, phase=WAITING, change=None, why=why, unplannable=willing)
             return state, [s.SendNotice(names, why), s.Say("waiting", "", why)]
+        if set(decision.restores) - set(plan.nodes):  # who has no place contributes nothing
+            having = {
+                name: answer if name in plan.nodes else replace(answer, kept=frozenset())
+                for name, answer in change.flushed.items()
+            }
+            decision = self._decide(state, having)
         why = f"{change.why}; {decision.why}; {plan.why}" if plan.why else f"{change.why}; {decision.why}"
         announcement = s.Announcement(
             change.number,
@@ -715,6 +718,8 @@ class Membership:
             or any(answer.save for answer in change.flushed.values())
             or lacks_checkpoint(state, decision.position.step),
             self._shadows(state, plan, decision.holders),
+            decision.restores,
+            state.unsent.view if state.unsent is not None and decision.restores else 0,
         )
         effects: list[s.Effect] = [
             s.Say("warning", name, f"{name} has another chain of rounds than its group and fetches the group's weights")
@@ -734,6 +739,21 @@ class Membership:
             why=f"view {change.number} is announced: {why}",
         )
         return state, [*effects, s.SendView(names, announcement, why)]
+
+    def _decide(self, state: State, flushed: Mapping[str, s.Flushed]) -> Resume:
+        """Where the next view takes up."""
+        return resume(
+            state.rules,
+            state.view,
+            state.pinned,
+            state.eligible,
+            flushed,
+            state.reported,
+            state.newest,
+            judge=not state.restored,  # whether the last view of a coordinator that ended has started is not known
+            unsent=state.unsent,
+            kept=state.kept,
+        )
 
     def _shadows(self, state: State, plan: Plan, holders: tuple[tuple[str, ...], ...]) -> tuple[s.Shadow, ...]:
         """What the spares of a plan follow."""

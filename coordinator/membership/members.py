@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from ...job.sampling import Position
 from ...scheduler.plans import Plan
 from . import signals as s
+from .learnt import Kept, Unsent
 from .resume import Rules
 
 Planner = Callable[[tuple[str, ...], Plan | None, frozenset[tuple[str, str]]], Plan]
@@ -97,6 +98,10 @@ class State:
     """``view`` comes from the database of a coordinator that ended."""
     last_join: float = 0.0
     newest: Position = field(default_factory=Position)
+    unsent: Unsent | None = None
+    """What pipelines had learnt beside the newest checkpoint."""
+    kept: Kept = field(default_factory=dict)
+    """What nodes say that they keep beside checkpoints."""
     reported: Mapping[str, int] = field(default_factory=dict)
     finished: Mapping[str, s.Finished] = field(default_factory=dict)
     unplannable: frozenset[str] = frozenset()

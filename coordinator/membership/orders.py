@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from ...proto import control_pb2 as pb
 from . import signals as s
 
+MOST_KEPT = 8
+"""Checkpoints beside which a node may say that it has something."""
 Send = s.SendMeasure | s.SendFlush | s.SendView | s.SendStart | s.SendStop | s.SendNotice | s.SendLeave
 
 
@@ -44,6 +46,8 @@ def view_of(view: s.Announcement) -> pb.View:
         job=view.job,
         save=view.save,
         shadows=[pb.Shadow(node=one.node, like=one.like, fetch=one.fetch) for one in view.shadows],
+        restores=view.restores,
+        kept_in=view.kept_in,
     )
 
 
@@ -60,6 +64,7 @@ def flushed_of(name: str, session: str, report: pb.Flushed) -> s.Flushed:
         sections,
         frozenset(report.layers),
         report.save,
+        frozenset((one.step, one.view) for one in report.kept[:MOST_KEPT]),
     )
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from ...job.sampling import Position, unfinished
 from ...scheduler.plans import Plan
+from .learnt import Kept, Unsent, taken_up
 from .signals import Announcement, Flushed, Section
 
 _TIED = "tied"  # the section of an embedding that the first and the last stage share; a stage's own is "stage-K"
@@ -75,6 +76,8 @@ class Resume:
     norm: float = 0.0
     dissent: tuple[str, ...] = ()
     why: str = ""
+    restores: tuple[str, ...] = ()
+    """Who contributes again what it kept beside the checkpoint."""
 
 
 def resume(
@@ -86,6 +89,8 @@ def resume(
     reported: Mapping[str, int],
     newest: Position,
     judge: bool = True,
+    unsent: Unsent | None = None,
+    kept: Kept | None = None,
 ) -> Resume:
     """Decide where to go on.
 
@@ -94,18 +99,26 @@ def resume(
     survivors' answers. reported: the last finished step that the coordinator heard of from each node, dead ones too.
     newest: the newest complete checkpoint's position, step 0 for the initial weights. judge: whether chain hashes can
     be compared. They cannot when a view was announced and may not have started: some have begun new chains for it.
+    unsent, kept: what nodes had learnt beside the newest checkpoint (learnt.py).
     """
     start = f"the weights of {rules.base}" if rules.base else "the initial weights"
-    back = _go_back(newest, "", start)
+
+    def go_back(why: str) -> Resume:
+        where = f"from the checkpoint of step {newest.step}" if newest.step else f"from {start}"
+        here = {name: answer.kept for name, answer in flushed.items()}
+        position, restores, said = taken_up(newest, unsent, here, kept or {}, rules.mode == "gradient")
+        sentence = "; ".join(one for one in (f"{why}: {where}" if why else where, said) if one)
+        return Resume(position, checkpoint=newest.step, why=sentence, restores=restores)
+
     if base is None or (pinned is not None and pinned.checkpoint >= 0):
-        return back
+        return go_back("")
     known = {name: answer for name, answer in flushed.items() if (name, answer.session) in eligible}
     if not known:
-        return _go_back(newest, "no node of the last view is left", start)
+        return go_back("no node of the last view is left")
     judge = judge and pinned is None
     dissent, tie = _judge(known) if judge else (frozenset[str](), "")
     if tie:
-        return _go_back(newest, tie, start)
+        return go_back(tie)
     trusted = {name: answer for name, answer in known.items() if name not in dissent}
     if pinned is not None:
         position, norm = pinned.position, pinned.norm
@@ -127,17 +140,12 @@ def resume(
     )
     missing = [layer for layer, names in enumerate(holders) if not names]
     if missing:
-        return _go_back(newest, f"nobody holds {_ranges(missing)} any more", start)
+        return go_back(f"nobody holds {_ranges(missing)} any more")
     why = f"training goes on after step {position.step}"
     if position.redo:
         why += f", {len(position.redo)} samples are trained again"
     stand = tuple(section if judge else Section(section.name, section.round, 0) for section in sections.values())
     return Resume(position, stand, holders, -1, norm, tuple(sorted(dissent)), why)
-
-
-def _go_back(newest: Position, why: str, start: str) -> Resume:
-    where = f"from the checkpoint of step {newest.step}" if newest.step else f"from {start}"
-    return Resume(newest, checkpoint=newest.step, why=f"{why}: {where}" if why else where)
 
 
 def _after_delta(

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from ...job.sampling import Position
 from ...scheduler.plans import Plan
+from .learnt import Unsent
 
 # ---- inputs --------------------------------------------------------------------------------
 
@@ -74,6 +75,8 @@ class Flushed:
     sections: tuple[Section, ...] = ()
     layers: frozenset[int] = frozenset()
     save: bool = False
+    kept: frozenset[tuple[int, int]] = frozenset()
+    """(step, view) of the checkpoints beside which it has something on its disk."""
 
 
 @dataclass(frozen=True)
@@ -261,10 +264,23 @@ class Replan:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A node keeps what it has learnt beside a checkpoint: of this norm, where the reference has moved by ``moved``."""
+
+    name: str
+    session: str
+    step: int
+    view: int
+    norm: float
+    moved: float
+
+
+@dataclass(frozen=True)
 class CheckpointComplete:
     """A checkpoint is complete; ``position`` is where the stream stands after its step."""
 
     position: Position
+    unsent: Unsent | None = None
 
 
 @dataclass(frozen=True)
@@ -280,6 +296,7 @@ Input = (
     | Flushed
     | Prepared
     | CaughtUp
+    | Kept
     | StepFinished
     | Finished
     | Accused
@@ -342,6 +359,9 @@ class Announcement:
     job: str = ""
     save: bool = False
     shadows: tuple[Shadow, ...] = ()
+    restores: tuple[str, ...] = ()
+    """Who contributes again what it kept beside ``checkpoint``, which was made in view ``kept_in``."""
+    kept_in: int = 0
 
     @cached_property
     def sessions(self) -> Mapping[str, str]:

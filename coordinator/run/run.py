@@ -31,8 +31,10 @@ from ...scheduler.plans import Plan
 from .. import events
 from ..checkpoints.acceptance import Expected, expected, finished
 from ..checkpoints.checkpoints import Checkpoints, Complete
+from ..checkpoints.manifest import read_manifest
 from ..data.tokenizer import Tokenizer
 from ..membership import signals as s
+from ..membership.learnt import Kept, from_json, to_json, unsent_in
 from ..membership.machine import Membership
 from ..membership.members import DONE, TRAINING, WAITING, Planner, State
 from ..membership.orders import Send, fingerprints_of, flushed_of, order_of
@@ -119,8 +121,9 @@ class Run:
         self.speeds = Speeds(facts, job.train.microbatch, lambda name: self._tflops(name) or 1.0)
         self._plans = PlansBeside(self._question)
         self.machine = self._machine()
+        self._stored_kept: Kept | None = None
         self.state = replace(
-            _restored(rules, store),
+            _restored(rules, store, checkpoints),
             held=held_in(store),
             paused=store.get("paused") or "",
             job=job.model_dump_json(),
@@ -320,6 +323,7 @@ class Run:
         stream.queue.put_nowait(pb.Order(term=self.term, ledger=self._progress.ledger if self._stored else None))
         if self.desk.evicted:
             self._tell_revoked(stream)
+        self._tell_complete(stream)
         if name not in self.state.nodes:  # from before this coordinator's start
             row = self._sessions[name] = replace(self._sessions[name], left_at=None)
             self.store.put_node(row)
@@ -361,6 +365,9 @@ class Run:
         elif kind == "caught_up":
             view, failed = report.caught_up.view, printable(report.caught_up.failed)
             self.feed(s.CaughtUp(name, session, view, failed))
+        elif kind == "kept":
+            rest = report.kept
+            self.feed(s.Kept(name, session, rest.step, rest.view, rest.norm, rest.moved))
         elif kind == "clock":
             if self.profiling is not None:
                 self.profiling.answered(name, report.clock)
@@ -564,7 +571,24 @@ class Run:
             self.mirror.wake()
         else:
             self.emit(events.event("checkpoint", step=complete.step, path=str(complete.path)))
-        self.feed(s.CheckpointComplete(position))
+        self._put_kept()
+        self.feed(s.CheckpointComplete(position, unsent_in(read_manifest(complete.path))))
+        self._tell_complete()
+
+    def _tell_complete(self, to: Attendance | None = None) -> None:
+        """What nodes keep beside the newest complete checkpoint has to stay; to everybody or to a node that has just
+        come."""
+        newest = self.state.unsent
+        if newest is not None:
+            order = pb.Order(term=self.term, complete=pb.Kept(step=newest.step, view=newest.view))
+            for stream in [to] if to else self._streams.values():
+                stream.queue.put_nowait(order)
+
+    def _put_kept(self) -> None:
+        """Remember what nodes keep on their own disks, for a start after everything has ended."""
+        if self.state.kept is not self._stored_kept:
+            self._stored_kept = self.state.kept
+            self.store.put("kept", to_json(self.state.kept))
 
     def forget_checkpoints(self) -> None:
         """Those that are neither in the folder nor at the target any more."""
@@ -589,6 +613,7 @@ class Run:
         self._perform_all(self._undone.due(self.state, self._clock()))
         self._try("catching up", self._catch_up)
         self._try("acknowledging reports", self._acknowledge)
+        self._try("remembering what nodes keep", self._put_kept)
         self._advise()
 
     def _news(self) -> str:
@@ -913,23 +938,19 @@ async def dial(address: str, timeout: float) -> str:
     return ""
 
 
-def _restored(rules: Rules, store: Store) -> State:
+def _restored(rules: Rules, store: Store, checkpoints: Checkpoints) -> State:
     """The machine's state at a start: nobody is in; the last view, if any, is what nodes may come back from."""
     row, newest = store.last_view(), store.checkpoints()
     state = State(rules)
     if newest:
         last = newest[-1]
-        state = State(rules, newest=Position(last.step, last.cursor, tuple(json.loads(last.redo or "[]"))))
+        position = Position(last.step, last.cursor, tuple(json.loads(last.redo or "[]")))
+        path = checkpoints.path(last.step)
+        unsent = unsent_in(read_manifest(path)) if path is not None else None
+        state = State(rules, newest=position, unsent=unsent, kept=from_json(store.get("kept") or ""))
     if row is None:
         return state
     members = tuple(s.Member(*member) for member in json.loads(row.members))
     plan = Plan.from_json(row.plan)
     view = s.Announcement(row.number, plan, members, position_of(row), checkpoint=row.checkpoint, why=row.why)
-    return State(
-        rules,
-        number=row.number,
-        view=view,
-        eligible=planned_nodes(plan, view),
-        restored=True,
-        newest=state.newest,
-    )
+    return replace(state, number=row.number, view=view, eligible=planned_nodes(plan, view), restored=True)

@@ -583,6 +583,27 @@ class Exchange:
             self.center.copy_(section.grad)
         self._applied()
 
+    def unsent(self) -> dict[str, Tensor]:
+        """What this node alone holds of S, as a view's end would leave it: ``rest.`` x - g, ``feedback.`` the error
+        feedback, with the server errors in one of them. Copies, fp32 [numel] on the CPU; without what is nothing."""
+        section = self.section
+        found: dict[str, Tensor] = {}
+        if section.feedback is not None or (self.gradient and self.errors):
+            found["feedback."] = torch.zeros(section.g.numel())
+            if section.feedback is not None:
+                found["feedback."].copy_(section.feedback)
+        if not self.gradient:
+            found["rest."] = torch.empty(section.g.numel())
+            for start in range(0, section.g.numel(), SEGMENT):
+                here = slice(start, start + SEGMENT)
+                found["rest."][here] = section.x[here] - section.g[here]
+        into = found.get("feedback." if self.gradient else "rest.")
+        for index, error in self.errors.items():
+            part = self.plan.parts[index]
+            assert into is not None
+            into[part.start : part.stop].add_((error * (self.divisor / self.weights[self.me])).cpu())
+        return found
+
     def fold_errors(self) -> None:
         """A view ends: a publisher's error goes back into its own x (in gradient mode into its own error feedback), so
         that nothing of the sum is lost."""

@@ -5,6 +5,7 @@ local weights ``x`` are what the model computes with: the model's parameters are
 mode both are one vector. The optimiser's moments lie beside them in the same order.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,6 +18,8 @@ from .moments import STRETCH, Kept, closed, opened
 from .vectors import zeros
 
 _MASK = 2**64 - 1
+_SAMPLED = 61
+"""Of so many elements one tells how far the reference has moved; no size that parameters have is a multiple of it."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,21 @@ class Section:
         self.outer = zeros(layout.numel, device) if outer else None
         self.round = 0
         self.chain = 0
+        self._begun: Tensor | None = None
+        """A sample of g from when this node took it up."""
+
+    @property
+    def moved(self) -> float:
+        """About the norm that g has moved since this node took it up; from a sample of its elements."""
+        sample = self.g[::_SAMPLED]
+        if self._begun is None or not sample.numel():
+            return 0.0
+        norm = float(torch.linalg.vector_norm(sample - self._begun))
+        return norm * math.sqrt(self.g.numel() / sample.numel())
+
+    def begins(self) -> None:
+        """g is what this node begins with."""
+        self._begun = self.g[::_SAMPLED].clone()
 
     @property
     def reference(self) -> tuple[Tensor, ...]:

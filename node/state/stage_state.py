@@ -169,12 +169,7 @@ def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0, fo
     are made of whole parameters.
     """
     section = layout.section
-    if section == TIED:
-        members = (*plan.group(0), *plan.group(len(plan.stages) - 1))
-        weights = plan.shares * 2
-    else:
-        members = plan.group(int(section.removeprefix("stage-")))
-        weights = plan.shares
+    members, weights = member_weights(plan, section)
     if phases:
         pattern, units = "phases", list(pairwise(layout.offsets))
     else:
@@ -219,6 +214,13 @@ def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0, fo
         updates.secure,
         followed,
     )
+
+
+def member_weights(plan: Plan, section: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Who shares a section, and what each of them weighs there."""
+    if section == TIED:
+        return (*plan.group(0), *plan.group(len(plan.stages) - 1)), plan.shares * 2
+    return plan.group(int(section.removeprefix("stage-"))), plan.shares
 
 
 def takers_of(members: Sequence[str], regions: Sequence[Sequence[str]], publisher: str, turn: int) -> tuple[str, ...]:

@@ -254,6 +254,7 @@ def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], vi
             new.adopt()
         for section in new.sections.values():
             section.adopt()
+            section.begins()
 
 
 def load_base(trainer: Trainer, new: StageState, held: Sequence[StageState]) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from ...job.sampling import unfinished
+from ...job.sampling import unfinished_of_each
 from ...job.schema import Updates
 from ..rounds.messages import Result
 from ..rounds.round_link import RoundLink
@@ -32,8 +32,9 @@ class Mode(Protocol):
     def is_settled(self) -> bool:
         """Whether g holds all that was trained before this view: then it is what ``missing`` says of the stream."""
 
-    def missing(self, step: int) -> list[int]:
-        """Positions of the stream that this view's steps up to ``step`` took, and whose effect is not all in g."""
+    def missing(self, step: int) -> list[list[int]]:
+        """Of each pipeline, the positions of the stream that it took in this view's steps up to ``step``, and whose
+        effect is not all in g."""
 
     def begin(self) -> None:
         """The view starts, before its first step. Raises ViewEnds while it waits for others."""
@@ -80,7 +81,7 @@ class GradientMode:
     def is_settled(self) -> bool:
         return True
 
-    def missing(self, step: int) -> list[int]:
+    def missing(self, step: int) -> list[list[int]]:
         return []
 
     def begin(self) -> None:
@@ -195,10 +196,10 @@ class DeltaMode:
     def is_settled(self) -> bool:
         return self._unsettled <= 0
 
-    def missing(self, step: int) -> list[int]:
+    def missing(self, step: int) -> list[list[int]]:
         training, train = self.training, self.training.job.train
         counted = [min(steps) for steps in zip(*self._counted_at, strict=True)]
-        return unfinished(
+        return unfinished_of_each(
             training.position,
             counted,
             step,

@@ -27,6 +27,7 @@ from ..rounds.phased import PhasedExchange, phases_of
 from ..rounds.round_link import ENOUGH, RoundLink
 from ..state.checkpoint import shard_of
 from ..state.optimizers import Optimizer, clip_factor, learning_rate
+from ..state.rests import rest_of
 from ..state.section import Section
 from ..state.stage_state import TIED, StageState, codec_of, round_plan
 from .commit import Commit
@@ -384,10 +385,19 @@ class Training:
     def _checkpoint(self, step: int) -> None:
         """One member of each group sends the reference, while training goes on."""
         # What a round in flight, or steps since the last round, have not brought into g is trained again by a restart.
-        position = self.position.after(step, self.job.train.batch, self.mode.missing(step))
+        missing = self.mode.missing(step)
+        rests = self.trainer.rests
+        rest = rest_of(self, step) if rests is not None else None
+        if rests is not None and rest is not None:
+            rests.keep(rest)
+            kept = control_pb2.Kept(step=step, view=self.view, norm=rest.norm, moved=rest.moved)
+            self.trainer.wire.report(control_pb2.Report(kept=kept))
+        position = self.position.after(step, self.job.train.batch, sorted(one for own in missing for one in own))
         for stage in self.state.stages:
             if self.plan.keeper(stage) == self.trainer.name:
                 file, payload, meta = shard_of(self.state, stage, self.view, step, position)
+                meta["pipelines"] = [list(pipeline) for pipeline in self.plan.pipelines]
+                meta["unfinished"] = {str(pipeline): own for pipeline, own in enumerate(missing) if own}
                 self.trainer.wire.store(step, file, payload, len(self.plan.stages), meta)
 
     # ---- messages --------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from ..pipeline.activations import AqsgdEnds
 from ..pipeline.island import Island
 from ..rounds.exchange import Refused
 from ..state.optimizers import Optimizer, make_optimizer
+from ..state.rests import Rests, contribute
 from ..state.stage_state import StageState
 from ..state.transfer import Snapshot, StateFetch, StateServer, fetch_of, frozen, load_base, load_state, named
 from ..wire.arena import release_freed_memory
@@ -103,7 +104,9 @@ class Trainer:
         owner: Owner | None = None,
         island: Island | None = None,
         own: OwnLoop | None = None,
+        rests: Rests | None = None,
     ) -> None:
+        """``rests``: where what is learnt beside checkpoints is kept; None: nowhere."""
         self.emit, self.owner = emit, owner or Owner()
         self.wire, self.name, self.job, self.facts = wire, name, job, facts
         self.definition, self.device = definition, device
@@ -112,6 +115,7 @@ class Trainer:
         self._open_data = open_data
         self.own = own
         """A person's training loop, which computes the steps and has an optimiser of its own (farflung.group)."""
+        self.rests = rests
         self.first = ""
         """The first node of the view's plan."""
         self.optimizer: Optimizer = make_optimizer(job) if own is None else own.optimizer
@@ -294,6 +298,9 @@ class Trainer:
             self._orders.append(order)
         elif kind == "trace":
             self.tracing.wanted(order.trace)
+        elif kind == "complete":
+            if self.rests is not None:
+                self.rests.complete = (order.complete.view, order.complete.step)
         elif kind == "write":
             if self.training is not None and order.write.view == self.view:
                 self.training.write(order.write)
@@ -439,6 +446,8 @@ class Trainer:
             self.state = self.follower.state if self.follower.whole else None
             if self.state is not None and self.state.gradient:
                 answer.step, answer.norm = self.follower.step, self.follower.norm
+        for step, kept_in in self.rests.held() if self.rests is not None else ():
+            answer.kept.append(control_pb2.Kept(step=step, view=kept_in))
         held = self._held()
         answer.layers.extend(sorted({layer for state in held for layer in state.layers}))
         if held:
@@ -461,6 +470,8 @@ class Trainer:
         if view.checkpoint >= 0:
             self.state = self._kept = self.previous = self.follower = None
             self._snapshots.clear()
+            if self.rests is not None:
+                self.rests.forget_after(view.checkpoint)
         self._catch_up(view)
         self._judge(view)
         self.step = view.step
@@ -475,6 +486,8 @@ class Trainer:
             if new is None:
                 new = self._take_up(plan, self.name, held)
                 load_state(self, new, held, view)
+                if self.name in view.restores:
+                    self._contribute(view, plan, new)
                 new.is_new = view.checkpoint < 0
         if begins:  # the weights to begin with are asked of the plan's first node, which has them now
             self._server.open(named([new] if new is not None else []))
@@ -498,6 +511,18 @@ class Trainer:
         if place is not None:
             prepared.bases.extend(control_pb2.Base(layer=layer, content=one) for layer, one in place.bases.items())
         self._say(control_pb2.Report(prepared=prepared))
+
+    def _contribute(self, view: control_pb2.View, plan: Plan, new: StageState) -> None:
+        """Take up again what this node kept beside the checkpoint that the view begins with."""
+        rest = self.rests.read(view.checkpoint, view.kept_in) if self.rests is not None else None
+        if rest is None:
+            self.warn(self.name, f"what it kept beside the checkpoint of step {view.checkpoint} is damaged, and lost")
+            return
+        with torch.no_grad():
+            lost = contribute(rest, new, plan, self.name)
+        if lost:
+            part = f"{lost / rest.norm:.1%} of what it had learnt beside the checkpoint of step {view.checkpoint}"
+            self.warn(self.name, f"{part} is lost: it was of parameters, or of weights, that its place does not have")
 
     def _keep_snapshots(self, view: control_pb2.View, plan: Plan, new: StageState) -> None:
         """Keep what spares are still to get of earlier views, and of this one what those want who have none."""

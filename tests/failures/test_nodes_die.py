@@ -47,6 +47,36 @@ def test_everything_dies_and_resumes(farm):
     assert view["step"] % 5 == 0
 
 
+def test_everything_dies_and_what_was_not_sent_is_contributed_again(farm):
+    """A sparse codec; nodes train on while the coordinator is away. Then one comes back without what it had kept."""
+    run = farm(parallel={"pipelines": 2}, updates={"mode": "delta", "codec": "topk:ratio=0.05", "overlap": 1})
+    run.coordinator()
+    nodes = run.nodes("ab")
+    run.trains("a", "b")
+    run.wait(lambda: len(run.events("checkpoint")) > 1, "checkpoints")
+    run.c.kill()
+    last = {name: node.of("step")[-1]["step"] for name, node in nodes.items()}
+    run.wait(lambda: all(node.of("step")[-1]["step"] > last[name] + 15 for name, node in nodes.items()), "they go on")
+    for process in nodes.values():
+        process.kill()
+    run.coordinator()
+    nodes = run.nodes("ab")
+    run.trains("a", "b")
+    [view] = run.c.of("view")[:1]
+    assert f"from the checkpoint of step {view['step']}; with what a and b had learnt beside it" in view["why"]
+
+    run.wait(lambda: run.c.of("checkpoint"), "a checkpoint")
+    for process in (run.c, *nodes.values()):
+        process.kill()
+    for path in run.folder.rglob("rests-*-b/*.safetensors"):
+        path.unlink()
+    run.coordinator()
+    run.nodes("ab")
+    run.trains("a", "b")
+    [view] = run.c.of("view")[:1]
+    assert "with what a had learnt beside it; what b had (" in view["why"] and "is lost" in view["why"]
+
+
 def test_connections_break_while_both_ends_live(farm):
     run = farm(parallel={"pipelines": 2})
     run.coordinator()

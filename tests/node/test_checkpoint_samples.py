@@ -2,6 +2,7 @@
 
 import collections
 import json
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
@@ -129,7 +130,7 @@ def test_whatever_views_end(schedule, views, absences):
             if step <= min(finished):
                 assert modes[0].is_settled == modes[1].is_settled
                 for mode in modes if modes[0].is_settled else ():
-                    found = position.after(step, BATCH, mode.missing(step))
+                    found = position.after(step, BATCH, list(chain(*mode.missing(step))))
                     assert listed_in(found) == books[0].in_g | books[1].in_g
         again = unfinished(position, finished, max(finished), SHARES, MICROBATCH, SEED, SAMPLES)
         position = position.after(max(finished), BATCH, again)
@@ -248,7 +249,7 @@ def test_a_checkpoint_has_what_it_lists(keep_books, monkeypatch):
 
     def spy(training, step):
         if training.trainer.name in "bd":
-            position = training.position.after(step, BATCH, training.mode.missing(step))
+            position = training.position.after(step, BATCH, list(chain(*training.mode.missing(step))))
             own = {p for p in listed_in(position) if p in keep_books[training.trainer.name].learnt}
             made.append((training.view, step - training.position.step, own == keep_books[training.trainer.name].in_g))
         checkpoint(training, step)
