@@ -464,7 +464,7 @@ def _calling(link: "Link") -> Iterator[Any]:
     from .node.join import find
     from .proto import rpc
 
-    with rpc.blocking_coordinator_channel(link.address, find(link).authority) as channel:
+    with rpc.blocking_coordinator_channel(link.address, find(link).pinned) as channel:
         try:
             yield rpc.coordinator_stub(channel)
         except grpc.RpcError as error:

@@ -43,7 +43,7 @@ def group(system: str, codec: str, options: argparse.Namespace) -> Iterator[list
         for rank in range(options.nodes):
             key = identity.make_key()
             certificate, _ = authority.sign(identity.certificate_request(key, f"n{rank}"), f"n{rank}")
-            for kind, data in (("authority", authority.certificate), ("certificate", certificate), ("key", key)):
+            for kind, data in (("authority", authority.nodes), ("certificate", certificate), ("key", key)):
                 (Path(folder) / f"n{rank}.{kind}").write_bytes(data)
         try:
             for rank in range(options.nodes):

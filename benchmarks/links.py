@@ -131,7 +131,7 @@ def certify(folder: Path) -> None:
     for name in ("n0", "n1"):
         key = identity.make_key()
         certificate, _ = authority.sign(identity.certificate_request(key, name), name)
-        for kind, data in (("authority", authority.certificate), ("certificate", certificate), ("key", key)):
+        for kind, data in (("authority", authority.nodes), ("certificate", certificate), ("key", key)):
             (folder / f"{name}.{kind}").write_bytes(data)
 
 

@@ -223,14 +223,14 @@ def _certificate(link: Link, fetch: Callable[[Link], bytes]) -> Iterator[Finding
     yield from _ticket(link, ssl.DER_cert_to_PEM_cert(shown).encode())
 
 
-def _ticket(link: Link, authority: bytes) -> Iterator[Finding]:
+def _ticket(link: Link, pinned: bytes) -> Iterator[Finding]:
     """Whether the coordinator takes the ticket, asked with a question that uses nothing up; and the answer's links."""
     import grpc
 
     from ..proto import rpc
     from ..proto.control_pb2 import StatusRequest
 
-    with rpc.blocking_coordinator_channel(link.address, authority) as channel:
+    with rpc.blocking_coordinator_channel(link.address, pinned) as channel:
         try:
             request = StatusRequest(run=link.run, ticket=link.ticket)
             reply = rpc.coordinator_stub(channel).Status(request, timeout=_SECONDS)

@@ -43,7 +43,7 @@ class Joined:
 class Found:
     """A coordinator that answers at the link's address and is the one that the link names."""
 
-    authority: bytes  # PEM; empty for a run without TLS
+    pinned: bytes  # its certificate, PEM; empty for a run without TLS
     local_host: str  # this machine's address on the way there
 
 
@@ -73,10 +73,10 @@ def find(link: Link) -> Found:
             f"no connection to the coordinator at {link.address}: {error}",
             "check the network and the firewall between here and there",
         ) from error
-    authority = b""
+    pinned = b""
     if not link.insecure:
-        authority = identity.pinned_authority(link.host, link.port, link.fingerprint, CONNECT_TIMEOUT)
-    return Found(authority, local_host)
+        pinned = identity.pinned_certificate(link.host, link.port, link.fingerprint, CONNECT_TIMEOUT)
+    return Found(pinned, local_host)
 
 
 def join(
@@ -114,12 +114,16 @@ def join(
             may_dial_out=not advertise,
         )
         request.device.CopyFrom(device)
-        if found.authority:
+        if found.pinned:
             request.certificate_request = identity.certificate_request(key, name)
-        reply = _ask(link, found.authority, request)
+        reply = _ask(link, found.pinned, request)
     if not link.insecure:
         identity.save_key(cache, link.run, reply.name, key)
-    credentials = rpc.Credentials(found.authority, reply.certificate, key) if found.authority else rpc.Credentials()
+    credentials = rpc.Credentials()
+    if found.pinned:
+        if not (reply.authority and reply.certificate):  # without them this node would talk to its peers without TLS
+            raise FarflungError(f"the coordinator at {link.address} gave no certificate", "leave this run")
+        credentials = rpc.Credentials(reply.authority, reply.certificate, key, found.pinned)
     config = WireConfig(
         run=link.run,
         name=reply.name,
@@ -131,6 +135,7 @@ def join(
         authority=credentials.authority,
         certificate=credentials.certificate,
         key=credentials.key,
+        pinned=credentials.pinned,
         protocol=reply.protocol or PROTOCOL,
         certificate_life=reply.certificate_life if credentials.secure else 0.0,
     )
@@ -148,8 +153,8 @@ def join(
     )
 
 
-def _ask(link: Link, authority: bytes, request: JoinRequest) -> JoinReply:
-    with rpc.blocking_coordinator_channel(link.address, authority) as channel:
+def _ask(link: Link, pinned: bytes, request: JoinRequest) -> JoinReply:
+    with rpc.blocking_coordinator_channel(link.address, pinned) as channel:
         try:
             reply: JoinReply = rpc.coordinator_stub(channel).Join(request, timeout=JOIN_TIMEOUT)
         except grpc.RpcError as error:

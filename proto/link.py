@@ -1,7 +1,7 @@
 """The one pasteable word that a node joins with: ``farflung://HOST:PORT/#TICKET``.
 
 TICKET is base64url (no padding) of 61 bytes: version 1 (1), run id (8), ticket id (4), secret (16) and the
-sha256 of the coordinator's CA certificate in DER (32). A fingerprint of zeros means that the run has no TLS
+sha256 of the coordinator's certificate in DER (32). A fingerprint of zeros means that the run has no TLS
 (``--insecure``). The ticket stands in the fragment, so that nothing that treats the word as an address sends it.
 """
 

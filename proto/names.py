@@ -6,6 +6,7 @@ letter or a digit, because DNS ignores a dot at the end.
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\Z")
@@ -17,6 +18,19 @@ RULE = "letters, digits, '.', '_' and '-', at most 63, a letter or digit first a
 def folded(name: str) -> str:
     """What two names have in common that nobody may tell apart."""
     return name.casefold()
+
+
+DOMAIN = "node.farflung"
+"""Below it are the DNS names of nodes' certificates, and nothing else is."""
+
+
+def dns_name(name: str) -> str:
+    """The DNS name in a node's certificate.
+
+    TLS compares DNS names without case and without a dot at the end; the digest of a name has neither, so that names
+    which differ at all are different here, and none is a name of the coordinator.
+    """
+    return f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.{DOMAIN}"
 
 
 def mistake(name: str) -> str:

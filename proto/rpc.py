@@ -6,9 +6,10 @@ to notice a vanished host and the server allows exactly those pings (a default s
 connection with "too many pings"), and a port that is taken is an error instead of being shared.
 
 Trust
-    coordinator   serves TLS with the CA certificate itself; callers pin it (`coordinator_channel`).
-    node          serves mutual TLS with its own certificate; a peer is verified against the CA and its
-                  certificate's name is checked (`peer_channel`, `peer_server_credentials`, `peer_name`).
+    coordinator   serves TLS with a certificate that is no CA and signed by itself. Callers trust it and nothing else
+                  (`coordinator_channel`), so no other can be shown to them, on whichever connection.
+    node          serves mutual TLS with its own certificate; a peer is verified against the CA of nodes, and its
+                  certificate must be that of its very name (`peer_channel`, `peer_server_credentials`, `is_peer`).
     insecure      `authority` empty: no TLS anywhere.
 """
 
@@ -23,7 +24,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from . import control_pb2_grpc
+from . import control_pb2_grpc, names
 from .link import split_address
 
 CHUNK = 1 << 20
@@ -50,9 +51,10 @@ add_CoordinatorServicer_to_server = control_pb2_grpc.add_CoordinatorServicer_to_
 class Credentials:
     """What one side shows and trusts, all PEM. Everything empty: insecure."""
 
-    authority: bytes = b""  # the CA certificate
+    authority: bytes = b""  # the certificate of the nodes' CA
     certificate: bytes = b""  # this node's, signed by the CA
     key: bytes = field(default=b"", repr=False)
+    pinned: bytes = b""  # the coordinator's own certificate
 
     @property
     def secure(self) -> bool:
@@ -153,28 +155,28 @@ def bind(server: grpc.aio.Server | grpc.Server, address: str, credentials: grpc.
     return int(port)
 
 
-def coordinator_channel(address: str, authority: bytes) -> grpc.aio.Channel:
-    """An asyncio channel to the coordinator; `authority` is the pinned CA in PEM, empty for insecure."""
-    if not authority:
+def coordinator_channel(address: str, pinned: bytes) -> grpc.aio.Channel:
+    """An asyncio channel to the coordinator; `pinned` is its certificate in PEM, empty for insecure."""
+    if not pinned:
         return grpc.aio.insecure_channel(address, options=channel_options())
-    trust = grpc.ssl_channel_credentials(authority)
+    trust = grpc.ssl_channel_credentials(pinned)
     return grpc.aio.secure_channel(address, trust, options=channel_options(COORDINATOR_NAME))
 
 
-def blocking_coordinator_channel(address: str, authority: bytes) -> grpc.Channel:
+def blocking_coordinator_channel(address: str, pinned: bytes) -> grpc.Channel:
     """The same for code without an event loop: join, status and commands of a person."""
-    if not authority:
+    if not pinned:
         return grpc.insecure_channel(address, options=channel_options())
-    trust = grpc.ssl_channel_credentials(authority)
+    trust = grpc.ssl_channel_credentials(pinned)
     return grpc.secure_channel(address, trust, options=channel_options(COORDINATOR_NAME))
 
 
 def peer_channel(address: str, peer: str, credentials: Credentials) -> grpc.aio.Channel:
-    """An asyncio channel to the node named `peer`: its certificate must carry that name."""
+    """An asyncio channel to the node named `peer`: its certificate must be that name's."""
     if not credentials.secure:
         return grpc.aio.insecure_channel(address, options=channel_options())
     trust = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
-    return grpc.aio.secure_channel(address, trust, options=channel_options(peer))
+    return grpc.aio.secure_channel(address, trust, options=channel_options(names.dns_name(peer)))
 
 
 def coordinator_stub(channel: grpc.aio.Channel | grpc.Channel) -> Any:
@@ -247,8 +249,7 @@ def caller(context: PeerContext) -> tuple[str, int]:
     return address.removeprefix("::ffff:"), port
 
 
-def peer_names(context: PeerContext) -> set[str]:
-    """Names in the certificate of the peer that called; empty without TLS."""
-    auth = context.auth_context()
-    values = [*auth.get("x509_common_name", ()), *auth.get("x509_subject_alternative_name", ())]
-    return {value.decode("utf-8", "replace") for value in values}
+def is_peer(context: PeerContext, name: str) -> bool:
+    """Whether the certificate of who called is the node's of that name; False without TLS."""
+    found = context.auth_context().get("x509_subject_alternative_name", ())
+    return names.dns_name(name).encode() in found

@@ -46,8 +46,8 @@ from ..store.database import FILE, LeaseLost
 from ..store.lease import leading, stand_by
 from ..store.lock import StateLock
 from ..store.store import Store
-from ..trust.identity import NODE_LIFE, Authority, load_authority, parse_duration, save_authority
-from ..trust.sealing import check_passphrase, shared_authority
+from ..trust import sealing
+from ..trust.identity import NODE_LIFE, Authority, is_older, load_authority, parse_duration, save_authority
 from ..trust.tickets import DEFAULT_TTL, DEFAULT_USES, IDENTITY, default_uses, make_link
 from ..web.access import write_certificate
 from ..web.run_page import RunPage, is_loopback
@@ -165,7 +165,7 @@ async def _take_turns(
     assert store.server is not None
     moved = _check_resumed(job, store, str(state))
     if not options.insecure:
-        check_passphrase(store)
+        sealing.check_passphrase(store)
     ahead: Prepared | None = None
     if store.get("facts") is not None:  # it would hold up the takeover, and other data are better refused now
         work = _prepare(job, store, state / "artifacts", options.profile_command, moved, emit)
@@ -199,7 +199,7 @@ async def _serve(
     """``ahead``: what a coordinator that stood by has found out already."""
     moved = _check_resumed(job, store, str(state))
     job = standing(job, store, options.check_codec)
-    authority = None if options.insecure else _authority(store, state)
+    authority = None if options.insecure else _authority(store, state, emit)
     reserved = _reserve(options.listen)
     server: grpc.aio.Server | None = None
     run: Run | None = None
@@ -400,12 +400,16 @@ def _check_resumed(job: Job, store: Store, place: str) -> bool:
     return moved_files(before, job)
 
 
-def _authority(store: Store, state: Path) -> Authority:
-    """The run's CA. One that comes from a database is put on this machine too, where the page's server reads it."""
+def _authority(store: Store, state: Path, emit: events.Emit) -> Authority:
+    """The run's identity. One of a database is put on this machine too, where the page's server reads it."""
+    older = is_older(state / IDENTITY) if store.server is None else sealing.is_older(store)
+    if older:
+        message = "the run has a new certificate, as nodes could pass as its old one: give nodes the link that follows"
+        emit(events.event("warning", message=message, node=""))
     if store.server is None:
         return load_authority(state / IDENTITY)
-    authority = shared_authority(store)
-    save_authority(state / IDENTITY, authority.certificate, authority.key)
+    authority = sealing.shared_authority(store)
+    save_authority(state / IDENTITY, authority)
     return authority
 
 

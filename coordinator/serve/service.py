@@ -36,7 +36,16 @@ from ..run.profiling import FILE, received
 from ..run.run import Attendance, Run, dial
 from ..store.database import LeaseLost
 from ..store.store import NodeRow
-from ..trust.identity import NODE_LIFE, Authority, check_joining, check_operator, check_ticket, digest
+from ..trust.identity import (
+    NODE_LIFE,
+    Authority,
+    check_joining,
+    check_operator,
+    check_ticket,
+    digest,
+    public_key_digest,
+    requested,
+)
 
 log = logging.getLogger(__name__)
 
@@ -98,11 +107,9 @@ class CoordinatorService(rpc.CoordinatorServicer):
         name = request.name or self._free_name()
         if why := names.mistake(name):
             raise Refused(why, f"--name: {names.RULE}")
-        certificate, key_hash = b"", ""
-        if self._identity.authority is not None:
-            certificate, key_hash = self._identity.authority.sign(
-                request.certificate_request, name, self._identity.life
-            )
+        authority, certificate, key_hash = self._identity.authority, b"", ""
+        if authority is not None:
+            key_hash = public_key_digest(requested(request.certificate_request))
         refusal = run.desk.refusal(name, key_hash, run.state)
         if refusal:
             raise Refused(refusal, "ask the person at the coordinator")
@@ -118,6 +125,8 @@ class CoordinatorService(rpc.CoordinatorServicer):
             self._joining.discard(name)
         if not returns:
             check_joining(store, request.ticket, now, take_use=True)
+        if authority is not None:
+            certificate, _ = authority.sign(request.certificate_request, name, self._identity.life)
         session, secret = secrets.token_hex(8), secrets.token_urlsafe(24)
         _tidy(request.device)
         device = json.dumps(MessageToDict(request.device, preserving_proto_field_name=True))
@@ -130,7 +139,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             certificate=certificate,
             certificate_life=self._identity.life,
             protocol=PROTOCOL,
-            authority=self._identity.authority.certificate if self._identity.authority else b"",
+            authority=self._identity.authority.nodes if self._identity.authority else b"",
             job=run.job.model_dump_json(),
             facts=run.facts.model_dump_json(),
             term=run.term,

@@ -1,8 +1,9 @@
-"""Who may join and how both sides prove themselves: the run's CA, node certificates, tickets, session secrets.
+"""Who may join and how both sides prove themselves: the run's two keys, node certificates, tickets, session secrets.
 
-The CA is made at the first start, in STATE/identity (or in the database, see ``sealing.py``), and never leaves it. Its
-certificate carries the DNS name "coordinator" and is the coordinator's server certificate as well, so that the
-fingerprint in a link pins both.
+Both keys are made at the first start, in STATE/identity (or in the database, see ``sealing.py``), and never leave it.
+The coordinator's own certificate is what a link's fingerprint pins: it is signed by itself, is no CA, and its key signs
+nothing else, so a client that trusts it alone can be shown no other. Nodes' certificates are signed by the second key,
+whose certificate is a CA for DNS names of nodes only; nodes get it when they join.
 Secrets are stored as sha256 only: they are random and 128 bits or longer, so a slow hash would add nothing.
 """
 
@@ -18,16 +19,20 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from ...proto import names
 from ...proto.errors import FarflungError, Refused
 from ..store.store import Store, Ticket
 
 NODE_LIFE = 24 * 3600.0
 """Seconds that a node's certificate is good for; nodes have it renewed after two thirds of them."""
 CA_DAYS = 3650
+OLD = "ca.pem"
+"""What earlier versions had in the folder: one certificate that was the coordinator's and signed those of nodes."""
 _SKEW = timedelta(days=1)  # a joiner's clock may be wrong by hours
 
 
@@ -43,43 +48,54 @@ def same(secret: str, stored: str) -> bool:
 
 @dataclass(frozen=True)
 class Authority:
-    """The run's CA: ``certificate`` and ``key`` in PEM, ``fingerprint`` the sha256 of the certificate's DER."""
+    """The run's identity, all PEM: ``certificate`` and ``key`` are the coordinator's own, ``fingerprint`` the sha256 of
+    the certificate's DER; ``nodes`` and ``nodes_key`` are the CA that signs nodes' certificates."""
 
     certificate: bytes
     key: bytes
     fingerprint: bytes
+    nodes: bytes
+    nodes_key: bytes
 
     def sign(self, request: bytes, name: str, life: float = NODE_LIFE) -> tuple[bytes, str]:
-        """A node's certificate (PEM, CN and DNS name = ``name``) for its CSR, good for ``life`` seconds, and its public
-        key's sha256.
+        """A node's certificate (PEM, CN ``name``, DNS name ``names.dns_name(name)``) for its CSR, good for ``life``
+        seconds, and its public key's sha256.
 
         The CSR's own names are ignored. Refused when it is no CSR or not signed by its own key.
         """
-        try:
-            csr = x509.load_pem_x509_csr(request)
-        except ValueError as error:
-            raise Refused(f"the certificate request is not one: {error}") from None
-        if not csr.is_signature_valid:
-            raise Refused("the certificate request is not signed by its own key")
-        issuer = x509.load_pem_x509_certificate(self.certificate)
-        key = serialization.load_pem_private_key(self.key, None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        csr = requested(request)
+        issuer = x509.load_pem_x509_certificate(self.nodes)
         now = datetime.now(timezone.utc)
         both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         certificate = (
             x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .subject_name(_called(name))
             .issuer_name(issuer.subject)
             .public_key(csr.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _SKEW)
             .not_valid_after(now + timedelta(seconds=life))
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(names.dns_name(name))]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(both), critical=False)
-            .sign(key, hashes.SHA256())
+            .sign(_private(self.nodes_key), hashes.SHA256())
         )
         return certificate.public_bytes(serialization.Encoding.PEM), public_key_digest(csr)
+
+
+def requested(request: bytes) -> x509.CertificateSigningRequest:
+    """A node's CSR (PEM). Refused when it is none, has another kind of key, or is not signed by its own."""
+    try:
+        csr = x509.load_pem_x509_csr(request)
+        key = csr.public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise Refused(f"the certificate request is not one: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise Refused("the certificate request is not for a P-256 key")
+    if not csr.is_signature_valid:
+        raise Refused("the certificate request is not signed by its own key")
+    return csr
 
 
 def public_key_digest(holder: x509.CertificateSigningRequest | x509.Certificate) -> str:
@@ -88,42 +104,100 @@ def public_key_digest(holder: x509.CertificateSigningRequest | x509.Certificate)
     return hashlib.sha256(der).hexdigest()
 
 
+_FILES = ("coordinator.pem", "coordinator.key", "nodes.pem", "nodes.key")
+
+
 def load_authority(folder: Path) -> Authority:
-    """The CA in ``folder``, made there (key readable by its owner only) when there is none."""
-    certificate_path, key_path = folder / "ca.pem", folder / "ca.key"
-    if not certificate_path.exists():
-        save_authority(folder, *make_authority())
+    """The identity in ``folder``, made there (keys readable by their owner only) when there is none.
+
+    One of an earlier version is not taken: what it signed for nodes would pass as the coordinator's.
+    """
+    if not (folder / _FILES[0]).exists():
+        save_authority(folder, make_authority())
     try:
-        return authority_of(certificate_path.read_bytes(), key_path.read_bytes())
+        return authority_of(*((folder / name).read_bytes() for name in _FILES))
     except (OSError, ValueError) as error:
-        hint = "restore it, or start a new run with another --state; joined nodes trust this CA only"
+        hint = "restore it, or start a new run with another --state; joined nodes trust this identity only"
         raise FarflungError(f"cannot read the run's identity in {folder}: {error}", hint) from None
 
 
-def save_authority(folder: Path, certificate: bytes, key: bytes) -> None:
-    """Write a CA, its key readable by its owner only."""
+def is_older(folder: Path) -> bool:
+    """Whether ``folder`` has the identity of an earlier version, and none yet of this one."""
+    return (folder / OLD).exists() and not (folder / _FILES[0]).exists()
+
+
+def save_authority(folder: Path, authority: Authority) -> None:
+    """Write an identity, readable by its owner only."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(folder / "ca.key", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key)
-    (folder / "ca.pem").write_bytes(certificate)
+    parts = (authority.certificate, authority.key, authority.nodes, authority.nodes_key)
+    for name, text in reversed(list(zip(_FILES, parts, strict=True))):  # the first, by which it is found, comes last
+        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text)
 
 
-def authority_of(certificate: bytes, key: bytes) -> Authority:
-    """A CA of its certificate and key in PEM. ValueError when the certificate is none."""
+def authority_of(certificate: bytes, key: bytes, nodes: bytes, nodes_key: bytes) -> Authority:
+    """An identity of its parts in PEM. ValueError when a certificate is none."""
+    x509.load_pem_x509_certificate(nodes)
+    return Authority(certificate, key, fingerprint_of(certificate), nodes, nodes_key)
+
+
+def fingerprint_of(certificate: bytes) -> bytes:
+    """sha256 of a PEM certificate's DER."""
     der = x509.load_pem_x509_certificate(certificate).public_bytes(serialization.Encoding.DER)
-    return Authority(certificate, key, hashlib.sha256(der).digest())
+    return hashlib.sha256(der).digest()
 
 
-def make_authority() -> tuple[bytes, bytes]:
-    """A new CA: certificate and key in PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coordinator")])
+def make_authority() -> Authority:
+    """A new identity."""
+    own, of_nodes = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    server = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    certificate = (
+        _by_itself(own, "coordinator")
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("coordinator")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(server, critical=False)
+        .sign(own, hashes.SHA256())
+    )
+    permitted = x509.NameConstraints(permitted_subtrees=[x509.DNSName(names.DOMAIN)], excluded_subtrees=None)
+    nodes = (
+        _by_itself(of_nodes, "farflung nodes")
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(permitted, critical=True)
+        .sign(of_nodes, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    return authority_of(certificate.public_bytes(pem), _pem(own), nodes.public_bytes(pem), _pem(of_nodes))
+
+
+def _by_itself(key: ec.EllipticCurvePrivateKey, name: str) -> x509.CertificateBuilder:
+    """What a certificate has that its own key will sign."""
     now = datetime.now(timezone.utc)
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=True,
-        crl_sign=True,
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_called(name))
+        .issuer_name(_called(name))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + timedelta(days=CA_DAYS))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+    )
+
+
+def _called(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    """Signs certificates, or handshakes."""
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
         content_commitment=False,
         key_encipherment=False,
         data_encipherment=False,
@@ -131,23 +205,18 @@ def make_authority() -> tuple[bytes, bytes]:
         encipher_only=False,
         decipher_only=False,
     )
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + timedelta(days=CA_DAYS))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("coordinator")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
+
+
+def _private(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_pem_private_key(pem, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey), "make_authority makes P-256 keys"
+    return key
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return certificate.public_bytes(serialization.Encoding.PEM), private
 
 
 # ---- tickets -------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""The run's CA where coordinators on several machines need it: in their database, its key sealed with a passphrase.
+"""The run's CA where coordinators on several machines need it: in their database, its keys sealed with a passphrase.
 
-Whoever reads the database, or a backup of it, gets the certificate and a sealed key: scrypt (n = 2^15, r = 8, p = 1;
+Whoever reads the database, or a backup of it, gets the certificates and sealed keys: scrypt (n = 2^15, r = 8, p = 1;
 RFC 7914) of the passphrase and a random salt opens it (Fernet: AES-128-CBC and HMAC-SHA256).
 """
 
@@ -15,12 +15,17 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from ...proto.errors import FarflungError
 from ..store.store import Store
-from .identity import Authority, authority_of, make_authority
+from .identity import Authority, authority_of, fingerprint_of, make_authority
 
 PASSPHRASE = "FARFLUNG_IDENTITY_PASSPHRASE"
-_KEY = "authority"
+_KEY, _OLD = "identity", "authority"
 _SHORTEST = 12
 _HINT = f"export {PASSPHRASE}=... before starting, the same for every coordinator of the run"
+
+
+def is_older(store: Store) -> bool:
+    """Whether the database has the identity of an earlier version, and none yet of this one."""
+    return store.get(_OLD) is not None and store.get(_KEY) is None
 
 
 def check_passphrase(store: Store) -> None:
@@ -34,22 +39,23 @@ def shared_authority(store: Store) -> Authority:
     stored = store.get(_KEY)
     if stored is not None:
         return _unseal(store, stored)
-    certificate, key = make_authority()
-    salt = os.urandom(16)
-    sealed = {"certificate": certificate.decode(), "salt": salt.hex()}
-    sealed["key"] = _box(_passphrase(), salt).encrypt(key).decode()
+    made, salt = make_authority(), os.urandom(16)
+    sealed = {"certificate": made.certificate.decode(), "nodes": made.nodes.decode(), "salt": salt.hex()}
+    box = _box(_passphrase(), salt)
+    sealed |= {"key": box.encrypt(made.key).decode(), "nodes_key": box.encrypt(made.nodes_key).decode()}
     store.put(_KEY, json.dumps(sealed))
-    return authority_of(certificate, key)
+    return made
 
 
 def _unseal(store: Store, stored: str) -> Authority:
     found = json.loads(stored)
     try:
-        key = _box(_passphrase(), bytes.fromhex(found["salt"])).decrypt(found["key"].encode())
+        box = _box(_passphrase(), bytes.fromhex(found["salt"]))
+        key, nodes_key = (box.decrypt(found[name].encode()) for name in ("key", "nodes_key"))
     except InvalidToken:
         message = f"{PASSPHRASE} does not open the CA key in {store.name}: it was sealed with another"
         raise FarflungError(message, _HINT) from None
-    return authority_of(found["certificate"].encode(), key)
+    return authority_of(found["certificate"].encode(), key, found["nodes"].encode(), nodes_key)
 
 
 def _passphrase() -> str:
@@ -65,7 +71,7 @@ def shared_fingerprint(store: Store) -> bytes:
     stored = store.get(_KEY)
     if stored is None:
         raise FarflungError(f"the run in {store.name} has not started yet", "start it: farflung coordinator start JOB")
-    return authority_of(json.loads(stored)["certificate"].encode(), b"").fingerprint
+    return fingerprint_of(json.loads(stored)["certificate"].encode())
 
 
 def _box(passphrase: str, salt: bytes) -> Fernet:

@@ -68,10 +68,11 @@ def certificate_request(key: bytes, name: str) -> bytes:
     return request.public_bytes(serialization.Encoding.PEM)
 
 
-def pinned_authority(host: str, port: int, fingerprint: bytes, timeout: float) -> bytes:
-    """The coordinator's CA certificate (PEM), fetched and compared with the link's fingerprint (sha256 of its DER).
+def pinned_certificate(host: str, port: int, fingerprint: bytes, timeout: float) -> bytes:
+    """The coordinator's certificate (PEM), fetched and compared with the link's fingerprint (sha256 of its DER).
 
-    FarflungError: what answers there speaks no TLS, or is another coordinator.
+    It is all that later connections trust. So it must be no CA: whoever has a certificate signed by it would pass.
+    FarflungError: what answers there speaks no TLS, is another coordinator, or one of an earlier version.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -100,7 +101,21 @@ def pinned_authority(host: str, port: int, fingerprint: bytes, timeout: float) -
             f"the coordinator at {where} is not the one of this link: its certificate has another fingerprint",
             "a run with a new state folder has a new link: copy the line that `farflung coordinator start` prints now",
         )
+    if _signs_others(der):
+        raise FarflungError(
+            f"the coordinator at {where} is of an earlier version, whose nodes can pass as the coordinator itself",
+            "start it with this version of farflung, and use the link that it prints then",
+        )
     return ssl.DER_cert_to_PEM_cert(der).encode()
+
+
+def _signs_others(der: bytes) -> bool:
+    """Whether a certificate is a CA's."""
+    try:
+        constraints = x509.load_der_x509_certificate(der).extensions.get_extension_for_class(x509.BasicConstraints)
+    except x509.ExtensionNotFound:
+        return True  # of version 1, say, which may sign
+    return constraints.value.ca
 
 
 def _key_path(folder: Path, run: str, name: str) -> Path:

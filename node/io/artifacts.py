@@ -218,7 +218,7 @@ class Artifacts:
 
     def _stub(self) -> Any:
         if self._channel is None:
-            self._channel = rpc.coordinator_channel(self._address, self._credentials.authority)
+            self._channel = rpc.coordinator_channel(self._address, self._credentials.pinned)
         return rpc.coordinator_stub(self._channel)
 
 

@@ -126,7 +126,7 @@ class ControlLink:
             pause = min(PAUSE_GROWTH * pause, LONGEST_PAUSE)
 
     async def _attend(self) -> None:
-        channel = rpc.coordinator_channel(self.address, self._credentials.authority)
+        channel = rpc.coordinator_channel(self.address, self._credentials.pinned)
         call = None
         try:
             call = rpc.coordinator_stub(channel).Attend(metadata=self._metadata)

@@ -57,7 +57,7 @@ class Self:
             return peer.address, rpc.peer_channel(peer.address, peer.name, self.credentials)
         if not self.coordinator:
             raise LinkBroken(f"neither {self.name} nor {peer.name} can be dialled, and no coordinator is there")
-        return self.coordinator, rpc.coordinator_channel(self.coordinator, self.credentials.authority)
+        return self.coordinator, rpc.coordinator_channel(self.coordinator, self.credentials.pinned)
 
 
 @contextlib.asynccontextmanager

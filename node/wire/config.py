@@ -21,6 +21,7 @@ class WireConfig:
     authority: bytes = b""  # PEM; empty: insecure
     certificate: bytes = b""
     key: bytes = field(default=b"", repr=False)
+    pinned: bytes = b""  # the coordinator's certificate
     protocol: int = PROTOCOL  # that the run speaks
     certificate_life: float = 0.0  # seconds until it ends, from the start on; 0: it is not renewed
     heartbeat: float = 1.0  # seconds
@@ -33,4 +34,4 @@ class WireConfig:
 
     @property
     def credentials(self) -> rpc.Credentials:
-        return rpc.Credentials(self.authority, self.certificate, self.key)
+        return rpc.Credentials(self.authority, self.certificate, self.key, self.pinned)

@@ -17,6 +17,7 @@ from farflung.coordinator.trust.identity import (
     parse_duration,
     public_key_digest,
 )
+from farflung.proto import names
 from farflung.proto.errors import FarflungError, Refused
 
 
@@ -30,8 +31,8 @@ def request(name="x"):
 def test_authority_is_made_once(tmp_path):
     first = load_authority(tmp_path / "identity")
     assert load_authority(tmp_path / "identity") == first
-    assert stat.S_IMODE((tmp_path / "identity" / "ca.key").stat().st_mode) == 0o600
-    (tmp_path / "identity" / "ca.key").unlink()
+    assert stat.S_IMODE((tmp_path / "identity" / "coordinator.key").stat().st_mode) == 0o600
+    (tmp_path / "identity" / "coordinator.key").unlink()
     with pytest.raises(FarflungError, match="cannot read the run's identity"):
         load_authority(tmp_path / "identity")
 
@@ -41,10 +42,10 @@ def test_signing_ignores_the_name_in_the_request(tmp_path):
     csr, pem = request("somebody-else")
     signed, key_hash = authority.sign(pem, "node-1")
     certificate = x509.load_pem_x509_certificate(signed)
-    ca = x509.load_pem_x509_certificate(authority.certificate)
+    ca = x509.load_pem_x509_certificate(authority.nodes)
     certificate.verify_directly_issued_by(ca)
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["node-1"]
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert found.get_values_for_type(x509.DNSName) == [names.dns_name("node-1")]
     assert key_hash == public_key_digest(csr) == public_key_digest(certificate)
     left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.timezone.utc)
     assert datetime.timedelta(hours=23) < left <= datetime.timedelta(hours=24)

@@ -31,7 +31,12 @@ def certificates(authority):
         if name not in made:
             key = identity.make_key()
             certificate, _ = authority.sign(identity.certificate_request(key, name), name)
-            made[name] = {"authority": authority.certificate, "certificate": certificate, "key": key}
+            made[name] = {
+                "authority": authority.nodes,
+                "certificate": certificate,
+                "key": key,
+                "pinned": authority.certificate,
+            }
         return made[name]
 
     return of

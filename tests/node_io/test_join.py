@@ -94,7 +94,7 @@ def test_with_tls_the_key_stays_here_and_comes_back(secure, authority, tmp_path)
         secure.join_reply.certificate = certificate
         return digest
 
-    secure.join_reply.certificate, key = b"to be signed", None
+    secure.join_reply.certificate, secure.join_reply.authority, key = b"to be signed", authority.nodes, None
     for _ in range(2):
         joined = join(link, DEVICE, name="lab-3", cache=tmp_path)
         digest = sign(secure.joins[-1])
@@ -103,7 +103,8 @@ def test_with_tls_the_key_stays_here_and_comes_back(secure, authority, tmp_path)
     assert b"PRIVATE" in key and key not in secure.joins[0].SerializeToString()
     path = next(tmp_path.rglob("lab-3.key"))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert joined.credentials.authority.strip() == authority.certificate.strip()
+    assert joined.credentials.pinned.strip() == authority.certificate.strip()
+    assert joined.credentials.authority == authority.nodes
 
 
 def test_a_name_that_does_not_resolve():

@@ -27,7 +27,7 @@ def certificates(authority):
     def of(name):
         key = identity.make_key()
         certificate, _ = authority.sign(identity.certificate_request(key, name), name)
-        return {"authority": authority.certificate, "certificate": certificate, "key": key}
+        return {"authority": authority.nodes, "certificate": certificate, "key": key}
 
     return of
 

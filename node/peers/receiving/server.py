@@ -246,7 +246,7 @@ class Inbound:
             raise StreamRefused(f"is in run {greeting.run}, node {self.name} is in {self.run}")
         if greeting.name in self.membership.revoked:
             raise StreamRefused(f"{greeting.name} was evicted from the run")
-        if self.secure and greeting.name not in rpc.peer_names(context):
+        if self.secure and not rpc.is_peer(context, greeting.name):
             raise StreamRefused(f"says it is {greeting.name}, but its certificate says otherwise")
         if greeting.to != self.name:
             raise StreamRefused(f"wants {greeting.to}, but this is {self.name}")
