@@ -131,6 +131,14 @@ def start(
     ] = None,
     link_file: _LinkFile = None,
     insecure: _Insecure = False,
+    dial_back: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NETWORK",
+            help="A network in which nodes are dialled back too, like 10.0.0.0/8. Repeat it for more.",
+            show_default="only where a join comes from",
+        ),
+    ] = None,
     page: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Where the web page is.", show_default="127.0.0.1:7071, or a free port"),
@@ -179,6 +187,7 @@ def start(
             database=database,
             tensorboard=tensorboard,
             wandb=wandb,
+            dial_back=dial_back or (),
         )
     if status == INTERRUPTED:
         output.note("interrupted; the same command goes on from the newest checkpoint, if there is one yet")

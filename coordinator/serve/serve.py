@@ -52,6 +52,7 @@ from ..trust.tickets import DEFAULT_TTL, DEFAULT_USES, IDENTITY, default_uses, m
 from ..web.access import write_certificate
 from ..web.run_page import RunPage, is_loopback
 from ..web.server import bind as bind_page
+from .dial_back import networks
 from .relay import Relay
 from .service import CoordinatorService, Identity
 
@@ -86,6 +87,8 @@ class Options:
     timing: dict[str, float] = field(default_factory=dict)
     """Times of Rules, where they differ."""
     certificate_life: float = NODE_LIFE
+    dial_back: Sequence[str] = ()
+    """Networks in which nodes may be dialled back, beside the address that a join comes from."""
 
 
 class _Interrupted(Exception):
@@ -108,6 +111,7 @@ def serve(
     database: str | None = None,
     tensorboard: Path | None = None,
     wandb: str | None = None,
+    dial_back: Sequence[str] = (),
 ) -> int:
     """Start or resume a run and serve it until it is done: exit status 0, or 130 after SIGINT or SIGTERM.
 
@@ -127,7 +131,9 @@ def serve(
         page,
         database,
         loggers_wanted(tensorboard, wandb),
+        dial_back=tuple(dial_back),
     )
+    networks(dial_back)
     return _run_loop(_with_signals(options, emit))
 
 
@@ -240,7 +246,9 @@ async def _serve(
         store.hurry()
         if found.target is not None:
             run.mirror = Mirror(found.target, run, job.checkpoint.keep, found.there)
-        identity = Identity(store.get("run") or "", authority, state, options.certificate_life)
+        identity = Identity(
+            store.get("run") or "", authority, state, options.certificate_life, networks(options.dial_back)
+        )
         service = CoordinatorService(run, Artifacts(prepared.files, found.checkpoints), identity)
         server = _server(authority, options.listen, reserved)
         rpc.add_CoordinatorServicer_to_server(service, server)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
 import math
 import secrets
 import time
-import urllib.parse
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +21,6 @@ from ... import __version__
 from ...proto import PROTOCOL, names, rpc
 from ...proto import control_pb2 as pb
 from ...proto.errors import FarflungError, Refused
-from ...proto.link import split_address
 from ...proto.progress import Meter
 from ..checkpoints.acceptance import Expected, NotAccepted
 from ..checkpoints.checkpoints import ShardRefused
@@ -33,7 +30,7 @@ from ..data.streams import SourceUnreachable
 from ..data.tokenizer import load_tokenizer
 from ..run.commands import Command, printable
 from ..run.profiling import FILE, received
-from ..run.run import Attendance, Run, dial
+from ..run.run import Attendance, Run
 from ..store.database import LeaseLost
 from ..store.store import NodeRow
 from ..trust.identity import (
@@ -46,11 +43,11 @@ from ..trust.identity import (
     public_key_digest,
     requested,
 )
+from .dial_back import Network, caller_of, dial_back
 
 log = logging.getLogger(__name__)
 
 Context = Any  # grpc.aio.ServicerContext
-DIAL_BACK_S = 3.0
 _FIRST_REPORT_S = 10.0
 _LAST_WORDS_S = 0.3
 _EARLY_S = 30.0
@@ -68,6 +65,8 @@ class Identity:
     authority: Authority | None
     state: Path
     life: float = NODE_LIFE
+    dial_back: tuple[Network, ...] = ()
+    """Networks that nodes may be dialled back in, beside the address that a join comes from."""
 
 
 class CoordinatorService(rpc.CoordinatorServicer):
@@ -120,7 +119,8 @@ class CoordinatorService(rpc.CoordinatorServicer):
             self._check_free(name, known)
         self._joining.add(name)
         try:
-            dials_out = await _dials_out(request, peer)
+            caller, insists = caller_of(peer), not request.may_dial_out
+            reached = await dial_back(request.address, caller, insists, self._identity.dial_back)
         finally:
             self._joining.discard(name)
         if not returns:
@@ -130,7 +130,9 @@ class CoordinatorService(rpc.CoordinatorServicer):
         session, secret = secrets.token_hex(8), secrets.token_urlsafe(24)
         _tidy(request.device)
         device = json.dumps(MessageToDict(request.device, preserving_proto_field_name=True))
-        row = NodeRow(name, session, digest(secret), key_hash, request.address, device, now, dials_out=dials_out)
+        row = NodeRow(
+            name, session, digest(secret), key_hash, reached.address, device, now, dials_out=reached.dials_out
+        )
         run.admit(row)
         return pb.JoinReply(
             name=name,
@@ -143,7 +145,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             job=run.job.model_dump_json(),
             facts=run.facts.model_dump_json(),
             term=run.term,
-            dials_out=dials_out,
+            dials_out=reached.dials_out,
         )
 
     def _check_free(self, name: str, known: NodeRow | None) -> None:
@@ -398,35 +400,3 @@ def _tidy(device: pb.Device) -> None:
     for number in ("tflops", "upload_bps", "hours"):
         if not 0 <= getattr(device, number) < math.inf:
             device.ClearField(number)
-
-
-async def _dials_out(request: pb.JoinRequest, peer: str) -> bool:
-    """Whether the node has to dial its peers, because the coordinator does not reach its address.
-
-    Refused where the node would not do that, or the address cannot be meant.
-    """
-    address = request.address
-    hint = "set --advertise HOST:PORT to an address of this machine that the coordinator reaches"
-    try:
-        host, _ = split_address(address)
-    except FarflungError as error:
-        raise Refused(error.message, hint) from None
-    if _is_loopback(host) and not _is_loopback(peer_host(peer)):
-        raise Refused(f"unreachable at {address}: that is this machine's own loopback", hint)
-    why = await dial(address, DIAL_BACK_S)
-    if why and not request.may_dial_out:
-        raise Refused(f"unreachable at {address}: {why}", hint)
-    return bool(why)
-
-
-def peer_host(peer: str) -> str:
-    """The host of gRPC's ``ipv4:1.2.3.4:567`` or ``ipv6:[::1]:567`` (percent-encoded or not)."""
-    kind, _, rest = urllib.parse.unquote(peer).partition(":")
-    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else rest
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -241,7 +241,7 @@ REFUSALS = [
     ({"name": "Coordinator"}, "a name that no node may have", "--name"),
     ({"name": "FIRST"}, "a node named first is in the run already", "--name FIRST-2"),
     ({"name": "first"}, "a node named first is in the run already", "--name first-2"),
-    ({"address": "127.0.0.1:1"}, "unreachable at 127.0.0.1:1: ", "set --advertise"),
+    ({"address": "127.0.0.1:1"}, "unreachable at 127.0.0.1:1", "set --advertise"),
     ({"address": "nonsense"}, "'nonsense' is not HOST:PORT", "set --advertise"),
     ({"certificate_request": b"x"}, "the certificate request", ""),
 ]

@@ -1,0 +1,105 @@
+"""Whether others can dial a node: tried at the address that its join comes from, and nowhere else.
+
+Whoever has a ticket could else have the coordinator knock at any door of its own network and be told what is behind.
+So an address is first made what it is (``127.1``, ``2130706433``, ``::ffff:127.0.0.1`` and names are all resolved),
+then compared, then dialled as that number; and the answer is only whether it worked. The number is also what members
+are told, so that a name which resolves to something else tomorrow sends nobody there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import urllib.parse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...proto.errors import FarflungError, Refused
+from ...proto.link import join_address, split_address
+from ..run.run import dial
+
+log = logging.getLogger(__name__)
+
+DIAL_BACK_S = 3.0
+_MOST = 4  # addresses of one name that are tried
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True)
+class Reached:
+    """``address``: HOST:PORT by which others dial the node; ``dials_out``: nobody can, so it dials them."""
+
+    address: str
+    dials_out: bool
+
+
+def canonical(host: str) -> Address | None:
+    """What an address of a socket or of ``getaddrinfo`` is: IPv4 inside of IPv6 counts as IPv4. None: no address."""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def caller_of(peer: str) -> Address | None:
+    """The address in gRPC's ``ipv4:1.2.3.4:567`` or ``ipv6:[::1]:567`` (percent-encoded or not)."""
+    kind, _, rest = urllib.parse.unquote(peer).partition(":")
+    return canonical(rest.rpartition(":")[0].strip("[]")) if kind in ("ipv4", "ipv6") else None
+
+
+def may_dial(found: Address, caller: Address | None, allowed: Sequence[Network]) -> bool:
+    """Whether the coordinator dials this address for a join of that caller."""
+    return found == caller or any(found in network for network in allowed)
+
+
+def networks(texts: Sequence[str]) -> tuple[Network, ...]:
+    """Networks like 10.0.0.0/8 or single addresses. FarflungError when a text is none."""
+    try:
+        return tuple(ipaddress.ip_network(text.strip(), strict=False) for text in texts)
+    except ValueError as error:
+        raise FarflungError(f"--dial-back: {error}", "write networks like 10.0.0.0/8 or fd00::/8") from None
+
+
+async def dial_back(
+    address: str, caller: Address | None, insists: bool, allowed: Sequence[Network] = (), patience: float = DIAL_BACK_S
+) -> Reached:
+    """Whether the node that joins from ``caller`` can be dialled at ``address`` (HOST:PORT).
+
+    ``insists``: it does not dial out itself, so it is Refused where it cannot be dialled.
+    """
+    hint = "set --advertise HOST:PORT to an address of this machine that the coordinator reaches"
+    try:
+        host, port = split_address(address)
+    except FarflungError as error:
+        raise Refused(error.message, hint) from None
+    found = await _resolved(host, port, patience)
+    own = [one for one in found if may_dial(one, caller, allowed)][:_MOST]
+    for one in own:
+        target = join_address(str(one), port)
+        why = await dial(target, patience)
+        if not why:
+            return Reached(target, False)
+        log.info("a node that joins from %s cannot be dialled at %s: %s", caller, target, why)
+    if not insists:
+        return Reached(address, True)
+    if own or not found:
+        raise Refused(f"unreachable at {address}", hint)
+    message = f"{address} is not the address that this join comes from, and the coordinator dials no other"
+    hint = "leave --advertise out, or ask for the coordinator to be started with --dial-back and that network"
+    raise Refused(message, hint)
+
+
+async def _resolved(host: str, port: int, patience: float) -> list[Address]:
+    """The addresses that a host is, each once; none where it does not resolve in time."""
+    asked = asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        found = await asyncio.wait_for(asked, patience)
+    except (OSError, UnicodeError, asyncio.TimeoutError):
+        return []
+    addresses = (canonical(str(where[0])) for *_, where in found)
+    return list(dict.fromkeys(one for one in addresses if one is not None))
