@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from .errors import PlanError
@@ -81,10 +82,18 @@ class Plan:
         if self.publishers and [len(row) for row in self.publishers] != [len(self.pipelines)] * len(self.stages):
             raise PlanError("publishers need one fraction for each stage and pipeline")
 
-    @property
+    @cached_property
+    def _pipeline(self) -> dict[str, int]:
+        return {node: index for index, pipeline in enumerate(self.pipelines) for node in pipeline}
+
+    @cached_property
     def nodes(self) -> tuple[str, ...]:
         """Every node that trains, pipeline by pipeline, in stage order, each once."""
-        return tuple(dict.fromkeys(node for pipeline in self.pipelines for node in pipeline))
+        return tuple(self._pipeline)
+
+    def __contains__(self, node: str) -> bool:
+        """Whether a node trains."""
+        return node in self._pipeline
 
     @property
     def layers(self) -> int:
@@ -99,10 +108,9 @@ class Plan:
 
     def pipeline_of(self, node: str) -> int:
         """Index of the node's pipeline. PlanError if the node trains nothing."""
-        for index, pipeline in enumerate(self.pipelines):
-            if node in pipeline:
-                return index
-        raise PlanError(f"node {node!r} is in no pipeline of this plan")
+        if node not in self._pipeline:
+            raise PlanError(f"node {node!r} is in no pipeline of this plan")
+        return self._pipeline[node]
 
     def stage_of(self, node: str) -> int:
         """Index of the node's (first) stage."""

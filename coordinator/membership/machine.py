@@ -46,6 +46,7 @@ from .members import (
     State,
     all_finished,
     arrived,
+    beaten,
     disagreement,
     expected_bases,
     in_view,
@@ -62,6 +63,7 @@ from .shadows import CATCHES_UP, place_to_follow, shadows
 _STALL_S = 1.0  # a longer gap between two ticks is the coordinator's own, and nobody's silence
 _BROKEN_AFTER, _BROKEN_WITHIN_S = 3, 60.0
 _DISAGREEMENTS = 2
+_AT_ONCE = 64  # nodes up to which each answer of a waiting run is looked at when it comes
 _PEERS_IN_TIME = 5  # a node measures one link after the other; of so many, slow ones, within `measure_s`
 _DIVERGED_AGAIN_S = 10.0
 _STEPS_OF_PATIENCE = 10
@@ -111,6 +113,8 @@ class Membership:
             return self._check_finished(state, now)
         if isinstance(event, s.Joined):
             return self._joined(state, event, now)
+        if isinstance(event, s.Beats):
+            return beaten(state, event, now), []
         node = state.nodes.get(event.name)
         if node is None or node.session != event.session:
             return state, []
@@ -124,8 +128,7 @@ class Membership:
             return self._dialled(state, node, event, now)
         state = put(state, replace(node, heard=now, doubted=False))
         if isinstance(event, s.Heard):
-            ready = node.ready or event.ready
-            return (state if ready == node.ready else put(state, replace(state.nodes[node.name], ready=True))), []
+            return beaten(state, s.Beats((event,)), now), []
         if isinstance(event, s.Hello):
             return self._hello(state, event, now)
         if isinstance(event, s.Measured):
@@ -441,6 +444,8 @@ class Membership:
     def _progress(self, state: State, now: float) -> Result:
         """What only needed time, or one more answer."""
         change = state.change
+        if state.phase == WAITING and len(state.nodes) > _AT_ONCE and now != state.ticked:
+            return state, []  # the next tick looks at what all of them said
         if state.phase == WAITING:
             return self._waiting(state, now)
         if state.phase == TRAINING and state.diverged:
@@ -680,7 +685,7 @@ class Membership:
         if not change.awaited:
             state = replace(state, phase=WAITING, change=None)
             return self._waiting(state, now)
-        if change.awaited - set(change.flushed):
+        if len(change.flushed) < len(change.awaited):  # nobody else answers
             return state, []
         if state.paused:
             return replace(state, phase=WAITING, change=None, why=state.paused), []
@@ -801,7 +806,7 @@ class Membership:
     def _check_prepared(self, state: State, now: float) -> Result:
         change, view = state.change, state.pinned
         assert change is not None and view is not None
-        if change.awaited - set(change.prepared):
+        if len(change.prepared) < len(change.awaited) or change.awaited - set(change.prepared):
             return state, []
         bases = self._bases(state, change, view)
         strangers = {}
@@ -849,7 +854,7 @@ class Membership:
         trained: list[dict[int, int]] = []
         new: list[dict[int, int]] = []
         for name in state.nodes:  # in the order in which they joined
-            if name in change.prepared and name in view.plan.nodes:
+            if name in change.prepared and name in view.plan:
                 ranges = [view.plan.stages[stage] for stage in view.plan.stages_of(name)]
                 own = {layer for first, last in ranges for layer in range(first, last + 1)}
                 bases = {layer: one for layer, one in change.prepared[name].bases.items() if layer in own}

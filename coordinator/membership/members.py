@@ -170,6 +170,16 @@ def put(state: State, node: Node) -> State:
     return replace(state, nodes={**state.nodes, node.name: node})
 
 
+def beaten(state: State, beats: s.Beats, now: float) -> State:
+    """With what heartbeats say of their nodes: the nodes are copied once for all of them."""
+    nodes = dict(state.nodes)
+    for one in beats.heard:
+        node = nodes.get(one.name)
+        if node is not None and node.session == one.session:
+            nodes[one.name] = replace(node, heard=now, doubted=False, ready=node.ready or one.ready)
+    return replace(state, nodes=nodes)
+
+
 def no_place(state: State, node: Node) -> str:
     """Why a node is to have no place in a plan; empty: it may have one."""
     hold = state.held.get(node.name)
@@ -183,7 +193,7 @@ def leaves(state: State, node: Node) -> bool:
 
 
 def trains(state: State, name: str, view: s.Announcement) -> bool:
-    return name in view.plan.nodes and in_view(state, name, view)
+    return name in view.plan and in_view(state, name, view)
 
 
 def all_finished(state: State) -> bool:

@@ -46,6 +46,13 @@ class Heard:
 
 
 @dataclass(frozen=True)
+class Beats:
+    """The heartbeats of many nodes since the last ones, at most one of each."""
+
+    heard: tuple[Heard, ...]
+
+
+@dataclass(frozen=True)
 class Measured:
     """It has measured its links."""
 
@@ -292,6 +299,7 @@ Input = (
     Joined
     | Hello
     | Heard
+    | Beats
     | Measured
     | Flushed
     | Prepared

@@ -12,7 +12,7 @@ from ...scheduler.choose_updates import workload_fields
 from ...scheduler.codecs import SUMMED, bits_of, parse
 from ...scheduler.plans import Plan
 from ..membership.members import Planner
-from ..planning.beside import Questions, Work
+from .beside import Questions, Work
 
 _SEARCH_S = 1.0  # no view changes meanwhile
 _MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "onebit_adam": 8.0}

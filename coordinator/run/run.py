@@ -158,6 +158,8 @@ class Run:
         self._pending: dict[str, pb.StepDone] = {}
         """Reports of a step of which a flushed node did not know whether it is committed."""
         self._streams: dict[str, Attendance] = {}
+        self._beats: dict[str, s.Heard] = {}
+        """Heartbeats since the last tick."""
         self._views = ViewOrders()
         self._deserted = asyncio.Event()
         self._sessions = {row.name: row for row in store.nodes() if row.left_at is None}
@@ -350,7 +352,10 @@ class Run:
         if kind == "heartbeat":
             beat = report.heartbeat
             self.live[name] = Live(printable(beat.doing), beat.trainer_age)
-            self.feed(s.Heard(name, session, is_ready(beat, self._clock() - stream.since)))
+            known = self._beats.get(name)
+            was_ready = known is not None and known.session == session and known.ready
+            ready = was_ready or is_ready(beat, self._clock() - stream.since)
+            self._beats[name] = s.Heard(name, session, ready)
         elif kind == "links":
             self._measured(name, session, report.links)
         elif kind == "flushed":
@@ -607,6 +612,7 @@ class Run:
         """What is due now."""
         if self.store.server is not None:
             self.store.server.check_lease()
+        self._take_beats()
         self.feed(s.Tick())
         if self.trains and not self.is_planning and (news := self._news()):
             self.feed(s.Replan(news))
@@ -615,6 +621,12 @@ class Run:
         self._try("acknowledging reports", self._acknowledge)
         self._try("remembering what nodes keep", self._put_kept)
         self._advise()
+
+    def _take_beats(self) -> None:
+        """Heartbeats are taken together: a thousand nodes send as many in a second."""
+        if self._beats and not self.is_planning:
+            beats, self._beats = tuple(self._beats.values()), {}
+            self.feed(s.Beats(beats))
 
     def _news(self) -> str:
         """What has turned out to be another than the plan counted with."""
@@ -829,6 +841,7 @@ class Run:
             why = await self._await_return(effect)
         else:
             why = await dial(effect.address, DIAL_S)
+        self._take_beats()
         self.feed(s.Dialled(effect.name, effect.session, not why, why))
 
     def _ended(self, task: asyncio.Task[None]) -> None:

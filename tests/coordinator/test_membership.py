@@ -925,6 +925,18 @@ class TestThousandsOfClusters(Cluster.TestCase):
     settings = settings(test_cluster.settings, max_examples=4000)
 
 
+def test_beats_together_are_beats_one_by_one():
+    together, alone = (Script().join(*"abcd") for _ in range(2))
+    stranger = s.Heard("d", "another session")
+    beats = [s.Heard("a", "a1"), s.Heard("b", "b1", ready=False), stranger, s.Heard("nobody", "x")]
+    together(s.Beats(tuple(beats)), dt=2.0)
+    alone(*beats, dt=2.0)
+    assert together.state == alone.state
+    nodes = together.state.nodes
+    assert [nodes[name].heard for name in "abcd"] == [2.0, 2.0, 0.0, 0.0]
+    assert [nodes[name].ready for name in "abcd"] == [True, False, False, False]
+
+
 def test_a_joiner_of_a_large_run_measures_a_few_links():
     script = Script(wanted=200).join(*(f"n{number:03}" for number in range(200)))
     script(dt=2.0)(s.Tick())
