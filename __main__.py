@@ -446,20 +446,22 @@ def _ask_status(text: str) -> dict[str, Any]:
     """The status as a running coordinator answers it."""
     import json
 
+    from .proto.border import harmless_values
     from .proto.control_pb2 import StatusRequest
     from .proto.link import parse_link
 
     link = parse_link(text)
     record: dict[str, Any] = json.loads(_ask(link, "Status", StatusRequest(run=link.run, ticket=link.ticket)).status)
-    return record
+    return dict(harmless_values(record))
 
 
 def _ask(link: "Link", method: str, request: Any) -> Any:
     """A running coordinator's answer; its refusal, or why there is none, as an error."""
     from .proto.errors import Refused
+    from .proto.fields import checked
 
     with _calling(link) as stub:
-        reply = getattr(stub, method)(request, timeout=_ANSWER_SECONDS)
+        reply = checked(getattr(stub, method)(request, timeout=_ANSWER_SECONDS))
     if reply.refused:
         raise Refused.of(reply.refused)
     return reply
@@ -472,12 +474,13 @@ def _calling(link: "Link") -> Iterator[Any]:
 
     from .node.join import find
     from .proto import rpc
+    from .proto.border import printable
 
     with rpc.blocking_coordinator_channel(link.address, find(link).pinned) as channel:
         try:
             yield rpc.coordinator_stub(channel)
         except grpc.RpcError as error:
-            words = error.details() if isinstance(error, grpc.Call) else str(error)
+            words = printable((isinstance(error, grpc.Call) and error.details()) or str(error))
             message = f"the coordinator at {link.address} did not answer: {words}"
             raise FarflungError(message, "copy the whole link again; is it still running?") from error
 

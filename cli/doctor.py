@@ -22,7 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..proto.border import harmless_values, printable
 from ..proto.errors import FarflungError
+from ..proto.fields import checked
 from ..proto.link import Link, parse_link, split_address
 from .screen.output import DONE, WRONG, Output
 from .screen.units import bytes_text, seconds_text
@@ -235,15 +237,15 @@ def _ticket(link: Link, pinned: bytes) -> Iterator[Finding]:
             request = StatusRequest(run=link.run, ticket=link.ticket)
             reply = rpc.coordinator_stub(channel).Status(request, timeout=_SECONDS)
         except grpc.RpcError as error:
-            words = error.details() if isinstance(error, grpc.Call) else str(error)
+            words = printable((isinstance(error, grpc.Call) and error.details()) or str(error))
             yield Finding("ticket", False, f"the coordinator did not say: {words}", "copy the whole link again")
             return
-    if reply.refused:
+    if checked(reply).refused:
         refused = FarflungError.of(reply.refused)
         yield Finding("ticket", False, refused.message, refused.hint)
         return
     yield Finding("ticket", True, "the coordinator takes it")
-    yield from ways(json.loads(reply.status), _dial)
+    yield from ways(harmless_values(json.loads(reply.status)), _dial)
 
 
 def ways(status: dict[str, Any], dial: Callable[[str], str]) -> Iterator[Finding]:

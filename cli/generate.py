@@ -8,6 +8,7 @@ from typing import Any
 
 from ..proto.control_pb2 import GenerateReply
 from ..proto.errors import FarflungError, Refused, RunFailed
+from ..proto.fields import checked
 from .screen.output import Output
 
 WAYS = ("nodes", "model", "layers")
@@ -43,7 +44,7 @@ def collect(output: Output, parts: Iterable[GenerateReply]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     text = ""
     for part in parts:
-        if part.refused:
+        if checked(part).refused:
             raise (RunFailed if found else Refused).of(part.refused)
         if not found:
             found = {"nodes": list(part.nodes), "step": part.step, "round": part.round}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..job.files import leaves_its_folder
 from ..job.schema import Facts, Job
+from ..proto.border import Hostile, below
 from ..proto.errors import FarflungError
 from ..proto.progress import Tell
 
@@ -46,7 +47,7 @@ def opener(folder: Path) -> Callable[[Job, Facts, Fetch, Path, Tell], Dataset]:
         here = job.model_copy(update={"data": job.data.model_copy(update=found)})
         tokenizer = load_tokenizer(_tokenizer_of(job, facts, fetch, cache))
         tokens = tokenise(here, tokenizer, facts.context, cache, tell)
-        tokens.path.replace(cache / f"tokens-{tokens.digest}")
+        tokens.path.replace(below(cache, f"tokens-{tokens.digest}"))
         own: dict[str, Any] = {"samples": tokens.samples, "validation_samples": tokens.validation_samples}
         own |= {"tokens_digest": tokens.digest, "token_dtype": tokens.dtype}
         return Tokens(facts.model_copy(update=own), fetch, cache)
@@ -62,8 +63,11 @@ def _tokenizer_of(job: Job, facts: Facts, fetch: Fetch, cache: Path) -> str:
         return "bytes"
     names = [name for name in FILES if f"tokenizer/{name}" in facts.artifacts]
     digest = sha256("".join(facts.artifacts[f"tokenizer/{name}"] for name in names).encode()).hexdigest()
-    folder = cache / f"tokenizer-{digest[:16]}"
+    folder = below(cache, f"tokenizer-{digest[:16]}")
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        (folder / name).write_bytes(fetch(f"tokenizer/{name}"))
+        content = fetch(f"tokenizer/{name}")
+        if sha256(content).hexdigest() != facts.artifacts[f"tokenizer/{name}"]:  # another run may use the folder too
+            raise Hostile(f"{name} of the run's tokenizer has another digest than the coordinator says")
+        below(folder, name).write_bytes(content)
     return str(folder)

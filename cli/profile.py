@@ -10,6 +10,7 @@ from typing import Any
 from ..coordinator.observe.chrome_trace import Recorded, merged, write
 from ..proto.control_pb2 import ProfilePart
 from ..proto.errors import Refused, RunFailed
+from ..proto.fields import checked
 from ..proto.trace import BadTrace, unpack
 from .screen.output import Output
 
@@ -21,7 +22,7 @@ def collect(output: Output, run: str, parts: Iterable[ProfilePart], path: Path) 
     nodes: dict[str, Recorded] = {}
     missing: dict[str, str] = {}
     for part in parts:
-        if part.refused:
+        if checked(part).refused:
             raise Refused.of(part.refused)
         if part.told:
             output.note(part.told)

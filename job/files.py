@@ -378,7 +378,7 @@ def _data_mistakes(job: Job) -> Iterator[Mistake]:
 def leaves_its_folder(pattern: str) -> bool:
     """Whether a file pattern may name something that is not below the folder that it is joined to."""
     path = PurePath(pattern)
-    return "://" in pattern or path.is_absolute() or pattern.startswith("~") or ".." in path.parts
+    return "://" in pattern or "::" in pattern or path.is_absolute() or pattern.startswith("~") or ".." in path.parts
 
 
 def _own_mistakes(job: Job) -> Iterator[Mistake]:

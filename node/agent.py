@@ -21,6 +21,7 @@ from typing import Any, TextIO
 import torch
 
 from ..job.schema import Facts, Job
+from ..proto.border import below
 from ..proto.control_pb2 import Device
 from ..proto.errors import FarflungError
 from ..proto.link import Link
@@ -158,7 +159,7 @@ def _live(
     fetch = telling(wire.fetch, emit)
     why = "the node failed"
     rests: Rests | None = None
-    pieces = cache / f"pieces-{link.run}-{joined.name}"
+    pieces = below(cache, f"pieces-{link.run}-{joined.name}")
     try:
         definition = model_of(joined.job, joined.facts, fetch, allow_code)
 
@@ -188,7 +189,7 @@ def _live(
         def tell(message: str) -> None:
             emit({"event": "notice", "time": time.time(), "message": message, "node": joined.name})
 
-        rests = Rests(cache / f"rests-{link.run}-{joined.name}", link.run, owner.limits.disk, tell)
+        rests = Rests(below(cache, f"rests-{link.run}-{joined.name}"), link.run, owner.limits.disk, tell)
         trainer = Trainer(
             wire, joined.name, joined.job, joined.facts, definition, open_data, used, emit, owner, island, rests=rests
         )
@@ -318,7 +319,7 @@ def telling(fetch: Fetch, tell: Tell) -> Fetch:
 def _one_of_a_name(cache: Path, run: str, name: str) -> TextIO:
     """Hold the name on this machine: a second process would come back with the same key and end the first's session."""
     cache.mkdir(parents=True, exist_ok=True)
-    lock = (cache / f"{run}-{name}.lock").open("a")
+    lock = below(cache, f"{run}-{name}.lock").open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

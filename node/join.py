@@ -12,15 +12,20 @@ import grpc
 from .. import __version__
 from ..job.schema import Facts, Job
 from ..proto import OLDEST_PROTOCOL, PROTOCOL, names, rpc
+from ..proto.border import Hostile, printable, whole
 from ..proto.control_pb2 import Device, JoinReply, JoinRequest
 from ..proto.errors import FarflungError, Refused
+from ..proto.fields import checked
 from ..proto.link import Link, join_address, split_address
 from .device import identity
+from .promises import read_facts, read_job
 from .wire.config import WireConfig
 
 CONNECT_TIMEOUT = 10.0
 JOIN_TIMEOUT = 60.0
 """Seconds for the coordinator's answer: it dials back first, and may still be preparing its data."""
+LONGEST_LIFE = 10 * 366 * 86400.0
+"""Seconds of a certificate's life that are not absurd."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,8 @@ def join(
     cache      folder that keeps the node's key for the next join.
     listen     HOST:PORT to listen on, where it differs from what is advertised (behind a forwarded port).
 
-    FarflungError as in `find`, and when the port is taken; Refused with the coordinator's sentence.
+    FarflungError as in `find`, and when the port is taken; Refused with the coordinator's sentence, and where what it
+    answers cannot be meant (`proto.border`): nothing was written then.
     """
     if name and (why := names.mistake(name)):
         raise FarflungError(why, f"use {names.RULE}, e.g. --name lab-3")
@@ -117,6 +123,7 @@ def join(
         if found.pinned:
             request.certificate_request = identity.certificate_request(key, name)
         reply = _ask(link, found.pinned, request)
+    job, facts = read_job(reply.job), read_facts(reply.facts)
     if not link.insecure:
         identity.save_key(cache, link.run, reply.name, key)
     credentials = rpc.Credentials()
@@ -144,8 +151,8 @@ def join(
         reply.session,
         reply.secret,
         credentials,
-        Job.model_validate_json(reply.job),
-        Facts.model_validate_json(reply.facts),
+        job,
+        facts,
         reply.term,
         address,
         reply.dials_out,
@@ -170,11 +177,24 @@ def _ask(link: Link, pinned: bytes, request: JoinRequest) -> JoinReply:
                     f"what answers at {link.address} is no farflung coordinator", "check HOST:PORT of the link"
                 ) from error
             raise FarflungError(
-                f"the coordinator at {link.address} ended the connection: {details.split(': ')[-1][:200] or code.name}",
+                f"the coordinator at {link.address} ended the connection: "
+                + (printable(details.split(": ")[-1]) or code.name),
                 "is it a run with TLS and the link without, or the reverse? copy the whole join line again",
             ) from error
+    return _accepted(reply, request.name)
+
+
+def _accepted(reply: JoinReply, wished: str) -> JoinReply:
+    """The answer as it must be. Refused by the coordinator, or by this node."""
+    checked(reply)
     if reply.refused:
         raise Refused.of(reply.refused)
+    if not (reply.name and reply.session and reply.secret) or (wished and reply.name != wished):
+        raise Hostile(f"the coordinator calls this node {reply.name!r}, asked for {wished!r}", "leave this run")
+    if reply.protocol:
+        whole(reply.protocol, OLDEST_PROTOCOL, PROTOCOL, "protocol of this version of farflung")
+    if not 0 <= reply.certificate_life < LONGEST_LIFE:
+        raise Hostile(f"a certificate that lives {reply.certificate_life:.3g} s is absurd", "leave this run")
     return reply
 
 

@@ -9,10 +9,20 @@ import sys
 import time
 from typing import Any, TextIO
 
+from .border import harmless
+
 LEVEL, FORMAT = "FARFLUNG_LOG", "FARFLUNG_LOG_FORMAT"
 """Environment: the lowest level that is written (default WARNING; INFO for JSON), and ``text`` or ``json``. What a
 process starts inherits both."""
 FORMATS = ("text", "json")
+
+
+class Lines(logging.Formatter):
+    """``LEVEL message``, and a traceback; what others say in it cannot command a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Lines for people."""
+        return harmless(super().format(record))
 
 
 class JsonLines(logging.Formatter):
@@ -45,7 +55,7 @@ def set_up(format: str | None = None, stream: TextIO | None = None) -> str:
     os.environ[FORMAT] = format
     level = os.environ.get(LEVEL) or ("INFO" if format == "json" else "WARNING")
     handler = _Handler(stream or sys.stderr)
-    handler.setFormatter(JsonLines() if format == "json" else logging.Formatter("%(levelname)s %(message)s"))
+    handler.setFormatter(JsonLines() if format == "json" else Lines("%(levelname)s %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [*(one for one in root.handlers if not isinstance(one, _Handler)), handler]
     root.setLevel(level)

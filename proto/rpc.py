@@ -25,6 +25,7 @@ import grpc
 import grpc.aio
 
 from . import control_pb2_grpc, names
+from .border import printable
 from .link import split_address
 
 CHUNK = 1 << 20
@@ -212,8 +213,8 @@ def why_broken(error: BaseException) -> str:
     """The end of a stream in few words, e.g. "Connection refused (111)"."""
     if isinstance(error, grpc.aio.AioRpcError):
         last = (error.details() or "").strip().rstrip("]").split(": ")[-1]
-        return last[:200] or error.code().name
-    return str(error)[:200] or type(error).__name__
+        return printable(last) or error.code().name
+    return printable(str(error)) or type(error).__name__
 
 
 END: Any = grpc.aio.EOF  # type: ignore[attr-defined, unused-ignore]

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
+from ...proto.border import harmless
 from ...proto.errors import FarflungError
 from ...proto.logs import log_line
 
@@ -27,7 +28,7 @@ INTERRUPTED = 130
 
 
 class Output:
-    """The two streams of one command.
+    """The two streams of one command. What others say never reaches a terminal raw, whoever passed it on.
 
     Args:
         as_json: one JSON object a line on stdout.
@@ -67,7 +68,7 @@ class Output:
     def say(self, text: str = "") -> None:
         """Write a line for a person; nothing with ``--json``."""
         if not self.json:
-            self.stdout.write(text + "\n")
+            self.stdout.write(harmless(text) + "\n")
             self.stdout.flush()
 
     @contextlib.contextmanager
@@ -83,7 +84,7 @@ class Output:
 
     def note(self, text: str, level: str = "info") -> None:
         """Write a line beside the result: progress, remarks. Always on stderr."""
-        self.stderr.write((log_line(level, text) if self.json_logs else text) + "\n")
+        self.stderr.write((log_line(level, text) if self.json_logs else harmless(text)) + "\n")
         self.stderr.flush()
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...proto.border import harmless
 from .output import Output
 from .units import count_text, seconds_text
 
@@ -32,7 +33,7 @@ def table(output: Output, columns: Sequence[str], rows: Sequence[Sequence[object
 def _cell(value: object) -> str:
     if value is None or value == "":
         return "-"
-    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+    return ("no", "yes")[value] if isinstance(value, bool) else harmless(str(value))
 
 
 def _rich(output: Output, columns: Sequence[str], cells: list[list[str]], title: str) -> None:

@@ -11,6 +11,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...proto.border import harmless_values
 from .output import Output
 from .story import Event, Story, advice_lines, plan_notes, sentence, stage_text, why_text
 
@@ -160,6 +161,7 @@ class RichScreen(_Screen):
         """Print what happened above the bar, and move the bar."""
         from rich.markup import escape
 
+        event = harmless_values(event)  # rich passes escape sequences on
         self.story.add(event)
         kind, line = event.get("event"), escape(sentence(event))
         if kind == "view":
@@ -221,6 +223,7 @@ def bytes_line(story: Story) -> str:
 
 def plan_table(event: Event) -> Table:
     """The plan of a view: a row for each pipeline, a column for each stage."""
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table()
@@ -229,5 +232,5 @@ def plan_table(event: Event) -> Table:
     for number, stage in enumerate(stages):
         table.add_column(f"stage {number}: {stage_text(stage)}")
     for number, pipeline in enumerate(event.get("pipelines") or [], 1):
-        table.add_row(str(number), *map(str, pipeline))
+        table.add_row(str(number), *(escape(str(name)) for name in pipeline))
     return table

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...job.sampling import Position
+from ...proto.border import WORD, below
 from ...proto.control_pb2 import Shard
 from ...proto.errors import FarflungError
 from .acceptance import Expected
@@ -34,8 +35,7 @@ from .tensor_header import look_into
 MAX_FILES = 4096
 MOST_OPEN = 4
 """Steps of which files wait for others, so that what never becomes complete does not fill the disk."""
-_FILE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,100}\Z")
-_FOLDER = re.compile(r"^step-(\d{8,})$")
+_FOLDER = re.compile(r"step-([0-9]{8,20})\Z")
 
 
 class ShardRefused(FarflungError):
@@ -77,7 +77,7 @@ class Receiver:
         self._closed = False
         self._writing = threading.Lock()
         """A stream may break while a thread still writes its last piece: whoever is second sees what the first did."""
-        self._path = checkpoints.incoming / f"{step}.{file}.{id(self):x}"
+        self._path = below(checkpoints.incoming, f"{step}.{file}.{id(self):x}")
 
     def write(self, shard: Shard) -> Complete | None:
         """Take a piece; see ``_write``."""
@@ -172,7 +172,7 @@ class Checkpoints:
 
         ShardRefused for a bad name.
         """
-        if not _FILE.match(shard.file) or shard.file == MANIFEST:
+        if not WORD.match(shard.file) or shard.file == MANIFEST:
             raise ShardRefused(f"{shard.file!r} is no name for a file of a checkpoint")
         if self.is_past(shard.step):
             return None
@@ -233,7 +233,7 @@ class Checkpoints:
                 if other != shard.file and there & names:
                     raise ShardRefused(f"{shard.file} and {other} of step {step} both have {min(there & names)!r}")
             self.receiving(step).mkdir(exist_ok=True)
-            path.replace(self.receiving(step) / shard.file)
+            path.replace(below(self.receiving(step), shard.file))
             one.done[shard.file], one.meta[shard.file], one.tensors[shard.file] = digest, meta, names
             if len(one.done) < one.files:
                 return None
@@ -308,7 +308,7 @@ class Checkpoints:
         folder = self.path(step)
         if folder is None or not (name == MANIFEST or name in read_manifest(folder).get("files", [])):
             return None
-        return folder / name
+        return below(folder, name)
 
     def digest(self, step: int, name: str) -> str | None:
         """The sha256 (hex) that the manifest has for a file."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...job.sampling import Position
+from ...proto.border import Hostile, below
 
 MANIFEST = "manifest.json"
 _READ = 1 << 22
@@ -28,9 +29,9 @@ def damaged(folder: Path) -> str:
         manifest = read_manifest(folder)
         position_in(manifest)
         for name, digest in manifest["digests"].items():
-            if file_digest(folder / name) != digest:
+            if file_digest(below(folder, name)) != digest:
                 return f"{name} has another digest"
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, OverflowError, Hostile) as error:
         return str(error) or type(error).__name__
     return ""
 

@@ -20,6 +20,7 @@ from typing import Any
 import fsspec
 from fsspec.registry import known_implementations
 
+from ...proto.border import below
 from ...proto.errors import FarflungError, JobError
 from .manifest import MANIFEST, damaged
 
@@ -124,7 +125,7 @@ class Target:
                     if not _FILE.match(f"{_name(step)}/{name}"):
                         raise TargetDamaged(f"{self.address(step)} names a file {name[:100]!r}")
                     try:
-                        self._fs.get_file(f"{self._root}/{_name(step)}/{name}", str(unfinished / name))
+                        self._fs.get_file(f"{self._root}/{_name(step)}/{name}", str(below(unfinished, name)))
                     except FileNotFoundError:
                         raise TargetDamaged(f"{self.address(step)} lacks {name}") from None
             if wrong := damaged(unfinished):

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...job.files import check_facts, with_value
 from ...job.schema import CheckCodec, Facts, Job
+from ...proto.border import printable
 from ...proto.errors import JobError, Refused
 from ..membership import signals as s
 from ..membership.machine import Membership
@@ -37,11 +38,6 @@ class Command:
         """ "paused by alice@lab: the power is needed elsewhere"."""
         by = f" by {printable(self.by)}" if self.by else ""
         return f"{what}{by}" + (f": {printable(self.why)}" if self.why else "")
-
-
-def printable(text: str, most: int = 200) -> str:
-    """What somebody else says, as it may stand in a terminal: nothing that commands it, at most so many characters."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:most])
 
 
 class Desk:

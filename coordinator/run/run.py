@@ -22,6 +22,7 @@ from typing import Any
 from ...job.sampling import Position
 from ...job.schema import SECURE_MEMBERS, UNAGREED, CheckCodec, Facts, Job
 from ...proto import control_pb2 as pb
+from ...proto.border import printable
 from ...proto.errors import FarflungError, Refused, RunFailed
 from ...proto.link import split_address
 from ...proto.trace import MOST_STEPS
@@ -52,7 +53,7 @@ from ..planning.speeds import Speeds
 from ..store.database import LeaseLost
 from ..store.store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
 from ..trust.identity import digest
-from .commands import Command, Desk, held_in, printable
+from .commands import Command, Desk, held_in
 from .ledger import Progress, absurd
 from .mirror import Mirror
 from .profiling import Profiling

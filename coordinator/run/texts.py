@@ -10,9 +10,9 @@ from pathlib import Path
 
 from ...job.schema import Job
 from ...proto import control_pb2 as pb
+from ...proto.border import printable
 from ...proto.errors import Refused
 from ..data.tokenizer import Tokenizer
-from .commands import printable
 
 MOST_TOKENS, MOST_LETTERS = 100_000, 100_000
 LEAST_S, STEPS_OF_PATIENCE = 60.0, 20

@@ -20,7 +20,9 @@ from google.protobuf.json_format import MessageToDict
 from ... import __version__
 from ...proto import PROTOCOL, names, rpc
 from ...proto import control_pb2 as pb
+from ...proto.border import Hostile, printable
 from ...proto.errors import FarflungError, Refused
+from ...proto.fields import checked
 from ...proto.progress import Meter
 from ..checkpoints.acceptance import Expected, NotAccepted
 from ..checkpoints.checkpoints import ShardRefused
@@ -28,7 +30,7 @@ from ..checkpoints.uploads import GivenUp, Uploads
 from ..data.artifacts import Artifacts, NoArtifact
 from ..data.streams import SourceUnreachable
 from ..data.tokenizer import load_tokenizer
-from ..run.commands import Command, printable
+from ..run.commands import Command
 from ..run.profiling import FILE, received
 from ..run.run import Attendance, Run
 from ..store.database import LeaseLost
@@ -202,12 +204,15 @@ class CoordinatorService(rpc.CoordinatorServicer):
         try:
             async for report in requests:
                 try:
+                    checked(report)
                     if report.WhichOneof("kind") == "renew":
                         self._renew(stream, report.renew.certificate_request)
                     else:
                         self._run.report(stream, report)
                 except LeaseLost:
                     raise
+                except Hostile as problem:
+                    self._run.warn(stream.name, f"a report of it was refused: {problem.message}")
                 except Exception:  # the next one is another matter, and the node is none the worse
                     log.exception("a %s of %s could not be taken", report.WhichOneof("kind"), stream.name)
         except rpc.BROKEN as error:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ...job.schema import Facts, Job
+from ...proto.border import below
 from ...proto.errors import FarflungError
 from ..device.disk_cache import Held, make_room
 from ..models.builds import build_data
@@ -149,7 +150,7 @@ def disk_for_tokens(job: Job, facts: Facts, cache: Path, pieces: Path, limit: in
     if not limit:
         return asked
     wanted = min(asked, tokens_size(facts))
-    return min(asked, make_room(cache, wanted, limit, (cache / f"tokens-{facts.tokens_digest}", pieces)))
+    return min(asked, make_room(cache, wanted, limit, (below(cache, f"tokens-{facts.tokens_digest}"), pieces)))
 
 
 def _single(tensor: Tensor) -> Tensor:
@@ -166,7 +167,7 @@ def _fetched(fetch: Fetch, size: int, digest: str) -> bytearray:
 
 def _cached(fetch: Fetch, size: int, digest: str, cache: Path) -> Path:
     """The file of the tokens below ``cache``, fetched unless it is there whole."""
-    path = cache / f"tokens-{digest}"
+    path = below(cache, f"tokens-{digest}")
     if path.is_file() and path.stat().st_size == size:
         path.touch()  # nobody removes it before this node holds it
         with contextlib.closing(Held(path)):

@@ -14,6 +14,7 @@ import xxhash
 from torch import Tensor
 
 from ...job.schema import Facts
+from ...proto.border import below
 from ...proto.errors import FarflungError
 from ...proto.pieces import piece_size
 from ..device.disk_cache import Held
@@ -50,7 +51,7 @@ class StreamedTokens(Dataset):
         self._fetch_later, self._warn, self._warned = fetch_later, warn, False
         self._coming: dict[int, tuple[int, Callable[[], bytes]]] = {}  # piece -> (when it was asked, in calls; wait)
         self._calls = 0
-        self._folder, self._digest = folder, facts.tokens_digest
+        self._folder, self._stem = folder, below(folder, facts.tokens_digest[:16]).name
         self._kept: OrderedDict[int, None] = OrderedDict()  # the one used longest ago first
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +67,7 @@ class StreamedTokens(Dataset):
         """Go on with the pieces of an earlier process; others go."""
         for path in sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime):
             digest, _, number = path.name.partition("-")
-            if digest == self._digest[:16] and number.isdecimal():
+            if digest == self._stem and number.isdecimal():
                 self._kept[int(number)] = None
             else:  # of other tokens, or a piece that was not finished
                 path.unlink()
@@ -110,7 +111,7 @@ class StreamedTokens(Dataset):
 
     def _bytes(self, piece: int) -> bytes:
         """A piece: from the disk, or from where it is asked."""
-        path = self._folder / f"{self._digest[:16]}-{piece}"
+        path = self._path(piece)
         if piece in self._kept:
             try:
                 kept = path.read_bytes()
@@ -133,6 +134,9 @@ class StreamedTokens(Dataset):
         self._keep(piece, path, data)
         return data
 
+    def _path(self, piece: int) -> Path:
+        return self._folder / f"{self._stem}-{piece}"
+
     def _keep(self, piece: int, path: Path, data: bytes) -> None:
         unfinished = path.with_suffix(".part")
         try:
@@ -153,5 +157,5 @@ class StreamedTokens(Dataset):
     def _make_room(self, more: int = 0) -> None:
         while len(self._kept) > self._room - more:
             oldest = next(iter(self._kept))
-            (self._folder / f"{self._digest[:16]}-{oldest}").unlink(missing_ok=True)
+            self._path(oldest).unlink(missing_ok=True)
             del self._kept[oldest]

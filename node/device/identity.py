@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from ...proto import names
+from ...proto.border import below
 from ...proto.errors import FarflungError
 
 
@@ -39,7 +41,7 @@ def load_key(folder: Path, run: str, name: str) -> bytes | None:
 
 def known_names(folder: Path, run: str) -> list[str]:
     """Names under which this machine has joined `run`, the last one first."""
-    keys = (folder / "identity" / run).glob("*.key")
+    keys = [path for path in below(folder, "identity", run).glob("*.key") if names.NODE.match(path.stem)]
     return [path.stem for path in sorted(keys, key=lambda path: path.stat().st_mtime, reverse=True)]
 
 
@@ -119,4 +121,4 @@ def _signs_others(der: bytes) -> bool:
 
 
 def _key_path(folder: Path, run: str, name: str) -> Path:
-    return folder / "identity" / run / f"{name}.key"
+    return below(folder, "identity", run, f"{name}.key")

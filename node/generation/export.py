@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ...job.schema import Facts, Job
+from ...proto.border import below
 from ...proto.errors import FarflungError
 from ..data.dataset import digest_of
 from ..models.definition import LanguageModel, ModelDefinition, model_of
@@ -232,7 +233,7 @@ def _write_like(
             else:  # not a parameter of the model, such as GPT-2's old causal masks: as it was
                 with safe_open(source / file, framework="pt") as whole:
                     written[stored] = whole.get_tensor(stored)
-        _save(written, folder / file)
+        _save(written, below(folder, file))
     _copy(source, folder, (CONFIG, "generation_config.json", *((INDEX,) if (source / INDEX).is_file() else ())))
     if not (folder / "generation_config.json").exists():
         import transformers

@@ -17,8 +17,10 @@ import grpc
 import grpc.aio
 
 from ...proto import rpc
+from ...proto.border import printable
 from ...proto.control_pb2 import Artifact, ArtifactName, Range, Shard, ShardHeld, ShardName
 from ...proto.errors import FarflungError, RunFailed
+from ...proto.fields import checked
 from ..peers.greeting import FIRST_PAUSE, LONGEST_PAUSE
 from ..peers.traffic import OTHER, Traffic
 
@@ -26,6 +28,8 @@ PATIENCE = 120.0
 """Seconds without a good piece after which a fetch or a store gives up."""
 RANGE = 32 << 20
 """Bytes asked for at once, at most (at least one piece)."""
+MOST = 1 << 50
+"""Bytes of an artifact, at most."""
 BAD_PIECES = 5
 """Times that one piece may be wrong: then the source is."""
 
@@ -74,7 +78,8 @@ class Artifacts:
                 await effort.failed(error)
                 continue
             size, pieces = artifact.piece_size, len(artifact.piece_digests)
-            if artifact.size and (not size or pieces != -(-artifact.size // size)):
+            known = bool(size) and pieces == -(-artifact.size // size)
+            if artifact.size > MOST or (artifact.size and not known):
                 raise RunFailed(
                     f"the coordinator describes {name} as {artifact.size} bytes in {pieces} pieces of {size}",
                     "do node and coordinator have the same version of farflung?",
@@ -94,7 +99,10 @@ class Artifacts:
             return bytearray()
         size = artifact.piece_size
         first, last = offset // size, (end - 1) // size
-        data = bytearray(min((last + 1) * size, artifact.size) - first * size)
+        try:
+            data = bytearray(min((last + 1) * size, artifact.size) - first * size)
+        except MemoryError:
+            raise RunFailed(f"{name} has {artifact.size} bytes, which this machine cannot hold") from None
         effort = _Effort(f"fetch {name}", self._patience)
         piece, bad = first, 0
         while piece <= last:
@@ -146,7 +154,7 @@ class Artifacts:
                 begin = min(held.offset, len(payload))
                 continue
             if reply.refused:
-                raise FarflungError(f"the coordinator did not store {file} of step {step}: {reply.refused}")
+                raise FarflungError(f"the coordinator did not store {file} of step {step}: {checked(reply).refused}")
             return bool(reply.complete)
 
     async def _held(self, name: ShardName, effort: _Effort) -> ShardHeld:
@@ -256,7 +264,7 @@ class _Effort:
         """Pauses; raises instead when another try is useless."""
         why = rpc.why_broken(error)
         if isinstance(error, grpc.aio.AioRpcError) and error.code() in _FINAL:
-            raise FarflungError(f"cannot {self._what}: {error.details()}", "", 4)
+            raise FarflungError(f"cannot {self._what}: {printable(error.details() or why)}", "", 4)
         if time.monotonic() - self._since > self._patience:
             raise RunFailed(
                 f"cannot {self._what}: tried for {self._patience:.0f} s, last error: {why}",

@@ -17,7 +17,9 @@ import grpc
 import grpc.aio
 
 from ...proto import rpc
+from ...proto.border import MOST_WORDS, Hostile, printable
 from ...proto.control_pb2 import Goodbye, Heartbeat, Hello, Ledger, Order, Report, Stop
+from ...proto.fields import checked
 from ..peers.greeting import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken
 from ..peers.traffic import ACTIVATIONS, OTHER, UPDATES, Traffic
 from .packed_views import PackedViews
@@ -172,14 +174,23 @@ class ControlLink:
                     order = Order(term=order.term, view=self._packed.open(order.packed))
                 except ValueError as error:  # the next stream begins with a whole one
                     raise LinkBroken(str(error)) from None
+            try:
+                checked(order)
+            except Hostile as problem:
+                self._end(f"the coordinator sent an order that this node refuses: {problem.message}")
+                return
             if order.WhichOneof("kind") is not None:
                 self._on_order(order)
-        code, details = await call.code(), str(await call.details() or "")
+        code, details = await call.code(), printable(str(await call.details() or ""), MOST_WORDS)
         if code in _FENCED:
-            self._fenced = True
-            self._on_order(Order(term=self.term, stop=Stop(why=details or code.name, refused=True)))
+            self._end(details or code.name)
         if code is not grpc.StatusCode.OK:
             raise LinkBroken(details.strip().rstrip("]").split(": ")[-1][:200] or code.name)
+
+    def _end(self, why: str) -> None:
+        """This node does not come back to the coordinator."""
+        self._fenced = True
+        self._on_order(Order(term=self.term, stop=Stop(why=why, refused=True)))
 
     async def _write_reports(self, call: rpc.PeerCall) -> None:
         next_beat = time.monotonic()

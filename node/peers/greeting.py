@@ -16,6 +16,7 @@ import grpc.aio
 
 from ...proto import PROTOCOL, rpc
 from ...proto import frame as frames
+from ...proto.border import printable
 from ...proto.control_pb2 import Member
 from ...proto.data_pb2 import Greeting
 from ...proto.frame import Frame, Kind
@@ -127,7 +128,7 @@ async def raise_status(stream: rpc.PeerCall | rpc.PeerContext) -> None:
     if code is grpc.StatusCode.OK:
         raise LinkBroken("the peer ended the stream")
     details = (await stream.details() or "").strip().rstrip("]").split(": ")[-1]
-    raise LinkBroken(details[:200] or code.name)
+    raise LinkBroken(printable(details) or code.name)
 
 
 async def _greet(

@@ -187,3 +187,34 @@ def test_savings_tell_updates_from_activations() -> None:
         )
     assert story.savings.text() == "1.6x fewer bytes than fp16"
     assert story.savings.detail() == "updates 1.0x as many (60x in the last rounds), activations 2.5x fewer"
+
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07all is well\x9b31m\ud800"
+
+
+KINDS = ["notice", "warning", "advice", "view", "joined", "left", "error", "progress", "checkpoint"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stdout", [Terminal, io.StringIO])
+def test_what_a_coordinator_says_commands_no_terminal(kind, stdout):
+    words = ("message", "why", "doing", "use", "better", "node", "hint", "what", "path")
+    event = {"event": kind, **dict.fromkeys(words, HOSTILE), "view": 1, "done": 1, "unit": "bytes"}
+    event |= {"pipelines": [[HOSTILE, "[red]b[/]"]], "stages": [[0, 1], [2, 3]], "spares": [HOSTILE]}
+    event["codecs"] = {"activations": HOSTILE}
+    out, err = stdout(), io.StringIO()
+    output = Output(stdout=out, stderr=err)
+    with screen(output) as shown:
+        shown.show(event)
+    output.say(HOSTILE)
+    output.note(HOSTILE)
+    output.fail(Refused(HOSTILE, HOSTILE))
+    said = out.getvalue() + err.getvalue()
+    assert "all is well" in said
+    assert not any(one in said for one in ("\x1b[2J", "\x1b]", "\x07", "\x9b", "\ud800"))
+
+
+def test_what_a_coordinator_says_as_json(capsys):
+    Output(as_json=True).event({"event": "notice", "message": HOSTILE})
+    said = capsys.readouterr().out
+    assert said.isascii() and said.strip().isprintable() and json.loads(said)["message"] == HOSTILE

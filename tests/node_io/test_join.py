@@ -5,38 +5,16 @@ import socket
 import stat
 
 import pytest
+from join_answers import DEVICE, FACTS, JOB, RUN, TICKET
 from stub_coordinator import StubCoordinator
 
-from farflung.job.schema import Facts, Job, Profile
 from farflung.node.device import identity
 from farflung.node.join import find, join
 from farflung.node.wire.client import Wire
 from farflung.proto import PROTOCOL
-from farflung.proto.control_pb2 import Device, JoinReply
+from farflung.proto.control_pb2 import JoinReply
 from farflung.proto.errors import FarflungError, Refused
 from farflung.proto.link import NO_FINGERPRINT, Link
-
-RUN, TICKET = "0123456789abcdef", "00000001." + "ab" * 16
-JOB = Job.model_validate(
-    {
-        "run": {"name": "small", "steps": 4},
-        "model": {"family": "gpt2", "layers": 2, "width": 32, "heads": 2, "context": 32},
-        "data": {"text": ["/nowhere/*.txt"]},
-        "train": {"batch": 8, "microbatch": 4, "optimizer": "adamw", "learning_rate": 1e-3},
-    }
-).model_dump_json()
-FACTS = Facts(
-    samples=100,
-    validation_samples=10,
-    context=32,
-    vocabulary=256,
-    token_dtype="uint8",
-    steps=4,
-    tokens_digest="",
-    profile=Profile(layers=[], tied=True, family="gpt2"),
-    artifacts={},
-).model_dump_json()
-DEVICE = Device(kind="cpu", tflops=0.1, memory_bytes=1 << 30, cores=2)
 
 
 def link_to(coordinator, fingerprint=NO_FINGERPRINT, host="127.0.0.1"):

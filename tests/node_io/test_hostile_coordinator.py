@@ -1,0 +1,154 @@
+"""A coordinator that attacks the machine of a volunteer: nothing outside the node's own folder changes."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from io import StringIO
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from join_answers import DEVICE, FACTS, JOB, RUN, TICKET
+from stub_coordinator import StubCoordinator
+
+from farflung.cli.own_data import _tokenizer_of
+from farflung.cli.screen.output import Output
+from farflung.node.data.dataset import Tokens, disk_for_tokens
+from farflung.node.data.streamed import StreamedTokens
+from farflung.node.join import join
+from farflung.node.promises import read_facts, read_job
+from farflung.proto.border import below
+from farflung.proto.control_pb2 import JoinReply
+from farflung.proto.errors import FarflungError
+from farflung.proto.link import NO_FINGERPRINT, Link
+
+WAY_OUT = "x/../../../.bashrc.d"
+GOOD = {"name": "swift-otter", "session": "s1", "secret": "hush", "job": JOB, "facts": FACTS}
+NASTY = [
+    WAY_OUT,
+    "../../.bashrc.d",
+    "/etc/cron.d/x",
+    "..",
+    "a\0b",
+    "a\nb",
+    "\x1b]0;owned\x07\x1b[2J",
+    "\ud800",
+    "~/.ssh/authorized_keys",
+    "a" * (1 << 20),
+    "-rf",
+]
+
+
+def home_at(folder):
+    """A home folder with what an attacker likes to write or remove, and the node's own folder in it."""
+    (folder / ".bashrc.d").mkdir(parents=True)
+    (folder / ".bashrc.d" / "mine.sh").write_text("echo mine")
+    (folder / ".ssh").mkdir()
+    (folder / ".cache" / "farflung").mkdir(parents=True)
+    return folder
+
+
+def outside(home):
+    """Everything below a home folder that is not the node's own."""
+    own = home / ".cache" / "farflung"
+    return {
+        str(path): path.read_bytes() if path.is_file() else b""
+        for path in home.rglob("*")
+        if path != own and own not in path.parents
+    }
+
+
+@pytest.mark.parametrize(("what", "secure"), [("name", True), ("digest", True), ("name", False)])
+def test_a_real_node_and_a_coordinator_that_wants_to_write_into_its_home(tmp_path, authority, secure, what):
+    home = home_at(tmp_path / "home")
+    before = outside(home)
+    with contextlib.closing(StubCoordinator((authority.certificate, authority.key) if secure else None)) as stub:
+        said = dict(GOOD)
+        if what == "digest":
+            facts = {**json.loads(FACTS), "tokens_digest": f"{WAY_OUT}/../{WAY_OUT}", "samples": 4}
+            said["facts"] = json.dumps(facts)
+        else:
+            said[what] = WAY_OUT
+        stub.join_reply = JoinReply(**said)
+        stub.artifacts = {"data/tokens": b"#!/bin/sh\necho owned\n" * 100}
+        link = Link("127.0.0.1", stub.port, RUN, TICKET, authority.fingerprint if secure else NO_FINGERPRINT)
+        words = [sys.executable, "-m", "farflung", "join", "--device", "cpu", *([] if secure else ["--insecure"])]
+        done = subprocess.run(
+            words,
+            env={**os.environ, "HOME": str(home), "FARFLUNG_LINK": str(link)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        assert len(stub.joins) == 1 and not stub.sessions
+    assert done.returncode == 3, done.stderr
+    assert "is no " in done.stderr and "leave this run" in done.stderr and "Traceback" not in done.stderr
+    assert outside(home) == before
+
+
+def all_that_a_node_writes(stub, cache):
+    """What a node does on its disk with an answer to its join."""
+    joined = join(Link("127.0.0.1", stub.port, RUN, TICKET), DEVICE, cache=cache)
+
+    def fetch(name, offset=0, length=64):
+        return b"x" * (length or 64)
+
+    pieces = below(cache, f"pieces-{RUN}-{joined.name}")
+    disk_for_tokens(joined.job, joined.facts, cache, pieces, 1 << 20)
+    _tokenizer_of(
+        joined.job.model_copy(update={"data": joined.job.data.model_copy(update={"tokenizer": "t"})}),
+        joined.facts,
+        fetch,
+        cache,
+    )
+    streamed = StreamedTokens(joined.facts, lambda *asked: lambda: fetch(*asked), pieces, 1 << 20, print)
+    streamed.batch([0])
+    Tokens(joined.facts, fetch, cache)
+
+
+nasty = st.one_of(st.sampled_from(NASTY), st.text("./\\\0\n\x1b~a", max_size=12), st.text(max_size=30))
+STRINGS = ["name", "session", "secret", "refused", "job", "facts"]
+IN_FACTS = ["tokens_digest", "token_dtype", "artifacts"]
+
+
+@given(where=st.sampled_from([*STRINGS, *IN_FACTS]), text=nasty)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_hostile_answers_to_a_join(stub, tmp_path_factory, where, text):
+    home = home_at(tmp_path_factory.mktemp("home") / "alice")
+    before = outside(home)
+    facts = {**json.loads(FACTS), "tokens_digest": "ab" * 32, "samples": 4, "validation_samples": 0}
+    if where == "artifacts":
+        facts[where] = {text: "ab" * 32, "tokenizer/tokenizer.json": text}
+    elif where in IN_FACTS:
+        facts[where] = text
+    said = {**GOOD, "facts": json.dumps(facts)}
+    if where in STRINGS:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return  # no message carries it
+        said[where] = text
+    stub.join_reply = JoinReply(**said)
+    screen = StringIO()
+    try:
+        all_that_a_node_writes(stub, home / ".cache" / "farflung")
+    except FarflungError as problem:
+        Output(stderr=screen).fail(problem)
+    assert outside(home) == before
+    assert not set(screen.getvalue()) & set("\0\x1b\x07\ud800") and "this should not happen" not in screen.getvalue()
+
+
+@pytest.fixture(scope="module")
+def stub():
+    with contextlib.closing(StubCoordinator()) as made:
+        yield made
+
+
+@given(st.dictionaries(st.sampled_from([*json.loads(FACTS), "x"]), st.one_of(nasty, st.floats(), st.integers())))
+def test_facts_that_make_no_sense(changes):
+    with contextlib.suppress(FarflungError):
+        read_facts(json.dumps({**json.loads(FACTS), **changes}))
+    with contextlib.suppress(FarflungError):
+        read_job(json.dumps({**json.loads(JOB), **changes}))
