@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -85,11 +85,19 @@ class LoopbackWire:
         copy.CopyFrom(report)
         self.hub.reports.put((self.name, copy))
 
-    def enter(self, view: int, members: Sequence[control_pb2.Member]) -> None:
+    def enter(self, view: int, members: Sequence[control_pb2.Member], needed: Collection[str] | None = None) -> None:
         self.view = self.newest = view
 
     def leave_view(self) -> None:
         self.view = 0
+
+    def worked(self, count: int = 1) -> None:
+        """Nobody asks."""
+
+    @property
+    def arrived(self) -> int:
+        """Every message is whole."""
+        return sum(self.hub.bytes.values())
 
     def fetch(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         data = self.artifacts[name]

@@ -13,7 +13,12 @@
 * A joiner measures its links while the others train; it costs them a view change only if the plan wants it.
 * A spare that goes away changes nothing, unless others still fetch from it.
 * A joiner whose part would take longer to fetch than a step follows its like as a spare first (shadows.py), and gets
-  its place when it has caught up. What interrupts it twice, or it can't, makes the others wait after all.
+  its place when it has caught up. One that cannot makes the others wait if that is short, or if they cannot do without
+  it; else it stays a spare.
+* Nobody is put out for the seconds that something takes: only when nothing has moved for the patience of the link, of
+  what is being computed, or of both (proto/patience.py).
+* A broken connection between two that answer costs a view change only if it is needed and stays down: most are there
+  again in a moment, and lose nothing.
 * A node that goes away after its last step does, until all have finished: the others may still evaluate with it.
 * A node whose frozen weights are not the run's is put out before the view trains, and the others go on without it.
 * Nodes that report different histories of a section make a view change, at most one in 10 s.
@@ -27,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ...proto.patience import Watch, patience
 from ...scheduler.errors import PlanError
 from ...scheduler.plans import Plan
 from ..planning.measuring import ALL, chosen
@@ -39,6 +45,7 @@ from .members import (
     TRAINING,
     WAITING,
     Change,
+    Known,
     Node,
     Patience,
     Planner,
@@ -70,14 +77,24 @@ _STEPS_OF_PATIENCE = 10
 _LATE_S = 5.0
 _SAY_AGAIN_S = 10.0
 """Until a flush is sent again to who has not answered it: whatever carries an order may lose it."""
+_WORTH_S = 60.0
+"""Others stand still for so long for a node that cannot catch up otherwise, or ten steps."""
+_TRIPS_DOWN = 3
+"""Round trips beside `Rules.down_s` until a broken connection costs a view change."""
 
 
 class Membership:
     """``apply`` with its injected planner. Holds no state of its own."""
 
-    def __init__(self, planner: Planner, fetch_s: Patience = lambda name, plan: 0.0, follow: bool = True) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        fetch_s: Patience = lambda name, plan: 0.0,
+        follow: bool = True,
+        known: Known | None = None,
+    ) -> None:
         """``follow``: whether spares can, for which rounds have to be agreed on."""
-        self._planner, self._fetch_s, self._follow = planner, fetch_s, follow
+        self._planner, self._fetch_s, self._follow, self._known = planner, fetch_s, follow, known or Known()
 
     def apply(self, state: State, event: s.Input, now: float) -> tuple[State, list[s.Effect], str]:
         """The next state, what to do, and why (empty when nothing changed that a person would want to know)."""
@@ -103,7 +120,7 @@ class Membership:
         if isinstance(event, (s.Hold, s.Release, s.Evict, s.Pause, s.GoOn, s.Changed, s.Save, s.Replan)):
             return self._commanded(state, event, now)
         if isinstance(event, s.Tick):
-            return self._tick(state, now)
+            return self._tick(replace(state, stored=event.stored), now)
         if isinstance(event, s.Apart):
             return self._apart(state, event, now)
         if isinstance(event, s.CheckpointComplete):
@@ -143,10 +160,7 @@ class Membership:
         if isinstance(event, s.CaughtUp):
             return self._caught_up(state, event, now)
         if isinstance(event, s.StepFinished):
-            best = max(event.step, state.reported.get(event.name, 0))
-            state = replace(state, slowest_s=max(event.seconds, 0.9 * state.slowest_s))
-            current = state.view is not None and event.view == state.view.number
-            return (replace(state, reported={**state.reported, event.name: best}) if current else state), []
+            return self._stepped(state, event, now), []
         if isinstance(event, s.Finished):
             return self._finished(state, event, now)
         if isinstance(event, s.Leaving):
@@ -154,8 +168,23 @@ class Membership:
         if isinstance(event, s.Back):
             return self._returned(state, event.name, f"{event.name} is back", now)
         if isinstance(event, s.Accused):
+            if event.mended:
+                return self._mended(state, event), []
             return self._diverged(state, event, now) if event.diverged else self._accused(state, event)
         return state, []
+
+    def _stepped(self, state: State, event: s.StepFinished, now: float) -> State:
+        """A step is done. It took no longer than the coordinator has waited for it, whatever its node says."""
+        if state.view is None or event.view != state.view.number:
+            return state
+        seconds = min(event.seconds, now - max(state.started, state.stepped.get(event.name, 0.0)))
+        best = max(event.step, state.reported.get(event.name, 0))
+        return replace(
+            state,
+            slowest_s=max(seconds, 0.9 * state.slowest_s),
+            stepped={**state.stepped, event.name: now},
+            reported={**state.reported, event.name: best},
+        )
 
     def _joined(self, state: State, event: s.Joined, now: float) -> Result:
         effects: list[s.Effect] = []
@@ -195,7 +224,7 @@ class Membership:
         return state, []
 
     def _dialled(self, state: State, node: Node, event: s.Dialled, now: float) -> Result:
-        complaint = state.accused.get(node.name)
+        complaints = state.accused.get(node.name, {})
         state = replace(state, accused={name: who for name, who in state.accused.items() if name != node.name})
         if not event.reachable:
             if not node.attending:
@@ -203,31 +232,47 @@ class Membership:
             if node.doubted:
                 silent = f"no heartbeat for {now - node.heard:.0f} s"
                 return self._gone(state, node, f"{silent}, and it does not answer: {event.why}", now)
-            if complaint is None:
-                return state, []
-        if complaint is None or state.phase != TRAINING:
+        if state.phase != TRAINING or state.view is None:
             return state, []
-        by, why = complaint
-        if state.view is not None and not {by, node.name} <= set(state.view.plan.nodes):
-            return state, []  # a spare connects again, and asks again for what it lacks
-        pair = (min(by, node.name), max(by, node.name))
-        recent = [item for item in state.complaints if now - item[0] < _BROKEN_WITHIN_S]
-        recent.append((now, *pair))
-        state = replace(state, complaints=tuple(recent))
-        sentence = f"the connection between {by} and {node.name} broke: {why}"
-        effects: list[s.Effect] = []
-        if sum(1 for item in recent if item[1:] == pair) >= _BROKEN_AFTER and pair not in state.broken:
-            state = replace(state, broken=state.broken | {pair})
-            planned_apart = f"{pair[0]} and {pair[1]} keep losing each other and are planned apart"
-            effects.append(s.Say("warning", by, planned_apart))
-        state, more = self._begin(state, sentence, now)
-        return state, effects + more
+        # Both answer, so the connection is likely there again in a moment, and then nothing is lost. A spare's never
+        # costs anybody anything: it asks again for what it lacks.
+        training = set(state.view.plan.nodes)
+        down = {(by, node.name): (now, why) for by, why in complaints.items() if {by, node.name} <= training}
+        return replace(state, down={**down, **state.down}), []
+
+    def _mended(self, state: State, event: s.Accused) -> State:
+        down = {pair: found for pair, found in state.down.items() if pair != (event.name, event.peer)}
+        others = {by: why for by, why in state.accused.get(event.peer, {}).items() if by != event.name}
+        accused = {**state.accused, event.peer: others} if event.peer in state.accused else state.accused
+        return replace(state, down=down, accused=accused)
+
+    def _still_down(self, state: State, now: float) -> Result:
+        """A connection that is needed is down for too long: a view change, and another plan if it happens often."""
+        for (by, name), (since, why) in state.down.items():
+            trip = max(self._known.round_trip_s(by), self._known.round_trip_s(name))
+            if now - since <= state.rules.down_s + _TRIPS_DOWN * trip:
+                continue
+            pair = (min(by, name), max(by, name))
+            recent = [item for item in state.complaints if now - item[0] < _BROKEN_WITHIN_S]
+            recent.append((now, *pair))
+            state = replace(state, complaints=tuple(recent))
+            sentence = f"the connection between {by} and {name} has been down for {now - since:.0f} s: {why}"
+            effects: list[s.Effect] = []
+            if sum(1 for item in recent if item[1:] == pair) >= _BROKEN_AFTER and pair not in state.broken:
+                state = replace(state, broken=state.broken | {pair})
+                planned_apart = f"{pair[0]} and {pair[1]} keep losing each other and are planned apart"
+                effects.append(s.Say("warning", by, planned_apart))
+            state, more = self._begin(state, sentence, now)
+            return state, effects + more
+        return state, []
 
     def _gone(self, state: State, node: Node, why: str, now: float) -> Result:
         """A node is out. Whether that changes the view depends on what it did there."""
         nodes = {name: other for name, other in state.nodes.items() if name != node.name}
+        state = replace(state, down={pair: found for pair, found in state.down.items() if node.name not in pair})
         sentence = f"{node.name} left: {why}"
-        state = replace(state, nodes=nodes, why=sentence, unplannable=frozenset())
+        stepped = {name: when for name, when in state.stepped.items() if name != node.name}
+        state = replace(state, nodes=nodes, why=sentence, unplannable=frozenset(), stepped=stepped)
         effects: list[s.Effect] = [s.Say("left", node.name, why), s.Fence(node.name, node.session, sentence)]
         change = state.change
         if state.phase == TRAINING and state.view and in_view(state, node.name, state.view, node.session):
@@ -256,11 +301,13 @@ class Membership:
 
     def _accused(self, state: State, event: s.Accused) -> Result:
         peer = state.nodes.get(event.peer)
-        if state.phase != TRAINING or peer is None or event.peer in state.accused or event.peer == event.name:
+        if state.phase != TRAINING or peer is None or event.peer == event.name:
             return state, []
-        state = replace(state, accused={**state.accused, event.peer: (event.name, event.why)})
+        asked = event.peer in state.accused
+        said = {**state.accused.get(event.peer, {}), event.name: event.why}
+        state = replace(state, accused={**state.accused, event.peer: said})
         why = f"{event.name} lost its connection to {event.peer}: {event.why}"
-        return state, [s.Dial(peer.name, peer.session, peer.address, why)]
+        return state, [] if asked else [s.Dial(peer.name, peer.session, peer.address, why)]
 
     def _apart(self, state: State, event: s.Apart, now: float) -> Result:
         """It is one's word against the other's: both stay, where they have nothing to do with each other."""
@@ -387,6 +434,7 @@ class Membership:
             spares = {name: why for name, why in current.spares.items() if name in willing}
             current = current if spares == current.spares else replace(current, spares=spares)
         behind = {name: CATCHES_UP for name in willing if state.nodes[name].behind}
+        behind |= {name: why for name in willing if (why := state.nodes[name].too_slow)}
         wanted = state.wanted
         try:
             ready = tuple(name for name in willing if name not in behind)
@@ -409,7 +457,7 @@ class Membership:
         stalled = state.ticked is not None and now - state.ticked > _STALL_S
         state = replace(state, ticked=now)
         if stalled:
-            nodes = {name: replace(node, heard=now, doubted=False) for name, node in state.nodes.items()}
+            nodes = {name: replace(node, heard=now, moved_at=now, doubted=False) for name, node in state.nodes.items()}
             return replace(state, nodes=nodes), []
         effects: list[s.Effect] = []
         for node in list(state.nodes.values()):
@@ -453,27 +501,58 @@ class Membership:
         if state.phase == TRAINING and state.finished:
             return self._check_finished(state, now)
         if state.phase == TRAINING:
-            state, effects = self._admit(state, now)
-            return (state, effects) if effects else self._newcomers(state, now)
+            for work in (self._still_down, self._admit):
+                state, effects = work(state, now)
+                if effects:
+                    return state, effects
+            return self._newcomers(state, now)
         if state.phase == DONE:
             return state, []
         assert change is not None
-        patience = max(state.rules.flush_s, _STEPS_OF_PATIENCE * state.slowest_s)  # nobody is out while it computes
-        if state.phase == FLUSHING and now - change.began > patience:
-            silent = change.awaited - set(change.flushed)
-            return self._expel(state, silent, f"no answer to the flush for {patience:.0f} s", now)
+        late = change.awaited - set(change.flushed if state.phase == FLUSHING else change.prepared)
+        watch = change.watch.at(sum(state.nodes[name].moved for name in late), now)
+        if watch is not change.watch:
+            state = replace(state, change=replace(change, watch=watch))
         if state.phase == FLUSHING and now - max(change.said, change.began) > _SAY_AGAIN_S:
-            late = (name for name in change.awaited - set(change.flushed) if state.nodes[name].attending)
-            state = replace(state, change=replace(change, said=now))
-            return state, [s.SendFlush(tuple(sorted(late)), change.number, change.why)]
+            again = (name for name in late if state.nodes[name].attending)
+            assert state.change is not None
+            state = replace(state, change=replace(state.change, said=now))
+            return state, [s.SendFlush(tuple(sorted(again)), change.number, change.why)]
         if state.phase == PREPARING and (slow := self._slow_joiners(state, now)):
             assert state.pinned is not None
-            state = self._to_catch_up(state, slow, state.pinned.plan)
-            return self._begin(state, f"{', '.join(slow)} takes long to fetch its part", now)
-        if state.phase == PREPARING and now - change.began > state.rules.prepare_s:
-            silent = change.awaited - set(change.prepared)
-            return self._expel(state, silent, f"not prepared after {state.rules.prepare_s:g} s", now)
+            why, effects = f"{', '.join(slow)} takes long to fetch its part", list[s.Effect]()
+            if not any(state.nodes[name].cannot_follow for name in slow):
+                state = self._to_catch_up(state, slow, state.pinned.plan)
+            elif self._needs(state, set(slow)):
+                assert state.change is not None
+                return replace(state, change=replace(state.change, needs_all=True)), []
+            else:
+                state, effects = self._stays_spare(state, slow, f"all waited for {now - change.began:.0f} s")
+            state, more = self._begin(state, why, now)
+            return state, effects + more
+        if watch.gives_up(now) and not self._waits(state, late, now - watch.since):
+            stood = f"nothing has moved for {now - watch.since:.0f} s"
+            what = "no answer to the flush" if state.phase == FLUSHING else "not prepared"
+            return self._expel(state, late, f"{what}, and {stood}", now)
         return state, []
+
+    def _waits(self, state: State, names: frozenset[str] | set[str], stood: float) -> bool:
+        """Whether these are waited for although nothing of them has moved for so long: nobody is out while it computes,
+        or its link carries."""
+        least = self._least(state, names)
+        if stood <= least:
+            return True
+        trips = max((self._known.round_trip_s(name) for name in names), default=0.0)
+        rates = [rate for name in names if (rate := self._known.rate_bps(name)) > 0]
+        return stood <= patience(least, trips, min(rates, default=0.0))
+
+    def _least(self, state: State, names: frozenset[str] | set[str]) -> float:
+        rules = state.rules
+        if state.phase != FLUSHING:
+            return rules.prepare_s
+        training = set(state.view.plan.nodes) if state.view else set()
+        first = any(name in training and name not in state.stepped for name in names)  # it may be compiling
+        return max(rules.first_s if first else rules.flush_s, _STEPS_OF_PATIENCE * state.slowest_s)
 
     def _expel(self, state: State, names: frozenset[str] | set[str], why: str, now: float) -> Result:
         effects: list[s.Effect] = []
@@ -602,12 +681,8 @@ class Membership:
         change, view = state.change, state.pinned
         assert change is not None and view is not None
         late = change.awaited - set(change.prepared)
-        if (
-            not self._follow
-            or view.checkpoint >= 0
-            or state.view is None
-            or now - change.began < max(_LATE_S, 3 * state.slowest_s)
-        ):
+        waited = now - change.began
+        if not self._follow or view.checkpoint >= 0 or state.view is None or waited < max(_LATE_S, 3 * state.slowest_s):
             return []
         joiners = late & set(view.plan.nodes) - {name for names in view.holders for name in names}
         able = [
@@ -615,7 +690,25 @@ class Membership:
             for name in sorted(joiners)
             if not state.nodes[name].cannot_follow and place_to_follow(view.plan, state.view.plan, name) is not None
         ]
-        return able if set(able) == late else []
+        if late and set(able) == late:
+            return able
+        if late - joiners or waited < self._worth(state) or change.needs_all:
+            return []
+        return sorted(late)
+
+    def _worth(self, state: State) -> float:
+        """Seconds that everybody may stand still for one that cannot catch up while the others train."""
+        return max(_WORTH_S, _STEPS_OF_PATIENCE * state.slowest_s)
+
+    def _needs(self, state: State, names: set[str]) -> bool:
+        """Whether nobody could train without these."""
+        try:
+            others = (name for name in plannable(state) if not no_place(state, state.nodes[name]))
+            current = state.view.plan if state.view else None
+            self._planner(tuple(name for name in others if name not in names), current, state.broken)
+        except PlanError:
+            return True
+        return False
 
     def _caught_up(self, state: State, event: s.CaughtUp, now: float) -> Result:
         node, view = state.nodes[event.name], state.view
@@ -627,20 +720,40 @@ class Membership:
             return state, []  # it says so again
         if event.failed:
             state = replace(state, eligible=state.eligible - {(node.name, node.session)})
-            state = put(state, replace(node, behind=False, cannot_follow=True))
-            why = f"{node.name} cannot catch up as a spare: {event.failed}"
-            return self._begin(state, why, now) if node.behind else (state, [s.Say("warning", node.name, why)])
+            return self._cannot_follow(state, node, event.failed, now)
         state = replace(state, eligible=state.eligible | {(node.name, node.session)})
         return self._admit(put(state, replace(node, caught_up=now)), now)
+
+    def _cannot_follow(self, state: State, node: Node, failed: str, now: float) -> Result:
+        """A spare cannot catch up while the others train: they wait for it if that is short, else it stays a spare."""
+        why = f"{node.name} cannot catch up as a spare: {failed}"
+        wanted = node.behind and state.wanted is not None and node.name in state.wanted.nodes
+        seconds = self._fetch_s(node.name, state.wanted) if wanted and state.wanted is not None else 0.0
+        state = put(state, replace(node, behind=False, cannot_follow=True))
+        if not wanted:
+            return state, [s.Say("warning", node.name, why)]
+        if seconds <= self._worth(state):
+            return self._begin(state, why, now)
+        return self._stays_spare(state, [node.name], f"{failed}; alone it would fetch for {seconds:.0f} s")
+
+    def _stays_spare(self, state: State, names: list[str], failed: str) -> Result:
+        """These are left out from now on, with the reason, unless nobody could train without them."""
+        effects: list[s.Effect] = []
+        for name in names:
+            reason = f"it cannot catch up with the others: {failed}"
+            state = put(state, replace(state.nodes[name], too_slow=reason, behind=False, passed_over=True))
+            effects.append(s.Say("warning", name, f"{name} stays a spare: {reason}"))
+            effects.append(s.SendNotice((name,), f"{name} is a spare: {reason}"))
+        still = any(node.behind for node in state.nodes.values())
+        return replace(state, wanted=state.wanted if still else None), effects
 
     def _admit(self, state: State, now: float) -> Result:
         """Those who have caught up get their places: together, if the others take no more than twice as long."""
         behind = [node for node in state.nodes.values() if node.behind]
-        if behind and now - state.started > state.rules.prepare_s:  # too slow, or of a version that does not know how
-            nodes = {node.name: replace(node, behind=False, cannot_follow=True) for node in behind}
-            names = ", ".join(sorted(nodes))
-            why = f"{names} did not catch up within {state.rules.prepare_s:g} s"
-            return self._begin(replace(state, nodes={**state.nodes, **nodes}), why, now)
+        for node in behind:
+            since = max(state.started, node.moved_at)
+            if node.caught_up is None and not self._waits(state, {node.name}, now - since):
+                return self._cannot_follow(state, node, f"nothing has moved for {now - since:.0f} s", now)
         ready = {node.name: node.caught_up for node in behind if node.caught_up is not None}
         if not ready:
             return state, []
@@ -665,10 +778,10 @@ class Membership:
             behind = node.behind and node.caught_up is None
             node = replace(node, passed_over=False, returns=False, told_to_leave=None)
             nodes[name] = replace(node, behind=behind, caught_up=None)
-        change = Change(number, why, now, awaited=awaited)
+        change = Change(number, why, now, awaited=awaited, watch=Watch("the flush", now, state.rules.flush_s))
         sentence = f"view {number} is being made: {why}"
         state = replace(state, phase=FLUSHING, number=number, nodes=nodes, change=change, why=sentence)
-        state = replace(state, finished={}, ended=None, diverged=None)
+        state = replace(state, finished={}, ended=None, diverged=None, down={})
         to = tuple(sorted(name for name in awaited if nodes[name].attending))
         return state, [s.SendFlush(to, number, why)] if to else []
 
@@ -740,7 +853,7 @@ class Membership:
             phase=PREPARING,
             pinned=announcement,
             eligible=eligible,
-            change=replace(change, began=now, prepared={}),
+            change=replace(change, began=now, prepared={}, watch=Watch("the view", now, state.rules.prepare_s)),
             why=f"view {change.number} is announced: {why}",
         )
         return state, [*effects, s.SendView(names, announcement, why)]
@@ -769,7 +882,7 @@ class Membership:
             name
             for name in plan.spares
             if (node := state.nodes.get(name)) and not no_place(state, node)
-            if node.behind or not node.cannot_follow or name in has_all
+            if node.behind or not (node.cannot_follow or node.too_slow) or name in has_all
         ]
         wanted = {}
         for name in spares:
@@ -829,6 +942,7 @@ class Membership:
             | {(one.node, state.nodes[one.node].session) for one in view.shadows if not one.fetch},
             wanted=state.wanted if any(node.behind for node in state.nodes.values()) else None,
             started=now,
+            slowest_s=state.slowest_s or self._known.step_s(view.plan),
             bases=bases,
             change=None,
             begun=True,
@@ -916,11 +1030,16 @@ class Membership:
             return state, [stop, s.Fail(state.why, "the checkpoints before the end are good: see `farflung status`")]
         effects: list[s.Effect] = []
         if state.newest.step < step:
-            since = now if state.ended is None else state.ended
-            if now - since <= state.rules.last_checkpoint_s and state.nodes:
+            least = state.rules.last_checkpoint_s
+            trips = max((self._known.round_trip_s(name) for name in state.nodes), default=0.0)
+            watch = state.ended or Watch("the last checkpoint", now, patience(least, trips), state.stored)
+            watch = watch.at(state.stored, now)
+            stood = watch.gives_up(now)
+            if not stood and state.nodes:
                 why = f"all {step} steps are trained; waiting for the last checkpoint"
-                return replace(state, ended=since, why=why), []
+                return replace(state, ended=watch, why=why), []
             lost = f"the checkpoint of step {step} did not arrive; the newest is of step {state.newest.step}"
+            lost += f" ({stood})" if stood else ""
             effects.append(s.Say("warning", "", lost))
         why = f"the run is done: {step} steps"
         return replace(state, phase=DONE, why=why), [*effects, s.Finish(step, why), s.SendStop(everybody, why)]

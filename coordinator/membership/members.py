@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...job.sampling import Position
+from ...proto.patience import Watch
 from ...scheduler.plans import Plan
 from . import signals as s
 from .learnt import Kept, Unsent
@@ -18,6 +20,20 @@ Planner = Callable[[tuple[str, ...], Plan | None, frozenset[tuple[str, str]]], P
 
 Patience = Callable[[str, Plan], float]
 """``fetch_s(name, plan)``: seconds that a node takes to fetch what it is to hold."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was measured, as functions of a node or a plan; 0: it is not known.
+
+    ``round_trip_s``: the longest of a node's round trips; ``rate_bps``: at which it takes in what it fetches;
+    ``step_s``: a step of a plan, by the speeds of its nodes.
+    """
+
+    round_trip_s: Callable[[str], float] = lambda name: 0.0
+    rate_bps: Callable[[str], float] = lambda name: 0.0
+    step_s: Callable[[Plan], float] = lambda plan: 0.0
+
 
 WAITING, FLUSHING, PREPARING, TRAINING, DONE = "waiting", "flushing", "preparing", "training", "done"
 
@@ -55,6 +71,11 @@ class Node:
     """A plan wants it, and it is to catch up as a spare first."""
     cannot_follow: bool = False
     """It tried: the others wait for it when it gets a place."""
+    too_slow: str = ""
+    """Why it is a spare: what it lacks it cannot fetch while the others train, and takes too long while they wait."""
+    moved: int = 0
+    """The mark of its last heartbeat, and when that changed."""
+    moved_at: float = 0.0
     caught_up: float | None = None
     """When it had, as a spare of the view that trains."""
 
@@ -76,6 +97,10 @@ class Change:
     awaited: frozenset[str] = frozenset()
     said: float = 0.0
     """When the flush was sent last to those who have not answered."""
+    watch: Watch = field(default_factory=lambda: Watch("a view change", 0.0, math.inf))
+    """Of those who are awaited."""
+    needs_all: bool = False
+    """Nobody could train without those who are late: they are waited for."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +132,18 @@ class State:
     unplannable: frozenset[str] = frozenset()
     broken: frozenset[tuple[str, str]] = frozenset()
     complaints: tuple[tuple[float, str, str], ...] = ()
-    accused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    accused: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Nodes that are dialled because others say that their connection broke, and why, by who says so."""
+    down: Mapping[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
+    """(who says so, peer): since when a needed connection between two that answer is down, and why."""
     diverged: tuple[str, str] | None = None
     """Two nodes of the view that trains whose histories differ, until a view change judges them."""
     judged: float | None = None
     """When the last view change for that reason began."""
-    ended: float | None = None
-    """When the last node finished, while the last checkpoint is waited for."""
+    stored: int = 0
+    """Bytes of checkpoints that have arrived since the start."""
+    ended: Watch | None = None
+    """Since the last node finished: the last checkpoint, which is waited for."""
     disagreements: int = 0
     ticked: float | None = None
     held: Mapping[str, s.Hold] = field(default_factory=dict)
@@ -129,9 +159,11 @@ class State:
     started: float = 0.0
     """When the view that trains began to."""
     slowest_s: float = 0.0
+    """Seconds of the slowest of the recent steps; before the first, of a step of the last run or of the plan."""
+    stepped: Mapping[str, float] = field(default_factory=dict)
+    """When each node of the view reported its last step."""
     bases: Mapping[int, int] = field(default_factory=dict)
     """What the views that trained held of each layer's frozen weights, as a hash."""
-    """Seconds of the slowest of the recent steps."""
     why: str = "waiting for nodes"
 
 
@@ -176,7 +208,9 @@ def beaten(state: State, beats: s.Beats, now: float) -> State:
     for one in beats.heard:
         node = nodes.get(one.name)
         if node is not None and node.session == one.session:
-            nodes[one.name] = replace(node, heard=now, doubted=False, ready=node.ready or one.ready)
+            moved_at = node.moved_at if one.moved == node.moved else now
+            ready = node.ready or one.ready
+            nodes[one.name] = replace(node, heard=now, doubted=False, ready=ready, moved=one.moved, moved_at=moved_at)
     return replace(state, nodes=nodes)
 
 

@@ -35,8 +35,13 @@ class Rules:
     training samples, ``layers`` the model's layers, ``base`` the model folder whose frozen weights adapters stand
     beside. A node without heartbeat for ``doubt_s`` is dialled and out if it does not answer; one that answers (an
     overloaded machine does) is out after ``silence_s``. From its join to its first hello a node has ``arrive_s``, to
-    hand over its last contribution when it is told to ``leave_s``. A coordinator that is told to end waits for a last
-    checkpoint for ``save_s``.
+    hand over its last contribution when it is told to ``leave_s``.
+
+    Whatever moves bytes or computes is waited for by progress (proto/patience.py): for an answer to the flush until
+    nothing has moved for ``flush_s`` (``first_s`` while nobody knows how long a step takes), for a node that prepares
+    or catches up ``prepare_s``, for the last checkpoint ``last_checkpoint_s``, and for the one that a coordinator wants
+    before it ends ``save_s``; more where the link is slow, or a step takes long. A needed connection may be down for
+    ``down_s`` and some round trips before it costs a view change.
     """
 
     mode: str
@@ -53,13 +58,15 @@ class Rules:
     measure_s: float = 15.0
     arrive_s: float = 120.0
     flush_s: float = 120.0
-    prepare_s: float = 600.0
+    first_s: float = 600.0
+    prepare_s: float = 120.0
     last_checkpoint_s: float = 120.0
     doubt_s: float = 3.0
     silence_s: float = 15.0
     return_s: float = 5.0
     leave_s: float = 30.0
     save_s: float = 15.0
+    down_s: float = 5.0
 
 
 @dataclass(frozen=True)

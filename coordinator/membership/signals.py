@@ -38,11 +38,12 @@ class Hello:
 
 @dataclass(frozen=True)
 class Heard:
-    """A heartbeat. ``ready``: the trainer is up, so that it would answer a flush at once."""
+    """A heartbeat. ``ready``: the trainer is up, so that it would answer a flush at once. ``moved``: a mark."""
 
     name: str
     session: str
     ready: bool = True
+    moved: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,13 +142,15 @@ class Finished:
 
 @dataclass(frozen=True)
 class Accused:
-    """``name`` reports that its connection to ``peer`` broke; or, ``diverged``, that their histories differ."""
+    """``name`` reports that its connection to ``peer`` broke; or, ``diverged``, that their histories differ; or,
+    ``mended``, that it is there again and nothing was lost."""
 
     name: str
     session: str
     peer: str
     why: str
     diverged: bool = False
+    mended: bool = False
 
 
 @dataclass(frozen=True)
@@ -292,7 +295,9 @@ class CheckpointComplete:
 
 @dataclass(frozen=True)
 class Tick:
-    """Time has passed."""
+    """Time has passed. ``stored``: bytes of checkpoints that have arrived since the coordinator's start."""
+
+    stored: int = 0
 
 
 Input = (

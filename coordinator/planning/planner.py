@@ -169,6 +169,20 @@ def fetch_seconds(job: Job, facts: Facts, plan: Plan, name: str, links: Links) -
     return 8 * size / max(rates) if rates and max(rates) > 0 else 0.0
 
 
+def step_seconds(job: Job, facts: Facts, plan: Plan, tflops: Callable[[str], float]) -> float:
+    """Seconds that a step of a plan computes on its slowest node, by the speed measured as it joined; 0: not known."""
+    longest = 0.0
+    for index, pipeline in enumerate(plan.pipelines):
+        samples = plan.microbatches[index] * job.train.microbatch
+        for name in dict.fromkeys(pipeline):
+            ranges = [plan.stages[stage] for stage in plan.stages_of(name)]
+            layers = [layer for first, last in ranges for layer in facts.profile.layers[first : last + 1]]
+            speed = 1e12 * tflops(name)
+            if speed > 0:
+                longest = max(longest, samples * sum(layer.flops_per_sample for layer in layers) / speed)
+    return longest
+
+
 def fit_shape(workload: Workload, nodes: int) -> Workload:
     """The workload with its wished shape cut down to what ``nodes`` nodes can fill."""
     stages, pipelines = workload.stages, workload.pipelines

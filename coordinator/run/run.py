@@ -25,6 +25,7 @@ from ...proto import control_pb2 as pb
 from ...proto.border import printable
 from ...proto.errors import FarflungError, Refused, RunFailed
 from ...proto.link import split_address
+from ...proto.patience import patience
 from ...proto.trace import MOST_STEPS
 from ...scheduler import Device
 from ...scheduler.network import DEFAULT_LATENCY
@@ -37,7 +38,7 @@ from ..data.tokenizer import Tokenizer
 from ..membership import signals as s
 from ..membership.learnt import Kept, from_json, to_json, unsent_in
 from ..membership.machine import Membership
-from ..membership.members import DONE, TRAINING, WAITING, Planner, State
+from ..membership.members import DONE, TRAINING, WAITING, Known, Planner, State
 from ..membership.orders import Send, fingerprints_of, flushed_of, order_of
 from ..membership.refusals import Refusals
 from ..membership.resume import Rules, planned_nodes
@@ -48,7 +49,7 @@ from ..observe.observed import Observed
 from ..observe.status import position_of, status_of
 from ..planning.beside import PlansBeside, Unanswered, Work
 from ..planning.link_rates import LinkRates
-from ..planning.planner import fetch_seconds, memory_of, questions_of, workload_of
+from ..planning.planner import fetch_seconds, memory_of, questions_of, step_seconds, workload_of
 from ..planning.speeds import Speeds
 from ..store.database import LeaseLost
 from ..store.store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
@@ -57,6 +58,7 @@ from .commands import Command, Desk, held_in
 from .ledger import Progress, absurd
 from .mirror import Mirror
 from .profiling import Profiling
+from .round_trips import RoundTrips
 from .texts import Text, check_wanted, ends_of
 from .undone import Undone
 
@@ -64,8 +66,9 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.2
 DIAL_S = 2.0
+"""How long a node may take to answer when it is dialled, beside a few round trips."""
 RETURN_S = 2.0
-"""How long a node that nobody can dial may take to open its control stream again."""
+"""How long one that nobody can dial may take to open its control stream again, beside a few round trips."""
 ADVICE_S = 10.0
 """How often a node is told of what use it is."""
 _SAME_WARNING_S = 10.0
@@ -123,6 +126,7 @@ class Run:
         self._plans = PlansBeside(self._question)
         self.machine = self._machine()
         self._stored_kept: Kept | None = None
+        self.trips = RoundTrips(self._order, clock)
         self.state = replace(
             _restored(rules, store, checkpoints),
             held=held_in(store),
@@ -191,7 +195,15 @@ class Run:
         def fetch_s(name: str, plan: Plan) -> float:
             return fetch_seconds(self.job, self.facts, plan, name, self._known_links()) if name in plan.nodes else 0.0
 
-        return Membership(self._planner or self._plans, fetch_s, self.job.updates.agreed)
+        def step_s(plan: Plan) -> float:
+            return step_seconds(self.job, self.facts, plan, self._tflops)
+
+        known = Known(lambda name: self.trips.of(name), self._rate_of, step_s)
+        return Membership(self._planner or self._plans, fetch_s, self.job.updates.agreed, known)
+
+    def _rate_of(self, name: str) -> float:
+        """Bits a second of a node's fastest link, as measured; 0: not known."""
+        return max((rate for pair, (_, rate) in self.links.items() if name in pair), default=0.0)
 
     # ---- people ------------------------------------------------------------------------------
 
@@ -331,6 +343,7 @@ class Run:
             row = self._sessions[name] = replace(self._sessions[name], left_at=None)
             self.store.put_node(row)
             self.feed(s.Joined(name, session, row.address, bool(row.dials_out)))
+        self.trips.came(name)
         self.feed(s.Hello(name, session, hello.view))
         return stream
 
@@ -356,7 +369,7 @@ class Run:
             known = self._beats.get(name)
             was_ready = known is not None and known.session == session and known.ready
             ready = was_ready or is_ready(beat, self._clock() - stream.since)
-            self._beats[name] = s.Heard(name, session, ready)
+            self._beats[name] = s.Heard(name, session, ready, beat.moved)
         elif kind == "links":
             self._measured(name, session, report.links)
         elif kind == "flushed":
@@ -375,6 +388,7 @@ class Run:
             rest = report.kept
             self.feed(s.Kept(name, session, rest.step, rest.view, rest.norm, rest.moved))
         elif kind == "clock":
+            self.trips.answered(name, report.clock)
             if self.profiling is not None:
                 self.profiling.answered(name, report.clock)
         elif kind == "written":
@@ -390,7 +404,7 @@ class Run:
                 self.emit(events.evaluation(row))
         elif kind == "evidence":
             said = report.evidence
-            self.feed(s.Accused(name, session, said.peer, printable(said.why), said.diverged))
+            self.feed(s.Accused(name, session, said.peer, printable(said.why), said.diverged, said.mended))
         elif kind == "warning":
             warning: Any = report.warning  # grpc-stubs and the builtin share the name Warning
             self.warn(warning.node if warning.node in self._devices else name, printable(warning.message, 1000))
@@ -614,7 +628,8 @@ class Run:
         if self.store.server is not None:
             self.store.server.check_lease()
         self._take_beats()
-        self.feed(s.Tick())
+        self.feed(s.Tick(self.checkpoints.arrived))
+        self.trips.tick(self._streams)
         if self.trains and not self.is_planning and (news := self._news()):
             self.feed(s.Replan(news))
         self._perform_all(self._undone.due(self.state, self._clock()))
@@ -841,7 +856,7 @@ class Run:
         if row is not None and row.dials_out:
             why = await self._await_return(effect)
         else:
-            why = await dial(effect.address, DIAL_S)
+            why = await dial(effect.address, patience(DIAL_S, self.trips.of(effect.name)))
         self._take_beats()
         self.feed(s.Dialled(effect.name, effect.session, not why, why))
 
@@ -854,10 +869,11 @@ class Run:
 
     async def _await_return(self, effect: s.Dial) -> str:
         """For a node that nobody can dial: its control stream is open, or is opened again; else why not."""
-        deadline = self._clock() + RETURN_S
+        waits = patience(RETURN_S, self.trips.of(effect.name))
+        deadline = self._clock() + waits
         while (stream := self._streams.get(effect.name)) is None or stream.session != effect.session:
             if self._clock() > deadline:
-                return f"it only dials out, and did not within {RETURN_S:g} s"
+                return f"it only dials out, and did not within {waits:.1f} s"
             await asyncio.sleep(TICK_S)
         return ""
 
@@ -954,14 +970,14 @@ async def dial(address: str, timeout: float) -> str:
 
 def _restored(rules: Rules, store: Store, checkpoints: Checkpoints) -> State:
     """The machine's state at a start: nobody is in; the last view, if any, is what nodes may come back from."""
-    row, newest = store.last_view(), store.checkpoints()
-    state = State(rules)
+    row, newest, steps = store.last_view(), store.checkpoints(), store.steps(1)
+    state = State(rules, slowest_s=steps[-1].seconds if steps else 0.0)
     if newest:
         last = newest[-1]
         position = Position(last.step, last.cursor, tuple(json.loads(last.redo or "[]")))
         path = checkpoints.path(last.step)
         unsent = unsent_in(read_manifest(path)) if path is not None else None
-        state = State(rules, newest=position, unsent=unsent, kept=from_json(store.get("kept") or ""))
+        state = replace(state, newest=position, unsent=unsent, kept=from_json(store.get("kept") or ""))
     if row is None:
         return state
     members = tuple(s.Member(*member) for member in json.loads(row.members))

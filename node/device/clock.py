@@ -6,7 +6,7 @@ On a GPU the times are those of the calling thread: work that was only queued co
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -28,6 +28,8 @@ class StepClock:
     wire: float = 0.0
     waiting: float = 0.0
     spans: list[Span] | None = None
+    worked: Callable[[], None] = lambda: None
+    """Called when a piece of work is done."""
 
     def reset(self) -> None:
         """A step begins."""
@@ -39,6 +41,7 @@ class StepClock:
         started = time.monotonic()
         yield
         seconds = time.monotonic() - started
+        self.worked()
         self.compute += seconds
         if self.spans is not None:
             self.spans.append(Span(ROW, what, started, seconds, str(detail)))

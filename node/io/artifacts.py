@@ -181,6 +181,7 @@ class Artifacts:
                     return good
                 into[at - begin : at - begin + len(part.data)] = part.data
                 at += len(part.data)
+                self._traffic.took_in(len(part.data))
                 while good < until - piece and at >= min((piece + good + 1) * size, artifact.size):
                     there = into[good * size : min((good + 1) * size, end - begin)]
                     if hashlib.sha256(there).digest() != artifact.piece_digests[piece + good]:

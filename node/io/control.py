@@ -42,7 +42,7 @@ class ControlLink:
     """The stream and its queue of reports.
 
     ``on_order(order)``; ``on_lost(why)`` and ``on_back(term)`` in turns. ``view()`` is the view that the hello
-    claims, ``last_action()`` what a heartbeat carries.
+    claims, ``last_action()`` and ``moved()`` what a heartbeat carries.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class ControlLink:
         traffic: Traffic,
         view: Callable[[], int],
         last_action: Callable[[], tuple[float, str]],
+        moved: Callable[[], int],
         on_order: Callable[[Order], None],
         on_lost: Callable[[str], None],
         on_back: Callable[[int], None],
@@ -62,7 +63,7 @@ class ControlLink:
         self.term = 0
         self.address, self._credentials, self._metadata, self._session = address, credentials, metadata, session
         self._heartbeat, self._traffic = heartbeat, traffic
-        self._view, self._last_action = view, last_action
+        self._view, self._last_action, self._moved = view, last_action, moved
         self._on_order, self._on_lost, self._on_back = on_order, on_lost, on_back
         self._reports: deque[Report] = deque()
         self._recent: deque[tuple[float, Report]] = deque()
@@ -209,7 +210,7 @@ class ControlLink:
                 return
             if time.monotonic() >= next_beat:
                 age, doing = self._last_action()
-                await self._write(call, Report(heartbeat=Heartbeat(trainer_age=age, doing=doing)))
+                await self._write(call, Report(heartbeat=Heartbeat(trainer_age=age, doing=doing, moved=self._moved())))
                 next_beat = max(next_beat + self._heartbeat, time.monotonic())
             self._wake.clear()
             with contextlib.suppress(asyncio.TimeoutError):

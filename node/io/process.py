@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +90,8 @@ class IoProcess:
             config.protocol,
         )
         self._links: dict[str, PeerLink] = {}
+        self._needed: Set[str] = frozenset()
+        """Peers with whom this node exchanges something in this view."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._transfer = 0
         self._server: grpc.aio.Server | None = None
@@ -142,6 +144,7 @@ class IoProcess:
                 self._traffic,
                 lambda: self._membership.view,
                 self._last_action.read,
+                self._moved,
                 self._ordered,
                 lambda why: self._end.write(int(From.COORDINATOR_LOST), why),
                 lambda term: self._end.write(int(From.COORDINATOR_BACK), term),
@@ -187,7 +190,7 @@ class IoProcess:
                 if self._metrics is not None:
                     self._metrics.report(report)
         elif kind == To.ENTER:
-            self._enter(values[0], [control.Member.FromString(member) for member in values[1]])
+            self._enter(values[0], [control.Member.FromString(member) for member in values[1]], values[2])
         elif kind == To.LEAVE:
             self._leave()
         elif kind == To.CALL:
@@ -206,17 +209,23 @@ class IoProcess:
             view = memoryview(payload)
             freed = (int(From.FREED), -1, len(payload))
         parsed = Header.FromString(header)
-        link = self._links.get(to)
-        if link is None or parsed.view != self._membership.view:
+        peer = self._membership.peers().get(to)
+        if peer is None or parsed.view != self._membership.view:
             self._traffic.dropped["sent outside the view"] += 1
             self._end.write(*freed)
             return
         self._transfer += 1
-        link.send(Outgoing(self._transfer, priority, parsed, view, lambda: self._end.write(*freed)))
+        self._link(peer).send(Outgoing(self._transfer, priority, parsed, view, lambda: self._end.write(*freed)))
 
-    def _enter(self, view: int, members: list[control.Member]) -> None:
+    def _enter(self, view: int, members: list[control.Member], needed: list[str] | None) -> None:
+        """``needed``: with whom this node exchanges anything; None: with all. What is sent to another member all the
+        same opens a connection then. One that cannot be dialled has to open it beforehand."""
         self._membership.enter(view, members)
-        wanted = self._membership.peers()
+        peers = self._membership.peers()
+        self._needed = peers.keys() if needed is None else peers.keys() & set(needed)
+        wanted = {
+            name: peer for name, peer in peers.items() if name in self._needed or peer.dials_out or self._me.dials_out
+        }
         for name in self._links.keys() - wanted.keys():
             self._spawn(self._links.pop(name).close())
         for peer in wanted.values():
@@ -334,8 +343,13 @@ class IoProcess:
         log.info("lost %s: %s", link.peer.name, why)
         if self._membership.view:
             self._end.write(int(From.PEER_LOST), link.peer.name, why)
-        if self._control is not None:
+        if self._control is not None and link.peer.name in self._needed:
             self._control.report(control.Report(evidence=control.Evidence(peer=link.peer.name, why=why)))
+
+    def _back(self, link: PeerLink) -> None:
+        """A connection that was lost is there again: what was on its way goes again, and nothing is lost."""
+        if self._control is not None and link.peer.name in self._needed:
+            self._control.report(control.Report(evidence=control.Evidence(peer=link.peer.name, mended=True)))
 
     def _warn(self, message: str) -> None:
         log.warning("%s", message)
@@ -356,12 +370,17 @@ class IoProcess:
                 self._fastest = max(self._fastest, measured.bandwidth_bps)
         return links
 
+    def _moved(self) -> int:
+        """The mark of a heartbeat: it changes while anything moves here."""
+        return self._last_action.work + self._traffic.came
+
     async def _watch_links(self) -> None:
         """What training itself shows of the links; goes out with the reports of steps."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             figures = {name: link.figures for name, link in self._links.items()}
             self._traffic.watch.tick(time.monotonic(), figures, self._traffic.arrived)
+            self._last_action.tell_arrived(self._traffic.came)
 
     def _uplink(self) -> float:
         limit = self.config.max_upload
@@ -387,7 +406,7 @@ class IoProcess:
         if self._me.dials_out:
             receiving = Receiving(self._me, peer, self._traffic, self._inbound)
             receiving.task.add_done_callback(self._finished)
-        link = PeerLink(self._me, peer, self._traffic, self._lost, self._inbound.offers, receiving)
+        link = PeerLink(self._me, peer, self._traffic, self._lost, self._back, self._inbound.offers, receiving)
         link.task.add_done_callback(self._finished)
         self._links[peer.name] = link
         return link

@@ -54,6 +54,8 @@ class Traffic:
         self.watch = LinkWatch()
         self.dropped: Counter[str] = Counter()  # why -> messages
         self._tell_arriving, self._arriving = tell_arriving, 0
+        self.came = 0
+        """Bytes that have arrived from anybody."""
         self._reported: Counter[str] = Counter()
         self._reported_to: Counter[str] = Counter()
 
@@ -66,6 +68,12 @@ class Traffic:
             if to:
                 self.sent_to[to] += length + prefix
             prefix = 0
+
+    def took_in(self, count: int, sender: str = "") -> None:
+        """So many bytes have arrived: of a peer, or of the coordinator's artifacts."""
+        self.came += count
+        if sender:
+            self.arrived[sender] += count
 
     def arriving(self, change: int) -> None:
         """One message more (1) or less (-1) has arrived in part."""

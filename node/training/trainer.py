@@ -44,6 +44,7 @@ from ..state.stage_state import StageState
 from ..state.transfer import Snapshot, StateFetch, StateServer, fetch_of, frozen, load_base, load_state, named
 from ..wire.arena import release_freed_memory
 from ..wire.client import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
+from ..wire.needed_links import needed_links
 from .final_contribution import left_unsaid, say_all, say_no_more_than_usual
 from .say_again import SayAgain
 from .standby import Follower
@@ -141,7 +142,7 @@ class Trainer:
         self._held_before = False
         """Whether this node has taken up a place, be it one that it no longer holds."""
         self._server = StateServer(self.send, self._snapshots)
-        self.clock = StepClock()
+        self.clock = StepClock(worked=wire.worked)
         self.tracing = Tracing(self.clock, device, lambda file, data: wire.store(0, file, data, 1, {}))
         self._own: _Parting | None = None
         """What its owner wants."""
@@ -464,9 +465,9 @@ class Trainer:
         self.lost = set()
         self._server = StateServer(self.send, self._snapshots)
         self._mail.clear()
-        self.wire.enter(view.number, view.members)
-        self._share_cores(view)
         plan = Plan.from_json(view.plan)
+        self.wire.enter(view.number, view.members, self._needed(view, plan))
+        self._share_cores(view)
         if view.checkpoint >= 0:
             self.state = self._kept = self.previous = self.follower = None
             self._snapshots.clear()
@@ -523,6 +524,19 @@ class Trainer:
         if lost:
             part = f"{lost / rest.norm:.1%} of what it had learnt beside the checkpoint of step {view.checkpoint}"
             self.warn(self.name, f"{part} is lost: it was of parameters, or of weights, that its place does not have")
+
+    def _needed(self, view: control_pb2.View, plan: Plan) -> set[str]:
+        """The members with whom this node exchanges something in the view, and may finish the one before."""
+        names = [member.name for member in view.members]
+        holders = {holder.layer: list(holder.nodes) for holder in view.holders}
+        shadows = [(one.node, one.like) for one in view.shadows]
+        committer = plan.nodes[0] if self.job.updates.mode == "gradient" else ""
+        first = plan.nodes[0] if view.checkpoint == 0 and self.own is not None else ""
+        tied = self.definition.tied_trained is not None
+        found = needed_links(plan, names, holders, shadows, self.name, committer, first, tied)
+        if self.previous is not None:
+            found |= needed_links(self.previous.plan, names, {}, [], self.name, committer="", tied=tied)
+        return found
 
     def _keep_snapshots(self, view: control_pb2.View, plan: Plan, new: StageState) -> None:
         """Keep what spares are still to get of earlier views, and of this one what those want who have none."""

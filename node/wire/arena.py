@@ -22,6 +22,9 @@ MOST_KEPT = 512 << 20
 
 _ACTION = struct.Struct("<d248p")
 _COUNT = struct.Struct("<I")
+_MARK = struct.Struct("<Q")
+_WORKED_AT = 2 * _ACTION.size
+_ARRIVED_AT = _WORKED_AT + _MARK.size
 
 
 def machine_memory() -> int:
@@ -145,3 +148,21 @@ class LastAction:
     def arriving(self) -> int:
         """Messages of which only a part has arrived."""
         return int(_COUNT.unpack_from(self._view, _ACTION.size)[0])
+
+    def worked(self, count: int = 1) -> None:
+        """The trainer: so many pieces of work are done. Looking for messages is none."""
+        _MARK.pack_into(self._view, _WORKED_AT, self.work + count)
+
+    @property
+    def work(self) -> int:
+        """Pieces of work that the trainer has done."""
+        return int(_MARK.unpack_from(self._view, _WORKED_AT)[0])
+
+    def tell_arrived(self, count: int) -> None:
+        """The I/O process: so many bytes have arrived since its start."""
+        _MARK.pack_into(self._view, _ARRIVED_AT, count)
+
+    @property
+    def arrived(self) -> int:
+        """Bytes that have arrived, whole messages or not."""
+        return int(_MARK.unpack_from(self._view, _ARRIVED_AT)[0])

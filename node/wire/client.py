@@ -9,7 +9,7 @@ import socket
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 from itertools import chain
 from types import TracebackType
@@ -186,13 +186,21 @@ class Wire:
 
     # ---- views -----------------------------------------------------------------------------
 
-    def enter(self, view: int, members: Sequence[control.Member]) -> None:
-        """From here on only messages of this view and its members (this node among them) go out and come in."""
+    def enter(self, view: int, members: Sequence[control.Member], needed: Collection[str] | None = None) -> None:
+        """From here on only messages of this view and its members (this node among them) go out and come in.
+
+        ``needed``: members with whom this node exchanges something: there are connections to these, and a broken one is
+        told of. None: all. To another one there is a connection from the first message on."""
         self._alive()
         self._forget(view)
         self.view = view
         self._members = frozenset(member.name for member in members)
-        self._end.write(int(To.ENTER), view, [member.SerializeToString() for member in members])
+        self._end.write(
+            int(To.ENTER),
+            view,
+            [member.SerializeToString() for member in members],
+            None if needed is None else sorted(needed),
+        )
 
     def leave_view(self) -> None:
         """The answer to Flush: whatever is queued or has arrived of the old view is dropped."""
@@ -252,6 +260,15 @@ class Wire:
     def doing(self, words: str) -> None:
         self._doing = words
         self._alive()
+
+    def worked(self, count: int = 1) -> None:
+        """So many pieces of work are done: the coordinator waits while this grows, and bytes arrive."""
+        self._last_action.worked(count)
+
+    @property
+    def arrived(self) -> int:
+        """Bytes that have arrived at this node, whole messages or not, as of half a second ago."""
+        return self._last_action.arrived
 
     @property
     def under_way(self) -> bool:

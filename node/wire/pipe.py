@@ -31,7 +31,7 @@ class To(enum.IntEnum):
     SEND = 2  # to, priority, header, payload bytes | (start, length)
     TAKEN = 3  # bytes taken, [starts of blocks that are free again]
     REPORT = 4  # control_pb2.Report
-    ENTER = 5  # view, [control_pb2.Member]
+    ENTER = 5  # view, [control_pb2.Member], names to keep a connection to | None for all
     LEAVE = 6
     CALL = 7  # call id, method, arguments
     STORE = 8  # step, file, start, length, files, meta as JSON

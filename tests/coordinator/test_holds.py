@@ -239,7 +239,7 @@ def test_a_name_that_is_not_here(event):
 
 
 def test_nobody_is_put_out_while_it_computes():
-    script = Script().started()
+    script = Script().started().wait(60)
     script(s.StepFinished("d", "d1", 1, 1, seconds=60.0), s.Left("c", "c1", "goodbye"))
     script(*(holding(script, name, 1) for name in "ab")).wait(500)
     assert script.state.phase == FLUSHING and "d" in script.state.nodes, "its step may take as long again"

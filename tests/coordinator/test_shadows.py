@@ -1,9 +1,8 @@
 """Spares follow places; a joiner that would make the others wait catches up as one first."""
 
-from membership_script import Script, holding, planner
+from membership_script import flushed, holding, slow, view_of
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.membership.members import FLUSHING, PREPARING, TRAINING
 from farflung.coordinator.membership.shadows import place_to_follow, shadows
 from farflung.scheduler.plans import Plan
@@ -42,33 +41,6 @@ def test_which_place_is_like_another():
 
 
 # ---- the life of a joiner -------------------------------------------------------------------------
-
-
-def slow(seconds=60.0):
-    """Two train, and a third joins that takes this long to fetch; the planner takes one stage."""
-    script = Script(wanted=2)
-    script.machine = Membership(lambda names, current, broken: planner(names, current, broken, 1), lambda *_: seconds)
-    script.started("ab")
-    steps(script, 3)
-    script.join("c").wait(1.5)
-    return script(s.Measured("c", "c1"))
-
-
-def steps(script, number):
-    script(*(s.StepFinished(name, name + "1", script.state.view.number, number, 0.5) for name in "ab"))
-
-
-def view_of(script, names, step, *more):
-    """Everybody answers, the view begins."""
-    script(*(holding(script, name, step) for name in names), *more)
-    (sent,) = script.get(s.SendView)
-    script.answer(s.Prepared, sorted(script.state.change.awaited))
-    assert script.state.phase == TRAINING
-    return sent.view
-
-
-def flushed(script, name, step, layers=range(0)):
-    return s.Flushed(name, name + "1", script.state.change.number, step, step, layers=frozenset(layers))
 
 
 def test_it_follows_first_and_gets_its_place_without_a_transfer():

@@ -93,3 +93,30 @@ def holding(script, name, step, ready=None):
     first, last = plan.stages[plan.stage_of(name)]
     number = script.state.change.number
     return s.Flushed(name, name + "1", number, step, ready or step, layers=frozenset(range(first, last + 1)))
+
+
+def slow(seconds=60.0):
+    """Two train, and a third joins that takes this long to fetch; the planner takes one stage."""
+    script = Script(wanted=2)
+    script.machine = Membership(lambda names, current, broken: planner(names, current, broken, 1), lambda *_: seconds)
+    script.started("ab")
+    steps(script, 3)
+    script.join("c").wait(1.5)
+    return script(s.Measured("c", "c1"))
+
+
+def steps(script, number):
+    script(*(s.StepFinished(name, name + "1", script.state.view.number, number, 0.5) for name in "ab"), dt=0.5)
+
+
+def view_of(script, names, step, *more):
+    """Everybody answers, the view begins."""
+    script(*(holding(script, name, step) for name in names), *more)
+    (sent,) = script.get(s.SendView)
+    script.answer(s.Prepared, sorted(script.state.change.awaited))
+    assert script.state.phase == TRAINING
+    return sent.view
+
+
+def flushed(script, name, step, layers=range(0)):
+    return s.Flushed(name, name + "1", script.state.change.number, step, step, layers=frozenset(layers))

@@ -110,7 +110,7 @@ class Lane:
     async def take(self, message: bytes) -> None:
         """One gRPC message of frames. FrameError, ValueError or StreamRefused for what does not fit."""
         self.waits = False
-        self._stream.inbound.traffic.arrived[self._stream.sender] += len(message)
+        self._stream.inbound.traffic.took_in(len(message), self._stream.sender)
         for frame in frames.decode(message):
             await self._stream.take(frame, self)
         await self.acknowledge()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections.abc import Callable
@@ -41,6 +42,8 @@ from ..traffic import Traffic
 from .bulk import Bulk
 from .send_queue import Carries, Outgoing, SendQueue
 
+TELL_AGAIN_SECONDS = 10.0
+"""A link that stays down is reported again: the report, or the coordinator that heard it, may be lost."""
 OTHERS = {Carries.ALL: Carries.NONE, Carries.HEADS: Carries.CHUNKS, Carries.CHUNKS: Carries.HEADS}
 
 Stream = rpc.PeerCall | rpc.PeerContext
@@ -59,6 +62,7 @@ class PeerLink:
         peer: Member,
         traffic: Traffic,
         on_lost: Callable[[PeerLink, str], None],
+        on_back: Callable[[PeerLink], None],
         offers: Offers,
         receiving: Receiving | None = None,
     ) -> None:
@@ -71,11 +75,12 @@ class PeerLink:
         self.chunk = rpc.CHUNK
         """Bytes of one write."""
         self.closed = False
-        self._me, self._traffic, self._on_lost = me, traffic, on_lost
+        self._me, self._traffic, self._on_lost, self._on_back = me, traffic, on_lost, on_back
         self._offers, self._receiving = offers, receiving
         self._wake = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._lost = False
+        self._told = -math.inf
         self._bulk: Bulk | None = None
         self.task = asyncio.create_task(self._keep(), name=f"link to {peer.name}")
 
@@ -135,8 +140,8 @@ class PeerLink:
                 self.connected.clear()
                 pause = FIRST_PAUSE
             self.queue.rewind()
-            if not self._lost:
-                self._lost = True
+            if not self._lost or time.monotonic() - self._told > TELL_AGAIN_SECONDS:
+                self._lost, self._told = True, time.monotonic()
                 self._on_lost(self, why)
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
             pause = min(PAUSE_GROWTH * pause, LONGEST_PAUSE)
@@ -157,7 +162,9 @@ class PeerLink:
                 await self._both_ways(call, asyncio.Event(), bulk)
 
     async def _both_ways(self, stream: Stream, ended: asyncio.Event, bulk: Bulk | None) -> None:
-        self._lost = False
+        if self._lost:
+            self._lost = False
+            self._on_back(self)
         self.connected.set()
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(ended.wait())]
         self._bulk = bulk

@@ -1,0 +1,60 @@
+"""How far away nodes are: the round trip of each control stream, by a question that its I/O process answers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ...proto import control_pb2 as pb
+
+EVERY_S = 60.0
+"""Between two questions to a node."""
+LONGEST_S = 30.0
+"""What counts as a round trip at most: a node may answer late on purpose, and would be waited for as long."""
+FIRST_NUMBER = 1 << 31
+"""Of these questions; profiles ask the same one with lower numbers (profiling.py)."""
+
+
+@dataclass
+class _Node:
+    number: int
+    asked: float
+    answered: bool = False
+    trips: tuple[float, ...] = ()
+
+
+class RoundTrips:
+    """The shorter of each node's last two round trips: what waits in a queue is no distance."""
+
+    def __init__(self, tell: Callable[[str, pb.Order], None], clock: Callable[[], float]) -> None:
+        """``tell(node, order)`` sends an order."""
+        self._tell, self._clock = tell, clock
+        self._number = FIRST_NUMBER
+        self._nodes: dict[str, _Node] = {}
+
+    def of(self, name: str) -> float:
+        """Seconds; 0 where it is not known."""
+        node = self._nodes.get(name)
+        return min(node.trips) if node is not None and node.trips else 0.0
+
+    def came(self, name: str) -> None:
+        """Its control stream is open."""
+        self._number += 1
+        trips = self._nodes[name].trips if name in self._nodes else ()
+        self._nodes[name] = _Node(self._number, self._clock(), trips=trips)
+        self._tell(name, pb.Order(clock=pb.ClockAsk(number=self._number)))
+
+    def tick(self, names: Iterable[str]) -> None:
+        """Ask those again who answered long ago."""
+        now = self._clock()
+        for name in names:
+            node = self._nodes.get(name)
+            if node is not None and node.answered and now - node.asked > EVERY_S:
+                self.came(name)
+
+    def answered(self, name: str, answer: pb.ClockAnswer) -> None:
+        """A node has answered."""
+        node = self._nodes.get(name)
+        if node is not None and not node.answered and answer.number == node.number:
+            node.answered = True
+            node.trips = (*node.trips[-1:], min(self._clock() - node.asked, LONGEST_S))
