@@ -167,6 +167,7 @@ def start(
 
     if lifeline:
         _hold_lifeline()
+    os.umask(0o077)  # keys, tokens and data in the state folder are for its owner
     with screen(output) as view:
 
         def emit(event: dict[str, Any]) -> None:

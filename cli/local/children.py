@@ -72,7 +72,7 @@ class Children:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.all: list[Child] = []
         self.said: queue.Queue[Said | Ended] = queue.Queue()
         self._readers: list[threading.Thread] = []
@@ -92,7 +92,7 @@ class Children:
         """
         log = self.folder / f"{name}.log"
         command = [sys.executable, "-m", _PACKAGE, *arguments, "--json", *(["--lifeline"] if lifeline else [])]
-        with log.open("a", encoding="utf-8") as stderr:
+        with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as stderr:
             process = subprocess.Popen(
                 command,
                 stdin=self._lifeline,

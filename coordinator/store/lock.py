@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from ...proto.errors import FarflungError
+from .private import private_folder
 
 FILE = "coordinator.lock"
 _TRIES, _PAUSE_S = 5, 0.05  # `farflung status` holds it for a moment
@@ -17,7 +18,7 @@ class StateLock:
     """Held from ``__init__`` to ``release``. FarflungError when another process holds it."""
 
     def __init__(self, state: Path) -> None:
-        state.mkdir(parents=True, exist_ok=True)
+        private_folder(state)
         self._file = (state / FILE).open("a+")
         for _ in range(_TRIES):
             try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from ...proto.errors import FarflungError
 
 VIEWER, OPERATOR = "viewer", "operator"
-FOLDER = "page"
+FOLDER, SCRAPE = "page", "scrape"
 FORGERY_HEADER = "x-farflung-action"
 """Carries a word that only the page of a logged-in operator knows; another site can send no such header."""
 
@@ -82,6 +82,20 @@ def write_certificate(state: Path, certificate: bytes, key: bytes) -> tuple[Path
             f"cannot keep the page's certificate in {folder}: {error.strerror}", "keep the page on loopback"
         ) from None
     return files
+
+
+def write_scrape(state: Path, viewer: str, certificate: tuple[Path, Path] | None) -> None:
+    """STATE/scrape: the viewer's token and the certificate, which is all that a Prometheus needs to be given."""
+    folder = state / SCRAPE
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write(folder / "viewer.token", viewer.encode())
+        if certificate is not None:
+            _write(folder / "tls.pem", certificate[0].read_bytes())
+    except OSError as error:
+        raise FarflungError(
+            f"cannot keep the page's token in {folder}: {error.strerror}", "leave the page out with --no-page"
+        ) from None
 
 
 def _token(path: Path) -> str:

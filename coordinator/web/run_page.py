@@ -15,7 +15,7 @@ from ..observe.metrics import Counts, registry_of, text_of
 from ..run.commands import KINDS, Command
 from ..run.run import Run
 from ..store.store import ViewRow
-from .access import load_tokens
+from .access import load_tokens, write_scrape
 from .app import Page, make_app
 from .feed import Feed
 from .server import PageServer, url_of
@@ -66,6 +66,7 @@ class RunPage:
         self._closing = asyncio.Event()
         self._run = run
         tokens = load_tokens(state, run_id)
+        write_scrape(state, tokens.viewer, certificate)
         feed = Feed(RunSource(run, state))
         registry = registry_of(lambda: feed.record, counts, run.observed)
         secure = certificate is not None

@@ -88,11 +88,26 @@ def test_compose_starts_what_exists() -> None:
     folders = {"prometheus": "../grafana", "grafana": "../grafana"}
     for name, prefix in folders.items():
         for mount in services()[name]["volumes"]:
-            source = mount.split(":")[0]
+            source = mount["source"] if isinstance(mount, dict) else mount.split(":")[0]
             if source.startswith(prefix):
                 assert (DEPLOY / "compose" / source).exists(), source
     providers = yaml.safe_load((FOLDER / "provisioning" / "dashboards" / "farflung.yml").read_text())["providers"]
     assert any(mount.split(":")[1] == providers[0]["options"]["path"] for mount in services()["grafana"]["volumes"])
+
+
+def test_prometheus_sees_a_token_and_a_certificate_and_no_key() -> None:
+    [mount] = [one for one in services()["prometheus"]["volumes"] if isinstance(one, dict)]
+    assert mount["source"] == "state" and mount["volume"] == {"subpath": "scrape"} and mount["read_only"]
+    assert services()["prometheus"]["depends_on"]["coordinator"]["condition"] == "service_healthy"
+    job = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"][0]
+    files = {job["tls_config"]["ca_file"], job["authorization"]["credentials_file"]}
+    assert files == {f"{mount['target']}/tls.pem", f"{mount['target']}/viewer.token"}
+
+
+def test_grafana_has_no_user_with_a_default_password() -> None:
+    environment = services()["grafana"]["environment"]
+    assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert environment["GF_AUTH_BASIC_ENABLED"] == "false" and environment["GF_AUTH_DISABLE_LOGIN_FORM"] == "true"
 
 
 def test_prometheus_asks_where_compose_listens() -> None:

@@ -100,6 +100,16 @@ def test_what_belongs_together_has_the_same_name(chart: Any) -> None:
     assert manifests["ConfigMap", "tune-coordinator"]["data"].keys() == {"job.toml"}
 
 
+def test_the_page_does_not_leave_the_cluster_with_the_nodes_port(chart: Any) -> None:
+    found = [one for one in rendered(chart, CASES["all"]) if one["kind"] == "Service"]
+    services = {one["metadata"]["name"]: one["spec"] for one in found}
+    assert services["tune-coordinator"]["type"] == "LoadBalancer"
+    assert [port["name"] for port in services["tune-coordinator"]["ports"]] == ["grpc"]
+    assert services["tune-coordinator-page"]["type"] == "ClusterIP"
+    assert [port["name"] for port in services["tune-coordinator-page"]["ports"]] == ["page"]
+    assert services["tune-coordinator-page"]["selector"] == services["tune-coordinator"]["selector"]
+
+
 def test_the_default_job_loads(chart: Any, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.txt").write_text("to be or not to be " * 100)

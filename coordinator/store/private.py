@@ -1,0 +1,25 @@
+"""Folders that only their owner looks into: a run's has keys, tokens, tickets' digests and perhaps private data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ...proto.errors import FarflungError
+
+OWNER_ONLY = 0o700
+
+
+def private_folder(path: Path) -> None:
+    """Make the folder, or take group and others out of one that is there. FarflungError: it is somebody else's."""
+    path.mkdir(parents=True, exist_ok=True, mode=OWNER_ONLY)
+    found = path.stat()
+    if found.st_mode & 0o077 == 0:
+        return
+    try:
+        path.chmod(OWNER_ONLY)
+    except OSError as error:
+        raise FarflungError(
+            f"others can read the run's folder {path}, and it cannot be closed to them: {error.strerror}",
+            f"it belongs to user {found.st_uid}, this is user {os.getuid()}: give another --state",
+        ) from None
