@@ -8,7 +8,7 @@ view; a difference that a busy moment explains is not believed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 
 from ...job.schema import Facts
@@ -18,6 +18,9 @@ STEPS = 12
 """Steps of a view after which a node's speed is believed."""
 SLOW = 0.6
 """A node is called slow when it reaches less than this part of the speed that it is planned with."""
+GROSS, GROSS_STEPS, GROSS_S = 0.3, 3, 3.0
+"""Below this part in each of so many steps in a row, which took so many seconds together, a node is called slow too:
+all others would be faster without it, and no busy moment is that long."""
 FORGET_S = 600.0
 """A slow node that the plan has left out is thought of as recovered after that time: nobody measures it meanwhile."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
@@ -53,15 +56,26 @@ class Speeds:
         if node not in self._work or compute_seconds <= 0:
             return
         self._seconds.setdefault(node, deque(maxlen=STEPS)).append(compute_seconds)
-        if set(self._seconds) == set(self._work) and min(map(len, self._seconds.values())) >= STEPS:
-            self._compare(now)
+        if set(self._seconds) == set(self._work):
+            if (known := min(map(len, self._seconds.values()))) >= STEPS:
+                self._compare(now)
+            elif known >= GROSS_STEPS and sum(list(self._seconds[node])[-GROSS_STEPS:]) >= GROSS_S:
+                self._compare_grossly(now)
+
+    def _reached(self, name: str, seconds: float) -> float:
+        return self._work[name] / 1e12 / seconds / max(self._nominal(name), 1e-9)
+
+    def _compare_grossly(self, now: float) -> None:
+        late = {name: list(seconds)[-GROSS_STEPS:] for name, seconds in self._seconds.items()}
+        usual = _usual(self._reached(name, median(seconds)) for name, seconds in late.items())
+        for name, seconds in late.items():
+            if sum(seconds) >= GROSS_S and self._reached(name, min(seconds)) < GROSS * usual:
+                self.usual = usual
+                self._slow[name] = (max(self._reached(name, median(seconds)) / usual, 0.01), now)
 
     def _compare(self, now: float) -> None:
-        reached = {
-            name: self._work[name] / 1e12 / median(seconds) / max(self._nominal(name), 1e-9)
-            for name, seconds in self._seconds.items()
-        }
-        usual = self.usual = median(sorted(reached.values())[len(reached) // 2 :])  # half of the nodes may be slow
+        reached = {name: self._reached(name, median(seconds)) for name, seconds in self._seconds.items()}
+        usual = self.usual = _usual(reached.values())
         for name, value in reached.items():
             self._slow.pop(name, None)
             if value < SLOW * usual:
@@ -105,3 +119,9 @@ class Speeds:
         self._pause = min(2 * self._pause, LONGEST_PAUSE_S) if set(slow) == set(self._told) else FIRST_PAUSE_S
         self._told, self._next = slow, now + self._pause
         return "; ".join(f"{name} computes at {part:.0%} of its speed" for name, part in sorted(slow.items()))
+
+
+def _usual(reached: Iterable[float]) -> float:
+    """Of the faster half: half of the nodes may be slow."""
+    found = sorted(reached)
+    return median(found[len(found) // 2 :])

@@ -6,7 +6,7 @@ from membership_script import Script, holding
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.members import FLUSHING, TRAINING
 from farflung.coordinator.planning.planner import planner_of
-from farflung.coordinator.planning.speeds import FIRST_PAUSE_S, FORGET_S, STEPS, Speeds
+from farflung.coordinator.planning.speeds import FIRST_PAUSE_S, FORGET_S, GROSS_STEPS, STEPS, Speeds
 from farflung.job.schema import Facts, LayerProfile, Profile
 from farflung.scheduler import Device, Layer, Workload
 from farflung.scheduler.plans import Plan
@@ -50,7 +50,8 @@ def test_all_as_planned():
 def test_one_is_slow():
     made = speeds()
     made.enter(PLAN)
-    assert run(made, {"a": 1.0, "b": 1.0, "c": 5.0, "d": 1.0}, STEPS - 1) == dict.fromkeys("abcd", 1.0), "not yet"
+    assert run(made, {"a": 0.1, "b": 0.1, "c": 0.5, "d": 0.1}, STEPS - 1) == dict.fromkeys("abcd", 1.0), "not yet"
+    made.enter(PLAN)
     assert run(made, {"a": 1.0, "b": 1.0, "c": 5.0, "d": 1.0}) == {"a": 1.0, "b": 1.0, "c": 0.2, "d": 1.0}
     reached = 2 * 1e9 * 2 * 2 / 1e12  # layers, flops, microbatches of two samples: of one Tflop/s
     assert made.factor("a", 0.0) == pytest.approx(reached) and made.factor("c", 0.0) == pytest.approx(reached / 5)
@@ -59,6 +60,26 @@ def test_one_is_slow():
     assert made.news(10.0 + FIRST_PAUSE_S) and not made.news(10.0 + 2 * FIRST_PAUSE_S), "the pause has doubled"
     assert run(made, dict.fromkeys("abcd", 1.0)) == dict.fromkeys("abcd", 1.0), "it has recovered"
     assert made.news(1000.0) == ""
+
+
+def test_a_node_for_which_all_others_wait_is_believed_after_three_steps():
+    """60 s a step beside 2 s: a third of each batch, for as long as nobody looked."""
+    made = speeds()
+    made.enter(Plan((("a",), ("b",), ("c",)), ((0, 3),), (2, 2, 2)))
+    assert set(run(made, {"a": 2.0, "b": 2.0, "c": 60.0}, GROSS_STEPS - 1).values()) == {1.0}
+    assert run(made, {"a": 2.0, "b": 2.0, "c": 60.0}, 1) == {"a": 1.0, "b": 1.0, "c": 0.033}
+    assert made.news(300.0) == "c computes at 3% of its speed"
+    assert made.factor("c", 300.0) == pytest.approx(made.factor("a", 300.0) / 30)
+
+
+def test_one_long_step_is_not_believed():
+    """A first step compiles; a machine is busy for a moment."""
+    made = speeds()
+    made.enter(PLAN)
+    run(made, {"a": 1.0, "b": 1.0, "c": 60.0, "d": 1.0}, 2)
+    assert set(run(made, dict.fromkeys("abcd", 1.0), 4).values()) == {1.0}
+    run(made, {"a": 1.0, "b": 1.0, "c": 60.0, "d": 1.0}, 1)
+    assert set(run(made, dict.fromkeys("abcd", 1.0), 1).values()) == {1.0}
 
 
 def test_a_smaller_share_is_less_work():
