@@ -13,7 +13,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..proto import python
 from ..proto.border import harmless_values, printable
 from ..proto.errors import FarflungError
 from ..proto.fields import checked
@@ -159,7 +159,12 @@ def _device(device: str) -> Finding:
     """Import torch in a process of its own: a broken installation must not end the examination."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE, device], capture_output=True, text=True, timeout=120, check=False
+            python.code(_PROBE, device),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         answer = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.TimeoutExpired, OSError) as error:

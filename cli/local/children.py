@@ -13,13 +13,14 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ...proto import python
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -91,7 +92,7 @@ class Children:
             lifeline: pass ``--lifeline``, which the commands that run for long understand.
         """
         log = self.folder / f"{name}.log"
-        command = [sys.executable, "-m", _PACKAGE, *arguments, "--json", *(["--lifeline"] if lifeline else [])]
+        command = python.module(_PACKAGE, *arguments, "--json", *(["--lifeline"] if lifeline else []))
         with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as stderr:
             process = subprocess.Popen(
                 command,

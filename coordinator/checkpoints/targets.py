@@ -20,6 +20,7 @@ from typing import Any
 import fsspec
 from fsspec.registry import known_implementations
 
+from ...job.shared import without_secrets
 from ...proto.border import below
 from ...proto.errors import FarflungError, JobError
 from .manifest import MANIFEST, damaged
@@ -44,20 +45,20 @@ class Target:
     """The folder at ``url``. JobError: an unknown kind of address, its package is missing, options that it lacks."""
 
     def __init__(self, url: str, options: dict[str, Any] | None = None) -> None:
-        self.url = url.rstrip("/")
+        self.url = without_secrets(url).rstrip("/")  # shown to everybody who may look at the run
         kind = url.partition("://")[0]
         try:
-            self._fs, self._root = fsspec.core.url_to_fs(self.url, **(options or {}))
+            self._fs, self._root = fsspec.core.url_to_fs(url.rstrip("/"), **(options or {}))
         except ImportError as error:
             module = str(known_implementations.get(kind, {}).get("class", "")).partition(".")[0]
             hint = f"pip install {module}" if module not in ("", "fsspec") else str(error)
-            raise JobError(f"{url} needs the package {module or kind}, which is not installed", hint) from None
+            raise JobError(f"{self.url} needs the package {module or kind}, which is not installed", hint) from None
         except ValueError:
             known = ", ".join(f"{name}://" for name in ("s3", "gs", "abfs", "sftp", "hdfs"))
-            raise JobError(f"{url}: nothing reads {kind}:// addresses", f"a folder, or one of {known}") from None
+            raise JobError(f"{self.url}: nothing reads {kind}:// addresses", f"a folder, or one of {known}") from None
         except TypeError as error:
             raise JobError(
-                f"{url}: checkpoint.options do not fit: {error}", "see the options of that file system"
+                f"{self.url}: checkpoint.options do not fit: {error}", "see the options of that file system"
             ) from None
         self._root = str(self._root).rstrip("/")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 from ...job.files import check_facts, check_samples
 from ...job.sampling import ORDER
 from ...job.schema import Facts, Job, Profile
+from ...proto import python
 from ...proto.errors import JobError, RunFailed
 from ...proto.progress import Tell, silent
 from ..checkpoints.manifest import file_digest
@@ -28,7 +28,7 @@ from .data import TokenFile, model_sizes, token_dtype, tokenise
 from .tokenizer import FILES as TOKENIZER_FILES
 from .tokenizer import Tokenizer, load_tokenizer
 
-PROFILE_COMMAND = (sys.executable, "-m", "farflung.node.models.cost")
+PROFILE_COMMAND = tuple(python.module("farflung.node.models.cost"))
 _MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json", "model.safetensors.index.json")
 OWN_VALIDATION = 64
 """Samples, at least, that an evaluation draws where every node holds out a part of its own data."""

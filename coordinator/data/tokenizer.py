@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ...proto import python
 from ...proto.errors import JobError
 
 FILES = (
@@ -132,8 +133,9 @@ def _open(folder: Path) -> Folder:
 
 
 def _convert_apart(folder: Path, out: Path) -> None:
-    command = [sys.executable, "-m", "farflung.coordinator.data.tokenizer", str(folder), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_CONVERT_TIMEOUT, check=False)
+    command = python.module("farflung.coordinator.data.tokenizer", str(folder), str(out))
+    nobody = subprocess.DEVNULL  # transformers asks there whether to run code of the folder
+    done = subprocess.run(command, stdin=nobody, capture_output=True, text=True, timeout=_CONVERT_TIMEOUT, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise JobError(f"data.tokenizer: transformers cannot load the tokenizer in {folder}: {last}")
@@ -142,7 +144,8 @@ def _convert_apart(folder: Path, out: Path) -> None:
 def _convert(folder: str, out: str) -> None:
     from transformers import AutoTokenizer
 
-    AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True).save_pretrained(out)
+    made = AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True, trust_remote_code=False)
+    made.save_pretrained(out)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...job.files import check_facts, with_value
 from ...job.schema import CheckCodec, Facts, Job
+from ...job.shared import for_nodes
 from ...proto.border import printable
 from ...proto.errors import JobError, Refused
 from ..membership import signals as s
@@ -104,7 +105,7 @@ class Desk:
         self.store.put("set", json.dumps(self._standing))
         self._changed(changed, facts)
         why = command.sentence(f"{key} {_shown(before)} -> {_shown(after)}, set")
-        self._feed(s.Changed(changed.model_dump_json(), why))
+        self._feed(s.Changed(for_nodes(changed).model_dump_json(), why))
         return f"{why}; from the next view on"
 
     def _evict(self, command: Command, state: State) -> str:

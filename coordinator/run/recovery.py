@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ...job.files import refused_changes
 from ...job.schema import Facts, Job
+from ...job.shared import for_nodes
 from ...proto.errors import FarflungError, JobError
 from ..checkpoints.checkpoints import Checkpoints, Complete
 from ..checkpoints.manifest import position_in, read_manifest
@@ -39,7 +40,7 @@ def find_checkpoints(job: Job, state: Path, store: Store, facts: Facts) -> Found
     """
     about = {
         "run": store.get("run"),
-        "job": job.model_dump(mode="json"),
+        "job": for_nodes(job).model_dump(mode="json"),  # nodes may fetch manifests
         "facts": facts.model_dump(mode="json"),
     }
     to = job.checkpoint.to
@@ -110,7 +111,7 @@ def _check_job(job: Job, newest: Complete) -> None:
     except (KeyError, ValueError):
         hint = "give checkpoint.to another place, or remove it"
         raise FarflungError(f"the checkpoint in {newest.path} is of another version of farflung", hint) from None
-    if changed := refused_changes(before, job):
+    if changed := refused_changes(for_nodes(before), for_nodes(job)):
         what = "; ".join(changed)
         raise JobError(f"checkpoint.to has checkpoints of another job: {what}", "give checkpoint.to another place")
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from ...job.sampling import Position
 from ...job.schema import SECURE_MEMBERS, UNAGREED, CheckCodec, Facts, Job
+from ...job.shared import for_nodes
 from ...proto import control_pb2 as pb
 from ...proto.border import printable
 from ...proto.errors import FarflungError, Refused, RunFailed
@@ -131,7 +132,7 @@ class Run:
             _restored(rules, store, checkpoints),
             held=held_in(store),
             paused=store.get("paused") or "",
-            job=job.model_dump_json(),
+            job=for_nodes(job).model_dump_json(),
         )
         self.desk = Desk(store, self.feed, self._take_job, self._tell_revoked, check_codec)
         self.finished = asyncio.Event()

@@ -18,6 +18,7 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 
 from ... import __version__
+from ...job.shared import for_nodes, told
 from ...proto import PROTOCOL, names, rpc
 from ...proto import control_pb2 as pb
 from ...proto.border import Hostile, printable
@@ -144,7 +145,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             certificate_life=self._identity.life,
             protocol=PROTOCOL,
             authority=self._identity.authority.nodes if self._identity.authority else b"",
-            job=run.job.model_dump_json(),
+            job=for_nodes(run.job).model_dump_json(),
             facts=run.facts.model_dump_json(),
             term=run.term,
             dials_out=reached.dials_out,
@@ -257,7 +258,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         try:
             return await asyncio.to_thread(self._artifacts.describe, request.name)
         except NoArtifact as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, error.message)
+            await context.abort(grpc.StatusCode.NOT_FOUND, told(error.message))
             raise
 
     async def Fetch(self, request: pb.Range, context: Context) -> AsyncIterator[pb.Piece]:
@@ -269,10 +270,10 @@ class CoordinatorService(rpc.CoordinatorServicer):
             while (part := await loop.run_in_executor(self._readers, next, parts, None)) is not None:
                 yield pb.Piece(offset=part[0], data=part[1])
         except NoArtifact as error:
-            await context.abort(grpc.StatusCode.OUT_OF_RANGE, error.message)
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, told(error.message))
         except SourceUnreachable as error:  # the node tries again
             log.warning("%s", error.message)
-            await context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, told(error.message))
 
     async def Held(self, request: pb.ShardName, context: Context) -> pb.ShardHeld:
         """How much of a checkpoint's file is here of a stream of this session that broke: where the next one begins."""

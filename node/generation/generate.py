@@ -117,7 +117,7 @@ def _tokenizer(folder: Path) -> Any:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        return transformers.AutoTokenizer.from_pretrained(folder)
+        return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise FarflungError(f"the tokenizer in {folder} can't be loaded: {error}", hint="put it there again") from error
 
@@ -127,7 +127,7 @@ def _continue(folder: Path, prompt: str, tokens: int, seed: int, temperature: fl
 
     tokenizer = _tokenizer(folder)
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder).float().eval()
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False).float().eval()
     except (OSError, ValueError) as error:
         raise FarflungError(f"{folder} can't be loaded: {error}", hint="export the model again") from error
     prompt_ids = encoded(tokenizer, prompt)

@@ -228,7 +228,9 @@ def skeleton_of(config: Any) -> Any:
     quiet: Callable[[], None] = transformers.logging.set_verbosity_error
     quiet()
     with torch.device("meta"):
-        return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        return transformers.AutoModelForCausalLM.from_config(
+            config, attn_implementation="sdpa", trust_remote_code=False
+        )
 
 
 def named(path: str, module: nn.Module) -> list[tuple[str, Tensor]]:

@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +29,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...job.schema import Facts, Job
+from ...proto import python
 from ...proto.control_pb2 import Device
 from ...proto.errors import FarflungError, RunFailed
 from ...scheduler import Plan
@@ -93,7 +93,7 @@ class Island:
         words = [theirs.fileno(), self.devices[rank], rank, self.ranks, self._folder]
         # Its own session: the terminal's Ctrl-C reaches the first process only.
         process = subprocess.Popen(
-            [sys.executable, "-m", "farflung.node.pipeline.island_worker", *map(str, words)],
+            python.module("farflung.node.pipeline.island_worker", *map(str, words)),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=2,  # what imported modules print is no event

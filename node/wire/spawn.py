@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 
+from ...proto import python
 from ..io.process import serve_trainer
 from ..io.thread import IoThread, IoWork
 from .arena import Arena
@@ -23,7 +23,7 @@ class IoHost:
             self._work = IoThread.run(serve_trainer(pipe, send, receive))
             return
         numbers = (pipe.fileno(), *descriptors)
-        command = [sys.executable, "-m", "farflung.node.io.process", *map(str, (*numbers, size))]
+        command = python.module("farflung.node.io.process", *map(str, (*numbers, size)))
         # gRPC's own log would tell of every refused connection, in its own words and on our terminal.
         environment = {"GRPC_VERBOSITY": "NONE"} | dict(os.environ)
         # Its own session: the terminal's Ctrl-C reaches the trainer only, which says goodbye first.

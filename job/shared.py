@@ -1,0 +1,48 @@
+"""The job as nodes get it: it says all that they need, and no secret of its owner.
+
+Nodes never open the addresses of the data or of the checkpoints; the coordinator does. So what may be a password in an
+address (before the @, or after the ?) stays where it is, and so do ``checkpoint.options``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .schema import Job
+
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:.*@)?([^?#]*)", re.DOTALL)
+
+_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
+
+
+def for_nodes(job: Job) -> Job:
+    """The job without user names, passwords, queries and fragments of addresses. Of a job like that: itself."""
+    data = {name: [without_secrets(one) for one in patterns] for name, patterns in job.data.sources().items()}
+    if held_out := job.data.held_out():
+        data["validation"] = [without_secrets(one) for one in held_out]
+    return job.model_copy(
+        update={
+            "data": job.data.model_copy(update={**data, "tokenizer": without_secrets(job.data.tokenizer)}),
+            "model": job.model.model_copy(
+                update={"pretrained": job.model.pretrained and without_secrets(job.model.pretrained)}
+            ),
+            "checkpoint": job.checkpoint.model_copy(
+                update={"to": without_secrets(job.checkpoint.to), "options": {}},
+            ),
+        }
+    )
+
+
+def told(text: str) -> str:
+    """A sentence with its addresses as they may be told."""
+    return _IN_TEXT.sub(lambda found: without_secrets(found[0]), text)
+
+
+def without_secrets(address: str) -> str:
+    """An address as it may be told: ``s3://KEY:SECRET@bucket/a?token=x`` is ``s3://bucket/a``. Of several in a row
+    (``simplecache::s3://...``) each; anything that is no address is left as it is."""
+    if "://" not in address:
+        return address
+    parts = re.split(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::|$))", address)
+    found = [(part, _ADDRESS.match(part)) for part in parts]
+    return "::".join(one[1] + one[2] if one else part for part, one in found)

@@ -1,0 +1,48 @@
+"""The job that nodes get says no secret of its owner's."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farflung.job.schema import Job
+from farflung.job.shared import for_nodes, told, without_secrets
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("s3://KEY:SE/CRET@bucket/a/*.txt", "s3://bucket/a/*.txt"),
+        ("https://user:hunter2@example.org/x?sig=abc#t", "https://example.org/x"),
+        ("https://example.org/x.txt?X-Amz-Signature=hunter2", "https://example.org/x.txt"),
+        ("simplecache::s3://k:hunter2@b/x", "simplecache::s3://b/x"),
+        ("zip://a.txt::https://u:hunter2@h/x.zip?t=1", "zip://a.txt::https://h/x.zip"),
+        ("/home/a/data?/*.txt", "/home/a/data?/*.txt"),
+        ("bytes", "bytes"),
+        ("s3://bucket/a", "s3://bucket/a"),
+    ],
+)
+def test_addresses_without_secrets(address, shown):
+    assert without_secrets(address) == shown
+
+
+@given(st.text("ab1/:@?&=", max_size=12), st.sampled_from(["https", "s3", "abfs+x"]))
+def test_nothing_before_the_at_or_after_the_question_mark_stays(rest, kind):
+    for address in (f"{kind}://SECRET{rest}@host/x", f"{kind}://host/x?SECRET{rest}", f"a::{kind}://SECRET{rest}@h/x"):
+        assert "SECRET" not in without_secrets(address)
+        assert "SECRET" not in told(f"cannot read {address}: gone")
+
+
+def test_every_table_of_the_job():
+    secret = "https://user:hunter2@example.org/x?sig=hunter2"
+    job = Job.model_validate(
+        {
+            "run": {"name": "a", "steps": 1},
+            "model": {"pretrained": secret},
+            "data": {"jsonl": [secret, "plain.txt"], "validation": [secret], "tokenizer": secret},
+            "checkpoint": {"to": secret, "options": {"secret": "hunter2"}},
+        }
+    )
+    shown = for_nodes(job)
+    assert "hunter2" not in shown.model_dump_json() + repr(shown)
+    assert shown.data.jsonl == ["https://example.org/x", "plain.txt"]
+    assert for_nodes(shown) == shown
