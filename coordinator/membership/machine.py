@@ -62,6 +62,7 @@ from .members import (
     no_place,
     plannable,
     put,
+    slowest,
     trains,
 )
 from .resume import Resume, planned_nodes, resume
@@ -175,16 +176,12 @@ class Membership:
 
     def _stepped(self, state: State, event: s.StepFinished, now: float) -> State:
         """A step is done. It took no longer than the coordinator has waited for it, whatever its node says."""
-        if state.view is None or event.view != state.view.number:
+        if state.view is None or event.view != state.view.number or not trains(state, event.name, state.view):
             return state
         seconds = min(event.seconds, now - max(state.started, state.stepped.get(event.name, 0.0)))
         best = max(event.step, state.reported.get(event.name, 0))
-        return replace(
-            state,
-            slowest_s=max(seconds, 0.9 * state.slowest_s),
-            stepped={**state.stepped, event.name: now},
-            reported={**state.reported, event.name: best},
-        )
+        state = replace(state, reported={**state.reported, event.name: best})
+        return slowest(replace(state, stepped={**state.stepped, event.name: now}), event.name, seconds)
 
     def _joined(self, state: State, event: s.Joined, now: float) -> Result:
         effects: list[s.Effect] = []
@@ -948,6 +945,7 @@ class Membership:
             begun=True,
             restored=False,
             reported={},
+            seconds={},
             finished={},
             disagreements=0,
             unplannable=frozenset(),

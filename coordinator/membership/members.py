@@ -162,6 +162,8 @@ class State:
     """Seconds of the slowest of the recent steps; before the first, of a step of the last run or of the plan."""
     stepped: Mapping[str, float] = field(default_factory=dict)
     """When each node of the view reported its last step."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Of the slowest of each node's recent steps in the view that trains."""
     bases: Mapping[int, int] = field(default_factory=dict)
     """What the views that trained held of each layer's frozen weights, as a hash."""
     why: str = "waiting for nodes"
@@ -196,6 +198,15 @@ def expected_bases(
                 held.setdefault(layer, Counter())[content] += 1
         found = {layer: counts.most_common(1)[0][0] for layer, counts in held.items()} | found
     return found
+
+
+def slowest(state: State, name: str, seconds: float) -> State:
+    """A node's step took so long. What others wait by is not what one of three or more says alone: it may have kept
+    silent about its steps for hours."""
+    known = {**state.seconds, name: max(seconds, 0.9 * state.seconds.get(name, 0.0))}
+    ordered = sorted(known.values())
+    slowest_s = max(ordered[-2] if len(ordered) > 2 else ordered[-1], 0.9 * state.slowest_s)
+    return replace(state, seconds=known, slowest_s=slowest_s)
 
 
 def put(state: State, node: Node) -> State:

@@ -5,40 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...proto.control_pb2 import EvalDone, Ledger, StepDone
 from ...scheduler.plans import Plan
 from ..store.store import EvalRow, StepRow
-
-LARGEST = 2.0**50
-"""Of any number of a report, so that sums fit into a database and are exact in a browser."""
-_LONGEST_NOTES = 10_000
-_DEEPEST_NOTES = 100
-"""Brackets in them, so that whoever reads them has room on the stack."""
-
-
-def absurd(report: StepDone | EvalDone, last: int, nodes: Container[str]) -> str:
-    """Why a report cannot be true, empty where it can: steps end with ``last``, links lead to ``nodes``.
-
-    A loss may be anything: training does diverge.
-    """
-    if report.step > last:
-        return f"the run ends with step {last}"
-    sent = report.sent if isinstance(report, StepDone) else ()
-    numbers = [value for field, value in report.ListFields() if field.name not in ("loss_sum", "notes", "sent")]
-    for one in sent:
-        numbers += [one.bytes, one.rate_bps, one.beside, one.arrived_beside]
-    if not all(0 <= number <= LARGEST for number in numbers):
-        return "its numbers are impossible"
-    if isinstance(report, StepDone) and len(report.notes) > _LONGEST_NOTES:
-        return f"its notes are longer than {_LONGEST_NOTES} characters"
-    if isinstance(report, StepDone) and sum(map(report.notes.count, "[{")) > _DEEPEST_NOTES:
-        return f"its notes have more than {_DEEPEST_NOTES} lists and tables"
-    strangers = [one.peer for one in sent if one.peer not in nodes]
-    return f"it sent to {strangers[0][:80]!r}, which never joined" if strangers else ""
 
 
 @dataclass

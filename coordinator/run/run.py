@@ -55,8 +55,9 @@ from ..planning.speeds import Speeds
 from ..store.database import LeaseLost
 from ..store.store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
 from ..trust.identity import digest
+from .border import FASTEST_BPS, LONGEST_LATENCY_S, About, refused
 from .commands import Command, Desk, held_in
-from .ledger import Progress, absurd
+from .ledger import Progress
 from .mirror import Mirror
 from .profiling import Profiling
 from .round_trips import RoundTrips
@@ -155,6 +156,10 @@ class Run:
             self._progress.restore(view.number, view.plan, finished, evaluated[-1].step if evaluated else 0)
         self._announced = [self.state.view] if self.state.view is not None else []
         """Those announced lately: a node may still send files of one that is over."""
+        self._began: dict[int, float] = {}
+        """When each of them was, by this clock."""
+        self._ends = 0
+        """The last step that this run ever was to end with: who has heard of it may report on."""
         self._acknowledged, self._acknowledged_at = self._progress.ledger, -math.inf
         self._refusals = Refusals()
         self._behind = False
@@ -212,9 +217,7 @@ class Run:
         """Do what a person wants; the answer in a sentence. Refused or JobError, with a hint, say why not."""
         if self.is_over:
             raise Refused(f"the run is over: {self.state.why}", "start the coordinator again to go on with it")
-        position = self.state.view.position.step if self.state.view else 0
-        step = max([position, *self.state.reported.values()])
-        answer = self.desk.take(command, self.machine, self.state, self.job, self.facts, step)
+        answer = self.desk.take(command, self.machine, self.state, self.job, self.facts, self._reached())
         if not self.is_planning:
             self._plans.forget()
         log.info("%s", answer)
@@ -238,7 +241,7 @@ class Run:
             raise Refused("another profile of this run is being taken", "wait until it is written")
         if not 1 <= steps <= MOST_STEPS:
             raise Refused(f"{steps} steps cannot be recorded", f"--steps: 1 to {MOST_STEPS}")
-        last = max([view.position.step, *self.state.reported.values()])
+        last = self._reached()
         nodes = {name: self._streams[name].session for name in view.plan.nodes if name in self._streams}
         self.profiling = Profiling(nodes, steps, last, self._step_seconds(), self._order)
         return self.profiling
@@ -364,6 +367,9 @@ class Run:
         name, session, kind = stream.name, stream.session, report.WhichOneof("kind")
         if self._streams.get(name) is not stream or not self.store.leads:
             return
+        if why := refused(report, self._about(name)):
+            self.warn(name, why)
+            return
         if kind == "heartbeat":
             beat = report.heartbeat
             self.live[name] = Live(printable(beat.doing), beat.trainer_age)
@@ -374,7 +380,7 @@ class Run:
         elif kind == "links":
             self._measured(name, session, report.links)
         elif kind == "flushed":
-            if report.flushed.HasField("pending") and self._is_possible(name, report.flushed.pending):
+            if report.flushed.HasField("pending"):
                 self._pending[name] = report.flushed.pending
             self.feed(flushed_of(name, session, report.flushed))
         elif kind == "prepared":
@@ -397,7 +403,8 @@ class Run:
                 self.text.wrote(name, report.written)
         elif kind == "step":
             self._step(name, session, report.step)
-        elif kind == "eval" and self._is_possible(name, report.eval):
+        elif kind == "eval":
+            self._check_loss(report.eval)
             row = self._progress.evaluation(name, report.eval, time.time())
             if row is not None:
                 self.store.put_eval(row)
@@ -448,28 +455,41 @@ class Run:
         self.emit(events.event("warning", message=message, node=node))
 
     def _measured(self, name: str, session: str, links: pb.Links) -> None:
+        found = {}
         for link in links.links:
             source, latency, rate = getattr(link, "from") or name, link.latency_s, link.bandwidth_bps
             known = name in (source, link.to) and {source, link.to} <= self._devices.keys()
-            if known and math.isfinite(latency + rate) and latency >= 0 and rate >= 0:
-                self.links[source, link.to] = (latency, rate)
-                self.store.put_link(source, link.to, latency, rate, time.time())
+            if known and 0 <= latency <= LONGEST_LATENCY_S and 0 <= rate <= FASTEST_BPS:
+                found[source, link.to] = (latency, rate)
+        self.links.update(found)
+        self.store.put_links(found, time.time())
         self.feed(s.Measured(name, session))
 
-    def _is_possible(self, name: str, report: pb.StepDone | pb.EvalDone) -> bool:
-        """Whether a report may be counted; what cannot be true is refused, loudly."""
-        last = max(self._last_step(), self.facts.steps)
-        why = absurd(report, last, self._devices)
-        if why:
-            what = "a step" if isinstance(report, pb.StepDone) else "an evaluation"
-            self.warn(name, f"its report of {what} is refused: {why}")
-        elif not math.isfinite(report.loss_sum):
+    def _about(self, name: str) -> About:
+        """What a report of a node is held against."""
+        view, began = self.state.view, None
+        self._ends = max(self._ends, self._last_step(), self.facts.steps)
+        if view is not None:
+            began = self._began.get(view.number)
+        language = self.job.model.build is None and self.job.model.parameters is None
+        return About(
+            name,
+            self._devices.keys(),
+            self._ends,
+            len(self.facts.profile.layers),
+            self.facts.vocabulary,
+            view,
+            None if began is None else self._clock() - began,
+            self.job.train.batch,
+            self.facts.context if language else 0,
+        )
+
+    def _check_loss(self, report: pb.StepDone | pb.EvalDone) -> None:
+        if not math.isfinite(report.loss_sum):
             self.warn("", "the loss is not finite any more: go back to an older checkpoint with another learning rate")
-        return not why
 
     def _step(self, name: str, session: str, report: pb.StepDone) -> None:
-        if not self._is_possible(name, report):
-            return
+        self._check_loss(report)
         if self._progress.is_new(name, report):
             self._bytes += report.bytes_updates + report.bytes_activations + report.bytes_other
             self.observed.step(name, report, self._clock())
@@ -812,6 +832,8 @@ class Run:
             self._keep_steps(self._progress.enter(view.number, view.plan, position.step, time.time()))
             self.store.put_view(row)
             self._announced = [*self._announced[1 - _VIEWS_KEPT :], view]
+            kept = {one.number: self._began[one.number] for one in self._announced if one.number in self._began}
+            self._began = {**kept, view.number: self._clock()}
             self._note_absent()
             self.history.back_to(position.step)
             self.checkpoints.discard_after(position.step, view.number)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -433,6 +434,12 @@ class Store:
         """Note a measured link."""
         values = (source, target, latency_s, bandwidth_bps, now)
         self._write(self._upsert("links", dict(zip(_LINK, values, strict=True))))
+
+    def put_links(self, found: Mapping[tuple[str, str], tuple[float, float]], now: float) -> None:
+        """Note measured links, (source, target) -> (seconds one way, bits per second), together."""
+        rows = [(*pair, *numbers, now) for pair, numbers in found.items()]
+        if rows:
+            self._write(*(self._upsert("links", dict(zip(_LINK, row, strict=True))) for row in rows))
 
     def forget_links(self, name: str) -> None:
         """What was measured of a node's links does not count any more."""

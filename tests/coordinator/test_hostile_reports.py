@@ -8,6 +8,7 @@ import pytest
 from farflung.cli.screen.output import Output
 from farflung.cli.status import show
 from farflung.coordinator.observe.status import read_status
+from farflung.coordinator.trust.tickets import issue
 from farflung.proto import control_pb2 as pb
 
 LONG = (("steps = 12", "steps = 60000"), ("every = 4\nkeep", "every = 90000\nkeep"))
@@ -61,7 +62,7 @@ async def test_losses_that_are_not_finite_leave_gaps(run):
 
 async def test_links_are_of_nodes_of_the_run(run):
     coordinator, nodes = run
-    links = [pb.LinkMeasurement(to=f"made-up-{number}", latency_s=0.1, bandwidth_bps=1.0) for number in range(10)]
+    links = [pb.LinkMeasurement(to=f"made-up-{number}", latency_s=0.1, bandwidth_bps=1.0) for number in range(8)]
     await nodes["a"].say(links=pb.Links(links=links))
     await nodes["a"].say(warning=pb.Warning(message="\x1b[2Jafterwards", node="no node\x1b"))
     warning = await coordinator.event("warning")
@@ -89,3 +90,24 @@ async def test_who_is_not_in_the_view_stores_nothing(cluster):
     await coordinator.event("step", step=2)
     assert "the run ends with step 60000" in (await node.store(60001, "stage-0.safetensors")).refused
     assert "is in no view" in (await (await cluster.node(await coordinator.link, "e")).store(4, "x", data=b"x")).refused
+
+
+async def test_a_node_outside_the_plan_moves_nothing(run, cluster, eventually):
+    """Its steps, and links without number, are refused; a person may still shorten the run, and the loop stands by."""
+    coordinator, nodes = run
+    e = await cluster.node(await coordinator.link, "e")
+    await e.say(step=pb.StepDone(view=nodes["a"].view.number, step=59_999))
+    links = pb.Links(links=[pb.LinkMeasurement(to="a", latency_s=0.1, bandwidth_bps=1.0)] * 240_000)
+    await e.say(links=links)
+    for words in ("a step", "links"):
+
+        def is_told(words=words):
+            said = [one["message"] for one in coordinator.events if one["event"] == "warning" and one["node"] == "e"]
+            return any(f"its report of {words} is refused" in one for one in said)
+
+        await eventually(is_told)
+    await nodes["a"].say(step=pb.StepDone(view=nodes["a"].view.number, step=59_999))
+    operator = issue(coordinator.state, operator=True)
+    request = pb.CommandRequest(run=operator.run, ticket=operator.ticket, command="set", argument="run.steps=50000")
+    reply = await nodes["b"].stub.Command(request, timeout=10)
+    assert "run.steps 60000 -> 50000" in reply.answer, reply.refused

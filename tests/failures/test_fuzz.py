@@ -97,7 +97,10 @@ def messages(kind, depth=0, **fixed):
                 setattr(made, field.name, draw(value(field)))
         for oneof in kind.DESCRIPTOR.oneofs:
             field = draw(st.sampled_from(list(oneof.fields)))
-            getattr(made, field.name).CopyFrom(draw(value(field)))
+            if field.type == F.TYPE_MESSAGE:
+                getattr(made, field.name).CopyFrom(draw(value(field)))
+            else:  # an optional number is a oneof of its own
+                setattr(made, field.name, draw(value(field)))
         for name, what in fixed.items():
             setattr(made, name, what)
         return made
