@@ -67,6 +67,7 @@ from .members import (
 )
 from .resume import Resume, planned_nodes, resume
 from .shadows import CATCHES_UP, place_to_follow, shadows
+from .stuck import ASKED_S, ask, awake, standing
 
 _STALL_S = 1.0  # a longer gap between two ticks is the coordinator's own, and nobody's silence
 _BROKEN_AFTER, _BROKEN_WITHIN_S = 3, 60.0
@@ -180,6 +181,8 @@ class Membership:
             return state
         seconds = min(event.seconds, now - max(state.started, state.stepped.get(event.name, 0.0)))
         best = max(event.step, state.reported.get(event.name, 0))
+        if not state.nodes[event.name].has_stepped:
+            state = put(state, replace(state.nodes[event.name], has_stepped=True))
         state = replace(state, reported={**state.reported, event.name: best})
         return slowest(replace(state, stepped={**state.stepped, event.name: now}), event.name, seconds)
 
@@ -271,6 +274,25 @@ class Membership:
         stepped = {name: when for name, when in state.stepped.items() if name != node.name}
         state = replace(state, nodes=nodes, why=sentence, unplannable=frozenset(), stepped=stepped)
         effects: list[s.Effect] = [s.Say("left", node.name, why), s.Fence(node.name, node.session, sentence)]
+        state, more = self._missing(state, node, sentence, now)
+        return state, effects + more
+
+    def _stands_still(self, state: State, node: Node, idle: float, now: float) -> Result:
+        """Everybody waits for a node whose trainer does nothing: it is asked, then the others go on without it."""
+        if node.questioned is None:
+            node, effects = ask(node, idle, now)
+            return put(state, node), effects
+        if now - node.questioned <= ASKED_S:
+            return state, []
+        node = replace(node, stuck=f"stuck: its trainer has done nothing for {idle:.0f} s")
+        why = f"{node.name} is {node.stuck}"
+        state = replace(put(state, node), why=why, unplannable=frozenset())
+        state, effects = self._missing(state, node, why, now)
+        return state, [s.Say("warning", node.name, f"{why}; it may have a place again when it acts"), *effects]
+
+    def _missing(self, state: State, node: Node, sentence: str, now: float) -> Result:
+        """What follows for the view where a node is not there any more, or as good as."""
+        effects: list[s.Effect] = []
         change = state.change
         if state.phase == TRAINING and state.view and in_view(state, node.name, state.view, node.session):
             training = set(state.view.plan.nodes)
@@ -454,7 +476,10 @@ class Membership:
         stalled = state.ticked is not None and now - state.ticked > _STALL_S
         state = replace(state, ticked=now)
         if stalled:
-            nodes = {name: replace(node, heard=now, moved_at=now, doubted=False) for name, node in state.nodes.items()}
+            nodes = {
+                name: replace(node, heard=now, moved_at=now, acted=now, doubted=False)
+                for name, node in state.nodes.items()
+            }
             return replace(state, nodes=nodes), []
         effects: list[s.Effect] = []
         for node in list(state.nodes.values()):
@@ -474,6 +499,13 @@ class Membership:
                 state = put(state, replace(node, doubted=True))
                 why = f"{node.name} is silent for {silent:.0f} s"
                 effects.append(s.Dial(node.name, node.session, node.address, why))
+        for node, idle in list(standing(state, now)):
+            if state.phase == TRAINING:
+                state, more = self._stands_still(state, node, idle, now)
+                effects += more
+        for node in list(awake(state, now)):
+            why, node = f"{node.name}'s trainer acts again", replace(node, stuck="", passed_over=False, returns=True)
+            state = replace(put(state, node), unplannable=frozenset(), why=why)
         late = [
             name
             for name, node in state.nodes.items()
@@ -807,7 +839,8 @@ class Membership:
         try:
             plan = self._plan(state, names, current.plan if current else None)
         except PlanError as error:
-            why = f"no plan for {', '.join(names)}: {error}"
+            stuck = "".join(f"; {node.name} is {node.stuck}" for node in state.nodes.values() if node.stuck)
+            why = f"no plan for {', '.join(names)}: {error}{stuck}"
             willing = frozenset(name for name in names if not no_place(state, state.nodes[name]))
             state = replace(state, phase=WAITING, change=None, why=why, unplannable=willing)
             return state, [s.SendNotice(names, why), s.Say("waiting", "", why)]

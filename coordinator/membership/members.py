@@ -76,6 +76,14 @@ class Node:
     moved: int = 0
     """The mark of its last heartbeat, and when that changed."""
     moved_at: float = 0.0
+    acted: float = math.inf
+    """When its trainer did something last, by its heartbeats."""
+    has_stepped: bool = False
+    """It has finished a step in this run: what it compiles is compiled."""
+    questioned: float | None = None
+    """When it was asked whether its trainer is alive."""
+    stuck: str = ""
+    """Why it is a spare: its trainer does nothing."""
     caught_up: float | None = None
     """When it had, as a spare of the view that trains."""
 
@@ -221,14 +229,25 @@ def beaten(state: State, beats: s.Beats, now: float) -> State:
         if node is not None and node.session == one.session:
             moved_at = node.moved_at if one.moved == node.moved else now
             ready = node.ready or one.ready
-            nodes[one.name] = replace(node, heard=now, doubted=False, ready=ready, moved=one.moved, moved_at=moved_at)
+            acted = now - one.idle_s
+            questioned = node.questioned if node.questioned is None or acted < node.questioned else None
+            nodes[one.name] = replace(
+                node,
+                heard=now,
+                doubted=False,
+                ready=ready,
+                moved=one.moved,
+                moved_at=moved_at,
+                acted=acted,
+                questioned=questioned,
+            )
     return replace(state, nodes=nodes)
 
 
 def no_place(state: State, node: Node) -> str:
     """Why a node is to have no place in a plan; empty: it may have one."""
     hold = state.held.get(node.name)
-    return hold.why if hold else node.parting or node.away
+    return hold.why if hold else node.parting or node.stuck or node.away
 
 
 def leaves(state: State, node: Node) -> bool:
@@ -278,7 +297,8 @@ def lacks_checkpoint(state: State, step: int) -> bool:
 def plannable(state: State) -> tuple[str, ...]:
     """Who the next view may consist of: members of the last, and measured nodes with an open stream.
 
-    When a view trains, or has to be replaced, only those whose trainer is up; at the start all wait for all.
+    When a view trains, or has to be replaced, only those whose trainer is up; at the start all wait for all. Never one
+    whose trainer does nothing: it would not answer.
     """
     members = set()
     for view in (state.view, state.pinned):
@@ -288,7 +308,10 @@ def plannable(state: State) -> tuple[str, ...]:
         sorted(
             node.name
             for node in state.nodes.values()
-            if (node.name, node.session) in members
-            or (node.attending and node.measured and (node.ready or state.phase == WAITING))
+            if not node.stuck
+            and (
+                (node.name, node.session) in members
+                or (node.attending and node.measured and (node.ready or state.phase == WAITING))
+            )
         )
     )

@@ -40,7 +40,8 @@ class Rules:
     Whatever moves bytes or computes is waited for by progress (proto/patience.py): for an answer to the flush until
     nothing has moved for ``flush_s`` (``first_s`` while nobody knows how long a step takes), for a node that prepares
     or catches up ``prepare_s``, for the last checkpoint ``last_checkpoint_s``, and for the one that a coordinator wants
-    before it ends ``save_s``; more where the link is slow, or a step takes long. A needed connection may be down for
+    before it ends ``save_s``; more where the link is slow, or a step takes long. A trainer may do nothing for
+    ``hung_s`` while it trains (``first_s`` in its first step), or 10 steps. A needed connection may be down for
     ``down_s`` and some round trips before it costs a view change.
     """
 
@@ -59,6 +60,7 @@ class Rules:
     arrive_s: float = 120.0
     flush_s: float = 120.0
     first_s: float = 600.0
+    hung_s: float = 120.0
     prepare_s: float = 120.0
     last_checkpoint_s: float = 120.0
     doubt_s: float = 3.0

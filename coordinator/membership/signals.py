@@ -38,12 +38,14 @@ class Hello:
 
 @dataclass(frozen=True)
 class Heard:
-    """A heartbeat. ``ready``: the trainer is up, so that it would answer a flush at once. ``moved``: a mark."""
+    """A heartbeat. ``ready``: the trainer is up, so that it would answer a flush at once. ``moved``: a mark.
+    ``idle_s``: since the trainer's last action."""
 
     name: str
     session: str
     ready: bool = True
     moved: int = 0
+    idle_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -376,7 +376,7 @@ class Run:
             known = self._beats.get(name)
             was_ready = known is not None and known.session == session and known.ready
             ready = was_ready or is_ready(beat, self._clock() - stream.since)
-            self._beats[name] = s.Heard(name, session, ready, beat.moved)
+            self._beats[name] = s.Heard(name, session, ready, beat.moved, idle_of(beat))
         elif kind == "links":
             self._measured(name, session, report.links)
         elif kind == "flushed":
@@ -962,6 +962,11 @@ class Run:
     def trains(self) -> bool:
         """Whether a view trains now."""
         return self.state.phase == TRAINING
+
+
+def idle_of(beat: pb.Heartbeat) -> float:
+    """Seconds since the trainer's last action, as a heartbeat says; 0 where it says nonsense."""
+    return beat.trainer_age if 0 <= beat.trainer_age < math.inf else 0.0
 
 
 def is_ready(beat: pb.Heartbeat, attended_s: float) -> bool:
