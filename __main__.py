@@ -554,13 +554,16 @@ def export(
     ] = False,
 ) -> None:
     """A checkpoint as a folder that transformers loads."""
+    from .node.generation.export import beside
     from .node.generation.export import export as write
 
     with _checkpoints_of(state, step) as found:
-        folder = write(found, out, step=step, merge=merge)
+        folder, lacks = write(found, out, step=step, merge=merge), beside(found, step)
     if output.json:
-        output.record({"path": str(folder)})
+        output.record({"path": str(folder), **({"lacks": lacks} if lacks else {})})
     else:
+        if lacks:
+            output.say(lacks)
         output.say(f"{folder}\nload it: {_load_line(folder)}")
 
 

@@ -8,6 +8,7 @@ into the same files, under the same names and in the same types as the folder th
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -34,6 +35,8 @@ from ..models.safetensors_range import DTYPES
 from .byte_tokenizer import write_byte_tokenizer
 
 OPTIMIZER = "optimizer."
+BESIDE = 1e-3
+"""Of the norm moved in the run: what may be left outside the weights at its end."""
 LARGEST_FILE = 2 * 2**30  # bytes of a weights file, unless the input's files set the sizes
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -57,6 +60,20 @@ class Checkpoint:
     step: int
     job: Job
     facts: Facts
+
+
+def beside(state: Path, step: int | None = None) -> str:
+    """What the nodes of a run held beside a checkpoint's weights as it was made, in a sentence; empty where that is
+    next to nothing. A run that goes on from it has that again; whoever takes its weights does without."""
+    manifest = _manifest(find_checkpoint(Path(state), step).folder / "manifest.json")
+    files = [said for said in manifest.get("meta", {}).values() if isinstance(said, dict)]
+    norms = [math.hypot(*(float(said.get(key, 0.0)) for said in files)) for key in ("unsent", "moved")]
+    if not norms[1] or norms[0] < BESIDE * norms[1]:
+        return ""
+    return (
+        f"this checkpoint is from the middle of the run: its nodes had not sent up to {norms[0] / norms[1]:.1%} of "
+        f"what the weights have moved; at a run's end that is less than {BESIDE:.1%}"
+    )
 
 
 def export(state: Path, out: Path, step: int | None = None, merge: bool = False) -> Path:

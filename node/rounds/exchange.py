@@ -104,6 +104,8 @@ class Exchange:
         """Whether the round that is open, or was last, has been applied."""
         self.outer_until: float = math.inf
         """The last round that is an outer step. Those after it only bring in what is left at the run's end."""
+        self.closing: compress.Codec | None = None
+        """What the rounds after ``outer_until`` go with, where the codec loses much; None: as all others."""
         self.seed = xxhash.xxh3_64_intdigest(f"{seed}/{section.layout.section}".encode()) >> 1
         self.divisor = 1.0 if gradient else math.fsum(plan.weights)
         self.weights = (1.0,) * len(plan.members) if gradient else plan.weights
@@ -220,6 +222,8 @@ class Exchange:
 
     def codec_of(self, round: int) -> compress.Codec:
         """The dense warm-up rounds go without a codec."""
+        if self.closing is not None and round > self.outer_until:
+            return self.closing
         return self.dense if round <= self.dense_rounds else self.codec
 
     def lossy(self, round: int) -> bool:
@@ -228,7 +232,7 @@ class Exchange:
     def keeps_errors(self, round: int) -> bool:
         """Whether errors are carried on. An unbiased codec whose error is larger than its input goes without: it could
         not make up for its own errors, they would grow."""
-        return self.lossy(round) and self.codec.traits.contracts
+        return self.lossy(round) and self.codec_of(round).traits.contracts
 
     def encode(self, values: Tensor, round: int, start: int, rank: int) -> Blob:
         """A segment's values, in pieces. The seed is shared by all members, who offer the same coordinates; the rank

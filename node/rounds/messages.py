@@ -1,5 +1,6 @@
 """What a round is made of: the plan that a view fixes, what members send, and what the protocol asks to be done."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,11 +52,14 @@ class RoundPlan:
     followed: bool = False
     """By spares: members keep the rounds of late, as many bytes as a quarter of the section has."""
 
+    closes_after: float = math.inf
+    """The rounds after this one bring in what is left at the run's end: in one phase, whatever the codec's."""
+
     def parts_in(self, round: int) -> tuple[Part, ...]:
         """The parts that travel in a round; none where the section is too short for its fragment."""
         if self.fragments == self.phases == 1:
             return self.parts
-        phases = 1 if round <= self.dense_rounds else self.phases
+        phases = self.phases if self.dense_rounds < round <= self.closes_after else 1
         fragment = (round - 1) % self.fragments
         return tuple(part for part in self.parts if part.fragment == fragment and part.phase < phases)
 

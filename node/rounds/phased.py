@@ -68,10 +68,14 @@ class PhasedExchange(Exchange):
         self._memory: dict[int, dict[str, Tensor]] = {}
         """What programs keep of the last applied round (a warm start), by first element: the same on every member."""
 
+    def phased(self, round: int) -> bool:
+        """Whether a round has phases: else it is one of publishers."""
+        return self.lossy(round) and (self.closing is None or round <= self.outer_until)
+
     # ---- offering --------------------------------------------------------------------------
 
     def _offer(self, round: int, part: Part) -> Contribution:
-        if not self.lossy(round):
+        if not self.phased(round):
             return super()._offer(round, part)
         whole = slice(part.start, part.stop)
         device = compress.home(self.section.g.device)
@@ -125,7 +129,7 @@ class PhasedExchange(Exchange):
         A part becomes void where a member's numbers are missing that can't come later: a gradient that is not finite,
         or bytes that make no sense in a later phase than the first.
         """
-        if not self.lossy(round):
+        if not self.phased(round):
             return super().decide(round, decide)
         part = self.plan.parts[decide.part]
         runs = self._programs.get(part.index - part.phase, [])
@@ -193,7 +197,7 @@ class PhasedExchange(Exchange):
     ) -> None:
         """Also ends the programs; their sums wait for ``updates``."""
         self._totals = []
-        if not self.lossy(round):
+        if not self.phased(round):
             super().check(round, found, contributions)
             return
         for part in self.plan.parts_in(round):
@@ -227,7 +231,7 @@ class PhasedExchange(Exchange):
     def updates(
         self, round: int, found: Mapping[int, Result], contributions: Mapping[tuple[int, int], Contribution]
     ) -> Iterator[tuple[slice, Update]]:
-        return iter(self._totals) if self.lossy(round) else super().updates(round, found, contributions)
+        return iter(self._totals) if self.phased(round) else super().updates(round, found, contributions)
 
     def _outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
         phases: dict[int, list[Result]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -160,7 +161,14 @@ def codec_of(plan: Plan, section: str) -> str | None:
     return plan.update_codec(0 if section == TIED else int(section.removeprefix("stage-")))
 
 
-def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0, followed: bool = False) -> RoundPlan:
+def round_plan(
+    plan: Plan,
+    layout: Layout,
+    updates: Updates,
+    phases: int = 0,
+    followed: bool = False,
+    closes_after: float = math.inf,
+) -> RoundPlan:
     """Members, weights, pattern and parts of a section's rounds in a view.
 
     ``auto`` takes two levels where the plan has regions, else all-to-all for two members, where it costs the same bytes
@@ -213,6 +221,7 @@ def round_plan(plan: Plan, layout: Layout, updates: Updates, phases: int = 0, fo
         updates.dense_rounds,
         updates.secure,
         followed,
+        closes_after,
     )
 
 

@@ -90,8 +90,7 @@ class Follower:
         until = last_outer_round(round, position.step, last_step_of(job, trainer.facts, position), job.updates)
         exchanges = {}
         for name, section in self.state.sections.items():
-            exchanges[name] = exchange_of(job, plan, section, like, follows=True)
-            exchanges[name].outer_until = until
+            exchanges[name] = exchange_of(job, plan, section, like, follows=True, until=until)
         if self._segments:
             self._segments[-1].end = self._last
         self._segments.append(_Segment(trainer.view, position, round, exchanges))

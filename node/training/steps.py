@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from ... import compress
 from ...job.sampling import Position, assign, sample_ids
 from ...job.schema import Facts, Job
 from ...proto import control_pb2, data_pb2
@@ -32,7 +33,7 @@ from ..state.section import Section
 from ..state.stage_state import TIED, StageState, codec_of, round_plan
 from .commit import Commit
 from .gossip_mode import UnagreedMode
-from .modes import DeltaMode, GradientMode, Mode
+from .modes import CLOSING, DeltaMode, GradientMode, Mode, last_outer_round
 from .say_again import SayAgain
 from .texts import StageTexts
 
@@ -95,12 +96,14 @@ class Training:
         self.last_step = last_step_of(job, trainer.facts, position)
         members = plan.nodes if self.gradient else tuple(dict.fromkeys(plan.pipelines[self.pipeline]))
         self.commit = Commit(members, trainer.name, position.step)
+        until = last_outer_round(self.base_round, position.step, self.last_step, job.updates)
         self.exchanges: dict[str, Exchange] = {}
         self.links: dict[str, RoundLink] = {}
         """The rounds of the sections that have other members."""
         for name, section in state.sections.items():
             follows = any(name == f"stage-{stage}" or (name == TIED and stage in ends) for stage in followed)
-            exchange = self.exchanges[name] = exchange_of(job, plan, section, trainer.name, followed=follows)
+            exchange = exchange_of(job, plan, section, trainer.name, followed=follows, until=until)
+            self.exchanges[name] = exchange
             exchange.place = trainer.wire.place
             rounds = exchange.plan
             if len(rounds.members) > 1 or follows:
@@ -387,18 +390,21 @@ class Training:
         # What a round in flight, or steps since the last round, have not brought into g is trained again by a restart.
         missing = self.mode.missing(step)
         rests = self.trainer.rests
-        rest = rest_of(self, step) if rests is not None else None
+        keeps = [stage for stage in self.state.stages if self.plan.keeper(stage) == self.trainer.name]
+        rest = rest_of(self, step) if rests is not None or keeps else None
         if rests is not None and rest is not None:
             rests.keep(rest)
             kept = control_pb2.Kept(step=step, view=self.view, norm=rest.norm, moved=rest.moved)
             self.trainer.wire.report(control_pb2.Report(kept=kept))
         position = self.position.after(step, self.job.train.batch, sorted(one for own in missing for one in own))
-        for stage in self.state.stages:
-            if self.plan.keeper(stage) == self.trainer.name:
-                file, payload, meta = shard_of(self.state, stage, self.view, step, position)
-                meta["pipelines"] = [list(pipeline) for pipeline in self.plan.pipelines]
-                meta["unfinished"] = {str(pipeline): own for pipeline, own in enumerate(missing) if own}
-                self.trainer.wire.store(step, file, payload, len(self.plan.stages), meta)
+        for stage in keeps:
+            file, payload, meta = shard_of(self.state, stage, self.view, step, position)
+            if rest is not None and not self.gradient:  # of one member, for those who look at g alone
+                share = min(exchange.share for exchange in self.exchanges.values())
+                meta["unsent"], meta["moved"] = rest.norm / share, rest.moved
+            meta["pipelines"] = [list(pipeline) for pipeline in self.plan.pipelines]
+            meta["unfinished"] = {str(pipeline): own for pipeline, own in enumerate(missing) if own}
+            self.trainer.wire.store(step, file, payload, len(self.plan.stages), meta)
 
     # ---- messages --------------------------------------------------------------------------
 
@@ -502,15 +508,23 @@ def last_step_of(job: Job, facts: Facts, position: Position) -> int:
 
 
 def exchange_of(
-    job: Job, plan: Plan, section: Section, me: str, followed: bool = False, follows: bool = False
+    job: Job,
+    plan: Plan,
+    section: Section,
+    me: str,
+    followed: bool = False,
+    follows: bool = False,
+    until: float = math.inf,
 ) -> Exchange:
-    """The arithmetic of a section's rounds in a view, for a member; or, ``follows``, for a spare beside it."""
+    """The arithmetic of a section's rounds in a view, for a member; or, ``follows``, for a spare beside it. ``until``:
+    the last round that is an outer step."""
     codec = (codec_of(plan, section.layout.section) or job.updates.codec) if job.updates.agreed else "none"
     phases = phases_of(codec)
     masked = job.updates.secure and not follows
-    return (MaskedExchange if masked else PhasedExchange if phases else Exchange)(
+    closing = CLOSING if job.updates.mode == "delta" and codec != "none" and not job.updates.secure else ""
+    exchange = (MaskedExchange if masked else PhasedExchange if phases else Exchange)(
         section,
-        round_plan(plan, section.layout, job.updates, phases, followed),
+        round_plan(plan, section.layout, job.updates, phases, followed, until if closing else math.inf),
         me,
         codec,
         job.updates.dense_rounds,
@@ -520,6 +534,8 @@ def exchange_of(
         job.updates.robust_average,
         follows,
     )
+    exchange.outer_until, exchange.closing = until, compress.make(closing) if closing else None
+    return exchange
 
 
 def take_step(

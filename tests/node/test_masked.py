@@ -15,6 +15,8 @@ from farflung.node.rounds.masked import MaskedExchange
 from farflung.node.rounds.messages import Contribution, Decide, Part, RoundPlan
 from farflung.node.rounds.phased import PhasedExchange
 from farflung.node.state.section import Kept, Layout, Section
+from farflung.node.training import steps
+from farflung.node.training.modes import DeltaMode
 from farflung.proto import data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
@@ -78,7 +80,9 @@ def test_keys_that_are_none():
 
 
 @pytest.mark.parametrize("mode", ["delta", "gradient"])
-def test_the_run_is_the_one_without_masks_and_what_travels_is_noise(mode):
+def test_the_run_is_the_one_without_masks_and_what_travels_is_noise(mode, monkeypatch):
+    monkeypatch.setattr(steps, "CLOSING", "")  # the last rounds too: else the two bring in the rest in different ways
+    monkeypatch.setattr(DeltaMode, "_close", lambda self, due=0: self._flush(self.fragments - due))
     found, sent = {}, {False: [], True: []}
     for secure in (False, True):
         hub = hub_of(job_of(mode, secure), THREE.nodes)

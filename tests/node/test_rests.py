@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from round_group import NUMEL, Group
+from sums import s_of
 
 from farflung.node.state.rests import Rest, Rests, digest_of
 from farflung.node.training.steps import Training
@@ -138,20 +139,6 @@ def restarts(monkeypatch):
 
     monkeypatch.setattr(restarts, "AT", 6)
     return restarts
-
-
-def s_of(trainings):
-    """S of a group from its members' vectors: sum p (x + feedback) + server errors, float64."""
-    total = 0.0
-    for training in trainings:
-        (exchange,) = training.exchanges.values()
-        section = exchange.section
-        own = section.x.double() + (0.0 if section.feedback is None else section.feedback.double())
-        total = total + own * exchange.share
-        for index, error in exchange.errors.items():
-            part = exchange.plan.parts[index]
-            total[part.start : part.stop] += error.double()
-    return total
 
 
 @pytest.mark.parametrize(
