@@ -22,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from farflung.benchmarks import coordinator_streams
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.membership.members import TRAINING
 from farflung.coordinator.membership.resume import Rules
@@ -311,14 +312,15 @@ def timed(run: Run) -> list[float]:
     return spent
 
 
-def report(counts: list[int], seconds: int, as_json: bool) -> None:
-    """Prints a row for each number of nodes."""
-    names = [field.name for field in fields(Load)]
+def report(counts: list[int], seconds: int, as_json: bool, streams: bool) -> None:
+    """Prints a row for each number of nodes. ``streams``: over gRPC (coordinator_streams.py)."""
+    names = [field.name for field in fields(coordinator_streams.Load if streams else Load)]
+    once: Callable[[int, int], Any] = coordinator_streams.measure if streams else measure
     if not as_json:
         print("  ".join(f"{name:>12}" for name in names))
     found = []
     for count in counts:
-        found.append(asyncio.run(measure(count, seconds)))
+        found.append(asyncio.run(once(count, seconds)))
         if not as_json:
             print("  ".join(f"{getattr(found[-1], name):>12.4g}" for name in names), flush=True)
     if as_json:

@@ -1,6 +1,6 @@
 """Tokens per second against the number of simulated volunteers, with log-normal lines and churn.
 
-    python -m benchmarks.scale --coordinator [--nodes N ...] [--seconds S] [--json]
+    python -m benchmarks.scale --coordinator [--streams] [--nodes N ...] [--seconds S] [--json]
     python -m benchmarks.scale [--devices N ...] [--picture OUT.svg] [--hours H] [--churn PART] [--json]
 
 A volunteer has an uplink around 50 Mbit/s and a downlink around 200 Mbit/s (log-normal, sigma 0.8), a device around
@@ -183,11 +183,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--coordinator", action="store_true", help="what one coordinator costs (coordinator_load.py)")
+    parser.add_argument("--streams", action="store_true", help="the same over gRPC (coordinator_streams.py)")
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1_000])
     parser.add_argument("--seconds", type=int, default=20, help="of training, simulated")
     arguments = parser.parse_args()
     if arguments.coordinator:
-        coordinator_load.report(arguments.nodes, arguments.seconds, arguments.json)
+        coordinator_load.report(arguments.nodes, arguments.seconds, arguments.json, arguments.streams)
         return
     columns = list(Point.__dataclass_fields__)
     if not arguments.json:

@@ -7,7 +7,7 @@ hops of DT-FM is 1.7 to 5 times too long on the published measurements, because 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy
@@ -116,6 +116,8 @@ class Estimator:
         self.sent = numpy.minimum(per_bit_sent(network), UNREACHABLE)
         self.speed = network.tflops * 1e12 * workload.efficiency
         # Bits for each element over each link, forward and backward, and seconds of coding an element at one end.
+        self.simulated: dict[Hashable, float] = {}
+        """Seconds of candidates that were simulated (predict.py)."""
         self.forward_bits, self.backward_bits, self.coding = link_codecs(network, workload, self.per_bit, codecs)
 
     @property

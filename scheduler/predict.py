@@ -303,9 +303,13 @@ def reshared(estimator: Estimator, found: Candidate) -> Candidate:
 
 
 def candidate_compute(estimator: Estimator, found: Candidate) -> float:
-    """Seconds of a candidate's slowest pipeline by simulation."""
+    """Seconds of a candidate's slowest pipeline by simulation; of one that was simulated before, the same number."""
     schedule = schedule_of(estimator, found)
-    return run(estimator, found.places, found.cut, found.microbatches, schedule, depths=found.in_flight)[1]
+    key = (found.places.shape, found.places.tobytes(), found.cut.stages, schedule, found.microbatches, found.in_flight)
+    if key not in estimator.simulated:
+        _, seconds = run(estimator, found.places, found.cut, found.microbatches, schedule, depths=found.in_flight)
+        estimator.simulated[key] = seconds
+    return estimator.simulated[key]
 
 
 def candidate_seconds(estimator: Estimator, found: Candidate, levels: bool | None = None) -> float:

@@ -39,6 +39,8 @@ class Seen:
     """Of each node at either end: the links that are used and measured."""
     full: Loads
     """``full_of``."""
+    held: dict[str, Any] | None
+    """The busiest of these."""
     full_at: Mapping[str, Loads]
     """Of each node: what of that is its device, its connection or one of its links."""
 
@@ -55,12 +57,12 @@ def seen(record: Record) -> Seen:
     for one in full:
         for name in {one["node"], one.get("to", one["node"])}:
             full_at[name].append(one)
-    return Seen({node["node"]: node for node in record.get("nodes") or ()}, links, full, full_at)
+    return Seen({node["node"]: node for node in record.get("nodes") or ()}, links, full, _busiest(full), full_at)
 
 
 def bottleneck(record: Record, known: Seen | None = None) -> dict[str, Any] | None:
     """The busiest of ``full_of``; None while nothing is busy enough."""
-    return _busiest(full_of(record) if known is None else known.full)
+    return _busiest(full_of(record)) if known is None else known.held
 
 
 def advice(record: Record, name: str, known: Seen | None = None) -> dict[str, str]:
@@ -84,7 +86,7 @@ def advice(record: Record, name: str, known: Seen | None = None) -> dict[str, st
 def told(record: Record, name: str, known: Seen | None = None) -> dict[str, str]:
     """What the node's own terminal shows: ``advice``, or that others hold the run up."""
     known = known or seen(record)
-    found, held = advice(record, name, known), _busiest(known.full)
+    found, held = advice(record, name, known), known.held
     if held is not None and not found["better"] and found["use"] != "none":
         found["better"] = f"nothing here: the run is held up by {held['text']}"
     return found

@@ -7,6 +7,7 @@ view; a difference that a busy moment explains is not believed.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from statistics import median
@@ -18,6 +19,8 @@ STEPS = 12
 """Steps of a view after which a node's speed is believed."""
 SLOW = 0.6
 """A node is called slow when it reaches less than this part of the speed that it is planned with."""
+FEW = 32
+"""Nodes up to which every report is looked at beside all others; those of more are, once a second."""
 GROSS, GROSS_STEPS, GROSS_S = 0.3, 3, 3.0
 """Below this part in each of so many steps in a row, which took so many seconds together, a node is called slow too:
 all others would be faster without it, and no busy moment is that long."""
@@ -42,6 +45,7 @@ class Speeds:
         """What ``usual`` was when it was last told."""
         self._told: Mapping[str, float] = {}
         self._next, self._pause = 0.0, FIRST_PAUSE_S
+        self._compared = -math.inf
 
     def enter(self, plan: Plan) -> None:
         """A view begins: other work for everybody."""
@@ -56,7 +60,8 @@ class Speeds:
         if node not in self._work or compute_seconds <= 0:
             return
         self._seconds.setdefault(node, deque(maxlen=STEPS)).append(compute_seconds)
-        if set(self._seconds) == set(self._work):
+        if len(self._seconds) == len(self._work) and (len(self._work) <= FEW or now - self._compared >= 1.0):
+            self._compared = now
             if (known := min(map(len, self._seconds.values()))) >= STEPS:
                 self._compare(now)
             elif known >= GROSS_STEPS and sum(list(self._seconds[node])[-GROSS_STEPS:]) >= GROSS_S:

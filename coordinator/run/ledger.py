@@ -68,7 +68,7 @@ class Progress:
         if not self.is_new(name, report):
             return []
         self._steps.setdefault(report.step, _Open()).reports[name] = report
-        if self._nodes - set(self._steps[report.step].reports):
+        if len(self._steps[report.step].reports) < len(self._nodes):  # of no other nodes
             return []
         row = self._sum(report.step, now)
         del self._steps[report.step]

@@ -6,7 +6,7 @@ from membership_script import Script, holding
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.members import FLUSHING, TRAINING
 from farflung.coordinator.planning.planner import planner_of
-from farflung.coordinator.planning.speeds import FIRST_PAUSE_S, FORGET_S, GROSS_STEPS, STEPS, Speeds
+from farflung.coordinator.planning.speeds import FEW, FIRST_PAUSE_S, FORGET_S, GROSS_STEPS, STEPS, Speeds
 from farflung.job.schema import Facts, LayerProfile, Profile
 from farflung.scheduler import Device, Layer, Workload
 from farflung.scheduler.plans import Plan
@@ -130,3 +130,15 @@ def test_replan_changes_the_view_only_for_another_plan():
     script(*(holding(script, name, 3) for name in "abcd"))
     assert script.get(s.SendView)[0].why.startswith("c computes at 20% of its speed")
     assert "c" in script.state.nodes, "nobody is put out for being slow"
+
+
+def test_reports_of_many_nodes_are_compared_once_a_second(monkeypatch):
+    nodes = [f"n{number}" for number in range(2 * FEW)]
+    made = speeds()
+    made.enter(Plan(tuple((name,) for name in nodes), ((0, 3),), (1,) * len(nodes)))
+    compared = []
+    monkeypatch.setattr(made, "_compare", compared.append)
+    for step in range(20):
+        for at, name in enumerate(nodes):
+            made.step(name, 1.0, step + at / len(nodes))
+    assert 7 <= len(compared) <= 10  # from the 12th step on

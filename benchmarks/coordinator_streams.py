@@ -1,0 +1,241 @@
+"""One coordinator and nodes that hold real control streams over gRPC and TLS, all of them in one other process.
+
+    python -m benchmarks.scale --coordinator --streams [--nodes N ...] [--seconds S] [--json]
+
+Every node has a channel of its own, beats once a second and reports a step every 10 s. What is counted is the processor
+time of the coordinator's process, per second of the clock. Then one stream ends without a goodbye and its node answers
+no dial: seconds of the clock, and of the coordinator's processor, until the last node has been told to start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+import grpc.aio
+
+from farflung.coordinator.checkpoints.checkpoints import Checkpoints
+from farflung.coordinator.data.artifacts import Artifacts
+from farflung.coordinator.membership.members import TRAINING
+from farflung.coordinator.membership.resume import Rules
+from farflung.coordinator.run.run import Run
+from farflung.coordinator.serve.service import CoordinatorService, Identity
+from farflung.coordinator.store.store import NodeRow, Store
+from farflung.coordinator.trust.identity import digest, load_authority
+from farflung.node.io.packed_views import PackedViews
+from farflung.proto import control_pb2 as pb
+from farflung.proto import rpc
+from farflung.scheduler.plans import Plan
+
+STEP_S = 10
+SECRET = "simulated"
+
+
+@dataclass
+class Load:
+    """Seconds of processor time are the coordinator's."""
+
+    nodes: int
+    begin_s: float
+    """Of the clock, from the first stream to the start of the first view."""
+    cpu_part: float
+    """Of a core, while the nodes train."""
+    change_s: float
+    change_cpu_s: float
+    status_s: float
+    late_ms: float
+    """The longest that the coordinator's event loop was late, while the nodes trained and the view changed."""
+    evicted: int
+
+
+class Node:
+    """A control stream that answers."""
+
+    plans: ClassVar[dict[int, Plan]] = {}
+
+    def __init__(self, name: str, address: str, pinned: bytes) -> None:
+        self.name, self.packed, self.view, self.step = name, PackedViews(), 0, 0
+        self.channel = rpc.coordinator_channel(address, pinned)
+        self.chance = random.Random(name)
+        self.started = False
+        self.writing = asyncio.Lock()
+
+    async def live(self) -> None:
+        metadata = rpc.session_metadata(self.name, f"{self.name}-1", SECRET)
+        call: Any = rpc.coordinator_stub(self.channel).Attend(metadata=metadata)
+        self.call = call
+        await self._say(pb.Report(hello=pb.Hello(session=f"{self.name}-1", holds=0)))
+        beating = asyncio.create_task(self._beat())
+        try:
+            while (order := await call.read()) is not grpc.aio.EOF:
+                await self._obey(order)
+        except (grpc.aio.AioRpcError, asyncio.CancelledError, asyncio.InvalidStateError):
+            pass
+        finally:
+            beating.cancel()
+
+    async def _say(self, report: pb.Report) -> None:
+        async with self.writing:
+            await self.call.write(report)
+
+    async def _beat(self) -> None:
+        await asyncio.sleep(self.chance.random())
+        seconds = self.chance.randrange(STEP_S)
+        while True:
+            began = time.monotonic()
+            await self._say(pb.Report(heartbeat=pb.Heartbeat(trainer_age=0.1, doing="computes")))
+            seconds += 1
+            if self.started and seconds % STEP_S == 0:
+                await self._say(pb.Report(step=self._step()))
+            await asyncio.sleep(max(0.0, began + 1 - time.monotonic()))
+
+    def _step(self) -> pb.StepDone:
+        self.step += 1
+        before, after = self.plans[self.view].neighbours(self.name)
+        return pb.StepDone(
+            view=self.view,
+            step=self.step,
+            loss_sum=0.0 if after else 2e3,
+            tokens=0 if after else 1024,
+            samples=0 if after else 4,
+            seconds=STEP_S,
+            compute_seconds=6.0,
+            sent=[pb.Sent(peer=peer, bytes=10**7, beside=1.0) for peer in (before, after) if peer],
+        )
+
+    async def _obey(self, order: pb.Order) -> None:
+        kind = order.WhichOneof("kind")
+        if kind == "measure":
+            found = [
+                pb.LinkMeasurement(to=peer.name, latency_s=self.chance.uniform(0.002, 0.1), bandwidth_bps=1e8)
+                for peer in order.measure.peers
+            ]
+            await self._say(pb.Report(links=pb.Links(links=found)))
+        elif kind == "flush":
+            self.started = False
+            flushed = pb.Flushed(view=order.flush.view, step=self.step)
+            plan = self.plans.get(self.view)
+            if plan is not None and self.name in plan:
+                stage = plan.stage_of(self.name)
+                first, last = plan.stages[stage]
+                flushed.layers.extend(range(first, last + 1))
+                flushed.sections.add(section=f"stage-{stage}", round=7, chain=7)
+            await self._say(pb.Report(flushed=flushed))
+        elif kind == "packed":
+            view = self.packed.open(order.packed)
+            if view.number not in self.plans:
+                self.plans[view.number] = Plan.from_json(view.plan)
+            self.view, self.step = view.number, view.step
+            await self._say(pb.Report(prepared=pb.Prepared(view=view.number)))
+        elif kind == "start" and self.name in self.plans[self.view]:
+            self.started = True
+
+
+async def be_nodes(count: int, address: str, pinned: bytes) -> None:
+    """All of them, until there is no more input; a line of it is the name of a node that dies."""
+    nodes = {f"n{number}": Node(f"n{number}", address, pinned) for number in range(count)}
+    tasks = {}
+    for name, node in nodes.items():
+        tasks[name] = asyncio.create_task(node.live())
+        await asyncio.sleep(0.002)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        victim = nodes[line.strip()]
+        victim.call.cancel()
+        await victim.channel.close(None)
+
+
+async def measure(count: int, seconds: int) -> Load:
+    """A run of ``count`` nodes, one of which dies."""
+    from farflung.benchmarks.coordinator_load import LAYERS, job_of
+
+    job, facts = job_of(count)
+    with TemporaryDirectory() as folder, closing(Store(Path(folder), create=True)) as store:
+        rules = Rules("delta", job.train.batch, 1, 1, facts.samples, LAYERS, wanted=count)
+        checkpoints = Checkpoints(Path(folder) / "checkpoints", job.checkpoint.keep, {})
+        run = Run(job, facts, store, checkpoints, lambda event: None, rules, 1)
+        authority = load_authority(Path(folder) / "identity")
+        server = grpc.aio.server(options=rpc.server_options())
+        credentials = rpc.coordinator_server_credentials(authority.certificate, authority.key)
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+        service = CoordinatorService(run, Artifacts({}, checkpoints), Identity("run", authority, Path(folder)))
+        rpc.add_CoordinatorServicer_to_server(service, server)
+        await server.start()
+        device = json.dumps({"kind": "cuda", "tflops": 30.0, "memory_bytes": 24 << 30})
+        names = [f"n{number}" for number in range(count)]
+        for name in names:
+            run.admit(NodeRow(name, f"{name}-1", digest(SECRET), "key", "127.0.0.1:9", device, time.time()))
+        ticking, late = asyncio.create_task(run.tick()), Lateness()
+        pinned = Path(folder) / "pinned.pem"
+        pinned.write_bytes(authority.certificate)
+        words = ["-m", "farflung.benchmarks.coordinator_streams", str(count), f"127.0.0.1:{port}", str(pinned)]
+        child = await asyncio.create_subprocess_exec(sys.executable, *words, stdin=asyncio.subprocess.PIPE)
+        assert child.stdin is not None
+        try:
+            began = time.monotonic()
+            await trains(run, 1)
+            begin = time.monotonic() - began
+            late.task = asyncio.create_task(late.watch())
+            await asyncio.sleep(3.0)
+            wall, cpu = time.monotonic(), time.process_time()
+            await asyncio.sleep(seconds)
+            part = (time.process_time() - cpu) / (time.monotonic() - wall)
+            evicted = count - len(run.state.nodes)
+            assert run.state.view is not None
+            victim = run.state.view.plan.pipelines[0][0]
+            number = run.state.number
+            wall, cpu = time.monotonic(), time.process_time()
+            child.stdin.write(f"{victim}\n".encode())
+            await trains(run, number + 1)
+            while any(stream.queue.qsize() for stream in run._streams.values()):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            change, change_cpu = time.monotonic() - wall, time.process_time() - cpu
+            cpu = time.process_time()
+            json.dumps(run.status(Path(folder)))
+            status = time.process_time() - cpu
+            evicted += count - 1 - len(run.state.nodes)
+        finally:
+            late.task.cancel()
+            ticking.cancel()
+            await run.stop("the benchmark is over", 0.0)
+            child.stdin.close()
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+            await server.stop(0)
+    return Load(count, begin, part, change, change_cpu, status, 1e3 * late.most, evicted)
+
+
+class Lateness:
+    """How late the event loop is."""
+
+    def __init__(self) -> None:
+        self.most = 0.0
+        self.task: asyncio.Task[None] = asyncio.create_task(asyncio.sleep(0))
+
+    async def watch(self) -> None:
+        while True:
+            due = time.monotonic() + 0.02
+            await asyncio.sleep(0.02)
+            self.most = max(self.most, time.monotonic() - due)
+
+
+async def trains(run: Run, number: int) -> None:
+    """Until a view of at least that number trains."""
+    until = time.monotonic() + 300
+    while run.state.phase != TRAINING or run.state.number < number:
+        if time.monotonic() > until:
+            raise AssertionError(f"the run does not get there: {run.state.phase}, {run.state.why[:300]}")
+        await asyncio.sleep(0.005)
+
+
+if __name__ == "__main__":
+    asyncio.run(be_nodes(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]).read_bytes()))
