@@ -22,7 +22,7 @@ from ..models.pretrained import initial_weights, weights_of
 from ..wire.arena import release_freed_memory
 from .checkpoint import Checkpoint, load_checkpoint
 from .stage_state import REFERENCE, StageState
-from .transfer_plan import DIGESTS, Fetching, pieces_of
+from .transfer_plan import DIGESTS, Fetching, piece_at, pieces_of
 
 if TYPE_CHECKING:
     from ..training.trainer import Trainer
@@ -186,7 +186,7 @@ class StateFetch:
             self._take_digests(sender, payload, now)
             return
         size = _size(self._wanted[name])
-        piece = next((one for one in pieces_of(name, size) if one.offset == header.offset), None)
+        piece = piece_at(name, size, header.offset)
         if piece is None:
             raise ValueError(f"a piece of {name} at {header.offset}, where none begins")
         if not payload.nbytes:

@@ -45,6 +45,13 @@ def pieces_of(name: str, size: int) -> list[Piece]:
     return [Piece(name, start, min(PIECE, size - start)) for start in range(0, size, PIECE)]
 
 
+def piece_at(name: str, size: int, offset: int) -> Piece | None:
+    """The piece of such a tensor that begins there, if one does."""
+    if offset % PIECE or not 0 <= offset < size:
+        return None
+    return Piece(name, offset, min(PIECE, size - offset))
+
+
 @dataclass
 class _Source:
     """One holder. ``since``: when something began to be awaited of it; ``heard``: when it last sent something."""
@@ -97,7 +104,7 @@ class Fetching:
         """Holders whose bytes most others know otherwise, until they are told of."""
         self.troubles: list[tuple[str, str]] = []
         """(holder, what went wrong) since it was last told."""
-        self._bytes = sum(sizes.values())
+        self._bytes, self._here = sum(sizes.values()), 0
 
     @property
     def done(self) -> bool:
@@ -109,7 +116,7 @@ class Fetching:
     @property
     def reached(self) -> tuple[int, int]:
         """Bytes that are here, of how many."""
-        return self._bytes - sum(piece.length for piece in self.missing), self._bytes
+        return self._here, self._bytes
 
     @property
     def failure(self) -> str:
@@ -155,6 +162,7 @@ class Fetching:
             self._lied(name, piece)
             return False
         self.missing.discard(piece)
+        self._here += piece.length
         self._came[piece] = (name, digest)
         return True
 
@@ -235,6 +243,7 @@ class Fetching:
         doubtful = [one for one, (sender, _) in self._came.items() if sender == name]
         for one in doubtful:
             del self._came[one]
+            self._here -= one.length
         self.missing.update(doubtful)
         self._again(sorted({piece, *doubtful}, key=lambda one: (one.name, one.offset)))
 

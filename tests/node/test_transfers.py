@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from farflung.node.state.transfer import StateFetch, StateServer
-from farflung.node.state.transfer_plan import DIGESTS, PIECE, STALL_SECONDS, STRIKES, Fetching, Piece
+from farflung.node.state.transfer_plan import (
+    DIGESTS,
+    PIECE,
+    STALL_SECONDS,
+    STRIKES,
+    Fetching,
+    Piece,
+    piece_at,
+    pieces_of,
+)
 from farflung.proto import data_pb2
 
 SIZE = 40 * PIECE + 12
@@ -31,6 +40,29 @@ def serve(machine, now, silent=(), digest=lambda piece: 7 + piece.offset):
                 machine.came(name, piece, digest(piece), now)
                 served[name].append(piece)
     return served
+
+
+def test_a_piece_is_found_by_its_offset():
+    for size in (1, PIECE, PIECE + 1, 3 * PIECE + 12):
+        cut = pieces_of("w", size)
+        assert [piece_at("w", size, piece.offset) for piece in cut] == cut
+        assert not any(piece_at("w", size, at) for at in (-PIECE, -1, 1, PIECE - 1, size, len(cut) * PIECE))
+    assert pieces_of("w", 0) == [] and piece_at("w", 0, 0) is None
+
+
+def test_what_is_reached_is_what_is_not_missing():
+    machine = fetching("abcd")
+    expected = {piece: 7 + piece.offset for piece in machine.missing}
+    for step in range(40):
+        for name, piece in machine.ask(float(step)):
+            if piece == DIGESTS:
+                machine.digests(name, expected, float(step))
+            else:
+                lies = name == "d" and piece.offset > 8 * PIECE
+                machine.came(name, piece, 1 if lies else expected[piece], float(step))
+            here = SIZE - sum(one.length for one in machine.missing)
+            assert machine.reached == (here, SIZE)
+    assert machine.done
 
 
 def test_several_holders_serve_different_ranges():
