@@ -103,7 +103,10 @@ class LoopbackWire:
         data = self.artifacts[name]
         return data[offset : None if length is None else offset + length]
 
-    def store(self, step: int, file: str, payload: bytes, files: int, meta: dict[str, Any]) -> None:
+    def room(self, length: int) -> memoryview:
+        return memoryview(bytearray(length))
+
+    def store(self, step: int, file: str, payload: Any, files: int, meta: dict[str, Any]) -> None:
         self.hub.shards[step, file] = (bytes(payload), meta)
 
 

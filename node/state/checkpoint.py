@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from safetensors.torch import save
 from torch import Tensor
 
 from ...job.sampling import Position
@@ -18,22 +17,18 @@ from ...proto.errors import FarflungError
 from ..models.definition import Fetch
 from ..models.safetensors_range import Slot, Source
 from .stage_state import TIED, StageState
+from .tensor_writer import Room, write
 
 
 def shard_of(
-    state: StageState, stage: int, view: int, step: int, position: Position
-) -> tuple[str, bytes, dict[str, Any]]:
-    """(file name, bytes, what the manifest says) of one of a node's stages at the end of a step.
+    state: StageState, stage: int, view: int, step: int, position: Position, room: Room
+) -> tuple[str, memoryview, dict[str, Any]]:
+    """(file name, bytes, what the manifest says) of one of a node's stages at the end of a step. ``room``: where the
+    bytes are to lie.
 
     A tied parameter that lies on two stages is in the first stage's file.
     """
-    tensors: dict[str, Tensor] = {}
-    for section in state.sections.values():
-        if section.layout.section not in (f"stage-{stage}", TIED if stage == 0 else ""):
-            continue
-        for prefix, vector in state.vectors(section).items():
-            for name, values in section.layout.views(vector):
-                tensors[prefix + name] = values.contiguous()
+    tensors = tensors_of(state, stage)
     rounds = {name: section.round for name, section in state.sections.items()}
     meta = {
         "view": view,
@@ -44,7 +39,19 @@ def shard_of(
         "rounds": rounds,
         "fingerprints": {name: f"{section.fingerprint(False):016x}" for name, section in state.sections.items()},
     }
-    return f"stage-{stage}.safetensors", save(tensors, {"format": "pt"}), meta
+    return f"stage-{stage}.safetensors", write(tensors, room), meta
+
+
+def tensors_of(state: StageState, stage: int) -> dict[str, Tensor]:
+    """What a stage's file holds, as views of the state."""
+    tensors: dict[str, Tensor] = {}
+    for section in state.sections.values():
+        if section.layout.section not in (f"stage-{stage}", TIED if stage == 0 else ""):
+            continue
+        for prefix, vector in state.vectors(section).items():
+            for name, values in section.layout.views(vector):
+                tensors[prefix + name] = values.contiguous()
+    return tensors
 
 
 class Checkpoint:

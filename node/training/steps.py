@@ -26,11 +26,12 @@ from ..rounds.machine import Rounds
 from ..rounds.masked import MaskedExchange
 from ..rounds.phased import PhasedExchange, phases_of
 from ..rounds.round_link import ENOUGH, RoundLink
-from ..state.checkpoint import shard_of
+from ..state.checkpoint import shard_of, tensors_of
 from ..state.optimizers import Optimizer, clip_factor, learning_rate
 from ..state.rests import rest_of
 from ..state.section import Section
 from ..state.stage_state import TIED, StageState, codec_of, round_plan
+from ..state.tensor_writer import written
 from .commit import Commit
 from .gossip_mode import UnagreedMode
 from .modes import CLOSING, DeltaMode, GradientMode, Mode, last_outer_round
@@ -398,7 +399,12 @@ class Training:
             self.trainer.wire.report(control_pb2.Report(kept=kept))
         position = self.position.after(step, self.job.train.batch, sorted(one for own in missing for one in own))
         for stage in keeps:
-            file, payload, meta = shard_of(self.state, stage, self.view, step, position)
+            needed = written(tensors_of(self.state, stage)).size
+            if needed > (free := self.trainer.memory_left()):
+                why = f"a copy of stage {stage} to send takes {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free"
+                self.trainer.warn(self.trainer.name, f"the checkpoint of step {step} is left out: {why}")
+                continue
+            file, payload, meta = shard_of(self.state, stage, self.view, step, position, self.trainer.wire.room)
             if rest is not None and not self.gradient:  # of one member, for those who look at g alone
                 share = min(exchange.share for exchange in self.exchanges.values())
                 meta["unsent"], meta["moved"] = rest.norm / share, rest.moved

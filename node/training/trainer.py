@@ -162,9 +162,9 @@ class Trainer:
         disk, limit = int(job.activations.disk_gb * 1e9), self.owner.limits.disk
         if limit:
             disk = min(disk, max(0, limit - tokens_size(self.facts)))
-        return AqsgdEnds(job.activations.forward, self._memory() // 4, disk)
+        return AqsgdEnds(job.activations.forward, self.memory_left() // 4, disk)
 
-    def _memory(self) -> int:
+    def memory_left(self) -> int:
         """Bytes of main memory that this node may still take."""
         available, limit = available_memory(), self.owner.limits.memory
         return min(available, limit) if limit else available

@@ -229,9 +229,16 @@ class Wire:
         """Streams one of the `files` files of a checkpoint to the coordinator, in the background and behind every other
         message. If it cannot be stored, the coordinator and the log get a warning, and training goes on."""
         self._alive()
-        block = self._block(_pieces(payload))
+        pieces = _pieces(payload)
+        block = pieces[0] if len(pieces) == 1 and self._start(pieces[0]) >= 0 else self._block(pieces)
         start = self._fly(block, 0)
         self._end.write(int(To.STORE), step, file, start, len(block), files, json.dumps(meta))
+
+    def room(self, length: int) -> memoryview:
+        """So many bytes where `send` and `store` find them without a copy; free again when nobody holds the view.
+        Waits while there is no room."""
+        self._alive()
+        return self._room(length).data
 
     def measure(self, peers: Sequence[control.Member]) -> control.Links:
         """Latency and bandwidth to each of these (0 for one that cannot be reached). Waits about a second for each.
