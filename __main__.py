@@ -364,6 +364,12 @@ def evict(output: Output, target: _Target, node: _TheNode, *, why: _Why = "") ->
 
 
 @command(coordinator)
+def readmit(output: Output, target: _Target, node: _TheNode, *, why: _Why = "") -> None:
+    """Let a node that was evicted join again."""
+    _command(output, target, "readmit", node, why=why)
+
+
+@command(coordinator)
 def pause(output: Output, target: _Target, node: _Node = None, *, why: _Why = "") -> None:
     """Stop training after the step in work, of the whole run or of one node, until `resume`."""
     _command(output, target, "pause", node, why=why)

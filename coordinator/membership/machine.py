@@ -119,7 +119,7 @@ class Membership:
     # ---- one event ---------------------------------------------------------------------------
 
     def _handle(self, state: State, event: s.Input, now: float) -> Result:
-        if isinstance(event, (s.Hold, s.Release, s.Evict, s.Pause, s.GoOn, s.Changed, s.Save, s.Replan)):
+        if isinstance(event, (s.Hold, s.Release, s.Evict, s.Readmit, s.Pause, s.GoOn, s.Changed, s.Save, s.Replan)):
             return self._commanded(state, event, now)
         if isinstance(event, s.Tick):
             return self._tick(replace(state, stored=event.stored), now)
@@ -370,6 +370,9 @@ class Membership:
                 return state, []
             state, effects = self._gone(state, node, event.why, now)
             return state, [s.SendStop((node.name,), f"{node.name} was {event.why}", refused=True), *effects]
+        if isinstance(event, s.Readmit):
+            broken = frozenset(pair for pair in state.broken if event.name not in pair)
+            return replace(state, broken=broken, unplannable=frozenset(), why=event.why), []
         if isinstance(event, s.Pause):
             state = replace(state, paused=event.why, why=event.why)
             return self._anew(state, event.why, now, [s.SendNotice(everybody, event.why)])

@@ -1,12 +1,18 @@
 """What members refuse of each other, counted until somebody is evicted: a pure table.
 
-Nobody is evicted on the word of one member, who may be the one that lies. Where only one member could see what was
-wrong, the two are planned apart. Whoever stands alone against two others is out itself.
+Only those count to whom the plan lets the accused send: its group, and its neighbours in its pipeline, in the view that
+trains. Nobody is evicted on the word of one member, who may be the one that lies; nor of several that came by one
+ticket, for one person may have made them all, unless they are more than half of the group. Where only one member could
+see what was wrong, the two are planned apart. Whoever stands alone against as many as would evict is out itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+from ...scheduler.plans import Plan
 
 ENOUGH = 10
 """Points that evict a node, from two members or more."""
@@ -28,6 +34,32 @@ class Verdict:
     why: str = ""
 
 
+@dataclass(frozen=True)
+class Circle:
+    """Whose word counts about a member. ``others``: how many its group has besides. ``voices``: name -> ticket."""
+
+    others: int
+    voices: Mapping[str, str]
+
+    def are_enough(self, names: Collection[str]) -> bool:
+        """Whether these, who say the same, cannot be one person: two tickets, or most of the group."""
+        known = [name for name in names if name in self.voices]
+        return len({self.voices[name] for name in known}) > 1 or len(known) >= max(2, self.others // 2 + 1)
+
+
+def circle_of(plan: Plan, accused: str, tied: bool, tickets: Mapping[str, str]) -> Circle:
+    """The circle of a node of a plan; ``tied``: the first and the last stage share a section. Empty for a spare."""
+    if accused not in plan.nodes:
+        return Circle(0, {})
+    stages, ends = set(plan.stages_of(accused)), {0, len(plan.stages) - 1}
+    if tied and stages & ends:
+        stages |= ends
+    group = {name for stage in stages for name in plan.group(stage)} - {accused}
+    row = plan.pipelines[plan.pipeline_of(accused)]
+    near = {name for one, other in pairwise(row) if accused in (one, other) for name in (one, other)}
+    return Circle(len(group), {name: tickets.get(name, "") for name in (group | near) - {accused}})
+
+
 @dataclass
 class Refusals:
     """Points by the accused and who gave them. A message that must not count is one point; what keeps a round from
@@ -42,26 +74,37 @@ class Refusals:
         """Points of a node's present life, as they were given."""
         return sum(self._points.get(life, {}).values())
 
-    def count(self, by: Life, accused: Life, points: int) -> Verdict | None:
-        """``by`` refused something of ``accused``: what follows."""
-        given = self._points.setdefault(accused, {})
+    def forget(self, name: str) -> None:
+        """A person lets a member begin anew."""
+        self._alone.pop(name, None)
+        for life in [life for life in self._points if life[0] == name]:
+            del self._points[life]
+
+    def count(self, by: Life, accused: Life, points: int, about: Circle, itself: Circle) -> Verdict | None:
+        """``by`` refused something of ``accused``: what follows. ``about``: the accused's circle, ``itself``: ``by``'s.
+
+        Whose word does not count about a member is not heard.
+        """
         name = by[0]
+        if name not in about.voices:
+            return None
+        given = self._points.setdefault(accused, {})
         given[name] = given.get(name, 0) + max(1, min(points, WORD_AGAINST_WORD))
-        if verdict := self._judge(accused):
+        if verdict := self._judge(accused, about):
             return verdict
         alone = self._alone.setdefault(name, set())
         if given[name] < WORD_AGAINST_WORD or accused[0] in alone:
             return None
         alone.add(accused[0])
-        if len(alone) > 1:
+        if itself.are_enough(alone):
             return Verdict(out=name, why=f"it alone refuses what {' and '.join(sorted(alone))} send")
         pair = (min(name, accused[0]), max(name, accused[0]))
         why = f"{name} refuses what {accused[0]} sends, and nobody else has seen it: the two are planned apart"
         return Verdict(apart=pair, why=why)
 
-    def _judge(self, accused: Life) -> Verdict | None:
-        given = self._points[accused]
-        if sum(min(points, ONE_WORD) for points in given.values()) < ENOUGH:
+    def _judge(self, accused: Life, about: Circle) -> Verdict | None:
+        given = {name: points for name, points in self._points[accused].items() if name in about.voices}
+        if not about.are_enough(given) or sum(min(points, ONE_WORD) for points in given.values()) < ENOUGH:
             return None
         del self._points[accused]
         why = f"what it sent was refused by {', '.join(sorted(given))} ({sum(given.values())} points)"

@@ -240,6 +240,14 @@ class Evict:
 
 
 @dataclass(frozen=True)
+class Readmit:
+    """A person lets a node that was put out begin anew: nobody is planned apart from it any more."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Pause:
     """A person stops all training after the step in work."""
 
@@ -324,6 +332,7 @@ Input = (
     | Hold
     | Release
     | Evict
+    | Readmit
     | Pause
     | GoOn
     | Changed

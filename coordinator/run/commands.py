@@ -1,5 +1,5 @@
-"""What a person may want of a run that goes on: drain, evict, pause, resume, set. One entry for the command line
-and the web page; every answer is a sentence, every refusal says what to type instead.
+"""What a person may want of a run that goes on: drain, evict, readmit, pause, resume, set. One entry for the command
+line and the web page; every answer is a sentence, every refusal says what to type instead.
 
 What is wanted stays in the database (``held``, ``paused``, ``evicted``, ``set``), so that a coordinator that starts
 again goes on with it.
@@ -22,7 +22,7 @@ from ..membership.machine import Membership
 from ..membership.members import State
 from ..store.store import Store
 
-KINDS = ("drain", "evict", "pause", "resume", "set")
+KINDS = ("drain", "evict", "readmit", "pause", "resume", "set")
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Desk:
         kind, name = command.kind, command.node
         if kind not in KINDS:
             raise Refused(f"there is no command {kind[:40]!r}", f"there are {', '.join(KINDS)}")
-        if kind in ("drain", "evict") and not name:
+        if kind in ("drain", "evict", "readmit") and not name:
             raise Refused(f"{kind} which node?", f"farflung coordinator {kind} STATE NODE")
         if name and name not in state.nodes and name not in state.held and self.store.node(name) is None:
             known = ", ".join(row.name for row in self.store.nodes() if row.left_at is None)
@@ -76,6 +76,8 @@ class Desk:
             return self._set(command, job, facts, step)
         if kind == "evict":
             return self._evict(command, state)
+        if kind == "readmit":
+            return self._readmit(command)
         if kind == "resume":
             return self._resume(command, state)
         if kind == "pause" and not name:
@@ -117,6 +119,18 @@ class Desk:
         self._feed(s.Evict(name, why))
         self._keep_held({key: hold for key, hold in state.held.items() if key != name})
         return f"{name} is out; its key and its name are refused from now on, but its ticket still admits other names"
+
+    def _readmit(self, command: Command) -> str:
+        name = command.node
+        if name not in self.evicted:
+            known = f"evicted are: {', '.join(sorted(self.evicted))}" if self.evicted else "nobody is evicted"
+            raise Refused(f"{name} is not evicted", known)
+        del self.evicted[name]
+        self.store.put("evicted", json.dumps(self.evicted))
+        self._revoked()
+        why = command.sentence(f"{name} may join again, readmitted")
+        self._feed(s.Readmit(name, why))
+        return f"{why}; on its machine: farflung join LINK --name {name}"
 
     def _pause(self, command: Command, state: State) -> str:
         if state.paused:

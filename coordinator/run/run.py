@@ -41,7 +41,7 @@ from ..membership.learnt import Kept, from_json, to_json, unsent_in
 from ..membership.machine import Membership
 from ..membership.members import DONE, TRAINING, WAITING, Known, Planner, State
 from ..membership.orders import Send, fingerprints_of, flushed_of, order_of
-from ..membership.refusals import Refusals
+from ..membership.refusals import Refusals, circle_of
 from ..membership.resume import Rules, planned_nodes
 from ..membership.view_orders import ViewOrders
 from ..observe.advice import seen, told
@@ -218,6 +218,8 @@ class Run:
         if self.is_over:
             raise Refused(f"the run is over: {self.state.why}", "start the coordinator again to go on with it")
         answer = self.desk.take(command, self.machine, self.state, self.job, self.facts, self._reached())
+        if command.kind == "readmit":
+            self._refusals.forget(command.node)
         if not self.is_planning:
             self._plans.forget()
         log.info("%s", answer)
@@ -340,7 +342,7 @@ class Run:
         self._views.attend(session, hello)
         self._deserted.clear()
         stream.queue.put_nowait(pb.Order(term=self.term, ledger=self._progress.ledger if self._stored else None))
-        if self.desk.evicted:
+        if self.store.get("evicted") is not None:
             self._tell_revoked(stream)
         self._tell_complete(stream)
         if name not in self.state.nodes:  # from before this coordinator's start
@@ -434,8 +436,12 @@ class Run:
         accused = self.state.nodes.get(name)
         if accused is None or by not in self.state.nodes:
             return
-        lives = ((by, self.state.nodes[by].session), (name, accused.session))
-        verdict = self._refusals.count(*lives, points)
+        view, lives = self.state.view, ((by, self.state.nodes[by].session), (name, accused.session))
+        if view is None or not all(view.session_of(who) == session for who, session in lives):
+            return
+        tickets = {who: row.ticket for who, row in self._sessions.items()}
+        about, itself = (circle_of(view.plan, who, self.facts.profile.tied, tickets) for who, _ in lives[::-1])
+        verdict = self._refusals.count(*lives, points, about, itself)
         if verdict is None or self.is_over:
             return
         if verdict.apart:

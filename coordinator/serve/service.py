@@ -134,7 +134,15 @@ class CoordinatorService(rpc.CoordinatorServicer):
         _tidy(request.device)
         device = json.dumps(MessageToDict(request.device, preserving_proto_field_name=True))
         row = NodeRow(
-            name, session, digest(secret), key_hash, reached.address, device, now, dials_out=reached.dials_out
+            name,
+            session,
+            digest(secret),
+            key_hash,
+            reached.address,
+            device,
+            now,
+            dials_out=reached.dials_out,
+            ticket=request.ticket.partition(".")[0],
         )
         run.admit(row)
         return pb.JoinReply(

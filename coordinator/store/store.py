@@ -27,7 +27,8 @@ _TABLES = """
 create table if not exists meta (key text primary key, value text not null);
 create table if not exists nodes (
     name text primary key, session text, secret_hash text, key_hash text, address text, device text,
-    joined real, left_at real, why text, dials_out integer not null default 0);
+    joined real, left_at real, why text, dials_out integer not null default 0,
+    ticket text not null default '');
 create table if not exists tickets (
     number text primary key, secret_hash text, created real, expires real, uses integer, revoked integer);
 create table if not exists views (
@@ -62,6 +63,8 @@ class NodeRow:
     left_at: float | None = None
     why: str = ""
     dials_out: bool = False
+    ticket: str = ""
+    """The number of the one that it joined with."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class CheckpointRow:
     time: float
 
 
-_ADDED = [("nodes", "dials_out integer not null default 0")]
+_ADDED = [("nodes", "dials_out integer not null default 0"), ("nodes", "ticket text not null default ''")]
 """Columns that older files lack; the last of their table and of its row."""
 Row = TypeVar("Row", NodeRow, Ticket, ViewRow, StepRow, EvalRow, CheckpointRow)
 _NAMES: dict[type, str] = {

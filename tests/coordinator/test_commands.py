@@ -101,6 +101,12 @@ async def test_evict(run, cluster, eventually):
         assert "c was evicted by alice@lab: it lies" in (await other.join()).refused
     told = [order.revoked for order in nodes["a"].orders if order.HasField("revoked")]
     assert [list(one.nodes) for one in told] == [["c"]]
+    assert "d is not evicted" in (await ask(nodes["a"], operator, "readmit", "d")).refused
+    await ask(nodes["a"], operator, "evict", "d")
+    assert (await ask(nodes["a"], operator, "readmit", "d", why="a mistake")).answer.startswith("d may join again")
+    back = await cluster.node(await coordinator.link, "d", key=nodes["d"].key)
+    await eventually(lambda: [list(one.revoked.nodes) for one in back.orders if one.HasField("revoked")] == [["c"]])
+    await back.die()
     await coordinator.end()
     for node in nodes.values():
         await node.close()

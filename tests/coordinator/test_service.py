@@ -425,17 +425,22 @@ async def test_what_the_others_refuse_is_counted_and_evicts(cluster, eventually)
     link = await coordinator.link
     nodes = {name: await cluster.node(link, name) for name in ("a", "b", "c", "d")}
     await coordinator.event("step", step=2)
+    nodes["e"] = await cluster.node(link, "e")  # [a, b] and [c, d] train, e is a spare
     why = "update refused: values that are not finite"
-    await nodes["a"].say(warning=pb.Warning(node="d", message=why, refused=9))
+    for stranger in ("a", "e"):
+        await nodes[stranger].say(warning=pb.Warning(node="d", message=why, refused=30))
+    await nodes["c"].say(warning=pb.Warning(node="d", message=why, refused=9))
     await coordinator.event("warning", node="d", message=why)
     status = json.loads((await nodes["a"].stub.Status(pb.StatusRequest(run=link.run, ticket=link.ticket))).status)
-    assert {one["node"]: one["refused"] for one in status["nodes"]} == {"a": 0, "b": 0, "c": 0, "d": 9}
+    assert {one["node"]: one["refused"] for one in status["nodes"]} == {**dict.fromkeys("abce", 0), "d": 9}
     await nodes["b"].say(warning=pb.Warning(node="d", message=why, refused=5))
     left = await coordinator.event("left")
     assert left["node"] == "d"
-    assert left["why"].startswith("evicted by the coordinator: what it sent was refused by a, b")
+    assert left["why"].startswith("evicted by the coordinator: what it sent was refused by b, c")
     await eventually(lambda: nodes["d"].stopped is not None)
     assert nodes["d"].stopped.refused and "evicted" in nodes["d"].stopped.why
+    again = await coordinator.event("view", pipelines=[["a", "b"], ["c", "e"]])
+    await coordinator.event("step", view=again["view"])
     await nodes["a"].say(warning=pb.Warning(node="c", message="a lie", refused=30))
     apart = "a refuses what c sends, and nobody else has seen it: the two are planned apart"
     await coordinator.event("warning", message=apart)

@@ -10,7 +10,7 @@ import torch
 from windows import Windows, facts_of, wait_until
 
 from farflung import compress
-from farflung.coordinator.membership.refusals import ENOUGH, ONE_WORD, WORD_AGAINST_WORD, Refusals
+from farflung.coordinator.membership.refusals import ENOUGH, ONE_WORD, WORD_AGAINST_WORD, Circle, Refusals, circle_of
 from farflung.job.schema import Job
 from farflung.node.rounds.outliers import FACTOR, Norms
 from farflung.node.wire.events import Received
@@ -193,8 +193,53 @@ def test_results_are_held_against_those_before_and_what_this_node_sent():
 A, B, C, D = ("a", "a1"), ("b", "b1"), ("c", "c1"), ("d", "d1")
 
 
+def four(tickets=""):
+    """What a group of a, b, c and d counts, each with its ticket; by default all with the same."""
+    tickets = dict(zip("abcd", tickets or "1111", strict=True))
+
+    class Group(Refusals):
+        def count(self, by, accused, points):
+            circles = [Circle(3, {n: t for n, t in tickets.items() if n != one[0]}) for one in (accused, by)]
+            return super().count(by, accused, points, *circles)
+
+    return Group()
+
+
+def test_whose_word_counts_about_a_member():
+    plan = Plan((("a", "b", "c"), ("d", "e", "f")), ((0, 0), (1, 1), (2, 2)), (1, 1), {"x": "spare", "y": "spare"})
+    assert set(circle_of(plan, "b", False, {}).voices) == {"e", "a", "c"}
+    assert set(circle_of(plan, "a", False, {}).voices) == {"d", "b"}
+    assert set(circle_of(plan, "a", True, {}).voices) == {"d", "c", "f", "b"}
+    refusals, nobody = Refusals(), circle_of(plan, "x", False, {})
+    for liar in (("x", "x1"), ("y", "y1"), ("f", "f1")):
+        for _ in range(2):
+            assert refusals.count(liar, ("b", "b1"), 30, circle_of(plan, "b", False, {}), nobody) is None
+    assert refusals.of(("b", "b1")) == 0, "spares and strangers to its places have received nothing of it"
+
+
+def test_several_names_of_one_ticket_are_one_voice():
+    """Unless they are most of a group: where everybody came by the same link, that is all that can be known."""
+    voices = {name: "1" if name in "xy" else name for name in "abcdexy"}
+    refusals, group = Refusals(), Circle(7, voices)
+    for liar in "xy":
+        verdict = refusals.count((liar, "1"), ("h", "h1"), 30, group, Circle(7, {**voices, "h": "h"}))
+        assert not verdict or not verdict.out
+    assert refusals.count(("a", "1"), ("h", "h1"), 5, group, group).out == "h", "with another's word it is evidence"
+    same, everybody = Refusals(), Circle(7, dict.fromkeys("abcdexy", "1"))
+    outs = [same.count((one, "1"), ("h", "h1"), 5, everybody, everybody) for one in "abcd"]
+    assert outs[:3] == [None] * 3 and outs[3].out == "h"
+
+
+def test_nobody_is_out_for_what_names_of_one_ticket_sent_to_it_alone():
+    voices = dict.fromkeys("abcdehxy", "1")
+    refusals, group = Refusals(), Circle(7, voices)
+    for liar in "xy":
+        verdict = refusals.count(("h", "1"), (liar, "1"), 30, group, group)
+        assert not verdict.out and verdict.apart == ("h", liar)
+
+
 def test_the_words_of_two_members_evict():
-    refusals = Refusals()
+    refusals = four()
     assert not refusals.count(A, D, ENOUGH - 1)
     assert refusals.of(D) == ENOUGH - 1 and refusals.of(("d", "d2")) == 0
     assert not refusals.count(B, D, ONE_WORD - 1), "of one member's points only so many count"
@@ -204,7 +249,7 @@ def test_the_words_of_two_members_evict():
 
 def test_one_member_alone_evicts_nobody_but_itself():
     """A liar's word against d parts the two; against c as well, and it is the liar that is out."""
-    refusals = Refusals()
+    refusals = four()
     assert not any(refusals.count(A, D, 1) for _ in range(WORD_AGAINST_WORD - 1))
     verdict = refusals.count(A, D, 1)
     assert verdict.apart == ("a", "d") and not verdict.out
@@ -215,7 +260,7 @@ def test_one_member_alone_evicts_nobody_but_itself():
 
 
 def test_a_liar_that_two_have_seen_is_out_whatever_it_says_of_them():
-    refusals = Refusals()
+    refusals = four()
     assert refusals.count(D, A, 10**9).apart and refusals.count(A, D, 10**9).apart
     assert refusals.count(B, D, 10**9).out == "d"
 

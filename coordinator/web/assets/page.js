@@ -15,7 +15,7 @@ const COMMANDS = {
   "pause node": ["Pause", "Pause {node}?", "It stays as a spare from the edge of its next step on, until you resume it."],
   "resume node": ["Resume", "Let {node} take part again?", "It gets a place in the next view, if the plan wants it."],
   drain: ["Drain", "Let {node} leave?", "It hands over and goes; the others take over its share. It has no place until you resume it."],
-  evict: ["Evict", "Put {node} out?", "At once. Its key and its name are refused from now on: this cannot be taken back here."],
+  evict: ["Evict", "Put {node} out?", "At once. Its key and its name are refused from now on: `farflung coordinator readmit` takes it back."],
 };
 
 let me = null, state = null, chosen = null, stream = null, curves = { edition: -1, points: [], evals: [] };
