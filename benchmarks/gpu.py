@@ -16,7 +16,7 @@ import torch
 
 from farflung.compress import make
 from farflung.compress.gpu import dispatch as gpu
-from farflung.compress.primitives.philox import Key
+from farflung.compress.primitives.key import Key
 from farflung.compress.sparsifiers import runs
 from farflung.compress.summable.thc import Thc
 

@@ -11,7 +11,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import CodecError
-from .spec import Spec, Traits, check, names, parse, traits_of
+from .spec import Spec, check, names, parse, traits_of
+from .traits import Traits
 
 if TYPE_CHECKING:
     from .codec import Codec, add, decode, decode_into, make, norm

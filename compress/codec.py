@@ -7,17 +7,16 @@ import importlib
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from .errors import CodecError
-from .primitives.philox import Key, mix
-from .spec import Spec, Traits, parse, traits_of
+from .exchange.requests import Context, Gather, Program
+from .primitives.key import Key, mix
+from .spec import Spec, parse, traits_of
+from .traits import Traits
 from .wire import MAX_ELEMENTS, Buffer, Header, Reader, build, open_blob
-
-if TYPE_CHECKING:
-    from .exchange.phases import Context, Program
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -102,8 +101,6 @@ class Codec(abc.ABC):
 
     def rounds(self, x: torch.Tensor, context: Context) -> Program:
         """A whole exchange (see phases): by default everyone gathers everyone's blob; returns the weighted sum."""
-        from .exchange.phases import gather
-
         return gather(self, x, context)
 
     def _key(self, header: Header) -> Key:
@@ -237,3 +234,19 @@ def _expect(blob: Buffer, elements: int, known: bool = False) -> tuple[Header, R
     if header.elements != elements:
         raise CodecError(f"the blob has {header.elements} elements, {elements} are expected")
     return header, reader
+
+
+def gather(codec: Codec, x: torch.Tensor, context: Context) -> Program:
+    """Everyone decodes everyone's blob, and sums in the order of ranks."""
+    blob = codec.encode(x, context.tensor_seed, context.step, context.rank)
+    answers = yield Gather(blob, context.weight)
+    context.own = add_all([(blob, context.weight)], x).view(-1)
+    return add_all(answers, x)
+
+
+def add_all(answers: list[tuple[bytes, float]], like: torch.Tensor) -> torch.Tensor:
+    """The weighted sum of (blob, weight) pairs in their order: fp32, in the shape and on the device of ``like``."""
+    out = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
+    for blob, weight in answers:
+        add(blob, out, weight)
+    return out.view(like.shape)

@@ -21,8 +21,8 @@ import torch.distributed as dist
 from .codec import make
 from .errors import CodecError
 from .exchange import collectives
-from .exchange.phases import Context, Program
-from .primitives.philox import mix
+from .exchange.requests import Context, Program
+from .primitives.key import mix
 from .spec import parse, spec_feedback
 
 

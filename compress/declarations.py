@@ -5,12 +5,32 @@ The order of a codec's parameters and their defaults are part of its wire format
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from .spec import PATTERNS, Declaration, Parameter, Role, Spec, Traits
+from .traits import PATTERNS, Parameter, Role, Traits
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """One codec: where its class is, its number on the wire, its parameters (their order is part of the format)."""
+
+    name: str
+    wire_id: int
+    target: str
+    about: str
+    paper: str
+    traits: Traits
+    parameters: tuple[Parameter, ...] = ()
+    version: int = 1
+
+    def parameter(self, name: str) -> Parameter:
+        for parameter in self.parameters:
+            if parameter.name == name:
+                return parameter
+        raise KeyError(name)
+
 
 _EVERYWHERE = frozenset(PATTERNS)
-_ACTIVATIONS: frozenset[Role] = frozenset({"activation", "activation_gradient"})
 _WEIGHTS: frozenset[Role] = frozenset({"update", "gradient"})
 _EXACT = Traits(float_format=True, aggregation="recode", patterns=_EVERYWHERE)
 _ROUNDING = Parameter(
@@ -441,39 +461,3 @@ _LIST += [
 ]
 
 CODECS: dict[str, Declaration] = {declaration.name: declaration for declaration in _LIST}
-
-
-def refine(spec: Spec) -> Traits:
-    """The declared traits, as the parameters change them."""
-    traits = CODECS[spec.name].traits
-    values = dict(spec.values)
-    if values.get("rounding") == "nearest":
-        traits = replace(traits, unbiased=False, feedback=True, contracts=True)
-    if values.get("scale") == "floor" and spec.name.startswith("mx"):
-        traits = replace(traits, unbiased=False, feedback=True)
-    if spec.name == "nvfp4" and values["scale"] == "nearest":
-        traits = replace(traits, unbiased=False, feedback=True)
-    if values.get("biased") or (spec.name == "turboquant" and values["kind"] == "mse"):
-        traits = replace(traits, unbiased=False, feedback=True)
-    if spec.name == "terngrad" and values["clip"]:
-        traits = replace(traits, unbiased=False, feedback=True)
-    if spec.name == "randomk" and values["scale"]:
-        traits = replace(traits, unbiased=True, feedback=False, contracts=False)
-    if spec.name in ("qsgd", "nuqsgd") and spec.number("bits") < 4:
-        traits = replace(traits, contracts=False)
-    if (
-        spec.name in ("qsgd", "nuqsgd")
-        and (values["norm"] == "l2" or values["bucket"] == 0)
-        and spec.number("bits") < 8
-    ):
-        traits = replace(traits, contracts=False)
-    if spec.name == "quicfl" and spec.number("bits") == 1:
-        traits = replace(traits, contracts=False)
-    if spec.name == "eden" and spec.real("bits") < 1 and not values["biased"]:
-        traits = replace(traits, contracts=False)
-    if spec.name in ("global_qsgd", "avq", "docofl") and spec.real("bits") < 6 and not values.get("rotate"):
-        traits = replace(traits, contracts=False)
-    if traits.aggregation == "sum" and spec.name in ("global_qsgd", "intsgd", "thc"):
-        bits = {"global_qsgd": 8, "intsgd": 8, "thc": 10}[spec.name]
-        traits = replace(traits, sum_bits=spec.number("bits") if spec.name == "global_qsgd" else bits)
-    return traits

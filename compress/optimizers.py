@@ -15,8 +15,9 @@ import torch.distributed as dist
 
 from .codec import add, decode, make
 from .exchange import collectives
-from .exchange.phases import Context, Gather, Program, Reduce, Scatter, split
-from .primitives.philox import mix
+from .exchange.phases import split
+from .exchange.requests import Context, Gather, Program, Reduce, Scatter
+from .primitives.key import mix
 
 Drive = Callable[[Program], torch.Tensor]
 

@@ -3,107 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal
 
+from .declarations import CODECS, Declaration
 from .errors import CodecError
-
-Value = bool | int | float | str
-Role = Literal["update", "gradient", "activation", "activation_gradient"]
-ROLES: tuple[Role, ...] = ("update", "gradient", "activation", "activation_gradient")
-Pattern = Literal["publishers", "all_to_all", "two_level", "ring"]
-PATTERNS: tuple[Pattern, ...] = ("publishers", "all_to_all", "two_level", "ring")
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One key of a spec: its type is its default's; numbers have an inclusive range, words a list of choices."""
-
-    name: str
-    default: Value
-    about: str
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[Value, ...] = ()
-
-    def allowed(self) -> str:
-        if isinstance(self.default, bool):
-            return "true or false"
-        if self.choices:
-            return ", ".join(str(choice) for choice in self.choices)
-        kind = "a whole number" if isinstance(self.default, int) else "a number"
-        return f"{kind} from {self.low:g} to {self.high:g}" if self.low is not None else kind
-
-    def read(self, text: str, where: str) -> Value:
-        """The value that ``text`` means; CodecError that says what is allowed."""
-        value: Value | None = None
-        try:
-            if isinstance(self.default, bool):
-                value = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
-            elif isinstance(self.default, int):
-                value = int(text)
-            elif isinstance(self.default, float):
-                value = float(text)
-            else:
-                value = text
-        except (KeyError, ValueError):
-            value = None
-        if value is None or not self.accepts(value):
-            near = difflib.get_close_matches(text, [str(c) for c in self.choices], 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise CodecError(f"{where}: {self.name}={text} is not {self.allowed()}{hint}")
-        return value
-
-    def accepts(self, value: Value) -> bool:
-        if self.choices:
-            return value in self.choices
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and self.low is not None:
-            return self.low <= value <= (self.high if self.high is not None else float("inf"))
-        return type(value) is type(self.default)
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What a codec promises, and what it needs; enforced by ``check``, by phases and by the hooks."""
-
-    unbiased: bool = False
-    """The mean over seeds of the decoded tensor is the tensor."""
-    float_format: bool = False
-    """The only error is a float format's own rounding: treated like unbiased."""
-    aggregation: Literal["sum", "recode", "gather"] = "gather"
-    """sum: encodings are added without decoding; recode: sums are decoded, added and encoded again; gather: everyone
-    decodes everyone's."""
-    seed: Literal["none", "shared", "private", "both"] = "none"
-    """Who must use the same seed: private means that every worker must have another one."""
-    feedback: bool = False
-    """Needs error feedback on gradients."""
-    contracts: bool = True
-    """E|decoded - x|² < |x|²: with error feedback, as in the rounds of delta mode, the residual stays bounded."""
-    patterns: frozenset[Pattern] = frozenset(PATTERNS) - {"ring"}
-    roles: frozenset[Role] = frozenset(ROLES)
-    sum_bits: int = 0
-    """Bits of one encoded value where encodings are integers that can be summed (and so masked); else 0."""
-
-
-@dataclass(frozen=True)
-class Declaration:
-    """One codec: where its class is, its number on the wire, its parameters (their order is part of the format)."""
-
-    name: str
-    wire_id: int
-    target: str
-    about: str
-    paper: str
-    traits: Traits
-    parameters: tuple[Parameter, ...] = ()
-    version: int = 1
-
-    def parameter(self, name: str) -> Parameter:
-        for parameter in self.parameters:
-            if parameter.name == name:
-                return parameter
-        raise KeyError(name)
+from .traits import PATTERNS, ROLES, Traits, Value
 
 
 @dataclass(frozen=True)
@@ -139,7 +44,7 @@ class Spec:
 
     @property
     def declaration(self) -> Declaration:
-        return declarations()[self.name]
+        return CODECS[self.name]
 
     def __str__(self) -> str:
         declaration = self.declaration
@@ -151,16 +56,9 @@ def _text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else (f"{value:g}" if isinstance(value, float) else str(value))
 
 
-def declarations() -> dict[str, Declaration]:
-    """All codecs by name."""
-    from .declarations import CODECS
-
-    return CODECS
-
-
 def names() -> list[str]:
     """The names of all codecs, in the order of ``farflung codecs``."""
-    return list(declarations())
+    return list(CODECS)
 
 
 @lru_cache(maxsize=1024)
@@ -169,7 +67,7 @@ def parse(text: str) -> Spec:
     if not isinstance(text, str):
         raise CodecError(f"a codec is written name:key=value,key=value, not {text!r}")
     name, colon, rest = text.strip().partition(":")
-    declaration = declarations().get(name)
+    declaration = CODECS.get(name)
     if declaration is None:
         near = difflib.get_close_matches(name, names(), 1, 0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -193,10 +91,39 @@ def parse(text: str) -> Spec:
 
 def traits_of(spec: Spec | str) -> Traits:
     """The traits of a spec: its codec's, as changed by its parameters (nearest rounding is biased, and so on)."""
-    from .declarations import refine
-
     spec = parse(spec) if isinstance(spec, str) else spec
-    return refine(spec)
+    traits = CODECS[spec.name].traits
+    values = dict(spec.values)
+    if values.get("rounding") == "nearest":
+        traits = replace(traits, unbiased=False, feedback=True, contracts=True)
+    if values.get("scale") == "floor" and spec.name.startswith("mx"):
+        traits = replace(traits, unbiased=False, feedback=True)
+    if spec.name == "nvfp4" and values["scale"] == "nearest":
+        traits = replace(traits, unbiased=False, feedback=True)
+    if values.get("biased") or (spec.name == "turboquant" and values["kind"] == "mse"):
+        traits = replace(traits, unbiased=False, feedback=True)
+    if spec.name == "terngrad" and values["clip"]:
+        traits = replace(traits, unbiased=False, feedback=True)
+    if spec.name == "randomk" and values["scale"]:
+        traits = replace(traits, unbiased=True, feedback=False, contracts=False)
+    if spec.name in ("qsgd", "nuqsgd") and spec.number("bits") < 4:
+        traits = replace(traits, contracts=False)
+    if (
+        spec.name in ("qsgd", "nuqsgd")
+        and (values["norm"] == "l2" or values["bucket"] == 0)
+        and spec.number("bits") < 8
+    ):
+        traits = replace(traits, contracts=False)
+    if spec.name == "quicfl" and spec.number("bits") == 1:
+        traits = replace(traits, contracts=False)
+    if spec.name == "eden" and spec.real("bits") < 1 and not values["biased"]:
+        traits = replace(traits, contracts=False)
+    if spec.name in ("global_qsgd", "avq", "docofl") and spec.real("bits") < 6 and not values.get("rotate"):
+        traits = replace(traits, contracts=False)
+    if traits.aggregation == "sum" and spec.name in ("global_qsgd", "intsgd", "thc"):
+        bits = {"global_qsgd": 8, "intsgd": 8, "thc": 10}[spec.name]
+        traits = replace(traits, sum_bits=spec.number("bits") if spec.name == "global_qsgd" else bits)
+    return traits
 
 
 def check(text: str, role: str, pattern: str | None = None) -> Spec:

@@ -21,8 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from .declarations import CODECS
 from .errors import CodecError
-from .spec import Spec, Value, declarations
+from .spec import Spec
+from .traits import Value
 
 try:
     from isal.isal_zlib import crc32  # the extra `fast`: the same numbers, ten times as fast
@@ -170,12 +172,12 @@ def open_blob(blob: Buffer, limit: int = MAX_ELEMENTS, known: bool = False) -> t
 
 @lru_cache(maxsize=1)
 def _by_wire_id() -> dict[int, str]:
-    return {declaration.wire_id: name for name, declaration in declarations().items()}
+    return {declaration.wire_id: name for name, declaration in CODECS.items()}
 
 
 @lru_cache(maxsize=256)
 def _defaults(name: str) -> Spec:
-    return Spec(name, tuple((p.name, p.default) for p in declarations()[name].parameters))
+    return Spec(name, tuple((p.name, p.default) for p in CODECS[name].parameters))
 
 
 @lru_cache(maxsize=256)
@@ -199,7 +201,7 @@ def _parameters(spec: Spec) -> bytes:
 
 
 def _read_parameters(name: str, mask: int, reader: Reader) -> Spec:
-    parameters = declarations()[name].parameters
+    parameters = CODECS[name].parameters
     if mask >> len(parameters):
         raise CodecError(f"the blob has parameters that {name} does not know")
     values: list[tuple[str, Value]] = []

@@ -5,16 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..primitives import scales
+from ..primitives.key import Key
 from ..sparsifiers import selection
-
-if TYPE_CHECKING:
-    from ..primitives.philox import Key
 
 LEAST, FEW = 1 << 17, 1 << 10
 """Shorter vectors are not worth importing numba and compiling for, a second or more, once for each process; nor, where

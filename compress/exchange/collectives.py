@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .phases import Gather, Program, Reduce, Request, Scatter
+from .requests import Gather, Program, Reduce, Request, Scatter
 
 Group = Any
 

@@ -10,74 +10,15 @@ batches stay exact, and the caller divides by the weight of the view.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass, field
-from typing import Any, Literal
-
 import torch
 
-from ..codec import Codec, add, make
+from ..codec import Codec, add, add_all, gather, make
 from ..errors import CodecError
-from ..primitives.philox import mix
+from ..primitives.key import mix
 from ..spec import Spec
+from .requests import Context, Gather, Program, Reduce, Request, Scatter
 
-
-@dataclass(frozen=True)
-class Reduce:
-    """Answer: the sum or the elementwise maximum of the workers' tensors (same shape on all), the same on all.
-
-    bits: what one element costs on the wire, where that is less than its dtype's (packed integers).
-    """
-
-    tensor: torch.Tensor
-    op: Literal["sum", "max"] = "sum"
-    bits: int | None = None
-
-    def wire_bytes(self) -> int:
-        bits = self.tensor.element_size() * 8 if self.bits is None else self.bits
-        return -(-self.tensor.numel() * bits // 8)
-
-
-@dataclass(frozen=True)
-class Gather:
-    """Answer: every worker's (blob, weight) in the order of ranks, one's own included."""
-
-    blob: bytes
-    weight: float = 1.0
-
-
-@dataclass(frozen=True)
-class Scatter:
-    """blobs: one for each rank. Answer: the (blob, weight) that each rank had for this one, in the order of ranks."""
-
-    blobs: tuple[bytes, ...]
-    weight: float = 1.0
-
-
-Request = Reduce | Gather | Scatter
-Program = Generator[Request, Any, torch.Tensor]
-
-
-@dataclass
-class Context:
-    """Who asks. seed: of the run; tensor: a number of the tensor; rank, size: this worker's place in this exchange;
-    weight: its share; memory: what a program keeps for its next time (a warm start), safe to lose. own: set by the
-    program to this worker's part of the result, as the others decoded it (flat, weighted): input - own is its error.
-    part: this worker's of the weight of all who take part; None: as much as any other's."""
-
-    seed: int = 0
-    tensor: int = 0
-    step: int = 0
-    rank: int = 0
-    size: int = 1
-    weight: float = 1.0
-    memory: dict[str, torch.Tensor] = field(default_factory=dict)
-    own: torch.Tensor | None = None
-    part: float | None = None
-
-    @property
-    def tensor_seed(self) -> int:
-        return mix(self.seed, self.tensor)
+__all__ = ["Context", "Gather", "Program", "Reduce", "Request", "Scatter", "gather", "program", "publish", "split"]
 
 
 def program(spec: str | Spec, x: torch.Tensor, context: Context, pattern: str = "auto") -> Program:
@@ -95,14 +36,6 @@ def program(spec: str | Spec, x: torch.Tensor, context: Context, pattern: str = 
     return codec.rounds(x, context)
 
 
-def gather(codec: Codec, x: torch.Tensor, context: Context) -> Program:
-    """Everyone decodes everyone's blob, and sums in the order of ranks."""
-    blob = codec.encode(x, context.tensor_seed, context.step, context.rank)
-    answers = yield Gather(blob, context.weight)
-    context.own = _sum([(blob, context.weight)], x).view(-1)
-    return _sum(answers, x)
-
-
 def publish(codec: Codec, x: torch.Tensor, context: Context) -> Program:
     """Each worker sums one piece of everyone's, encodes the sum again and gives it to all: two squeezes, no server
     error kept here (``feedback.Feedback`` and the node's rounds keep theirs)."""
@@ -112,7 +45,7 @@ def publish(codec: Codec, x: torch.Tensor, context: Context) -> Program:
         codec.encode(piece, seed, context.step, context.rank) for piece, seed in zip(pieces, seeds, strict=True)
     )
     answers = yield Scatter(blobs, context.weight)
-    total = _sum(answers, pieces[context.rank])
+    total = add_all(answers, pieces[context.rank])
     answers = yield Gather(codec.encode(total, seeds[context.rank], context.step, context.size + context.rank))
     results = []
     for (blob, _), piece in zip(answers, pieces, strict=True):
@@ -127,10 +60,3 @@ def split(flat: torch.Tensor, parts: int, multiple: int = 512) -> list[torch.Ten
     each = -(-flat.numel() // parts)
     size = -(-each // multiple) * multiple
     return [flat[i * size : (i + 1) * size] for i in range(parts)]
-
-
-def _sum(answers: list[tuple[bytes, float]], like: torch.Tensor) -> torch.Tensor:
-    out = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
-    for blob, weight in answers:
-        add(blob, out, weight)
-    return out.view(like.shape)

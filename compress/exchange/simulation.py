@@ -10,9 +10,10 @@ import torch
 
 from ..codec import Codec, decode, make
 from ..errors import CodecError
-from ..primitives.philox import mix
+from ..primitives.key import mix
 from ..spec import Spec
-from .phases import Context, Gather, Program, Reduce, Request, Scatter, program
+from .phases import program
+from .requests import Context, Gather, Program, Reduce, Request, Scatter
 
 
 @dataclass(frozen=True)

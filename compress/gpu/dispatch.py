@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..primitives.philox import Key
+from ..primitives.key import Key
 from ..primitives.tables import lloyd
 
 BLOCK = 2048

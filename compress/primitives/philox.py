@@ -7,12 +7,11 @@ wide machines: elements are in tiles of 512; element ``j`` of tile ``t`` takes w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 
 from ..cpu import dispatch as fast
+from .key import Key
 
 TILE = 512
 LANES = 128
@@ -20,34 +19,6 @@ _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _MASK = 0xFFFFFFFF
 _CHUNK = 1 << 14  # counters at once: the working set stays in the L2 cache
-
-
-@dataclass(frozen=True)
-class Key:
-    """What randomness depends on. seed: u64, of (run, tensor); step: u32; rank: the worker, where they must differ."""
-
-    seed: int = 0
-    step: int = 0
-    rank: int = 0
-
-    @property
-    def private(self) -> Key:
-        """The key of this worker's own rounding: another stream for each rank, also where the seed is shared."""
-        return Key(mix(self.seed, self.rank), self.step) if self.rank else self
-
-    def words(self) -> tuple[int, int]:
-        return self.seed & _MASK, (self.seed >> 32) & _MASK
-
-
-def mix(*parts: int) -> int:
-    """One u64 seed of several numbers (splitmix64): to derive a seed per (run, stage, block, rank)."""
-    value = 0x243F6A8885A308D3
-    for part in parts:
-        value = (value ^ (part & 0xFFFFFFFFFFFFFFFF)) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
-        value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
-        value = (value ^ value >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
-        value ^= value >> 31
-    return value
 
 
 def block(counters: torch.Tensor, key: Key, stream: int) -> list[torch.Tensor]:

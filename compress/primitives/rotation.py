@@ -13,7 +13,7 @@ import torch
 
 from ..cpu import dispatch as fast
 from . import philox
-from .philox import Key
+from .key import Key
 
 EXACT = 8192
 SIGNS, RESIDUAL = 0x5349474E, 0x52455349

@@ -167,7 +167,8 @@ def shared_distortion(levels: np.ndarray, tail: float = 1 / 512) -> float:
 def absmax_levels(bits: int, block: int = 256, samples: int = 1 << 13) -> np.ndarray:
     """2^bits levels on [-1, 1] of least variance for stochastic rounding of a normal block divided by its largest."""
     from ..quantizers.adaptive import optimal_levels
-    from .philox import Key, normal
+    from .key import Key
+    from .philox import normal
 
     z = normal(samples * block, Key(1), 0).double().view(samples, block)
     y = np.sort((z / z.abs().amax(1, keepdim=True)).abs().view(-1).numpy())

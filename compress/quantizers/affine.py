@@ -9,7 +9,7 @@ import torch
 
 from ..codec import Codec, bytes_tensor, tensor_bytes
 from ..errors import CodecError
-from ..primitives.philox import Key
+from ..primitives.key import Key
 from ..wire import Buffer, Header, Reader
 from .formats import blocks_of
 

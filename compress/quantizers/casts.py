@@ -11,8 +11,8 @@ import torch
 from ..codec import DTYPES, Codec, bytes_tensor, check_finite, flatten, tensor_bytes
 from ..cpu import dispatch as fast
 from ..errors import CodecError
-from ..exchange.phases import Context, Program, Reduce
-from ..primitives.philox import Key
+from ..exchange.requests import Context, Program, Reduce
+from ..primitives.key import Key
 from ..wire import Buffer, Header, Reader, build
 
 _CHUNK = 1 << 16  # elements at once on the CPU: they stay in the cache

@@ -16,7 +16,7 @@ import torch
 from ..codec import Codec, bytes_tensor, decode, make, tensor_bytes
 from ..errors import CodecError
 from ..primitives import philox
-from ..primitives.philox import Key
+from ..primitives.key import Key
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader, varint
 from .dithered import LARGEST

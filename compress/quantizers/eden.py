@@ -16,8 +16,8 @@ from ..cpu import dispatch as fast
 from ..errors import CodecError
 from ..gpu import dispatch as gpu
 from ..primitives import philox, rotation
+from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..primitives.philox import Key
 from ..primitives.rotation import Segment
 from ..primitives.tables import lloyd
 from ..spec import Spec

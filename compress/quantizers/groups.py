@@ -12,8 +12,8 @@ from ..cpu import dispatch as fast
 from ..errors import CodecError
 from ..gpu import dispatch as gpu
 from ..primitives import philox, scales
+from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..primitives.philox import Key
 from ..wire import Buffer, Header, Reader
 
 _CHUNK = 1 << 17  # elements at once on the CPU: the temporaries stay in the cache

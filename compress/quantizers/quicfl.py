@@ -13,8 +13,8 @@ import torch
 from ..codec import bytes_tensor, tensor_bytes
 from ..errors import CodecError
 from ..primitives import philox, rotation
+from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..primitives.philox import Key
 from ..primitives.solvers import quantile, shared_assignment
 from ..primitives.tables import quic
 from ..sparsifiers import masks

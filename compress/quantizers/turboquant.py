@@ -9,8 +9,8 @@ import torch
 from ..codec import bytes_tensor, tensor_bytes
 from ..errors import CodecError
 from ..primitives import rotation
+from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..primitives.philox import Key
 from ..primitives.rotation import Segment
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader

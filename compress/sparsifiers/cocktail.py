@@ -16,8 +16,8 @@ from ..cpu import dispatch as fast
 from ..errors import CodecError
 from ..gpu import dispatch as gpu
 from ..primitives import scales
+from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..primitives.philox import Key
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader
 from . import masks, runs, selection

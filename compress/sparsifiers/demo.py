@@ -13,8 +13,8 @@ import torch
 from ..codec import Codec, bytes_tensor, tensor_bytes
 from ..errors import CodecError
 from ..primitives import scales
+from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..primitives.philox import Key
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader
 

@@ -16,7 +16,7 @@ import torch
 
 from ..cpu import dispatch as fast
 from ..primitives import philox
-from ..primitives.philox import Key
+from ..primitives.key import Key
 
 STREAM = 0x52554E53  # "RUNS"
 

@@ -9,10 +9,10 @@ import torch
 
 from ..codec import Codec, bytes_tensor, tensor_bytes
 from ..errors import CodecError
-from ..exchange.phases import Context, Program, Reduce
+from ..exchange.requests import Context, Program, Reduce
 from ..primitives import scales
+from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..primitives.philox import Key
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader
 from . import masks, runs, selection

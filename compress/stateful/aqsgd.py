@@ -21,8 +21,8 @@ import torch
 
 from ..codec import DTYPES, Codec, bytes_tensor, flatten, tensor_bytes
 from ..errors import CodecError
+from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..primitives.philox import Key
 from ..spec import Spec, parse
 from ..wire import Buffer, Header, Reader, build, open_blob, varint
 from .disk_store import DiskStore

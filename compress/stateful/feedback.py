@@ -19,7 +19,7 @@ import torch
 
 from ..codec import decode, make
 from ..errors import CodecError
-from ..primitives.philox import mix
+from ..primitives.key import mix
 from ..spec import Spec
 
 

@@ -13,9 +13,9 @@ import torch
 
 from ..codec import Codec, bytes_tensor, flatten, tensor_bytes
 from ..errors import CodecError
-from ..exchange.phases import Context, Program, Reduce
+from ..exchange.requests import Context, Program, Reduce
 from ..primitives import philox
-from ..primitives.philox import Key
+from ..primitives.key import Key
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader, build
 

@@ -15,10 +15,10 @@ import torch
 
 from ..codec import Codec, bytes_tensor, tensor_bytes
 from ..errors import CodecError
-from ..exchange.phases import Context, Gather, Program, Reduce
+from ..exchange.requests import Context, Gather, Program, Reduce
 from ..primitives import philox, rotation, scales
+from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..primitives.philox import Key
 from ..primitives.rotation import Segment
 from ..primitives.tables import absmax_levels
 from ..quantizers.dithered import LARGEST

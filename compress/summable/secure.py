@@ -36,7 +36,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from ..codec import make
 from ..errors import CodecError
-from ..primitives.philox import Key
+from ..primitives.key import Key
 from ..spec import Spec
 from .summed import Summed
 

@@ -13,10 +13,10 @@ import torch
 
 from ..codec import Codec, bytes_tensor, tensor_bytes
 from ..errors import CodecError
-from ..exchange.phases import Context, Gather, Program, Reduce
+from ..exchange.requests import Context, Gather, Program, Reduce
 from ..primitives import philox
+from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..primitives.philox import Key
 from ..quantizers.dithered import LARGEST, norm
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader

@@ -10,8 +10,8 @@ import torch
 
 from ..gpu import dispatch as gpu
 from ..primitives import philox, rotation
+from ..primitives.key import Key
 from ..primitives.packing import unpack
-from ..primitives.philox import Key
 from ..primitives.solvers import quantile, stochastic_levels
 from ..quantizers.dithered import LARGEST
 from ..spec import Spec

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ... import compress
-from ...compress.exchange.phases import Reduce
+from ...compress.exchange.requests import Reduce
 from ...compress.summable.secure import Pairwise
 from ...compress.summable.summed import Summed
 from ...job.schema import SECURE_MEMBERS

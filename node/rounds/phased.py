@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ... import compress
 from ...compress.codec import bytes_tensor, tensor_bytes
-from ...compress.exchange.phases import Context, Program, Reduce
+from ...compress.exchange.requests import Context, Program, Reduce
 from ...compress.primitives.packing import pack, packed_size, unpack
 from .exchange import Exchange, Refused, TakeOff, absurd_norm, contribution_of, pieces_of
 from .messages import Contribution, Decide, Part, Result

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung import compress
-from farflung.compress.primitives.philox import Key
+from farflung.compress.primitives.key import Key
 from farflung.compress.sparsifiers import masks, runs, selection
 from farflung.compress.wire import Reader
 

@@ -6,7 +6,7 @@ import torch
 from farflung import compress
 from farflung.compress.cpu import dispatch as fast
 from farflung.compress.primitives import philox
-from farflung.compress.primitives.philox import Key
+from farflung.compress.primitives.key import Key
 from farflung.compress.primitives.rotation import hadamard
 from farflung.compress.sparsifiers import masks
 from farflung.compress.wire import Reader

@@ -19,7 +19,7 @@ def test_the_sum_of_those_who_stay(spec: str, lost: tuple[int, ...]) -> None:
 def test_masks_change_nothing() -> None:
     tensors = [torch.randn(200) for _ in range(4)]
     from farflung.compress import make
-    from farflung.compress.primitives.philox import Key
+    from farflung.compress.primitives.key import Key
     from farflung.compress.summable.summed import Summed
 
     codec = make("global_qsgd:bits=8")
