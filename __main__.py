@@ -99,7 +99,7 @@ def run(
     from .cli.local.run import LocalRun
     from .cli.local.run import run as run_here
     from .cli.screen.terminal import screen
-    from .job.schema import load_job
+    from .job.files import load_job
 
     read = load_job(job, check_codec=_check_codec)
     code = tuple({one.partition(":")[0] for one in (read.model.build, read.data.build) if one})
@@ -163,7 +163,7 @@ def start(
     from .cli.linkfile import write_link
     from .cli.screen.terminal import screen
     from .coordinator.serve.serve import serve
-    from .job.schema import load_job
+    from .job.files import load_job
 
     if lifeline:
         _hold_lifeline()

@@ -13,7 +13,7 @@ from ..cli.local.run import run as run_here
 from ..cli.screen.output import Output
 from ..cli.screen.story import Event
 from ..cli.screen.terminal import screen
-from ..job.schema import load_job
+from ..job.files import load_job
 from ..proto.errors import JobError, RunFailed
 
 _FILES = ("text", "jsonl", "parquet", "webdataset", "tokens", "validation", "tokenizer")

@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from farflung.deploy.wan import build, cli, lab, lateness
+from farflung.deploy.wan import build, files, lab, lateness
 from farflung.deploy.wan.lab import Lab
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
@@ -78,7 +78,7 @@ class WanFarm(Farm):
 @contextlib.contextmanager
 def worldwide(folder: Path, nursery: Nursery, nodes: int) -> Iterator[WanFarm]:
     """A farm on the WAN `worldwide`, built and taken down. Says where the emulator did not keep up."""
-    made = build.up(cli.prepare("worldwide", name=f"recovery{os.getpid()}"), None)
+    made = build.up(files.prepare("worldwide", name=f"recovery{os.getpid()}"), None)
     try:
         before = made.stat()
         with WanFarm(made, nodes, folder, nursery, parallel={"pipelines": nodes}) as farm:

@@ -15,7 +15,7 @@ from ..scheduler.codecs import bits_of
 from ..scheduler.dtfm import Dtfm
 from ..scheduler.errors import PlanError
 from ..scheduler.estimate import Estimator
-from ..scheduler.jobs import paper_workload
+from ..scheduler.jobs import paper_workload, workload_of
 from ..scheduler.network import Network
 from ..scheduler.picture import draw
 from ..scheduler.planner import natural, plan
@@ -136,7 +136,7 @@ def _workload(job: str | Path | Mapping[str, Any] | None) -> Workload:
             raise PlanError(f"can't read {job}: {error.strerror}") from error
         except ValueError as error:
             raise PlanError(f"{job} is not TOML: {error}") from error
-    made = Workload.from_job(content, folder)
+    made = workload_of(content, folder)
     wanted = content.get("activations", {})
     forward, backward = str(wanted.get("forward", "none")), str(wanted.get("backward", "none"))
     plain = 8 * made.activation_bytes

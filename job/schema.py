@@ -1,7 +1,7 @@
 """The job: what to train. One pydantic model for each table of the job file, same keys, same meaning.
 
 A job travels to nodes as JSON (``Job.model_dump_json`` / ``Job.model_validate_json``); a job file is read
-by :func:`load_job`, which names every mistake with file, line and key.
+by ``job.files.load_job``, which names every mistake with file, line and key.
 A field's description is the sentence that an error shows as "allowed".
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -405,10 +404,3 @@ class Facts(BaseModel):
     profile: Profile
     artifacts: dict[str, str]
     order: int = 1
-
-
-def load_job(path: str | Path, check_codec: CheckCodec | None = None) -> Job:
-    """Read and check a job file; relative paths in it are taken from its folder. JobError names every mistake."""
-    from .files import load_job as load
-
-    return load(path, check_codec)

@@ -1,7 +1,8 @@
 """Who trains which layers with whom: networks, cost, search, plans, schedules."""
 
+from .devices import Device
 from .errors import PlanError
-from .network import Device, Link, Network
+from .network import Link, Network
 from .planner import plan
 from .plans import Plan
 from .predict import Prediction, predict

@@ -13,13 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy
 
-from .codecs import bits_of
+from .devices import Matrix
 from .estimate import Cut, Estimator
-from .network import Matrix
 from .plans import Plan
 from .predict import rounds_of
 from .shapes import Candidate
@@ -29,9 +27,6 @@ HIDDEN = 0.02
 """A round that nothing hides may take this part of the compute between two rounds."""
 FULL = 0.8
 """A round may be planned to take this part of the compute that hides it: links vary, and have other things to carry."""
-_DENSE = ("none", "bf16", "int8", "int4")
-_SPARSE = ((0.5, 0.5), (0.25, 0.4), (0.2, 0.2), (0.1, 0.2), (0.1, 0.1), (0.05, 0.1))
-"""(part of the vector offered, part of that sent) of the cocktail codec, where a round begins every step."""
 
 
 @dataclass(frozen=True)
@@ -56,37 +51,6 @@ class UpdateChoice:
             return words + f"to take {self.seconds[worst]:.3g} s, and nothing hides it"
         short = ", more than it may with any codec of the ladder" if self.seconds[worst] > self.hidden else ""
         return words + f"to take {self.seconds[worst]:.3g} s of the {self.hidden:.3g} s of compute that hide it{short}"
-
-
-def ladder(mode: str, interval: int) -> tuple[str, ...]:
-    """The codecs to choose among, the least lossy first; rounds begin every `interval` steps.
-
-    Gradients go dense: sparse ones feed Adam's second moment spikes, which trains much worse. Where rounds are rare
-    every round offers more of the vector and sends less of what it offers, so no coordinate waits long for its turn.
-    """
-    if mode == "gradient":
-        return _DENSE[:3]
-    sparse = []
-    for random, top in _SPARSE:
-        offered = min(1.0, random * interval)
-        sparse.append(f"cocktail:random={offered:g},top={random * top / offered:g},bits=4")
-    return (*_DENSE, *sparse)
-
-
-def workload_fields(mode: str, codec: str, overlap: int | str, interval: int, fragments: int) -> dict[str, Any]:
-    """The fields of a Workload for the job's `codec` and `overlap`, either of them "auto"."""
-    steps = ladder(mode, interval) if codec == "auto" else (codec,)
-    bits = tuple(bits_of(spec, 32.0) / fragments for spec in steps)
-    # What the search for a placement counts with: the choice is made for the placement that was found.
-    fields: dict[str, Any] = {
-        "update_bits": bits[-1],
-        "overlap": interval if overlap == "auto" else overlap,
-        "every": interval,
-    }
-    if "auto" in (codec, overlap):
-        fields["update_ladder"] = tuple(zip(steps, bits, strict=True))
-        fields["auto_overlap"] = overlap == "auto"
-    return fields
 
 
 def choose_updates(estimator: Estimator, found: Candidate, compute: float, current: Plan | None = None) -> UpdateChoice:

@@ -7,13 +7,13 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 
+from .devices import DEFAULT_TFLOPS, Device, Matrix
 from .errors import PlanError
-from .network import DEFAULT_TFLOPS, Device, Matrix, Network, components
-from .workload import load_json
+from .files import load_json
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,8 +35,21 @@ CLUSTER_KEYS = (
 DEVICE_KEYS = ("name", "region", "tflops", "memory_gb", "upload_gbps", "download_gbps", "price_per_hour")
 
 
-def load_cluster(path: Path) -> Network:
-    """The network of a cluster file. `FILE:CASE` (or `FILE#CASE`) picks one of several clusters in a file."""
+class Cluster(NamedTuple):
+    """What a cluster file says: the arguments of a Network (its docstring has shapes and units)."""
+
+    devices: list[Device]
+    latency: Matrix
+    bandwidth: Matrix
+    site_upload: dict[str, float]
+    site_download: dict[str, float]
+
+
+def read_cluster(path: Path) -> tuple[Cluster, str]:
+    """The cluster of a file, and the file's name for messages.
+
+    `FILE:CASE` (or `FILE#CASE`) picks one of several clusters in a file.
+    """
     name, _, case = path.name.replace("#", ":", 1).partition(":")
     file = path.parent / name
     if file.suffix.lower() == ".toml":
@@ -58,11 +71,11 @@ def load_cluster(path: Path) -> Network:
         cases = [key for key, value in content.items() if isinstance(value, Mapping) and "regions" in value]
         if cases:
             raise PlanError(f"{file} has several clusters: write {file}:{cases[0]} or another of {', '.join(cases)}")
-    return network_of(content, str(file))
+    return parse_cluster(content, str(file)), str(file)
 
 
-def network_of(cluster: Mapping[str, Any], where: str) -> Network:
-    """The network of a cluster file's content; `where` is named in errors."""
+def parse_cluster(cluster: Mapping[str, Any], where: str) -> Cluster:
+    """The cluster of a file's content; `where` is named in errors."""
     for key in cluster:
         if key not in CLUSTER_KEYS:
             near = difflib.get_close_matches(key, CLUSTER_KEYS, 1)
@@ -79,21 +92,13 @@ def network_of(cluster: Mapping[str, Any], where: str) -> Network:
     bandwidth = _matrix(cluster, "bandwidth_gbps", regions, counts, where) * 1e9
     home = numpy.array([regions.index(device.region) for device in devices])
     square = numpy.ix_(home, home)
-    network = Network(
+    return Cluster(
         devices,
         latency[square],
         bandwidth[square],
         site_upload=_sites(cluster, "site_upload_gbps", regions, where),
         site_download=_sites(cluster, "site_download_gbps", regions, where),
     )
-    parts = components(network)
-    if len(parts) > 1:
-        one, two = (network.names[part[0]] for part in parts[:2])
-        raise PlanError(
-            f"{where}: the network falls into {len(parts)} parts with no link between them both ways: "
-            f"{one!r} and {two!r} are in different ones"
-        )
-    return network
 
 
 def _devices(cluster: Mapping[str, Any], regions: list[str], where: str) -> list[Device]:

@@ -17,9 +17,10 @@ from itertools import pairwise
 
 import numpy
 
+from .devices import Matrix
 from .errors import PlanError
 from .matching import bottleneck_matching
-from .network import Matrix, Network
+from .network import Network
 from .paths import short_path
 
 PARAMETERS_GB = 1.3 * 4

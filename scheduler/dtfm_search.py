@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import numpy
 
+from .devices import Matrix
 from .dtfm import Dtfm, DtfmCost, Groups
-from .network import Matrix, Network
+from .network import Network
 from .paths import EXACT, short_path
 from .plans import Plan
 from .seeds import chain, clusters, nearness

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy
 
+from .devices import Matrix
 from .layers import Ranges
-from .network import Matrix, Network
+from .network import Network
 from .regions import region_numbers
 from .rounds import per_bit_sent, round_seconds
 from .workload import Workload

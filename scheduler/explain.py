@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy
 
 from .depth import Depths
+from .devices import Matrix
 from .estimate import Cut, Estimator
-from .network import Matrix, Network
+from .network import Network
 
 
 def explain(

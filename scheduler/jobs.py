@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .choose_updates import workload_fields
 from .codecs import bits_of
 from .errors import PlanError
-from .workload import Layer, Workload, load_json
+from .files import load_json
+from .ladder import workload_fields
+from .workload import Layer, Workload
 
 FAMILIES = ("gpt2", "llama", "gpt_neox")
 BYTE_VOCABULARY = 257
@@ -154,11 +155,14 @@ def paper_workload(layers: int = 24, batch: int = 1024, **changes: Any) -> Workl
     return Workload(**(values | changes))
 
 
-def workload_of(job: Mapping[str, Any], folder: Path) -> Workload:
-    """The workload of a job file's content; see Workload.from_job."""
+def workload_of(job: Mapping[str, Any], folder: Path | str = ".") -> Workload:
+    """The workload of a job file as `tomllib` reads it. Layer sizes come from the model's shape alone.
+
+    Raises PlanError where the job names a model whose shape is not in the file (`build`) or can't be read.
+    """
     model, train = _table(job, "model"), _table(job, "train")
     parallel, updates, activations = _table(job, "parallel"), _table(job, "updates"), _table(job, "activations")
-    shape = _shape(model, _table(job, "data"), folder)
+    shape = _shape(model, _table(job, "data"), Path(folder))
     adapters = "lora" in model  # alone train: a tied matrix is frozen with the rest of the base
     optimizer = str(train.get("optimizer", "adamw"))
     mode = str(updates.get("mode", "delta"))

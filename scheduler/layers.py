@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy
 
+from .devices import Matrix
 from .errors import PlanError
-from .network import Matrix
 from .schedules import in_flight
 from .workload import Workload
 

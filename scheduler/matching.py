@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy
 
-from .network import Matrix
+from .devices import Matrix
 
 
 def bottleneck_matching(cost: Matrix, at_least: float = 0.0) -> tuple[float, numpy.ndarray]:

@@ -11,39 +11,19 @@ from typing import Any
 
 import networkx
 import numpy
-from numpy.typing import NDArray
 
+from .clusters import Cluster, parse_cluster, read_cluster
+from .devices import Device, Matrix, check_device
 from .errors import PlanError
 from .guesses import fill_bandwidth, fill_latency
-
-Matrix = NDArray[numpy.float64]
 
 DEFAULT_LATENCY = 0.05
 DEFAULT_BANDWIDTH = 100e6
 """What a link without a measurement is taken to have: 50 ms one way, 100 Mbit/s."""
-DEFAULT_TFLOPS = 50.0
-"""What a device without a measured speed is taken to reach in training."""
 ALL_MEASURED = 33
 """Of so many devices every link is measured; of more, the others are estimated."""
 NOISE = 0.12
 """Measurements of one link vary so much; a gain below it is not believed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One node's device.
-
-    tflops: 10^12 floating point operations a second that training reaches. memory_bytes: None for enough.
-    upload, download: bit/s that all its links share, None for no limit of its own. price: dollars an hour.
-    """
-
-    name: str
-    region: str = ""
-    tflops: float = DEFAULT_TFLOPS
-    memory_bytes: float | None = None
-    upload: float | None = None
-    download: float | None = None
-    price: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +67,7 @@ class Network:
             twice = next(name for name in names if names.count(name) > 1)
             raise PlanError(f"two devices are called {twice!r}")
         for device in self.devices:
-            _check_device(device)
+            check_device(device)
         for what, matrix in (("latency", latency), ("bandwidth", bandwidth)):
             if matrix.shape != (count, count):
                 raise PlanError(f"{what} must be a {count} x {count} matrix, not {' x '.join(map(str, matrix.shape))}")
@@ -111,16 +91,24 @@ class Network:
     @classmethod
     def load(cls, path: Path | str) -> Network:
         """The network of a cluster file (JSON or TOML, see docs/scheduling.md). PlanError names what is wrong."""
-        from .clusters import load_cluster
-
-        return load_cluster(Path(path))
+        return cls._of(*read_cluster(Path(path)))
 
     @classmethod
     def from_mapping(cls, cluster: Mapping[str, Any], where: str = "the cluster") -> Network:
         """The network of a cluster file's content."""
-        from .clusters import network_of
+        return cls._of(parse_cluster(cluster, where), where)
 
-        return network_of(cluster, where)
+    @classmethod
+    def _of(cls, cluster: Cluster, where: str) -> Network:
+        network = cls(**cluster._asdict())
+        parts = components(network)
+        if len(parts) > 1:
+            one, two = (network.names[part[0]] for part in parts[:2])
+            raise PlanError(
+                f"{where}: the network falls into {len(parts)} parts with no link between them both ways: "
+                f"{one!r} and {two!r} are in different ones"
+            )
+        return network
 
     @classmethod
     def measured(
@@ -264,19 +252,6 @@ class Network:
             site_upload=self.site_upload,
             site_download=self.site_download,
         )
-
-
-def _check_device(device: Device) -> None:
-    if not device.name:
-        raise PlanError("a device has no name")
-    if not math.isfinite(device.tflops) or device.tflops <= 0:
-        raise PlanError(f"device {device.name!r}: tflops must be above 0, not {device.tflops}")
-    limits = {"memory": device.memory_bytes, "upload": device.upload, "download": device.download}
-    for what, value in limits.items():
-        if value is not None and not value > 0:
-            raise PlanError(f"device {device.name!r}: {what} must be above 0, not {value}")
-    if device.price is not None and not device.price >= 0:
-        raise PlanError(f"device {device.name!r}: price must not be negative, not {device.price}")
 
 
 def components(network: Network) -> list[list[int]]:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy
 
-from .network import Matrix
+from .devices import Matrix
 
 EXACT = 14
 

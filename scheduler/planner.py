@@ -13,6 +13,7 @@ from .dtfm_search import plan_dtfm
 from .errors import PlanError
 from .estimate import Estimator
 from .finish import finish
+from .jobs import workload_of
 from .network import Network
 from .plans import Plan
 from .replan import replan
@@ -44,7 +45,7 @@ def plan(
         raise PlanError(f"unknown objective {objective!r}: it is one of {', '.join(OBJECTIVES)}")
     if not time_limit > 0:
         raise PlanError(f"the time limit must be above 0 s, not {time_limit}")
-    workload = job if isinstance(job, Workload) else Workload.from_job(job)
+    workload = job if isinstance(job, Workload) else workload_of(job)
     deadline = time.monotonic() + time_limit
     ordered = network.subset(sorted(network.names, key=natural))
     if objective == "dtfm":

@@ -9,11 +9,13 @@ from typing import Any
 import numpy
 
 from .depth import Depths, in_flight
+from .devices import Matrix
 from .errors import PlanError
 from .estimate import Cut, Estimator
 from .explain import explain
+from .jobs import workload_of
 from .layers import shares
-from .network import NOISE, Matrix, Network
+from .network import NOISE, Network
 from .plans import Plan
 from .rounds import publisher_fractions, round_seconds, site_seconds
 from .shapes import Candidate
@@ -64,7 +66,7 @@ def predict(
     network: Network, job: Workload | Mapping[str, Any], plan: Plan, *, transport: Transport = OVERLAPPED
 ) -> Prediction:
     """Times a plan, the scheduler's or one of your own. PlanError if it does not fit the network or the job."""
-    workload = as_chosen(job if isinstance(job, Workload) else Workload.from_job(job), plan)
+    workload = as_chosen(job if isinstance(job, Workload) else workload_of(job), plan)
     places, cut = indices(network, workload, plan)
     estimator = Estimator(network, replace(workload, schedule=plan.schedule), plan.codecs)
     _, compute = run(estimator, places, cut, plan.microbatches, plan.schedule, transport, depths=plan.in_flight)

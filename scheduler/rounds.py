@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy
 
-from .network import Matrix, Network
+from .devices import Matrix
+from .network import Network
 
 
 def per_bit_sent(network: Network) -> Matrix:

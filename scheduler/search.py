@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy
 
+from .devices import Matrix
 from .estimate import Cut, Estimator
 from .layers import smaller
-from .network import Matrix
 from .seeds import Places
 from .shapes import needed_memory
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy
 
+from .devices import Matrix
 from .estimate import Estimator
-from .network import Matrix, Network
+from .network import Network
 
 FEW = 128
 

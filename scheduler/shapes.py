@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy
 
 from .depth import Depths
+from .devices import Matrix
 from .errors import PlanError
 from .estimate import IMPOSSIBLE, Cut, Estimate, Estimator
 from .layers import balance, held_by_stage, shares, smaller, stage_memory
-from .network import Matrix, Network, components
+from .network import Network, components
 from .seeds import FEW, Places
 from .workload import Workload
 

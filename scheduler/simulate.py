@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy
 
+from .devices import Matrix
 from .errors import PlanError
-from .network import Matrix, Network
+from .network import Network
 from .schedules import Action, Order, actions
 from .transport import OVERLAPPED, Flow, Resources, Span, Trace, Transport
 

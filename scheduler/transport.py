@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .network import Matrix, Network
+from .devices import Matrix
+from .network import Network
 
 
 @dataclass(frozen=True)

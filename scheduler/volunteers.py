@@ -13,10 +13,11 @@ from dataclasses import replace
 import numpy
 
 from .candidates import best_candidate
+from .devices import Device, Matrix
 from .errors import PlanError
 from .estimate import Cut, Estimator
 from .layers import balance, held_by_stage, shares
-from .network import Device, Matrix, Network
+from .network import Network
 from .planner import natural
 from .plans import Plan
 from .search import Searcher

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from .errors import PlanError
 from .schedules import SCHEDULES
@@ -124,23 +120,3 @@ class Workload:
     def backward_ratio(self) -> float:
         """A backward's time in forwards: 2, and 3 where the forward is computed again."""
         return 3.0 if self.recompute else 2.0
-
-    @classmethod
-    def from_job(cls, job: Mapping[str, Any], folder: Path | str = ".") -> Workload:
-        """The workload of a job file as `tomllib` reads it. Layer sizes come from the model's shape alone.
-
-        Raises PlanError where the job names a model whose shape is not in the file (`build`) or can't be read.
-        """
-        from .jobs import workload_of
-
-        return workload_of(job, Path(folder))
-
-
-def load_json(path: Path) -> Any:
-    """The content of a JSON file, or PlanError with the place of the mistake."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PlanError(f"can't read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise PlanError(f"{path} is not JSON: {error}") from error

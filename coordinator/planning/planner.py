@@ -8,8 +8,8 @@ from functools import partial
 
 from ...job.schema import SECURE_MEMBERS, Facts, Job
 from ...scheduler import Device, Layer, Network, PlanError, Workload, plan
-from ...scheduler.choose_updates import workload_fields
 from ...scheduler.codecs import SUMMED, bits_of, parse
+from ...scheduler.ladder import workload_fields
 from ...scheduler.plans import Plan
 from ..membership.members import Planner
 from .beside import Questions, Work

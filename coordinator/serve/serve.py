@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from ...job.files import moved_files, refused_changes
+from ...job.files import load_job, moved_files, refused_changes
 from ...job.sampling import ORDER
-from ...job.schema import CheckCodec, Facts, Job, load_job
+from ...job.schema import CheckCodec, Facts, Job
 from ...proto import rpc
 from ...proto.errors import FarflungError, JobError
 from ...proto.link import join_address, split_address

@@ -10,10 +10,8 @@ farflung wan down us-regional
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +21,10 @@ from ...proto.errors import FarflungError
 from . import arguments, build, enter, files, kernel, lab, picture
 from . import check as checking
 from .errors import WanError
+from .files import prepare
 from .lab import Lab
+from .run import command as obey_run
+from .run import run as train
 from .topology import Change, Topology, change_values
 
 Say = Callable[[str], None]
@@ -46,32 +47,6 @@ def named(topology: str) -> str:
 def find(topology: str) -> Lab:
     """The lab that is up under a name, or under the name that a topology file has."""
     return lab.load(named(topology))
-
-
-def prepare(
-    topology: str | Topology,
-    name: str | None = None,
-    scale: float = 1.0,
-    hosts_per_region: int | None = None,
-    congestion: str | None = None,
-) -> Topology:
-    """A topology from a file or a ready name, fitted to this machine."""
-    made = files.load(topology) if isinstance(topology, str) else topology
-    if hosts_per_region is not None:
-        if hosts_per_region < 1:
-            raise WanError(f"--hosts-per-region {hosts_per_region}", "give a number from 1 up")
-        made = made.only(hosts_per_region)
-    if scale != 1.0:
-        if not 0 < scale <= 1000:
-            raise WanError(f"--scale {scale}", "give a factor above 0: 0.1 makes every rate a tenth")
-        made = made.scaled(scale)
-    if congestion:
-        made = dataclasses.replace(made, congestion=congestion)
-    if name:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", name):
-            raise WanError(f"{name!r} is no name for a WAN", "use up to 40 letters, digits, '_' and '-'")
-        made = dataclasses.replace(made, name=name)
-    return made
 
 
 def up(
@@ -169,8 +144,6 @@ def _change(topology: str, change: Change) -> list[str]:
 
 def run(topology: str | Topology, job: str, show: Callable[[Mapping[str, Any]], None], **options: Any) -> int:
     """A whole training run on a WAN; see run.py."""
-    from .run import run as train
-
     return train(topology, job, show, **options)
 
 
@@ -254,8 +227,6 @@ def _obey(options: argparse.Namespace, out: Printer) -> int:
         more = f" and {len(changed) - 6} more" if len(changed) > 6 else ""
         out(verb, ["changed: " + ", ".join(changed[:6]) + more if changed else "it was so already"], changed=changed)
     elif verb == "run":
-        from .run import command as obey_run
-
         return obey_run(options)
     elif verb == "down":
         gone = down(options.topology)

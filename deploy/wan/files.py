@@ -256,3 +256,29 @@ def from_json(data: Mapping[str, Any]) -> Topology:
     links = {(i, j): Link(**link) for i, j, link in data["links"]}
     script = tuple(Change(**c) for c in data["script"])
     return Topology(**{**data, "hosts": hosts, "links": links, "script": script})
+
+
+def prepare(
+    topology: str | Topology,
+    name: str | None = None,
+    scale: float = 1.0,
+    hosts_per_region: int | None = None,
+    congestion: str | None = None,
+) -> Topology:
+    """A topology from a file or a ready name, fitted to this machine."""
+    made = load(topology) if isinstance(topology, str) else topology
+    if hosts_per_region is not None:
+        if hosts_per_region < 1:
+            raise WanError(f"--hosts-per-region {hosts_per_region}", "give a number from 1 up")
+        made = made.only(hosts_per_region)
+    if scale != 1.0:
+        if not 0 < scale <= 1000:
+            raise WanError(f"--scale {scale}", "give a factor above 0: 0.1 makes every rate a tenth")
+        made = made.scaled(scale)
+    if congestion:
+        made = dataclasses.replace(made, congestion=congestion)
+    if name:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", name):
+            raise WanError(f"{name!r} is no name for a WAN", "use up to 40 letters, digits, '_' and '-'")
+        made = dataclasses.replace(made, name=name)
+    return made

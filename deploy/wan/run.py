@@ -24,6 +24,7 @@ from ...cli.screen.terminal import screen
 from ...proto.errors import FarflungError, RunFailed
 from . import build, check, lab, lateness, script
 from .errors import WanError
+from .files import prepare
 from .lab import Lab
 from .topology import Change, Topology, dns_name
 
@@ -101,11 +102,9 @@ def run(
 @contextlib.contextmanager
 def _on(topology: str | Topology, fit: Mapping[str, Any]) -> Iterator[Lab]:
     """The lab to run on."""
-    from . import cli
-
     known = {k: v for k, v in fit.items() if v is not None}
     backend = known.pop("backend", None)
-    wanted = cli.prepare(topology, **known) if not (isinstance(topology, str) and topology in lab.names()) else None
+    wanted = prepare(topology, **known) if not (isinstance(topology, str) and topology in lab.names()) else None
     name = wanted.name if wanted is not None else str(topology)
     if name in lab.names():
         yield lab.load(name)

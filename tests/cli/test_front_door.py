@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farflung.job.schema import load_job
+from farflung.job.files import load_job
 
 HEAVY = ("torch", "transformers", "networkx", "sklearn", "matplotlib")
 

@@ -9,8 +9,8 @@ import pytest
 from farflung.__main__ import _devices, app
 from farflung.cli.common import execute
 from farflung.compress import check
-from farflung.job.files import tomllib
-from farflung.job.schema import Job, load_job
+from farflung.job.files import load_job, tomllib
+from farflung.job.schema import Job
 from farflung.job.template import write
 from farflung.proto.errors import FarflungError
 

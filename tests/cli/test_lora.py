@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 
 from farflung.__main__ import app
 from farflung.cli.common import execute
-from farflung.job.schema import Facts, load_job
+from farflung.job.files import load_job
+from farflung.job.schema import Facts
 from farflung.node.generation.export import export, find_checkpoint
 from farflung.node.models.definition import model_of
 

@@ -16,8 +16,8 @@ from farflung.coordinator.store.database import NoRoom
 from farflung.coordinator.store.store import NodeRow, Store
 from farflung.coordinator.trust.identity import make_ticket
 from farflung.coordinator.trust.tickets import issue, operating, revoke_ticket
-from farflung.job.files import with_value
-from farflung.job.schema import Job, load_job
+from farflung.job.files import load_job, with_value
+from farflung.job.schema import Job
 from farflung.proto import control_pb2 as pb
 from farflung.proto.errors import JobError
 

@@ -7,7 +7,7 @@ from farflung.coordinator.planning.planner import planner_of
 from farflung.coordinator.planning.speeds import FIRST_PAUSE_S, FORGET_S
 from farflung.proto.control_pb2 import Sent
 from farflung.scheduler import Device, Layer, Workload
-from farflung.scheduler.choose_updates import workload_fields
+from farflung.scheduler.ladder import workload_fields
 
 PAIRS = [(one, other) for one in "abcd" for other in "abcd" if one != other]
 

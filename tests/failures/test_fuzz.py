@@ -33,7 +33,8 @@ from farflung.coordinator.run.run import Run
 from farflung.coordinator.serve.service import CoordinatorService, Identity
 from farflung.coordinator.store.store import NodeRow, Store
 from farflung.coordinator.trust.identity import digest
-from farflung.job.schema import Facts, Job, LayerProfile, Profile, load_job
+from farflung.job.files import load_job
+from farflung.job.schema import Facts, Job, LayerProfile, Profile
 from farflung.node.models.definition import model_of
 from farflung.node.peers.header_compression import Expander
 from farflung.node.rounds.exchange import Exchange, Refused

@@ -10,7 +10,7 @@ import transformers
 
 from farflung.__main__ import _check_codec
 from farflung.examples import shakespeare
-from farflung.job.schema import load_job
+from farflung.job.files import load_job
 from farflung.node.data.dataset import BuildData
 from farflung.node.generation.byte_tokenizer import write_byte_tokenizer
 from farflung.node.models.cost import profile

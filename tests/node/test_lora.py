@@ -9,13 +9,15 @@ from plain_lora import peft_losses, save_base
 from windows import Windows, facts_of
 
 from farflung.coordinator.membership.members import expected_bases
-from farflung.job.schema import Job, load_job
+from farflung.job.files import load_job
+from farflung.job.schema import Job
 from farflung.node.models.cost import profile
 from farflung.node.models.definition import model_of
 from farflung.node.models.lora import base_digests, load_frozen
 from farflung.proto import control_pb2, data_pb2
 from farflung.proto.errors import FarflungError, JobError
-from farflung.scheduler import Plan, Workload
+from farflung.scheduler import Plan
+from farflung.scheduler.jobs import workload_of
 from farflung.testing.loopback import Hub
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads it
@@ -112,7 +114,7 @@ def test_a_plan_of_the_job_alone_counts_what_the_profile_counts(tmp_path, family
     save_base(tmp_path / "base", family, 29)
     job = {"model": {"pretrained": "base", "context": 16, "lora": {"rank": 2}}}
     layers = profile(job_of(tmp_path / "base", rank=2), 29).layers
-    planned = Workload.from_job(job, tmp_path).layers
+    planned = workload_of(job, tmp_path).layers
     assert [layer.parameters for layer in planned] == [layer.parameters for layer in layers]
     assert [layer.frozen for layer in planned] == pytest.approx([layer.frozen for layer in layers], rel=0.05)
     assert [3 * layer.flops for layer in planned] == pytest.approx([one.flops_per_sample for one in layers], rel=0.05)

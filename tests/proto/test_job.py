@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from farflung.job.files import check_facts, job_mistakes, key_lines, refused_changes
-from farflung.job.schema import Facts, Job, LayerProfile, Profile, load_job
+from farflung.job.files import check_facts, job_mistakes, key_lines, load_job, refused_changes
+from farflung.job.schema import Facts, Job, LayerProfile, Profile
 from farflung.proto.errors import JobError
 
 GOOD = """\

@@ -9,7 +9,7 @@ import yaml
 from linters import DEPLOY
 from words import check_words
 
-from farflung.job.schema import load_job
+from farflung.job.files import load_job
 
 CASES: dict[str, dict[str, Any]] = {
     "default": {},

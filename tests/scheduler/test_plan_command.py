@@ -8,8 +8,9 @@ import pytest
 import tomllib
 
 from farflung.cli.plan import run, table
-from farflung.scheduler import Network, PlanError, Workload, plan
+from farflung.scheduler import Network, PlanError, plan
 from farflung.scheduler.codecs import bits_of
+from farflung.scheduler.jobs import workload_of
 from farflung.scheduler.layers import stage_memory
 from farflung.scheduler.volunteers import plan_volunteers
 
@@ -68,7 +69,7 @@ def test_without_a_job_the_published_model_is_planned(tmp_path):
 
 def test_a_job_as_tomllib_gives_it():
     job = tomllib.loads(JOB)
-    workload = Workload.from_job(job)
+    workload = workload_of(job)
     assert len(workload.layers) == 6
     assert workload.microbatches == 8 and workload.tied and workload.tokens_per_sample == 128
     assert workload.parameters == pytest.approx(4 * 12 * 128**2 + 2 * 257 * 128 + 128 * 128, rel=0.02)
@@ -82,7 +83,7 @@ def test_a_pretrained_folder_and_other_families(tmp_path):
     config |= {"num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 32}
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    workload = Workload.from_job({"model": {"pretrained": "model"}}, tmp_path)
+    workload = workload_of({"model": {"pretrained": "model"}}, tmp_path)
     block = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128 + 2 * 64
     assert workload.layers[1].parameters == block and not workload.tied
 
@@ -91,8 +92,8 @@ def test_adapters_alone_are_sent_and_moved_and_the_base_is_only_held(tmp_path):
     config = {"model_type": "gpt2", "n_layer": 3, "n_embd": 64, "n_head": 4, "vocab_size": 100, "n_positions": 32}
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    whole = Workload.from_job({"model": {"pretrained": "model"}}, tmp_path)
-    tuned = Workload.from_job({"model": {"pretrained": "model", "lora": {"rank": 4}}}, tmp_path)
+    whole = workload_of({"model": {"pretrained": "model"}}, tmp_path)
+    tuned = workload_of({"model": {"pretrained": "model", "lora": {"rank": 4}}}, tmp_path)
     assert [layer.name for layer in tuned.layers] == ["block 0", "block 1", "block 2"]
     assert tuned.parameters == 3 * 4 * (64 + 3 * 64)  # c_attn alone
     assert sum(layer.frozen for layer in tuned.layers) == whole.parameters
@@ -101,7 +102,7 @@ def test_adapters_alone_are_sent_and_moved_and_the_base_is_only_held(tmp_path):
     flops = [sum(layer.flops for layer in one.layers) for one in (tuned, whole)]
     assert flops[0] == pytest.approx(flops[1] * 2 / 3 + 2 * 32 * tuned.parameters)
     both = {"model": {"pretrained": "model", "lora": {"rank": 2, "targets": ["c_proj", "c_fc"]}}}
-    assert Workload.from_job(both, tmp_path).layers[0].parameters == 2 * (2 * 64 + 2 * 5 * 64)
+    assert workload_of(both, tmp_path).layers[0].parameters == 2 * (2 * 64 + 2 * 5 * 64)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_adapters_alone_are_sent_and_moved_and_the_base_is_only_held(tmp_path):
 )
 def test_bad_jobs(job, says):
     with pytest.raises(PlanError, match=says):
-        Workload.from_job(job)
+        workload_of(job)
 
 
 def test_bits_of_codecs():

@@ -23,7 +23,7 @@ from plain_loop import plain_losses
 
 from farflung.coordinator.store.store import Store
 from farflung.deploy.wan import build, files, lab, probe
-from farflung.deploy.wan.cli import prepare
+from farflung.deploy.wan.files import prepare
 from farflung.deploy.wan.lab import Lab
 from farflung.deploy.wan.run import run
 from farflung.deploy.wan.topology import Topology, dns_name

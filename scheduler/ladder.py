@@ -1,0 +1,42 @@
+"""The codecs of updates that a plan may choose among, and what a workload says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .codecs import bits_of
+
+_DENSE = ("none", "bf16", "int8", "int4")
+_SPARSE = ((0.5, 0.5), (0.25, 0.4), (0.2, 0.2), (0.1, 0.2), (0.1, 0.1), (0.05, 0.1))
+"""(part of the vector offered, part of that sent) of the cocktail codec, where a round begins every step."""
+
+
+def ladder(mode: str, interval: int) -> tuple[str, ...]:
+    """The codecs to choose among, the least lossy first; rounds begin every `interval` steps.
+
+    Gradients go dense: sparse ones feed Adam's second moment spikes, which trains much worse. Where rounds are rare
+    every round offers more of the vector and sends less of what it offers, so no coordinate waits long for its turn.
+    """
+    if mode == "gradient":
+        return _DENSE[:3]
+    sparse = []
+    for random, top in _SPARSE:
+        offered = min(1.0, random * interval)
+        sparse.append(f"cocktail:random={offered:g},top={random * top / offered:g},bits=4")
+    return (*_DENSE, *sparse)
+
+
+def workload_fields(mode: str, codec: str, overlap: int | str, interval: int, fragments: int) -> dict[str, Any]:
+    """The fields of a Workload for the job's `codec` and `overlap`, either of them "auto"."""
+    steps = ladder(mode, interval) if codec == "auto" else (codec,)
+    bits = tuple(bits_of(spec, 32.0) / fragments for spec in steps)
+    # What the search for a placement counts with: the choice is made for the placement that was found.
+    fields: dict[str, Any] = {
+        "update_bits": bits[-1],
+        "overlap": interval if overlap == "auto" else overlap,
+        "every": interval,
+    }
+    if "auto" in (codec, overlap):
+        fields["update_ladder"] = tuple(zip(steps, bits, strict=True))
+        fields["auto_overlap"] = overlap == "auto"
+    return fields
