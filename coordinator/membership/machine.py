@@ -65,7 +65,7 @@ from .members import (
     slowest,
     trains,
 )
-from .resume import Resume, planned_nodes, resume
+from .resume import Resume, fresh_layers, planned_nodes, resume
 from .shadows import CATCHES_UP, place_to_follow, shadows
 from .stuck import ASKED_S, ask, awake, standing
 
@@ -854,6 +854,8 @@ class Membership:
             }
             decision = self._decide(state, having)
         why = f"{change.why}; {decision.why}; {plan.why}" if plan.why else f"{change.why}; {decision.why}"
+        if not self._follow and decision.checkpoint < 0 and (fresh := fresh_layers(plan, decision.holders)):
+            why += f"; {fresh} begins at the last average: nobody who has it now had it before"
         announcement = s.Announcement(
             change.number,
             plan,

@@ -257,6 +257,15 @@ def _groups(plan: Plan) -> dict[str, frozenset[str]]:
     return {**found, _TIED: found["stage-0"] | found[f"stage-{last}"]}
 
 
+def fresh_layers(plan: Plan, holders: tuple[tuple[str, ...], ...]) -> str:
+    """The layers of a plan of which none of its nodes has what the last view left; in words."""
+    fresh = []
+    for stage, (first, last) in enumerate(plan.stages):
+        group = set(plan.group(stage))
+        fresh += [layer for layer in range(first, last + 1) if layer < len(holders) and not group & set(holders[layer])]
+    return _ranges(fresh) if fresh else ""
+
+
 def _ranges(layers: list[int]) -> str:
     if len(layers) == 1:
         return f"layer {layers[0]}"

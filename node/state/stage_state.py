@@ -48,8 +48,8 @@ class StageState:
         self.gradient = job.updates.mode == "gradient"
         self.moments_travel = self.gradient or not job.updates.secure
         """In delta mode moments come from this node's data alone: with ``updates.secure`` nobody gets them."""
-        self.is_new = False
-        """Taken up from peers in this view: without agreed rounds they have gone on from the reference since."""
+        self.lacking: frozenset[str] = frozenset()
+        """Parameters taken up from peers in this view: without agreed rounds those have gone on from the reference."""
         self.optimizer_steps = 0
         """Delta mode: local steps that these moments have seen."""
         self.bases: dict[int, int] = {}

@@ -21,6 +21,7 @@ from ..models.lora import base_digests, base_name, load_frozen
 from ..models.pretrained import initial_weights, weights_of
 from ..wire.arena import release_freed_memory
 from .checkpoint import Checkpoint, load_checkpoint
+from .section import Section
 from .stage_state import REFERENCE, StageState
 from .transfer_plan import DIGESTS, Fetching, piece_at, pieces_of
 
@@ -228,7 +229,8 @@ def frozen(state: StageState) -> dict[str, dict[str, Tensor]]:
 
 
 def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
-    """Fill ``new`` with the reference at the view's start, and set x := g.
+    """Fill ``new`` with the reference at the view's start, and set x := g; where this node held a parameter in another
+    place, x, error feedback and (in delta mode) moments stay what they were.
 
     Raises:
         FarflungError: a checkpoint or the initial weights cannot be read, or no holder answers.
@@ -255,6 +257,8 @@ def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], vi
         for section in new.sections.values():
             section.adopt()
             section.begins()
+        if view.checkpoint < 0:
+            _carry(trainer, new, held, view)
 
 
 def load_base(trainer: Trainer, new: StageState, held: Sequence[StageState]) -> None:
@@ -289,18 +293,64 @@ def _from_holders(trainer: Trainer, new: StageState, held: Sequence[StageState],
                 values.copy_(here[name][prefix])
         else:
             missing.append(name)
+    _fetch(trainer, new, missing, _holders(trainer, view))
+
+
+def _holders(trainer: Trainer, view: control_pb2.View) -> Callable[[str], list[str]]:
+    """Who has a parameter's reference."""
     holders = {holder.layer: list(holder.nodes) for holder in view.holders}
-    _fetch(trainer, new, missing, lambda name: holders.get(trainer.definition.layer_of(name), []))
-    if not new.gradient:
+    return lambda name: holders.get(trainer.definition.layer_of(name), [])
+
+
+def _carry(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
+    """The local part of every parameter that this node held in another place goes with it. Of what is new to it the
+    moments are one peer's, for they count as many steps as its own; or, where moments are private, all begin anew."""
+    before = [section for state in held for section in state.sections.values()]
+    old: dict[str, tuple[Section, slice]] = {}
+    for section in before:
+        layout = section.layout
+        for name, start, stop in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
+            old.setdefault(name, (section, slice(start, stop)))
+    lacking: list[str] = []
+    for section in new.sections.values():
+        layout = section.layout
+        for name, start, stop in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
+            here = slice(start, stop)
+            if name not in old:
+                lacking.append(name)
+                continue
+            source, there = old[name]
+            section.x[here] = source.x[there]
+            if source.feedback is not None:
+                if section.feedback is None:
+                    section.feedback = torch.zeros_like(section.g)
+                section.feedback[here] = source.feedback[there]
+            for kind, vector in section.moments.items():
+                vector[here] = source.moments[kind][there]
+    new.lacking = frozenset(lacking)
+    steps = max((state.optimizer_steps for state in held), default=0)
+    if new.gradient or len(lacking) == len(new.named()):
+        return  # its moments are the group's; or nothing of it is old: as a joiner begins
+    if lacking and not new.moments_travel:
         for section in new.sections.values():
             for moment in section.moments.values():
                 moment.zero_()
-        new.optimizer_steps = 0
+        return
+    new.optimizer_steps = steps
+    if lacking and steps:
+        holders = _holders(trainer, view)
+        _fetch(trainer, new, lacking, lambda name: holders(name)[:1], moments_only=True)
 
 
-def _fetch(trainer: Trainer, new: StageState, names: Sequence[str], holders: Callable[[str], Sequence[str]]) -> None:
+def _fetch(
+    trainer: Trainer,
+    new: StageState,
+    names: Sequence[str],
+    holders: Callable[[str], Sequence[str]],
+    moments_only: bool = False,
+) -> None:
     """Fill these parameters of ``new`` from peers. FarflungError when none of the holders answers."""
-    fetch = fetch_of(trainer, new, names, holders)
+    fetch = fetch_of(trainer, new, names, holders, moments_only=moments_only)
     while not fetch.done:
         lost, trainer.lost = trainer.lost, set()
         fetch.work(lost)
@@ -315,8 +365,10 @@ def fetch_of(
     names: Sequence[str],
     holders: Callable[[str], Sequence[str]],
     snapshot: int = 0,
+    moments_only: bool = False,
 ) -> StateFetch:
-    """The fetch of these parameters of ``new``. FarflungError: somebody's view says that nobody holds one."""
+    """The fetch of these parameters of ``new``. FarflungError: somebody's view says that nobody holds one.
+    ``moments_only``: the reference is here, and what comes of it is left."""
     found = {name: [node for node in holders(name) if node != trainer.name] for name in names}
     for name, nodes in found.items():
         if not nodes:
@@ -326,7 +378,11 @@ def fetch_of(
     # In delta mode a peer's moments belong to the peer's own path; a joiner's begin anew, and bias correction is
     # their ramp.
     wanted = {
-        name: {prefix: values for prefix, values in vectors.items() if new.gradient or prefix in REFERENCE}
+        name: {
+            prefix: torch.empty_like(values) if moments_only and prefix in REFERENCE else values
+            for prefix, values in vectors.items()
+            if new.gradient or moments_only or prefix in REFERENCE
+        }
         for name, vectors in new.named().items()
         if name in found
     }
@@ -338,7 +394,7 @@ def fetch_of(
         trainer.name,
         wanted,
         found,
-        new.gradient,
+        new.gradient or moments_only,
         snapshot,
         trainer.emit,
         request=request,

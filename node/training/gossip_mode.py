@@ -196,23 +196,31 @@ class UnagreedMode(DeltaMode):
         waits = updates.pattern == "gossip"
         self.mixings: dict[str, Mixing] = {}
         self._mix_at = 0
-        self._lacking: set[str] = set()
-        """Sections whose weights this node, new in the group, is yet to get from a neighbour."""
-        self._askers: list[tuple[str, str]] = []
+        self._lacking: dict[str, list[str]] = {}
+        """Sections of which this node has parameters that are new to it, and whom it can still ask for their weights,
+        the first of them now."""
         for name, link in training.links.items():
             plan, me = link.rounds.plan, training.trainer.name
             near = neighbours_of(plan.members, plan.weights, me)
             section, seed = training.state.sections[name], training.job.run.seed
             self.mixings[name] = Mixing(section, near, plan.members, me, updates.codec, seed, waits)
-            if training.state.is_new:
-                self._lacking.add(name)
+            if training.state.lacking & set(section.layout.names):
+                others = [one for one in plan.members if one != me]
+                self._lacking[name] = [*near, *(one for one in others if one not in near)]
 
     def begin(self) -> None:
-        """A node that is new in its group takes a neighbour's weights; the last average may be long ago."""
+        """A node that is new in its group takes the weights of a member that is not, its neighbours first; the last
+        average may be long ago. Where nobody is old all begin at that average, or with what they have of it."""
         for name in sorted(self._lacking):
-            self._send(next(iter(self.mixings[name].near)), name, data_pb2.WEIGHTS_REQUEST)
+            self._ask(name)
         self.training.wait(lambda: not self._lacking, "wait for weights")
-        self.training.state.is_new = False
+        self.training.state.lacking = frozenset()
+
+    def _ask(self, name: str) -> None:
+        if self._lacking[name]:
+            self._send(self._lacking[name][0], name, data_pb2.WEIGHTS_REQUEST)
+        else:
+            del self._lacking[name]
 
     def finish(self, step: int) -> None:
         """A local step; then, every ``every`` steps, mixing, which is applied ``overlap`` steps later."""
@@ -268,28 +276,40 @@ class UnagreedMode(DeltaMode):
 
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
         """A message of another member. Refused, or CodecError: it makes no sense."""
-        mixing = self.mixings.get(header.section)
-        if mixing is None or sender not in mixing.near:
-            raise Refused(sender, f"{sender} is no neighbour in {header.section}")
+        mixing, name = self.mixings.get(header.section), header.section
+        if mixing is None or sender not in mixing.members:
+            raise Refused(sender, f"{sender} is no member of {name}")
         if header.kind == data_pb2.WEIGHTS_REQUEST:
-            self._askers.append((sender, header.section))
+            self._give(sender, name)
         elif header.kind == data_pb2.DIFFERENCE:
             mixing.receive(sender, header.round, header.part, received(payload.data, header.sizes))
             self._complain()
-        elif header.section in self._lacking:
-            section = mixing.section
-            pairs = list(zip(pieces_of(payload.data, header.sizes), _segments(section.layout.numel), strict=True))
-            for blob, here in pairs:
-                compress.norm(blob, here.stop - here.start, section.x.device)  # CodecError before anything is changed
-            for blob, here in pairs:
-                compress.add(blob, section.x[here])
-            self._lacking.discard(header.section)
-        for asker in [one for one in self._askers if one[1] not in self._lacking]:
-            self._askers.remove(asker)
-            self._give(*asker)
+        elif self._lacking.get(name, [""])[:1] == [sender]:
+            if header.sizes:
+                self._take(mixing.section, payload.data, header.sizes)
+                del self._lacking[name]
+            else:  # it is new itself
+                self._lacking[name].pop(0)
+                self._ask(name)
+
+    def _take(self, section: Section, payload: memoryview, sizes: Sequence[int]) -> None:
+        """Another member's distance from the last average, of the parameters that are new here."""
+        pairs = list(zip(pieces_of(payload, sizes), _segments(section.layout.numel), strict=True))
+        for blob, here in pairs:
+            compress.norm(blob, here.stop - here.start, section.x.device)  # CodecError before anything is changed
+        came = torch.zeros_like(section.x)
+        for blob, here in pairs:
+            compress.add(blob, came[here])
+        weights = dict(section.layout.views(section.x))
+        for parameter, values in section.layout.views(came):
+            if parameter in self.training.state.lacking:
+                weights[parameter].add_(values)
 
     def _give(self, to: str, name: str) -> None:
-        """This node's weights, as their distance from the last average, to a neighbour that is new."""
+        """This node's weights, as their distance from the last average; nothing where it is new itself."""
+        if name in self._lacking:
+            self._send(to, name, data_pb2.WEIGHTS)
+            return
         section = self.mixings[name].section
         codec = compress.make("none")
         places = _segments(section.layout.numel)

@@ -489,7 +489,6 @@ class Trainer:
                 load_state(self, new, held, view)
                 if self.name in view.restores:
                     self._contribute(view, plan, new)
-                new.is_new = view.checkpoint < 0
         if begins:  # the weights to begin with are asked of the plan's first node, which has them now
             self._server.open(named([new] if new is not None else []))
         position = Position(view.step, view.cursor, tuple(view.redo))

@@ -1,6 +1,6 @@
 """Where a view takes up: gradient and delta mode, holders, redo, dissent, checkpoints."""
 
-from farflung.coordinator.membership.resume import Rules, resume
+from farflung.coordinator.membership.resume import Rules, fresh_layers, resume
 from farflung.coordinator.membership.signals import Announcement, Flushed, Member, Section
 from farflung.job.sampling import Position, assign, sample_ids
 from farflung.scheduler.plans import Plan
@@ -201,3 +201,10 @@ def test_the_outvoted_do_not_say_where_the_run_stands():
     assert decision.dissent == ("a",) and decision.position.step == 12 and decision.norm == 1.5
     assert all("a" not in names for names in decision.holders)
     assert Section("stage-0", 12, 7) in decision.sections
+
+
+def test_layers_that_nobody_had_who_has_them_now():
+    holders = (("a", "c"), ("a", "c"), ("b", "d"), ("b", "d"))
+    assert fresh_layers(PLAN, holders) == ""
+    assert fresh_layers(Plan((("a", "b"), ("c", "d")), ((0, 2), (3, 3)), (2, 2)), holders) == "layer 2"
+    assert fresh_layers(Plan((("d", "c"), ("b", "a")), ((0, 1), (2, 3)), (2, 2)), holders) == "layers 0, 1, 2, 3"
