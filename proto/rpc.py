@@ -39,6 +39,8 @@ PEER_METHOD = "/farflung.Peer/Exchange"
 """The generic bidirectional stream of bytes between two nodes (frames of proto.frame)."""
 
 SESSION_KEY = "farflung-session"
+TICKET_KEY = "farflung-ticket"
+_BY_TICKET = ("Join", "Status", "Command", "Profile", "Generate")
 COORDINATOR_NAME = "coordinator"
 """DNS name in the coordinator's certificate, whatever its address is."""
 
@@ -46,6 +48,7 @@ Options = list[tuple[str, Any]]
 
 CoordinatorServicer = control_pb2_grpc.CoordinatorServicer
 add_CoordinatorServicer_to_server = control_pb2_grpc.add_CoordinatorServicer_to_server
+CoordinatorStub = control_pb2_grpc.CoordinatorStub
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,10 @@ def server_options() -> Options:
         *_common_options(),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_ping_strikes", 0),
-        ("grpc.max_concurrent_streams", 1024),
+        ("grpc.max_concurrent_streams", 128),
+        # TCP, TLS and the first frame of HTTP/2; a connection without calls after that: its client dials again.
+        ("grpc.server_handshake_timeout_ms", 10_000),
+        ("grpc.max_connection_idle_ms", 60_000),
         ("grpc.so_reuseport", 0),
     ]
 
@@ -181,8 +187,21 @@ def peer_channel(address: str, peer: str, credentials: Credentials) -> grpc.aio.
 
 
 def coordinator_stub(channel: grpc.aio.Channel | grpc.Channel) -> Any:
-    """The coordinator's methods on a channel; untyped, because one stub serves both kinds of channel."""
-    return control_pb2_grpc.CoordinatorStub(channel)
+    """The coordinator's methods on a channel; untyped, because one stub serves both kinds of channel.
+
+    The ticket of a request is shown in the call's metadata too: nothing of a message is read before.
+    """
+    stub: Any = CoordinatorStub(channel)
+    for name in _BY_TICKET:
+        setattr(stub, name, _showing_its_ticket(getattr(stub, name)))
+    return stub
+
+
+def _showing_its_ticket(method: Any) -> Any:
+    def call(request: Any, *, metadata: Sequence[tuple[str, str]] | None = None, **keys: Any) -> Any:
+        return method(request, metadata=(*(metadata or ()), *ticket_metadata(request.ticket)), **keys)
+
+    return call
 
 
 # ---- metadata ------------------------------------------------------------------------------
@@ -191,6 +210,21 @@ def coordinator_stub(channel: grpc.aio.Channel | grpc.Channel) -> Any:
 def session_metadata(name: str, session: str, secret: str) -> tuple[tuple[str, str], ...]:
     """Metadata by which a node proves itself to the coordinator in every call after Join."""
     return ((SESSION_KEY, f"{name} {session} {secret}"),)
+
+
+def ticket_metadata(ticket: str) -> tuple[tuple[str, str], ...]:
+    """Metadata by which a call shows its ticket; nothing of what no ticket is made of."""
+    return ((TICKET_KEY, ticket),) if ticket.isascii() and ticket.isprintable() and ticket else ()
+
+
+def parse_ticket(metadata: Sequence[tuple[str, str | bytes]] | None) -> str | None:
+    """The ticket in a call's `context.invocation_metadata()`; None where there is none."""
+    return next((str(value) for key, value in metadata or () if key == TICKET_KEY), None)
+
+
+def no_session(found: tuple[str, str, str] | None) -> str:
+    """Why a call ends that shows this as its session (`parse_session`)."""
+    return f"the session of {found[0] if found else 'a caller without session'} is over; join again"
 
 
 def parse_session(metadata: Sequence[tuple[str, str | bytes]] | None) -> tuple[str, str, str] | None:

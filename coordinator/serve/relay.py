@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from ...proto import frame as frames
 from ...proto import rpc
 from ...proto.data_pb2 import Greeting
+from ...proto.door import Door, end_of
 from ...proto.frame import Frame, FrameError, Kind
 
 log = logging.getLogger(__name__)
@@ -50,8 +51,9 @@ class _End:
 class Relay:
     """Serves the method between nodes at the coordinator. ``knows(name, session, secret)``: who is in the run."""
 
-    def __init__(self, run: str, knows: Callable[[str, str, str], bool]) -> None:
-        self._run, self._knows = run, knows
+    def __init__(self, run: str, knows: Callable[[str, str, str], bool], door: Door | None = None) -> None:
+        """``door``: is told which connections have shown a session."""
+        self._run, self._knows, self._door = run, knows, door or Door()
         self._waiting: dict[tuple[Key, bool], _End] = {}
         self.passed_bytes = 0
         """Payload and frames passed on so far."""
@@ -60,7 +62,8 @@ class Relay:
         """One end, from its greeting to the end of either."""
         with contextlib.suppress(*rpc.BROKEN):
             try:
-                key, receives = self._greeting(await context.read(), context)
+                session = self._session(context)  # before anything is read
+                key, receives = self._greeting(await context.read(), session)
                 await self._meet(_End(context), key, receives)
             except (_Refused, FrameError) as error:
                 await _write(context, Frame(Kind.REFUSE, head=str(error).encode()))
@@ -107,7 +110,14 @@ class Relay:
             self.passed_bytes += len(message)
             await sink.context.write(message)
 
-    def _greeting(self, message: object, context: rpc.PeerContext) -> tuple[Key, bool]:
+    def _session(self, context: rpc.PeerContext) -> tuple[str, str, str]:
+        session = rpc.parse_session(context.invocation_metadata())
+        if session is None or not self._knows(*session):
+            raise _Refused(rpc.no_session(session))
+        self._door.proved(end_of(context.peer()))
+        return session
+
+    def _greeting(self, message: object, session: tuple[str, str, str]) -> tuple[Key, bool]:
         if not isinstance(message, bytes) or not message:
             raise _Refused("the stream ended before its greeting")
         first = frames.decode(message)[0]
@@ -117,8 +127,7 @@ class Relay:
             raise _Refused("the greeting cannot be read") from None
         if first.kind is not Kind.HELLO or greeting.run != self._run:
             raise _Refused(f"no greeting of a node of run {self._run}")
-        session = rpc.parse_session(context.invocation_metadata())
-        if session is None or session[:2] != (greeting.name, greeting.session) or not self._knows(*session):
+        if session[:2] != (greeting.name, greeting.session):
             raise _Refused(f"the session of {greeting.name} is over, or another's")
         me, peer = (greeting.name, greeting.session), (greeting.to, greeting.to_session)
         return ((*peer, *me) if greeting.you_send else (*me, *peer)), greeting.you_send

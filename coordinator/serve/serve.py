@@ -26,6 +26,7 @@ from ...job.files import load_job, moved_files, refused_changes
 from ...job.sampling import ORDER
 from ...job.schema import CheckCodec, Facts, Job
 from ...proto import rpc
+from ...proto.door import Door
 from ...proto.errors import FarflungError, JobError
 from ...proto.link import join_address, split_address
 from ...proto.telling import undisturbed
@@ -47,12 +48,21 @@ from ..store.lease import leading, stand_by
 from ..store.lock import StateLock
 from ..store.store import Store
 from ..trust import sealing
-from ..trust.identity import NODE_LIFE, Authority, is_older, load_authority, parse_duration, save_authority
+from ..trust.identity import (
+    NODE_LIFE,
+    Authority,
+    given_out,
+    is_older,
+    load_authority,
+    parse_duration,
+    save_authority,
+)
 from ..trust.tickets import DEFAULT_TTL, DEFAULT_USES, IDENTITY, default_uses, make_link
 from ..web.access import write_certificate
 from ..web.run_page import RunPage, is_loopback
 from ..web.server import bind as bind_page
 from .dial_back import networks
+from .gate import Gate
 from .relay import Relay
 from .service import CoordinatorService, Identity
 
@@ -211,6 +221,7 @@ async def _serve(
     run: Run | None = None
     page: RunPage | None = None
     page_socket: socket.socket | None = None
+    watching: asyncio.Task[None] | None = None
     loggers: list[Logger] = []
     counts = Counts()
     try:
@@ -249,13 +260,16 @@ async def _serve(
         identity = Identity(
             store.get("run") or "", authority, state, options.certificate_life, networks(options.dial_back)
         )
-        service = CoordinatorService(run, Artifacts(prepared.files, found.checkpoints), identity)
-        server = _server(authority, options.listen, reserved)
+        door = Door(reserved.getsockname()[1])
+        service = CoordinatorService(run, Artifacts(prepared.files, found.checkpoints), identity, door)
+        gate = Gate(run.knows, lambda ticket: given_out(store, ticket))
+        server = _server(authority, options.listen, reserved, gate)
         rpc.add_CoordinatorServicer_to_server(service, server)
-        server.add_generic_rpc_handlers((rpc.peer_handler(Relay(identity.run, run.knows).serve),))
+        server.add_generic_rpc_handlers((rpc.peer_handler(Relay(identity.run, run.knows, door).serve),))
         await server.start()
         if page_socket is not None:
-            page = _page(authority, run, store, state, page_socket, counts, emit)
+            page = _page(authority, run, store, state, page_socket, counts, emit, door)
+        watching = asyncio.create_task(door.watch())
         uses, life = default_uses(rules.wanted), parse_duration(DEFAULT_TTL)
         link = str(make_link(store, state, life, uses))
         place = store.name if store.server else str(state)
@@ -285,6 +299,8 @@ async def _serve(
             await run.stop(error.message, _PARTING_S, failed=True)
         raise
     finally:
+        if watching is not None:
+            watching.cancel()
         reserved.close()
         if page is not None:
             await page.stop()
@@ -304,6 +320,7 @@ def _page(
     bound: socket.socket,
     counts: Counts,
     emit: events.Emit,
+    door: Door,
 ) -> RunPage:
     """The run's web page, being served. Beyond this machine it goes over TLS, with the run's own certificate."""
     certificate = None
@@ -322,7 +339,9 @@ def _page(
         host,
         counts,
         lambda seconds: str(make_link(store, state, seconds, DEFAULT_USES)),
+        door.proved,
     )
+    door.ports.add(bound.getsockname()[1])
     page.start()
     return page
 
@@ -446,9 +465,9 @@ def _reserve(listen: str) -> socket.socket:
     return reserved
 
 
-def _server(authority: Authority | None, listen: str, reserved: socket.socket) -> grpc.aio.Server:
+def _server(authority: Authority | None, listen: str, reserved: socket.socket, gate: Gate) -> grpc.aio.Server:
     """The gRPC server on the reserved port."""
-    server = grpc.aio.server(options=rpc.server_options())
+    server = grpc.aio.server(options=rpc.server_options(), interceptors=[gate])
     credentials = None
     if authority is not None:
         credentials = rpc.coordinator_server_credentials(authority.certificate, authority.key)

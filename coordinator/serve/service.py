@@ -22,6 +22,7 @@ from ...job.shared import for_nodes, told
 from ...proto import PROTOCOL, names, rpc
 from ...proto import control_pb2 as pb
 from ...proto.border import Hostile, printable
+from ...proto.door import Door, end_of
 from ...proto.errors import FarflungError, Refused
 from ...proto.fields import checked
 from ...proto.progress import Meter
@@ -75,8 +76,10 @@ class Identity:
 class CoordinatorService(rpc.CoordinatorServicer):
     """All methods of ``service Coordinator``."""
 
-    def __init__(self, run: Run, artifacts: Artifacts, identity: Identity) -> None:
+    def __init__(self, run: Run, artifacts: Artifacts, identity: Identity, door: Door | None = None) -> None:
+        """``door``: is told which connections have shown a secret."""
         self._run, self._artifacts, self._identity = run, artifacts, identity
+        self._door = door or Door()
         self._readers = ThreadPoolExecutor(thread_name_prefix="read")  # what takes long there holds up nothing else
         self._joining: set[str] = set()
         self._uploads = Uploads(run.checkpoints)
@@ -85,6 +88,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
 
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:
         """Admit a node; a refusal is one sentence, a newline, and what to do."""
+        self._door.proved(end_of(context.peer()))  # its ticket was looked at before its message (gate.py)
         try:
             return await self._join(request, str(context.peer()))
         except FarflungError as error:
@@ -253,9 +257,9 @@ class CoordinatorService(rpc.CoordinatorServicer):
         """(name, session) of a node; ends the call when its session is not, or no longer, of this run."""
         found = rpc.parse_session(context.invocation_metadata())
         if found is None or not self._run.knows(*found):
-            who = found[0] if found else "a caller without session"
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"the session of {who} is over; join again")
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, rpc.no_session(found))
             raise AssertionError  # abort raises
+        self._door.proved(end_of(context.peer()))
         return found[0], found[1]
 
     # ---- artifacts and checkpoints -------------------------------------------------------------
@@ -319,6 +323,10 @@ class CoordinatorService(rpc.CoordinatorServicer):
         except ShardRefused as error:
             self._run.warn(name, f"checkpoint: {error.message}")
             return pb.StoreReply(refused=error.message)
+        except OSError as error:  # such as no descriptor left
+            why = f"no room for a file of a checkpoint now: {error.strerror or error}"
+            self._run.warn(name, why)
+            return pb.StoreReply(refused=why)
         finally:
             if incoming is not None:
                 await asyncio.to_thread(incoming.close)  # its last piece may still be on the way to the disk
@@ -351,6 +359,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
 
     async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
         """The run's status as JSON, for whoever holds a ticket."""
+        self._door.proved(end_of(context.peer()))
         try:
             self._check_run(request.run)
             check_ticket(self._run.store, request.ticket, time.time(), take_use=False)
@@ -360,6 +369,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
 
     async def Command(self, request: pb.CommandRequest, context: Context) -> pb.CommandReply:
         """A person's command, from whoever holds an operator's ticket."""
+        self._door.proved(end_of(context.peer()))
         try:
             number = self._check_operator(request)
             by = request.by or f"the holder of ticket {number}"
@@ -370,6 +380,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
 
     async def Profile(self, request: pb.ProfileRequest, context: Context) -> AsyncIterator[pb.ProfilePart]:
         """Traces of the nodes' next steps, for whoever holds an operator's ticket."""
+        self._door.proved(end_of(context.peer()))
         try:
             self._check_operator(request)
             taking = self._run.profile(request.steps)
@@ -384,6 +395,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateReply]:
         """A text that a pipeline writes while it trains, for whoever holds an operator's ticket."""
+        self._door.proved(end_of(context.peer()))
         try:
             self._check_operator(request)
             tokenizer = await asyncio.to_thread(load_tokenizer, self._run.job.data.tokenizer)

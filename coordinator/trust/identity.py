@@ -33,6 +33,7 @@ NODE_LIFE = 24 * 3600.0
 CA_DAYS = 3650
 OLD = "ca.pem"
 """What earlier versions had in the folder: one certificate that was the coordinator's and signed those of nodes."""
+_AGAIN = "ask for a new link: `farflung coordinator token STATE` prints one"
 _SKEW = timedelta(days=1)  # a joiner's clock may be wrong by hours
 
 
@@ -230,18 +231,24 @@ def make_ticket(store: Store, now: float, ttl: float | None = None, uses: int | 
     return f"{number}.{secret}"
 
 
+def given_out(store: Store, ticket: str) -> Ticket:
+    """A ticket that this run gave out and did not revoke, expired and used up ones too. Refused."""
+    number, _, secret = ticket.partition(".")
+    known = store.ticket(number)
+    if known is None or not same(secret, known.secret_hash):
+        raise Refused("the ticket is wrong: this run never gave it out", _AGAIN)
+    if known.revoked:
+        raise Refused(f"the ticket {number} was revoked", _AGAIN)
+    return known
+
+
 def check_ticket(store: Store, ticket: str, now: float, take_use: bool, returns: bool = False) -> str:
     """The id of a valid ticket, one use of it taken if wanted; Refused says why it is not valid and what to do.
 
     ``returns``: for a node that comes back with its key an expired or used-up ticket will do.
     """
-    number, _, secret = ticket.partition(".")
-    known = store.ticket(number)
-    again = "ask for a new link: `farflung coordinator token STATE` prints one"
-    if known is None or not same(secret, known.secret_hash):
-        raise Refused("the ticket is wrong: this run never gave it out", again)
-    if known.revoked:
-        raise Refused(f"the ticket {number} was revoked", again)
+    known = given_out(store, ticket)
+    number, again = known.number, _AGAIN
     if known.expires is not None and now >= known.expires and not returns:
         raise Refused(f"the ticket {number} expired {_ago(now - known.expires)} ago", again)
     if (known.uses == 0 and not returns) or (take_use and not store.take_ticket_use(number)):

@@ -57,6 +57,8 @@ class Page:
     closing: asyncio.Event
     secure: bool = False
     """Served over TLS, so that the cookie is for TLS only."""
+    proved: Callable[[tuple[str, int] | None], None] = lambda end: None
+    """Is told the far end of each connection on which a token was shown."""
 
 
 def make_app(page: Page) -> Starlette:
@@ -91,7 +93,10 @@ class _Routes:
         self.page = page
 
     def _role(self, request: Request) -> str | None:
-        return self.page.tokens.role_of_request(request.cookies, request.headers.get("authorization", ""))
+        role = self.page.tokens.role_of_request(request.cookies, request.headers.get("authorization", ""))
+        if role is not None and request.client is not None:
+            self.page.proved((request.client.host, request.client.port))
+        return role
 
     async def asset(self, request: Request) -> Response:
         """The page itself and its files; there is nothing secret in them."""

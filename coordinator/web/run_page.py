@@ -60,8 +60,10 @@ class RunPage:
         advertised_host: str,
         counts: Counts,
         make_link: Callable[[float], str],
+        proved: Callable[[tuple[str, int] | None], None] = lambda end: None,
     ) -> None:
-        """``bound``: server.bind's socket; ``certificate``: for TLS; ``make_link(seconds)``: a new link for nodes."""
+        """``bound``: server.bind's socket; ``certificate``: for TLS; ``make_link(seconds)``: a new link for nodes.
+        ``proved(end)``: the connection with this far end has shown a token."""
         self._make_link, self._link, self._link_made = make_link, "", 0.0
         self._closing = asyncio.Event()
         self._run = run
@@ -71,7 +73,14 @@ class RunPage:
         registry = registry_of(lambda: feed.record, counts, run.observed)
         secure = certificate is not None
         page = Page(
-            tokens, feed, self._join_line, self._command, lambda: text_of(registry), self._closing, secure=secure
+            tokens,
+            feed,
+            self._join_line,
+            self._command,
+            lambda: text_of(registry),
+            self._closing,
+            secure=secure,
+            proved=proved,
         )
         url = url_of(bound, secure, advertised_host)
         self.url, self.viewer_url = f"{url}#{tokens.operator}", f"{url}#{tokens.viewer}"

@@ -122,6 +122,8 @@ class IoProcess:
             return
         await self._server.start()
         self._port = port
+        self._inbound.door.ports.add(port)
+        self._spawn(self._inbound.door.watch())
         if config.metrics:
             from .metrics import NodeMetrics  # not loaded where nobody asks
 

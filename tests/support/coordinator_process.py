@@ -75,6 +75,10 @@ class CoordinatorProcess:
         """What it wrote to stderr."""
         return self._errors.read_text()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 

@@ -19,6 +19,7 @@ from ....proto import PROTOCOL, rpc
 from ....proto import frame as frames
 from ....proto.data_pb2 import Greeting, Header
 from ....proto.data_pb2 import Kind as Message
+from ....proto.door import Door
 from ....proto.frame import Frame, FrameError, Kind
 from ..dial_out import Offer, Offers
 from ..greeting import within
@@ -54,6 +55,8 @@ class Inbound:
         self.run, self.name, self.session, self.secure = run, name, session, secure
         self.membership, self.inbox, self.traffic, self.protocol = membership, inbox, traffic, protocol
         self.offers = Offers()
+        self.door = Door()
+        """Of connections that have not greeted; it has no port until there is one."""
         self._last: dict[tuple[str, str], list[int]] = {}  # (name, session) -> last transfer of each priority
         self._current: dict[tuple[str, str], Stream] = {}  # newest stream of each; an older one is superseded
         self._strangers = 0
@@ -125,6 +128,7 @@ class Inbound:
         finally:
             self._strangers -= 1
         greeting = self._greeting(first, context)
+        self.door.proved(rpc.caller(context))
         if self._open[greeting.name] >= MOST_STREAMS:
             raise StreamRefused(f"{greeting.name} has {MOST_STREAMS} streams open here already")
         return greeting

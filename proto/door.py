@@ -1,0 +1,166 @@
+"""Connections to a port of this process that nobody has proved: how many there may be, from where and for how long.
+
+gRPC and uvicorn keep their sockets to themselves, so they are found among this process's own descriptors, and one
+that has to go is shut down under a duplicate. What honest callers need is a second; whoever has shown a secret on a
+connection is left alone. Where there are too many, the newest stay: an honest caller is among them, and those who only
+hold a place are not. Only Linux tells a process its descriptors; elsewhere time-outs of handshakes are all there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import stat
+import time
+import urllib.parse
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+
+log = logging.getLogger(__name__)
+
+PER_ADDRESS = 256
+"""Unproved connections that an address may have: a whole lab may join at once from behind one."""
+MOST = 512
+"""Of all addresses together, or a quarter of the descriptors that this process may have, if that is less."""
+SECONDS = 30.0
+"""Until a connection must have shown a secret."""
+GRACE_S = 5.0
+"""Nothing younger is ended: an honest caller has shown its secret by then."""
+DESCRIPTORS = 65536
+_PAUSE_S = 1.0
+_EVERY = 10  # pauses, where the number of descriptors says that nothing has come
+_MANY = 32
+
+End = tuple[str, int]
+"""Address and port of who called."""
+
+
+def too_many(since: Mapping[End, float], now: float, most: int = MOST, per_address: int = PER_ADDRESS) -> list[End]:
+    """Which of the unproved connections (with the time at which each was first seen) have to go, oldest first."""
+    oldest = sorted(since, key=lambda end: since[end])
+    gone = [end for end in oldest if now - since[end] > SECONDS]
+    by_address: dict[str, list[End]] = defaultdict(list)
+    for end in oldest:
+        by_address[end[0]].append(end)
+    gone += [end for ends in by_address.values() for end in ends[: max(0, len(ends) - per_address)]]
+    kept = [end for end in oldest if end not in set(gone)]
+    gone += kept[: max(0, len(kept) - most)]
+    return [end for end in dict.fromkeys(gone) if now - since[end] > GRACE_S]
+
+
+def raise_descriptor_limit() -> int:
+    """As many descriptors as this system lets a process have, up to DESCRIPTORS; how many that are."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    with contextlib.suppress(ValueError, OSError):  # what systems promise and then refuse
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
+
+
+def end_of(peer: str) -> End | None:
+    """The far end in gRPC's ``ipv4:1.2.3.4:567`` or ``ipv6:[::1]:567`` (percent-encoded or not)."""
+    kind, _, rest = urllib.parse.unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    return (_plain(host.strip("[]")), int(port)) if kind in ("ipv4", "ipv6") and port.isdigit() else None
+
+
+class Door:
+    """Watches the connections to some ports of this process. Lives on one event loop."""
+
+    def __init__(self, *ports: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.ports, self._clock = set(ports), clock
+        self.ended = 0
+        """Connections ended so far."""
+        self._proved: dict[End, float] = {}
+        self._since: dict[End, float] = {}
+        self._told_to_go: set[End] = set()
+        self._most = min(MOST, raise_descriptor_limit() // 4)
+
+    def proved(self, end: End | None) -> None:
+        """Whoever has this connection has shown a secret of the run."""
+        if end is not None:
+            self._proved[_plain(end[0]), end[1]] = self._clock()
+
+    async def look(self) -> int:
+        """End the connections that have to go; how many unproved ones were there."""
+        began = self._clock()
+        found = await asyncio.to_thread(_connections, self.ports)
+        try:
+            # What was proved while the descriptors were read may be missing among them, and is there.
+            self._proved = {end: at for end, at in self._proved.items() if end in found or at >= began}
+            self._since = {end: self._since.get(end, began) for end in found if end not in self._proved}
+            self._told_to_go &= found.keys()  # one may take a moment
+            waiting = {end: at for end, at in self._since.items() if end not in self._told_to_go}
+            gone = too_many(waiting, self._clock(), self._most, PER_ADDRESS)
+            for end in gone:
+                with contextlib.suppress(OSError):  # it has ended by itself
+                    found[end].shutdown(socket.SHUT_RDWR)
+            if gone:
+                self._told_to_go.update(gone)
+                self.ended += len(gone)
+                where = ", ".join(sorted({address for address, _ in gone})[:5])
+                log.warning("ended %d connections that showed no ticket and no session, from %s", len(gone), where)
+            return len(self._since)
+        finally:
+            for one in found.values():
+                one.close()
+
+    async def watch(self) -> None:
+        """Look every second while somebody is unproved or many have come, else every ten; until it is cancelled."""
+        seen, waited, unproved = 0, 0, 0
+        while True:
+            await asyncio.sleep(_PAUSE_S)
+            waited += 1
+            if unproved or waited >= _EVERY or len(descriptors()) > seen + _MANY:
+                unproved = await self.look()
+                seen, waited = len(descriptors()), 0
+
+
+def descriptors() -> list[int]:
+    """This process's own; none where the system does not tell."""
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return []
+
+
+def _connections(ports: Collection[int]) -> dict[End, socket.socket]:
+    """Duplicates of this process's TCP connections to its own ports, by their far ends; the caller closes them."""
+    found: dict[End, socket.socket] = {}
+    for number in descriptors():
+        with contextlib.suppress(OSError):  # closed meanwhile, or not connected
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            one = socket.socket(fileno=os.dup(number))
+            end = _far_end(one, ports)
+            if end is None or end in found:
+                one.close()
+            else:
+                found[end] = one
+    return found
+
+
+def _far_end(one: socket.socket, ports: Collection[int]) -> End | None:
+    if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM:
+        return None
+    try:
+        if one.getsockname()[1] not in ports:
+            return None
+        host, port = one.getpeername()[:2]
+    except OSError:  # it listens, or has ended
+        return None
+    return _plain(host), port
+
+
+def _plain(host: str) -> str:
+    return host.removeprefix("::ffff:").partition("%")[0]
