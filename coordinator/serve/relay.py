@@ -113,7 +113,8 @@ class Relay:
     def _session(self, context: rpc.PeerContext) -> tuple[str, str, str]:
         session = rpc.parse_session(context.invocation_metadata())
         if session is None or not self._knows(*session):
-            raise _Refused(rpc.no_session(session))
+            who = session[0] if session else "a caller without one"
+            raise _Refused(f"the session of {who} is over, or another's")
         self._door.proved(end_of(context.peer()))
         return session
 
