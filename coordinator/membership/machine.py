@@ -207,8 +207,9 @@ class Membership:
         state = put(state, arrived(state.nodes[event.name], event))
         to, change, view = (event.name,), state.change, state.view
         if state.phase == WAITING:
-            if state.restored and event.view and not state.begun:
-                why = f"{event.name} comes back from view {event.view}"
+            member = state.view is not None and in_view(state, event.name, state.view)
+            if state.restored and (event.view or member) and not state.begun:
+                why = f"{event.name} comes back from view {event.view or (state.view.number if state.view else 0)}"
                 state = replace(state, begun=True, last_join=now, why=why)
             return self._progress(state, now)
         if state.phase == FLUSHING and change and event.name in change.awaited and event.name not in change.flushed:

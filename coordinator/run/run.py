@@ -77,6 +77,9 @@ _SAME_WARNING_S = 10.0
 _MOST_WARNINGS = 20
 """Of one node within that time."""
 _ACKNOWLEDGE_S = 1.0
+_COME_BACK_S = 5.0
+"""How long the end of a run waits for nodes whose control stream is broken just then."""
+_NOT_BACK = "it has not come back since the coordinator started again"
 _VIEWS_KEPT = 8
 _LOADING_S, _ALIVE_S = 2.5, 1.5
 
@@ -173,6 +176,9 @@ class Run:
         """Heartbeats since the last tick."""
         self._views = ViewOrders()
         self._deserted = asyncio.Event()
+        self._absent: set[str] = set()
+        """Nodes that were not there when everybody was told that the run is over."""
+        self._failed = False
         self._sessions = {row.name: row for row in store.nodes() if row.left_at is None}
         self._tasks: set[asyncio.Task[None]] = set()
         self._asking: asyncio.Task[None] | None = None
@@ -319,8 +325,8 @@ class Run:
         self.rates.forget(row.name)
         self.store.forget_links(row.name)
         self.store.put_node(row)
+        self._sessions[row.name] = row  # first: what ends its old session must not end this one
         self.feed(s.Joined(row.name, row.session, row.address, bool(row.dials_out)))
-        self._sessions[row.name] = row
 
     @property
     def present(self) -> list[str]:
@@ -350,6 +356,11 @@ class Run:
             self.store.put_node(row)
             self.feed(s.Joined(name, session, row.address, bool(row.dials_out)))
         self.trips.came(name)
+        self._absent.discard(name)
+        if self.is_over:  # it was not there when the others were told
+            failed = self._failed or self.failure is not None
+            order = order_of(s.SendStop((name,), self.state.why, failed), self.term)
+            stream.queue.put_nowait(order)
         self.feed(s.Hello(name, session, hello.view))
         return stream
 
@@ -359,7 +370,7 @@ class Run:
             del self._streams[stream.name]
             self._check_deserted()
             if self.is_over:
-                self.store.node_left(stream.name, time.time(), self.state.why)
+                self.store.node_left(stream.name, stream.session, time.time(), self.state.why)
             if self.profiling is not None:
                 self.profiling.gone(stream.name, stream.session, why)
             self.feed(s.StreamEnded(stream.name, stream.session, why))
@@ -756,8 +767,13 @@ class Run:
         """Ask every node to leave, and wait until they have, at most ``patience`` seconds."""
         self.state = replace(self.state, phase=DONE, why=why)
         self._check_text()
+        self._failed = failed
         everybody = tuple(self._streams)
         self._send(s.SendStop(everybody, why, failed), everybody)
+        self._absent = set(self.state.nodes) - set(everybody)  # on their way back: else they would try for ever
+        deadline = self._clock() + min(patience, _COME_BACK_S)
+        while self._absent and self._clock() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(TICK_S / 4)
         self._check_deserted()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._deserted.wait(), patience)
@@ -854,7 +870,7 @@ class Run:
         for name, row in self._sessions.items():
             if name not in self.state.nodes and row.left_at is None:
                 self._sessions[name] = replace(row, left_at=time.time())
-                self.store.node_left(name, time.time(), "it has not come back since the coordinator started again")
+                self.store.node_left(name, row.session, time.time(), _NOT_BACK)
 
     def _fence(self, effect: s.Fence) -> None:
         self._views.left(effect.session)
@@ -865,7 +881,7 @@ class Run:
             stream.queue.put_nowait(None)
         row = self._sessions.get(effect.name)
         if row is not None and row.session == effect.session:
-            self.store.node_left(effect.name, time.time(), effect.why)
+            self.store.node_left(effect.name, effect.session, time.time(), effect.why)
             del self._sessions[effect.name]
 
     def _check_deserted(self) -> None:

@@ -320,9 +320,10 @@ class Store:
         """All nodes, in the order in which they joined."""
         return self._rows(NodeRow, "order by joined, name")
 
-    def node_left(self, name: str, now: float, why: str) -> None:
-        """Note that a node is gone."""
-        self._write(("update nodes set left_at = ?, why = ? where name = ?", (now, why, name)))
+    def node_left(self, name: str, session: str, now: float, why: str) -> None:
+        """Note that a session of a node is gone; a later one of that name is not."""
+        sql = "update nodes set left_at = ?, why = ? where name = ? and session = ?"
+        self._write((sql, (now, why, name, session)))
 
     def add_ticket(self, ticket: Ticket) -> None:
         """Add a ticket. NoRoom: whoever has its link needs it now."""

@@ -66,9 +66,9 @@ class Artifacts:
             await self._channel.close(None)
             self._channel = None
 
-    async def describe(self, name: str) -> Artifact:
+    async def describe(self, name: str, patient: bool = False) -> Artifact:
         """Size, pieces and digests. FarflungError if there is no such artifact, RunFailed if nobody answers."""
-        effort = _Effort(f"describe {name}", self._patience)
+        effort = _Effort(f"describe {name}", math.inf if patient else self._patience)
         while True:
             try:
                 artifact: Artifact = await self._stub().Describe(
@@ -87,9 +87,10 @@ class Artifacts:
             self._described[name] = artifact
             return artifact
 
-    async def fetch(self, name: str, offset: int, length: int | None) -> bytearray:
-        """Bytes [offset, offset + length) of an artifact (length None: to its end), verified piece by piece."""
-        artifact = self._described.get(name) or await self.describe(name)
+    async def fetch(self, name: str, offset: int, length: int | None, patient: bool = False) -> bytearray:
+        """Bytes [offset, offset + length) of an artifact (length None: to its end), verified piece by piece.
+        ``patient``: a coordinator that is away is waited for, however long."""
+        artifact = self._described.get(name) or await self.describe(name, patient)
         end = artifact.size if length is None else offset + length
         if not 0 <= offset <= end <= artifact.size:
             raise FarflungError(
@@ -103,7 +104,7 @@ class Artifacts:
             data = bytearray(min((last + 1) * size, artifact.size) - first * size)
         except MemoryError:
             raise RunFailed(f"{name} has {artifact.size} bytes, which this machine cannot hold") from None
-        effort = _Effort(f"fetch {name}", self._patience)
+        effort = _Effort(f"fetch {name}", math.inf if patient else self._patience)
         piece, bad = first, 0
         while piece <= last:
             until = min(last + 1, piece + max(1, RANGE // size))

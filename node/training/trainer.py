@@ -66,6 +66,7 @@ ROUND_KINDS = {
 FOLLOWED_KINDS = {data_pb2.RESULT, data_pb2.CONTRIBUTION, data_pb2.ROUND_END}
 MAIL_KINDS = {data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT, data_pb2.EVALUATION}
 CATCH_UP_SECONDS = 60.0
+ALONE_SECONDS = 1800.0
 IDLE_UPDATES = 5
 """So many updates of norm zero in a row are a fault of the node's, not chance."""
 Payload = bytes | memoryview | Sequence[bytes] | Sequence[memoryview]
@@ -147,6 +148,7 @@ class Trainer:
         self._own: _Parting | None = None
         """What its owner wants."""
         self._deserted = False
+        self._deserted_since: float | None = None
         self._asked: _Parting | None = None
         """What the coordinator wants, until it is answered."""
         self.follower: Follower | None = None
@@ -177,11 +179,12 @@ class Trainer:
     # ---- life ------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Train until the coordinator says stop.
+        """Train until the coordinator says stop, or this node has nothing to do for a run without coordinator.
 
         Raises:
             Stopped: with the coordinator's reason; ``failed`` or ``refused`` if it was not the end of the run.
         """
+        self.wire.while_waiting = lambda: self.pump(0.2)
         while True:
             self.wire.doing = "waits for a view"
             try:
@@ -221,6 +224,7 @@ class Trainer:
         while True:  # answer peers until the next order
             if again.due() and self._said is not None:  # that it has finished, or caught up
                 self.wire.report(self._said)
+            self._leave_if_forgotten()
             if self.follower is None:
                 self.pump(1.0)
             else:
@@ -242,6 +246,13 @@ class Trainer:
                 "why": plan.spares.get(self.name) or view.why,
             }
         )
+
+    def _leave_if_forgotten(self) -> None:
+        """A node that has nothing to train does not wait for ever for a coordinator that may be gone for good."""
+        if self._deserted_since is not None and time.monotonic() - self._deserted_since > ALONE_SECONDS:
+            what = "has trained its last step" if self.training is not None else "is a spare"
+            alone = f"no coordinator has answered for {ALONE_SECONDS / 60:.0f} min"
+            raise Stopped(control_pb2.Stop(why=f"it {what}, and {alone}: join again when there is one"))
 
     def _finished(self) -> None:
         assert self.training is not None and self.state is not None
@@ -277,6 +288,7 @@ class Trainer:
                 self.lost.add(event.peer)
             elif isinstance(event, CoordinatorLost | CoordinatorBack):
                 self._deserted = isinstance(event, CoordinatorLost)
+                self._deserted_since = time.monotonic() if self._deserted else None
                 if self._own is not None:
                     self._own.told = False  # it may have started again
             else:

@@ -72,6 +72,10 @@ class Wire:
         self._unused: deque[int] = deque()  # blocks of the send arena that nobody holds any more
         self._read_up: deque[int] = deque()  # the same of the other arena
         self._replies: dict[int, tuple[Any, ...]] = {}
+        self._unwanted: set[int] = set()
+        """Calls for whose answer nobody waits any more."""
+        self.while_waiting: Callable[[], None] | None = None
+        """What the trainer does while it waits for data that may take long: it must hear when its view ends."""
         self._calls = 0
         self._closed = False
         self._listening: int | str | None = None
@@ -221,9 +225,20 @@ class Wire:
         return self._call("fetch", name, offset, length)
 
     def fetch_later(self, name: str, offset: int, length: int) -> Callable[[], bytes]:
-        """Asks for bytes of an artifact; what it returns waits for them, and raises as describe does."""
-        number = self._ask("fetch", name, offset, length)
-        return lambda: self._answer(number)
+        """Asks for bytes of an artifact, for as long as it takes; what it returns waits for them, and handles what else
+        arrives (``while_waiting``). Raises as describe does, and what that raises: then it is to be asked again."""
+        number = self._ask("fetch", name, offset, length, True)
+
+        def answer() -> bytes:
+            try:
+                while number not in self._replies and self.while_waiting is not None:
+                    self.while_waiting()
+            except BaseException:
+                self._unwanted.add(number)
+                raise
+            return self._answer(number)
+
+        return answer
 
     def store(self, step: int, file: str, payload: Bytes, files: int, meta: dict[str, Any]) -> None:
         """Streams one of the `files` files of a checkpoint to the coordinator, in the background and behind every other
@@ -346,7 +361,10 @@ class Wire:
                 number, problem, hint, status, payload = values
                 array = self._taken(payload)
                 taken += array.nbytes
-                self._replies[number] = (problem, hint, status, array)
+                if number in self._unwanted:
+                    self._unwanted.discard(number)
+                else:
+                    self._replies[number] = (problem, hint, status, array)
             elif kind == From.FREED:
                 start, length = values
                 if start >= 0:

@@ -44,7 +44,7 @@ def test_nodes(store):
     device = '{"kind": "cpu"}'
     store.put_node(NodeRow("b", "s1", "h", "k", "10.0.0.1:1", device, 2.5, dials_out=True))
     store.put_node(NodeRow("a", "s1", "h", "k", "10.0.0.1:1", device, 2.5))
-    store.node_left("a", 3.5, "stopped, with a NUL\0in the reason")
+    store.node_left("a", "s1", 3.5, "stopped, with a NUL\0in the reason")
     store.put_node(NodeRow("b", "s2", "h", "k", "10.0.0.1:1", device, 1.0, dials_out=True))
     assert [(row.name, row.session, bool(row.dials_out)) for row in store.nodes()] == [
         ("b", "s2", True),

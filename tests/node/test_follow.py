@@ -8,6 +8,8 @@ from windows import Windows, facts_of, wait_until
 from farflung.job.schema import Job
 from farflung.node.rounds import machine as rounds
 from farflung.node.training import standby as follow
+from farflung.node.training import trainer
+from farflung.node.wire.client import CoordinatorBack, CoordinatorLost
 from farflung.proto import control_pb2, data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
@@ -223,3 +225,25 @@ def test_a_guide_dies_and_another_goes_on():
     hub.change(plan_of([["b"], ["c"]], ((0, 3),), (3, 3)), ["b", "c"])
     outcome = hub.finish(["b", "c"])
     assert not hub.errors and all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
+def test_a_spare_leaves_a_run_without_coordinator(monkeypatch):
+    monkeypatch.setattr(trainer, "ALONE_SECONDS", 0.5)
+    hub, _, _ = begin(job_of("delta"), PAIR, "abc", [])
+    hub.wires["c"].events.put(CoordinatorLost("connection refused"))
+    wait_until(lambda: not hub.threads["c"].is_alive())
+    assert "c" not in hub.errors
+    hub.finish(["a", "b"])
+
+
+def test_who_trains_or_hears_of_one_again_stays(monkeypatch):
+    monkeypatch.setattr(trainer, "ALONE_SECONDS", 0.5)
+    hub, _, _ = begin(job_of("delta"), PAIR, "abc", [])
+    for name in "abc":
+        hub.wires[name].events.put(CoordinatorLost("connection refused"))
+    hub.wires["c"].events.put(CoordinatorBack(2))
+    wait_until(lambda: hub.trainers["a"].step > 10)
+    assert all(hub.threads[name].is_alive() for name in "abc")
+    for name in "ab":
+        hub.wires[name].events.put(CoordinatorBack(2))
+    hub.finish(["a", "b"])

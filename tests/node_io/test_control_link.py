@@ -227,6 +227,45 @@ def test_fetch_across_a_restart_of_the_coordinator(coordinator, tokens, thread_n
     restarted[0].close()
 
 
+def test_data_that_are_streamed_wait_for_a_coordinator_however_long_it_is_away(coordinator, tokens, thread_nodes):
+    """And what else arrives is handled meanwhile: a view may end."""
+    wire = start(thread_nodes, coordinator, patience=0.3)
+    wire.describe("data/tokens")
+    port = coordinator.port
+    coordinator.close()
+    looked = []
+
+    def look():
+        looked.append(time.monotonic())
+        wire.poll(0.1)
+        if looked[-1] - looked[0] > 2.0 and len(restarted) == 0:  # several times the patience
+            stub = StubCoordinator(term=2, port=port)
+            stub.artifacts["data/tokens"] = tokens
+            restarted.append(stub)
+
+    restarted = []
+    wire.while_waiting = look
+    assert wire.fetch_later("data/tokens", 5, 100)() == tokens[5:105]
+    wire.close("")
+    restarted[0].close()
+
+
+def test_an_answer_that_nobody_waits_for_any_more_is_dropped(coordinator, tokens, thread_nodes):
+    wire = start(thread_nodes, coordinator)
+    coordinator.artifacts["data/tokens"] = tokens
+
+    def ends():
+        raise KeyError("the view has ended")
+
+    wire.while_waiting = ends
+    with pytest.raises(KeyError):
+        wire.fetch_later("data/tokens", 0, len(tokens))()
+    wire.while_waiting = lambda: wire.poll(0.05)
+    assert wire.fetch_later("data/tokens", 0, len(tokens))() == tokens
+    assert not wire._replies and not wire._unwanted
+    wire.close("")
+
+
 def test_store(coordinator, nodes):
     wire = start(nodes, coordinator)
     shards = {f"stage-{index}": np.random.default_rng(index).bytes(size) for index, size in enumerate((0, 3_000_000))}

@@ -59,7 +59,7 @@ class MadeUpRun:
             about = json.dumps({"kind": "cuda", "description": device, "tflops": tflops})
             store.put_node(NodeRow(name, f"s{number}", "", "", f"{host}:4{number}00", about, self.now - 5000 + number))
         store.put_node(NodeRow("spot-7", "s9", "", "", "10.2.0.8:4000", "{}", self.now - 4000))
-        store.node_left("spot-7", self.now - 2100, "spot-7 left: its machine is being taken away (SIGTERM)")
+        store.node_left("spot-7", "s9", self.now - 2100, "spot-7 left: its machine is being taken away (SIGTERM)")
         for source in NODES:
             for target in NODES:
                 if source < target:
