@@ -236,6 +236,10 @@ def join(
     data: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Private data, for a run whose nodes have their own.")
     ] = None,
+    require: Annotated[
+        str | None,
+        typer.Option(metavar="WORDS", help="Only if the run is all of these: private, secure, robust, no-code, tls."),
+    ] = None,
     max_upload: Annotated[
         str | None, typer.Option(metavar="RATE", help="The most that it sends, e.g. 20mbit, all links together.")
     ] = None,
@@ -253,9 +257,10 @@ def join(
     from .cli.screen.terminal import screen
     from .deploy.wan import units
     from .node.join import find
+    from .node.promises import required_of
     from .proto.link import parse_link
 
-    address = parse_link(link_text(link))
+    address, required = parse_link(link_text(link)), required_of(require)
     upload = units.rate(max_upload, "--max-upload") or 0.0
     memory, disk = (
         units.size(text, name) if text else 0 for text, name in ((max_memory, "--max-memory"), (max_disk, "--max-disk"))
@@ -285,6 +290,7 @@ def join(
                 pause_file=pause_file,
                 limits=Limits(upload, memory, disk, hours or 0.0),
                 own_data=None if data is None else opener(data),
+                require=required,
                 emit=view.show,
             )
     except Interrupted as interrupt:

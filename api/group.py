@@ -11,16 +11,19 @@ from typing import Any, TextIO
 
 import torch
 
+from .. import compress
 from ..cli.linkfile import link_text
 from ..node.agent import CACHE, check_secure, enter
 from ..node.device.limits import Limits
 from ..node.device.probe import measure_device
 from ..node.join import Joined
+from ..node.promises import Promises
 from ..node.state.rests import Rests
 from ..node.training.external_loop import Order, OwnLoop
 from ..node.training.external_model import OwnModel, Samples
 from ..node.training.trainer import Stopped, Trainer, error_of
 from ..node.wire.client import Wire
+from ..proto.border import below
 from ..proto.errors import FarflungError, JobError
 from ..proto.link import parse_link
 from ..proto.telling import undisturbed
@@ -129,7 +132,7 @@ class Group:
         try:
             data = Samples(joined.facts.samples)
             run = wire.config.run
-            rests = Rests(self._cache / f"rests-{run}-{joined.name}", run)
+            rests = Rests(below(self._cache, f"rests-{run}-{joined.name}"), run)
             self._loop.trainer = Trainer(
                 wire,
                 joined.name,
@@ -142,6 +145,7 @@ class Group:
                 self._loop.owner,
                 own=self._loop,
                 rests=rests,
+                promises=Promises(joined.name, joined.job, joined.facts, check_codec=compress.check),
             )
             self._loop.trainer.run()
         except Stopped as stopped:

@@ -250,7 +250,22 @@ def _ticket(link: Link, pinned: bytes) -> Iterator[Finding]:
         yield Finding("ticket", False, refused.message, refused.hint)
         return
     yield Finding("ticket", True, "the coordinator takes it")
-    yield from ways(harmless_values(json.loads(reply.status)), _dial)
+    status = harmless_values(json.loads(reply.status))
+    yield from _terms(status, link)
+    yield from ways(status, _dial)
+
+
+def _terms(status: dict[str, Any], link: Link) -> Iterator[Finding]:
+    """What the run would do with this machine."""
+    from ..node.promises import job_in, terms
+
+    try:
+        job = job_in(status)
+    except FarflungError as error:
+        yield Finding("the run", False, error.message, error.hint)
+        return
+    for line in terms(job, None, not link.insecure) if job is not None else ():
+        yield Finding("the run", True, line)
 
 
 def ways(status: dict[str, Any], dial: Callable[[str], str]) -> Iterator[Finding]:

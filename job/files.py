@@ -224,10 +224,11 @@ def _resolved(job: Job, path: Path) -> Job:
     )
 
 
-def job_mistakes(job: Job, check_codec: CheckCodec | None = None) -> Iterator[Mistake]:
-    """What is wrong with a job whose every value is allowed by itself: (key, sentence)."""
-    yield from _model_mistakes(job)
-    yield from _data_mistakes(job)
+def job_mistakes(job: Job, check_codec: CheckCodec | None = None, files: bool = True) -> Iterator[Mistake]:
+    """What is wrong with a job whose every value is allowed by itself: (key, sentence). ``files``: the files that it
+    names are of this machine; a node must not look for those of a job that came from another."""
+    yield from _model_mistakes(job, files)
+    yield from _data_mistakes(job, files)
     yield from _train_mistakes(job)
     yield from _update_mistakes(job, check_codec)
     kind, _, path = job.checkpoint.to.partition("://")
@@ -247,7 +248,7 @@ def job_mistakes(job: Job, check_codec: CheckCodec | None = None) -> Iterator[Mi
         yield ("checkpoint", "options"), "checkpoint.options belong to an address (s3://...); checkpoint.to is a folder"
 
 
-def _model_mistakes(job: Job) -> Iterator[Mistake]:
+def _model_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
     model = job.model
     given = [name for name in ("family", "pretrained", "build", "parameters") if getattr(model, name) is not None]
     if len(given) != 1:
@@ -275,7 +276,7 @@ def _model_mistakes(job: Job) -> Iterator[Mistake]:
             )
         if model.kv_heads and model.family in ("gpt2", "gpt_neox"):
             yield ("model", "kv_heads"), f"model.kv_heads has no meaning in the family {model.family}; leave it out"
-    if model.pretrained:
+    if model.pretrained and files:
         yield from _pretrained_mistakes(model.pretrained)
     if model.lora is not None:
         if not model.pretrained:
@@ -283,7 +284,7 @@ def _model_mistakes(job: Job) -> Iterator[Mistake]:
         if model.lora.dropout:
             sentence = f"not yet: model.lora.dropout = {model.lora.dropout}: a step that is computed again"
             yield ("model", "lora", "dropout"), f"{sentence} would drop other elements; allowed: 0"
-    stages, layers = job.parallel.stages, block_count(job)
+    stages, layers = job.parallel.stages, block_count(job) if files else model.layers
     if model.lora is not None and stages != "auto" and layers and stages > layers:
         sentence = f"parallel.stages = {stages} is more than the model's {layers} blocks"
         yield ("parallel", "stages"), f"{sentence}, and with model.lora each stage needs one"
@@ -336,7 +337,7 @@ def block_count(job: Job) -> int | None:
     return None
 
 
-def _data_mistakes(job: Job) -> Iterator[Mistake]:
+def _data_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
     data = job.data
     given = [*data.sources(), *(name for name in ("build", "samples") if getattr(data, name))]
     if len(given) != 1:
@@ -359,7 +360,7 @@ def _data_mistakes(job: Job) -> Iterator[Mistake]:
                     if leaves_its_folder(pattern):
                         below = "is looked for below each node's --data FOLDER: write a path from there, without .."
                         yield ("data", key), f"data.{key}: {pattern} {below}"
-                elif "://" not in pattern and not glob(pattern, recursive=True):
+                elif files and "://" not in pattern and not glob(pattern, recursive=True):
                     yield ("data", key), f"data.{key}: there is no file {pattern}"
         if job.model.build and job.model.context is None:
             yield ("model",), "model.context is missing: text for model.build is cut into samples of that many tokens"
@@ -371,7 +372,7 @@ def _data_mistakes(job: Job) -> Iterator[Mistake]:
                 ("parallel", "stages"),
                 'data.where = "node" needs parallel.stages = 1: the last stage would have to be told a node\'s tokens',
             )
-    if data.tokenizer != "bytes" and not Path(data.tokenizer).is_dir():
+    if files and data.tokenizer != "bytes" and not Path(data.tokenizer).is_dir():
         yield ("data", "tokenizer"), f'data.tokenizer: {data.tokenizer} is no folder; allowed: "bytes" or a folder'
 
 

@@ -19,7 +19,7 @@ from .outer import WORDS, Outer, parse_outer
 from .robust import ROBUST_WORDS, Robust, parse_robust
 
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "gpt_neox")
-CheckCodec = Callable[[str, str], None]
+CheckCodec = Callable[[str, str], object]
 """``check(spec, role)``: ValueError when the codec does not exist or does not fit the role, one of
 "update", "difference", "gradient", "activation", "activation_gradient"."""
 

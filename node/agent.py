@@ -11,7 +11,7 @@ import fcntl
 import importlib
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 import torch
 
+from .. import compress
 from ..job.schema import Facts, Job
 from ..proto.border import below
 from ..proto.control_pb2 import Device
@@ -37,6 +38,7 @@ from .io.metrics import check_address
 from .join import Joined, join
 from .models.definition import Fetch, model_of
 from .pipeline.island import Island
+from .promises import Broken, Promises, terms
 from .state.rests import Rests
 from .training.trainer import Stopped, Trainer, error_of
 from .wire.client import Wire
@@ -87,6 +89,7 @@ def run(
     pause_file: Path | None = None,
     limits: Limits | None = None,
     own_data: OpenOwnData | None = None,
+    require: Collection[str] = (),
     emit: Emit,
 ) -> int:
     """Join the run of ``link`` and train in it; ``emit`` gets the node's events. Returns the exit status.
@@ -96,9 +99,10 @@ def run(
 
     Raises:
         FarflungError: the node could not join, was refused, or the run failed; ``status`` says which.
+        Broken: the run, or a view of it, is not what this node's owner was promised, or insists on (``require``).
         KeyboardInterrupt: Ctrl-C; Interrupted once it has joined.
     """
-    check_secure(link, insecure)
+    check_secure(link, insecure, "tls" in require)
     emit = undisturbed(emit)
     owner = Owner(pause_file, limits)
     _obey_signals(owner)
@@ -116,6 +120,7 @@ def run(
                 check_address(metrics),
                 owner,
                 own_data,
+                require,
                 emit,
             )
     except Terminated:
@@ -135,6 +140,7 @@ def _live(
     metrics: str,
     owner: Owner,
     own_data: OpenOwnData | None,
+    require: Collection[str],
     emit: Emit,
 ) -> int:
     cache = cache or CACHE
@@ -151,6 +157,9 @@ def _live(
             + (", where nobody can dial it: it dials the others" if joined.dials_out else ""),
         }
     )
+    said = terms(joined.job, owner.limits, not link.insecure)
+    emit({"event": "terms", "time": time.time(), "node": joined.name, "terms": said})
+    promises = Promises(joined.name, joined.job, joined.facts, require, compress.check)
     used = find_device(device)
     told = beside_cuda(used, joined.job.updates.mode)
     if told:
@@ -161,6 +170,7 @@ def _live(
     rests: Rests | None = None
     pieces = below(cache, f"pieces-{link.run}-{joined.name}")
     try:
+        promises.check_join()
         definition = model_of(joined.job, joined.facts, fetch, allow_code)
 
         private = _own_data(joined, own_data, fetch, cache, allow_code, emit)
@@ -191,7 +201,18 @@ def _live(
 
         rests = Rests(below(cache, f"rests-{link.run}-{joined.name}"), link.run, owner.limits.disk, tell)
         trainer = Trainer(
-            wire, joined.name, joined.job, joined.facts, definition, open_data, used, emit, owner, island, rests=rests
+            wire,
+            joined.name,
+            joined.job,
+            joined.facts,
+            definition,
+            open_data,
+            used,
+            emit,
+            owner,
+            island,
+            rests=rests,
+            promises=promises,
         )
         owner.listens = True
         trainer.run()
@@ -211,6 +232,9 @@ def _live(
     except Terminated:
         why = _TAKEN_AWAY
         emit({"event": "left", "time": time.time(), "node": joined.name, "why": why})
+    except Broken as problem:
+        why = problem.message
+        raise
     except (FarflungError, torch.OutOfMemoryError) as problem:
         why = "failed: " + ("its own data are not usable" if isinstance(problem, OwnDataUnusable) else str(problem))
         raise
@@ -253,8 +277,10 @@ def _own_data(
         raise OwnDataUnusable(problem.message, problem.hint) from problem
 
 
-def check_secure(link: Link, insecure: bool) -> None:
-    """FarflungError for a link without TLS that nobody has agreed to."""
+def check_secure(link: Link, insecure: bool, required: bool = False) -> None:
+    """FarflungError for a link without TLS that nobody has agreed to. Broken: it is ``required``."""
+    if link.insecure and required:
+        raise Broken("this node is to join only with 'tls', and this link is of a run without", "ask for another link")
     if link.insecure and not insecure:
         raise FarflungError(
             "this link is of a run without TLS: anyone on the way can read and change everything",

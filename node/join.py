@@ -12,7 +12,7 @@ import grpc
 from .. import __version__
 from ..job.schema import Facts, Job
 from ..proto import OLDEST_PROTOCOL, PROTOCOL, names, rpc
-from ..proto.border import Hostile, printable, whole
+from ..proto.border import LEAVE, Hostile, printable, whole
 from ..proto.control_pb2 import Device, JoinReply, JoinRequest
 from ..proto.errors import FarflungError, Refused
 from ..proto.fields import checked
@@ -129,7 +129,7 @@ def join(
     credentials = rpc.Credentials()
     if found.pinned:
         if not (reply.authority and reply.certificate):  # without them this node would talk to its peers without TLS
-            raise FarflungError(f"the coordinator at {link.address} gave no certificate", "leave this run")
+            raise FarflungError(f"the coordinator at {link.address} gave no certificate", LEAVE)
         credentials = rpc.Credentials(reply.authority, reply.certificate, key, found.pinned)
     config = WireConfig(
         run=link.run,
@@ -190,11 +190,11 @@ def _accepted(reply: JoinReply, wished: str) -> JoinReply:
     if reply.refused:
         raise Refused.of(reply.refused)
     if not (reply.name and reply.session and reply.secret) or (wished and reply.name != wished):
-        raise Hostile(f"the coordinator calls this node {reply.name!r}, asked for {wished!r}", "leave this run")
+        raise Hostile(f"the coordinator calls this node {reply.name!r}, asked for {wished!r}", LEAVE)
     if reply.protocol:
         whole(reply.protocol, OLDEST_PROTOCOL, PROTOCOL, "protocol of this version of farflung")
     if not 0 <= reply.certificate_life < LONGEST_LIFE:
-        raise Hostile(f"a certificate that lives {reply.certificate_life:.3g} s is absurd", "leave this run")
+        raise Hostile(f"a certificate that lives {reply.certificate_life:.3g} s is absurd", LEAVE)
     return reply
 
 

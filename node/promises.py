@@ -1,18 +1,200 @@
-"""What a node's owner was promised, checked by the node itself: the coordinator is not trusted with it."""
+"""What a node's owner was promised, checked by the node itself: the coordinator is not trusted with it.
+
+The owner sees the job once, at the join (`terms`); so every view is held against that job, and one that breaks it is
+refused by its number: the node leaves. Pure.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from ..job.schema import Facts, Job
+from ..job.files import job_mistakes, refused_changes
+from ..job.schema import SECURE_MEMBERS, CheckCodec, Facts, Job
 from ..proto import border
 from ..proto.border import Hostile
+from ..proto.control_pb2 import View
+from ..proto.errors import FarflungError, Refused
+from ..scheduler.plans import Plan
+from .device.limits import Limits
 
 _MOST = 1 << 53
 """Numbers up to here are whole in every language, and far beyond what a run has."""
 _PREFIXES = ("model", "tokenizer")
+_SAME_VERSION = "has the coordinator the same version of farflung?"
+
+
+class Broken(Refused):
+    """What the coordinator wants is not what this node's owner was promised."""
+
+
+# ---- what may be insisted on ----------------------------------------------------------------
+
+
+def _private(job: Job) -> str:
+    return "" if job.data.where == "node" else "the coordinator has the data, and hands them to the nodes"
+
+
+def _secure(job: Job) -> str:
+    return "" if job.updates.secure else "updates.secure is false: each node's updates are seen by others"
+
+
+def _robust(job: Job) -> str:
+    return "" if job.updates.robust_average else 'updates.robust is "none": plausible lies are averaged in'
+
+
+def _no_code(job: Job) -> str:
+    used = [spec for spec in (job.model.build, job.data.build) if spec]
+    return f"the job calls {', '.join(used)}" if used else ""
+
+
+def _tls(job: Job) -> str:
+    return ""  # not the job's matter: `check_secure` of node/agent.py
+
+
+REQUIREMENTS: dict[str, tuple[str, Callable[[Job], str]]] = {
+    "private": ("every node trains on data of its own, which stay there", _private),
+    "secure": ("updates go masked, and only sums of three or more are seen", _secure),
+    "robust": ("what is far from the others counts less", _robust),
+    "no-code": ("the job calls no functions of a module", _no_code),
+    "tls": ("nobody on the way reads or changes anything", _tls),
+}
+"""What ``join --require`` takes: what it means, and why a job has it not."""
+
+
+def required_of(text: str | None) -> frozenset[str]:
+    """The words of ``--require``, which commas part. FarflungError: one that there is not."""
+    words = frozenset(word.strip() for word in (text or "").split(",") if word.strip())
+    if unknown := sorted(words - REQUIREMENTS.keys()):
+        known = "; ".join(f"{word}: {about}" for word, (about, _) in REQUIREMENTS.items())
+        raise FarflungError(f"--require {unknown[0]}: there is no such thing", known)
+    return words
+
+
+# ---- the promises ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Promises:
+    """What this node joined for. ``check_codec``: whether a codec exists and fits its place."""
+
+    name: str
+    job: Job
+    facts: Facts
+    required: Collection[str] = ()
+    check_codec: CheckCodec | None = None
+
+    def check_join(self) -> None:
+        """Broken: the job lacks what the owner insists on, or breaks the rules of jobs."""
+        for word in sorted(self.required):
+            if why := REQUIREMENTS[word][1](self.job):
+                hint = f"leave out --require {word}, or ask whoever started the run"
+                raise Broken(f"this node is to join only with {word!r}, and in this run {why}", hint)
+        if why := self._rule(self.job):
+            raise Broken(f"the job of this run breaks a rule: {why}", _SAME_VERSION)
+
+    def read_view(self, view: View) -> tuple[Plan, Job]:
+        """The plan and the job of a view. Broken, with the view's number: it is none, or breaks a promise."""
+        try:
+            plan = Plan.from_json(view.plan)
+            job = read_job(view.job) if view.job else self.job
+            why = next(self._broken(view, plan, job), "")
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, Hostile) as problem:
+            why = border.printable(problem.message if isinstance(problem, Hostile) else str(problem))
+        if why:
+            raise Broken(
+                f"view {view.number} is refused: {why}", "leave this run, and ask whoever started it what it is to do"
+            )
+        return plan, job
+
+    def _broken(self, view: View, plan: Plan, job: Job) -> Iterator[str]:
+        members = {member.name for member in view.members}
+        if self.name not in members:
+            yield "it is another node's"
+        if strangers := sorted({*plan.nodes} - members):
+            yield f"its plan names {border.quoted(strangers[0])}, who is no member"
+        if changes := refused_changes(self.job, job):
+            yield f"a run cannot change {border.printable('; '.join(changes))}"
+        if why := self._rule(job):
+            yield why
+        for word in sorted(self.required):
+            if why := REQUIREMENTS[word][1](job):
+                yield f"this node joined only with {word!r}: {why}"
+        if job.data.where == "node" and len(plan.stages) != 1:
+            yield (
+                f"its plan has {len(plan.stages)} stages, and this node's data are private: with more than one stage "
+                "another node would get what they can be rebuilt from"
+            )
+        if job.updates.secure:
+            if len(plan.pipelines) < SECURE_MEMBERS:
+                yield f"updates are to be masked, and of {len(plan.pipelines)} members a sum hides nothing"
+            for stage in range(len(plan.stages)):
+                codec = plan.update_codec(stage)
+                if codec is not None and codec.partition(":")[0].strip() != "intsgd":
+                    yield f"updates are to be masked, and with the codec {border.quoted(codec)} they would not be"
+        layers = len(self.facts.profile.layers)
+        if layers and plan.layers != layers:
+            yield f"its plan is for {plan.layers} layers, and the model has {layers}"
+        if sum(plan.microbatches) != job.train.microbatches:
+            yield f"its plan has {sum(plan.microbatches)} microbatches a step, and the job {job.train.microbatches}"
+
+    def _rule(self, job: Job) -> str:
+        return next((border.printable(why) for _, why in job_mistakes(job, self.check_codec, files=False)), "")
+
+
+# ---- what the owner is told -----------------------------------------------------------------
+
+
+def terms(job: Job, limits: Limits | None = None, secure_link: bool = True) -> list[str]:
+    """What a run does with the machine of a node, a sentence each; with the limits that its owner set."""
+    updates, data = job.updates, job.data
+    alone = data.where == "node" or job.parallel.stages == 1
+    model = job.model.family or job.model.pretrained or job.model.build or "a model that its members bring"
+    how_long = f"{job.run.steps} steps" if job.run.steps else f"{job.run.epochs or 1} passes over the data"
+    lines = [f"trains {border.printable(str(model))}, for {how_long}"]
+    if data.where == "node" and data.is_text:
+        kind, patterns = data.source()
+        lines.append(
+            f"reads {kind} files of this machine ({border.printable(', '.join(patterns))}, below --data FOLDER); they "
+            "and their tokens stay here"
+        )
+    elif data.where == "node":
+        lines.append("reads private data of this machine; they stay here")
+    else:
+        lines.append("reads no files of this machine: the coordinator sends it the training data that it needs")
+    if masked := updates.secure:
+        lines.append("sends the others masked updates of the weights: only sums of all are seen")
+    else:
+        lines.append("sends the others updates of the weights, from which data can partly be rebuilt")
+    if not alone:
+        lines.append("sends its neighbours activations, from which its samples can be rebuilt")
+    lines.append(
+        "tells the coordinator its device, address, links, losses and times"
+        + ("" if masked else ", and parts of checkpoints")
+    )
+    if calls := [spec for spec in (job.model.build, data.build) if spec]:
+        lines.append(f"calls {', '.join(calls)} of this machine, if --allow-code says so")
+    else:
+        lines.append("runs no code from elsewhere")
+    if not secure_link:
+        lines.append("has no TLS: anybody on the way can read and change everything")
+    if limits is not None:
+        kept = [
+            f"{limits.upload / 1e6:g} Mbit/s up" if limits.upload else "",
+            f"{limits.memory / 1e9:g} GB of memory" if limits.memory else "",
+            f"{limits.disk / 1e9:g} GB of disk" if limits.disk else "",
+            f"{limits.hours:g} hours" if limits.hours else "",
+        ]
+        none = "has no limits (--max-upload, --max-memory, --max-disk, --hours)"
+        lines.append(f"takes at most {', '.join(filter(None, kept))}" if any(kept) else none)
+    return lines
+
+
+# ---- reading --------------------------------------------------------------------------------
 
 
 def read_job(text: str) -> Job:
@@ -29,23 +211,26 @@ def read_facts(text: str) -> Facts:
         facts = Facts.model_validate_json(text)
     except ValidationError as error:
         raise Hostile(f"what the coordinator says of the data makes no sense: {_first(error)}", _SAME_VERSION) from None
-    for name, least in (("samples", 0), ("validation_samples", 0), ("context", 0), ("vocabulary", 0), ("steps", 0)):
-        border.whole(getattr(facts, name), least, _MOST, f"number of {name}")
+    for name in ("samples", "validation_samples", "context", "vocabulary", "steps"):
+        border.whole(getattr(facts, name), 0, _MOST, f"number of {name}")
     if facts.tokens_digest:
         border.digest(facts.tokens_digest)
     for name, digest in facts.artifacts.items():
         kind, _, file = name.partition("/")
         if name != "data/tokens" and (kind not in _PREFIXES or not border.is_file_name(file)):
-            raise Hostile(f"{border.quoted(name)} is no name for an artifact", "leave this run")
+            raise Hostile(f"{border.quoted(name)} is no name for an artifact", border.LEAVE)
         border.digest(digest)
     for layer in facts.profile.layers:
         sizes = (layer.parameters, layer.frozen, layer.activation_elements_per_sample)
         if not all(0 <= size <= _MOST for size in sizes) or not 0 <= layer.flops_per_sample < math.inf:
-            raise Hostile(f"the layer {border.quoted(layer.name)} has impossible sizes", "leave this run")
+            raise Hostile(f"the layer {border.quoted(layer.name)} has impossible sizes", border.LEAVE)
     return facts
 
 
-_SAME_VERSION = "has the coordinator the same version of farflung?"
+def job_in(status: dict[str, object]) -> Job | None:
+    """The job that a coordinator's status tells of, if it does. Hostile: it is none."""
+    told = status.get("job")
+    return read_job(json.dumps(told)) if isinstance(told, dict) else None
 
 
 def _first(error: ValidationError) -> str:

@@ -223,6 +223,7 @@ _SENTENCES: dict[str, Callable[[Event], str]] = {
     "checkpoint": lambda event: f"step {event.get('step')}: checkpoint {event.get('path')}",
     "warning": _warning,
     "notice": lambda event: str(event.get("message")),
+    "terms": lambda event: "\n".join(["this node", *(f"  {line}" for line in event.get("terms") or ())]),
     "progress": lambda event: f"{event.get('what')}: {amount_text(event)}",
     "advice": lambda event: "; ".join(advice_lines(event)),
     "done": _done,

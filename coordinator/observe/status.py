@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ...job.sampling import Position
+from ...job.schema import Job
+from ...job.shared import for_nodes
 from ..store.lock import is_locked
 from ..store.store import NodeRow, Store, ViewRow
 from .advice import advice, bottleneck, regions, seen
@@ -56,6 +58,7 @@ def status_of(
     record = {
         "run": store.get("run"),
         "name": job.get("run", {}).get("name"),
+        "job": _told(job),
         "state": str(state),
         "running": running,
         "phase": store.get("phase") or "preparing_start",
@@ -89,6 +92,14 @@ def status_of(
     }
     _judge(record, nodes, links)
     return record
+
+
+def _told(job: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The job as those who look may see it; None before there is one, and where another version wrote it."""
+    try:
+        return for_nodes(Job.model_validate_json(json.dumps(job))).model_dump(mode="json")
+    except ValueError:
+        return None
 
 
 def _judge(record: dict[str, Any], nodes: list[dict[str, Any]], links: list[dict[str, Any]]) -> None:

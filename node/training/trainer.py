@@ -37,6 +37,7 @@ from ..device.tracing import Tracing
 from ..models.definition import ModelDefinition
 from ..pipeline.activations import AqsgdEnds
 from ..pipeline.island import Island
+from ..promises import Broken, Promises
 from ..rounds.exchange import Refused
 from ..state.optimizers import Optimizer, make_optimizer
 from ..state.rests import Rests, contribute
@@ -107,8 +108,11 @@ class Trainer:
         island: Island | None = None,
         own: OwnLoop | None = None,
         rests: Rests | None = None,
+        promises: Promises | None = None,
     ) -> None:
-        """``rests``: where what is learnt beside checkpoints is kept; None: nowhere."""
+        """``rests``: where what is learnt beside checkpoints is kept; None: nowhere. ``promises``: what every view is
+        held against; None: the coordinator is trusted."""
+        self.promises = promises
         self.emit, self.owner = emit, owner or Owner()
         self.wire, self.name, self.job, self.facts = wire, name, job, facts
         self.definition, self.device = definition, device
@@ -470,14 +474,14 @@ class Trainer:
 
     def _prepare(self, view: control_pb2.View) -> None:
         """Take up the place that the view gives this node, with everything that belongs there."""
+        plan, job = self._read(view)
         self.view = view.number
-        if view.job:
-            self._take_job(Job.model_validate_json(view.job))
+        if job is not None:
+            self._take_job(job)
         self._members = {member.name for member in view.members}
         self.lost = set()
         self._server = StateServer(self.send, self._snapshots)
         self._mail.clear()
-        plan = Plan.from_json(view.plan)
         self.wire.enter(view.number, view.members, self._needed(view, plan))
         self._share_cores(view)
         if view.checkpoint >= 0:
@@ -523,6 +527,12 @@ class Trainer:
         if place is not None:
             prepared.bases.extend(control_pb2.Base(layer=layer, content=one) for layer, one in place.bases.items())
         self._say(control_pb2.Report(prepared=prepared))
+
+    def _read(self, view: control_pb2.View) -> tuple[Plan, Job | None]:
+        """The plan and the job of a view, before anything is done for it. Broken: it breaks a promise."""
+        if self.promises is not None:
+            return self.promises.read_view(view)
+        return Plan.from_json(view.plan), Job.model_validate_json(view.job) if view.job else None
 
     def _contribute(self, view: control_pb2.View, plan: Plan, new: StageState) -> None:
         """Take up again what this node kept beside the checkpoint that the view begins with."""
@@ -621,8 +631,9 @@ class Trainer:
         copies = 2 + (self.job.updates.mode == "delta") + outer + moment * len(self.optimizer.moments)
         needed = sum(layer.parameters * copies + layer.frozen for layer in held) * 4
         if needed > limit:
-            raise FarflungError(
-                f"its layers need {needed / 1e9:.3g} GB, and --max-memory allows {limit / 1e9:.3g} GB",
+            raise Broken(
+                f"view {self.view} is refused: its layers need {needed / 1e9:.3g} GB, "
+                f"and --max-memory allows {limit / 1e9:.3g} GB",
                 "allow more, or let more nodes join, so that each holds less",
             )
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from join_answers import JOB
 
 from farflung.cli.doctor import RECOMMENDED, Finding, examine, network, show, ways
 from farflung.cli.screen.output import Output
@@ -150,3 +151,16 @@ def test_which_way_links_go() -> None:
     assert "--advertise" in here.better and sorted(tried) == ["a:1", "b:1"]
     assert run.found == "a > b opened by a; c > d relayed by the coordinator"
     assert list(ways({"nodes": nodes[-1:], "links": links}, dial)) == []
+
+
+def test_what_the_run_would_do_with_this_machine() -> None:
+    from farflung.cli.doctor import _terms
+
+    job = json.loads(JOB)
+    told = [one.found for one in _terms({"job": job}, link_to("x", 1))]
+    assert "reads no files of this machine: the coordinator sends it the training data that it needs" in told
+    assert not any("no TLS" in one for one in told)
+    assert any("no TLS" in one.found for one in _terms({"job": job}, link_to("x", 1, bytes(32))))
+    (wrong,) = _terms({"job": {"run": "\x1b[2J"}}, link_to("x", 1))
+    assert not wrong.ok and "makes no sense" in wrong.found and wrong.found.isprintable()
+    assert not list(_terms({}, link_to("x", 1)))  # of a version that does not tell

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from io import StringIO
@@ -15,14 +16,16 @@ from stub_coordinator import StubCoordinator
 
 from farflung.cli.own_data import _tokenizer_of
 from farflung.cli.screen.output import Output
+from farflung.job.schema import Facts, Job, LayerProfile, Profile
 from farflung.node.data.dataset import Tokens, disk_for_tokens
 from farflung.node.data.streamed import StreamedTokens
 from farflung.node.join import join
 from farflung.node.promises import read_facts, read_job
 from farflung.proto.border import below
-from farflung.proto.control_pb2 import JoinReply
+from farflung.proto.control_pb2 import Holder, JoinReply, Member, View
 from farflung.proto.errors import FarflungError
 from farflung.proto.link import NO_FINGERPRINT, Link
+from farflung.scheduler.plans import Plan
 
 WAY_OUT = "x/../../../.bashrc.d"
 GOOD = {"name": "swift-otter", "session": "s1", "secret": "hush", "job": JOB, "facts": FACTS}
@@ -152,3 +155,74 @@ def test_facts_that_make_no_sense(changes):
         read_facts(json.dumps({**json.loads(FACTS), **changes}))
     with contextlib.suppress(FarflungError):
         read_job(json.dumps({**json.loads(JOB), **changes}))
+
+
+PRIVATE_JOB = Job.model_validate(
+    {
+        "run": {"name": "small", "steps": 4},
+        "model": {"family": "gpt2", "layers": 2, "width": 32, "heads": 2, "context": 32},
+        "data": {"text": ["*.txt"], "where": "node", "validation": 0.1},
+        "train": {"batch": 8, "microbatch": 4},
+        "parallel": {"stages": 1},
+    }
+)
+LAYERS = [
+    LayerProfile(name=name, parameters=9000, flops_per_sample=1e6, activation_elements_per_sample=1024)
+    for name in ("embedding", "block 0", "block 1", "head")
+]
+
+
+def test_a_plan_that_would_show_a_private_text_is_refused_and_nothing_is_sent(tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "diary.txt").write_text("nobody may know of this. " * 400)
+    facts = Facts.model_validate_json(FACTS).model_copy(
+        update={"samples": 32, "profile": Profile(layers=LAYERS, tied=True, family="gpt2")}
+    )
+    said = {**GOOD, "job": PRIVATE_JOB.model_dump_json(), "facts": facts.model_dump_json()}
+    with contextlib.closing(StubCoordinator()) as stub, socket.create_server(("127.0.0.1", 0)) as neighbour:
+        stub.join_reply = JoinReply(**said)
+        link = Link("127.0.0.1", stub.port, RUN, TICKET, NO_FINGERPRINT)
+        node = subprocess.Popen(
+            [sys.executable, "-m", "farflung", "join", "--insecure", "--device", "cpu", "--data", str(mine)],
+            env={**os.environ, "HOME": str(home_at(tmp_path / "home")), "FARFLUNG_LINK": str(link)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        stub.wait("hello")
+        plan = Plan((("swift-otter", "thief"),), ((0, 0), (1, 3)), (2,), why="two are faster")
+        port = neighbour.getsockname()[1]
+        members = [
+            Member(name="swift-otter", session="s1", address=stub.joins[0].address),
+            Member(name="thief", session="s2", address=f"127.0.0.1:{port}"),
+        ]
+        holders = [Holder(layer=layer) for layer in range(4)]
+        stub.order(view=View(number=1, plan=plan.to_json(), members=members, holders=holders, job=said["job"]))
+        out, err = node.communicate(timeout=240)
+        goodbye = stub.wait("goodbye")[0].why
+        neighbour.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            neighbour.accept()
+        heard = b"".join(report.SerializeToString() for report in stub.reports)
+    assert node.returncode == 3, err
+    assert "view 1 is refused: its plan has 2 stages, and this node's data are private" in err
+    assert goodbye.startswith("view 1 is refused: its plan has 2 stages")
+    assert b"nobody may know" not in heard and "prepared" not in stub.kinds()
+    assert "reads text files of this machine (*.txt, below --data FOLDER); they and their tokens stay here" in out
+
+
+def test_a_run_that_is_not_what_an_owner_insists_on(tmp_path):
+    with contextlib.closing(StubCoordinator()) as stub:
+        stub.join_reply = JoinReply(**GOOD)
+        link = Link("127.0.0.1", stub.port, RUN, TICKET, NO_FINGERPRINT)
+        done = subprocess.run(
+            [sys.executable, "-m", "farflung", "join", "--insecure", "--device", "cpu", "--require", "private,no-code"],
+            env={**os.environ, "HOME": str(tmp_path), "FARFLUNG_LINK": str(link)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 3, done.stderr
+    assert "this node is to join only with 'private', and in this run the coordinator has the data" in done.stderr
