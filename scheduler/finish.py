@@ -12,6 +12,7 @@ from .depth import in_flight
 from .estimate import IMPOSSIBLE, Cut, Estimator
 from .plans import Plan
 from .predict import candidate_compute, candidate_seconds, found_rounds
+from .regions import cut_regions
 from .rounds import publisher_fractions
 from .search import Searcher
 from .seeds import Places
@@ -70,12 +71,11 @@ def regions_of(estimator: Estimator, best: Candidate) -> tuple[tuple[str, ...], 
     """The nodes of each region, where the candidate's rounds go in two levels."""
     if not found_rounds(estimator, best)[1]:
         return ()
-    used = [int(device) for device in best.places.reshape(-1)]
-    numbers = dict.fromkeys(int(estimator.regions[device]) for device in used)
-    return tuple(
-        tuple(estimator.network.names[device] for device in used if estimator.regions[device] == number)
-        for number in numbers
-    )
+    regions = cut_regions(estimator.regions, best.places)
+    members: dict[int, list[str]] = {}
+    for device in best.places.reshape(-1):
+        members.setdefault(int(regions[device]), []).append(estimator.network.names[device])
+    return tuple(tuple(names) for names in members.values())
 
 
 def why_spare(estimator: Estimator, best: Candidate, now: float) -> dict[str, str]:

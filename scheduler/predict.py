@@ -17,6 +17,7 @@ from .jobs import workload_of
 from .layers import shares
 from .network import NOISE, Network
 from .plans import Plan
+from .regions import MOST_TOGETHER, cut_regions
 from .rounds import publisher_fractions, round_seconds, site_seconds
 from .shapes import Candidate
 from .simulate import positions, simulate
@@ -139,7 +140,7 @@ def plan_rounds(estimator: Estimator, places: numpy.ndarray, cut: Cut, plan: Pla
 def _rounds(
     estimator: Estimator, places: numpy.ndarray, cut: Cut, pattern: str, publishers: Sequence[Sequence[float]] = ()
 ) -> Matrix:
-    network, sent, regions = estimator.network, estimator.sent, estimator.regions
+    network, sent, regions = estimator.network, estimator.sent, cut_regions(estimator.regions, places)
     result = []
     for position in range(places.shape[1]):
         own = numpy.array(publishers[position]) if publishers else None
@@ -160,8 +161,9 @@ def rounds_of(estimator: Estimator, found: Candidate, levels: bool | None = None
     """Seconds of the round at each position, float64 [nodes], with publishers by bandwidth, and whether rounds go in
     two levels.
 
-    With pattern ``auto`` it does where that is faster by more than measurements vary: a sum that is encoded once more
-    loses once more. ``levels``: whether it does, where a plan has decided that.
+    With pattern ``auto`` it does where that is faster by more than measurements vary (a sum that is encoded once more
+    loses once more), and in groups of more than MOST_TOGETHER. ``levels``: whether it does, where a plan has decided
+    that.
     """
     groups = [found.places[:, position] for position in range(found.places.shape[1])]
     publishers = [publisher_fractions(estimator.network, estimator.sent, group) for group in groups]
@@ -170,11 +172,12 @@ def rounds_of(estimator: Estimator, found: Candidate, levels: bool | None = None
         return _rounds(estimator, found.places, found.cut, pattern, publishers)
 
     wished = estimator.workload.pattern
-    possible = any(_has_levels(estimator.regions[group]) for group in groups)
+    regions = cut_regions(estimator.regions, found.places)
+    possible = any(_has_levels(regions[group]) for group in groups)
     if not possible or levels is False or wished not in ("auto", "two_level"):
         return seconds("publishers" if wished == "two_level" else wished), False
     split = seconds("two_level")
-    if wished == "two_level" or levels:
+    if wished == "two_level" or levels or len(found.places) > MOST_TOGETHER:
         return split, True
     usual = seconds(wished)
     return (split, True) if split.max() * (1 + NOISE) < usual.max() else (usual, False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy
 
 from .network import Network
@@ -9,6 +11,9 @@ from .network import Network
 NEAR_S = 0.008
 """Nodes no further apart than this, one way, are in one region. Regions of cloud providers have up to 5 ms inside them,
 and nearest neighbours are 10 ms apart."""
+
+MOST_TOGETHER = 32
+"""Members of a group that all exchange with each other: of more, each would hold a connection to as many."""
 
 
 def region_numbers(network: Network) -> numpy.ndarray:
@@ -28,3 +33,33 @@ def region_numbers(network: Network) -> numpy.ndarray:
             reached.update(new)
         numbers[list(reached)] = numbers.max() + 1
     return numbers
+
+
+def cut_regions(numbers: numpy.ndarray, places: numpy.ndarray) -> numpy.ndarray:
+    """int [n]: the regions in which a placement's rounds go in two levels.
+
+    numbers: int [n], of each device's region; places: int [d, nodes]. As they are where groups are small. Of groups of
+    more than MOST_TOGETHER, regions are cut into pieces of about the square root of a group, and regions with few
+    members are put together: each member then exchanges with about three times that root, not with all.
+    """
+    count = len(places)
+    if count <= MOST_TOGETHER:
+        return numbers
+    size = math.ceil(math.sqrt(count))
+    result = numpy.full(len(numbers), -1)
+    labels: dict[tuple[int, int], int] = {}
+    for group in places.T:
+        near: dict[int, list[int]] = {}
+        for device in group:
+            near.setdefault(int(numbers[device]), []).append(int(device))
+        few = [device for members in near.values() if len(members) < max(2, size // 3) for device in members]
+        large = {number: members for number, members in near.items() if len(members) >= max(2, size // 3)}
+        if len(few) == 1 and large:
+            min(large.values(), key=len).extend(few)
+        elif few:
+            large[-1] = few
+        for number, members in large.items():
+            pieces = max(1, round(len(members) / size))
+            for at, device in enumerate(members):
+                result[device] = labels.setdefault((number, at * pieces // len(members)), len(labels))
+    return result

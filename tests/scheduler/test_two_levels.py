@@ -3,7 +3,10 @@
 import numpy
 import pytest
 
+from farflung.job.schema import Updates
 from farflung.node.rounds.phased import phases_of
+from farflung.node.state.section import Layout
+from farflung.node.state.stage_state import round_plan
 from farflung.scheduler import Device, Layer, Network, Plan, PlanError, Workload, plan, predict
 from farflung.scheduler.codecs import SUMMED
 from farflung.scheduler.regions import region_numbers
@@ -84,3 +87,26 @@ def test_what_is_summed_in_phases():
     from farflung import compress
 
     assert {name for name in compress.names() if phases_of(name)} == SUMMED
+
+
+@pytest.mark.parametrize("cities", [1, 4, 60, 130])
+def test_members_of_a_large_group_exchange_with_a_few(cities):
+    """Whoever is where: nobody of 130 has more than half as many connections as before, nor is anybody left out."""
+    count, random = 130, numpy.random.default_rng(cities)
+    city = random.integers(0, cities, count)
+    latency = numpy.where(city[:, None] == city[None, :], 0.001, 0.05)
+    network = Network([Device(f"n{at}") for at in range(count)], latency, numpy.full((count, count), 1e9))
+    made = plan(network, job("auto", pipelines=count, batch=count), time_limit=1.0)
+    assert made.regions and sorted(name for region in made.regions for name in region) == sorted(network.names)
+    layout = Layout.of("stage-0", {"w": (count * 1024,)})
+    found = round_plan(made, layout, Updates(block=256))
+    talks = {name: set() for name in found.members}
+    for part in found.parts:
+        for member, taker in zip(found.members, part.takers, strict=True):
+            talks[member].add(taker)
+            talks[taker] |= {member, part.publisher}
+            talks[part.publisher].add(taker)
+    assert found.pattern == "two_level"
+    assert max(len(others - {name}) for name, others in talks.items()) <= count / 2
+    small = plan(cluster(far=0.004), job("auto"), time_limit=1.0)
+    assert small.regions == ()
