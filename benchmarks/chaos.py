@@ -1,7 +1,8 @@
 """A run to which everything happens: nodes are killed, frozen, cut off, slowed down, join and leave; the coordinator is
 killed, and its disk takes no checkpoint.
 
-    python -m benchmarks.chaos [--seed N] [--events N] [--nodes N] [--mode gradient|delta] [--output FILE]
+    python -m benchmarks.chaos [--seed N] [--events N] [--nodes N] [--mode gradient|delta] [--kinds KIND ...]
+    python -m benchmarks.chaos --nightly [--seed N] [--output FILE]
 
 Real processes on this machine (tests/support/farm.py), events drawn from the seed, the next one as soon as the run has
 recovered. At the end: the run has ended, all members held the same bits in every view and at the end (the coordinator
@@ -28,13 +29,17 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.append(str(Path(__file__).parent))
 
+from chaos_events import KINDS, Harsh, jumping_clocks
 from farm import Farm, Nursery, Process
 
 from farflung.coordinator.store.store import Store
 
 BATCH = 12
-EVENTS = ("kill", "freeze", "nap", "coordinator", "leave", "join", "cut", "slow", "disk")
+EVENTS = ("kill", "freeze", "nap", "coordinator", "leave", "join", "cut", "slow", "disk", *KINDS)
+NIGHT_S, NIGHT_NODES, EVERY_S = 1800.0, 8, 10.0
+"""The nightly form: so long, so many nodes, and an event as often, or when the run has recovered from the last one."""
 MORE_STEPS = 4
 """What the run trains after an event before it counts as recovered."""
 STEADY = {"decay": "none"}
@@ -45,7 +50,7 @@ MORE_AT_THE_END = {"gradient": 10, "delta": 500}
 """Steps after the last event: early on a curve falls by 2 % in a few steps."""
 
 
-class Chaos:
+class Chaos(Harsh):
     """One run and what happens to it."""
 
     def __init__(self, farm: Farm, seed: int, nodes: int) -> None:
@@ -53,6 +58,7 @@ class Chaos:
         self.names = [f"n{number}" for number in range(nodes)]
         self.nodes: dict[str, Process] = {}
         self.told: list[dict[str, Any]] = []
+        self.kinds = EVENTS
 
     @property
     def alive(self) -> list[str]:
@@ -76,7 +82,7 @@ class Chaos:
 
     def happen(self) -> None:
         """One event, and what it takes until the run trains on."""
-        kind = self.chance.choice(EVENTS)
+        kind = self.chance.choice(self.kinds)
         absent = [name for name in self.names if name not in self.alive]
         if kind == "join" or len(self.alive) <= 2:
             kind = "join" if absent else "cut"
@@ -158,19 +164,36 @@ class Chaos:
         self.farm.coordinator()
 
 
-def chaos(folder: Path, nursery: Nursery, seed: int, events: int, nodes: int, mode: str) -> dict[str, Any]:
-    """Everything that a run went through, and what was checked at its end. AssertionError when something is wrong."""
+def chaos(
+    folder: Path,
+    nursery: Nursery,
+    seed: int,
+    events: int,
+    nodes: int,
+    mode: str,
+    seconds: float = 0.0,
+    kinds: tuple[str, ...] = EVENTS,
+) -> dict[str, Any]:
+    """Everything that a run went through, and what was checked at its end. AssertionError when something is wrong.
+
+    ``seconds``: for so long an event every EVERY_S; 0: ``events``, one after the other.
+    """
+    jumping_clocks(folder)
     train, updates = (STEADY | SGD, DELTA) if mode == "delta" else (STEADY, {})
     with Farm(folder, nursery, parallel={"pipelines": nodes}, train=train, updates=updates) as farm:
         run = Chaos(farm, seed, nodes)
+        run.kinds = kinds
         run.begin()
         began = time.monotonic()
-        for _ in range(events):
+        while time.monotonic() - began < seconds if seconds else len(run.told) < events:
+            due = time.monotonic() + EVERY_S
             run.happen()
+            if seconds:
+                time.sleep(max(0.0, due - time.monotonic()))
         done = run.end(MORE_AT_THE_END[mode])
         checked = check(farm, run, done, mode)
         lost = [event["message"] for event in farm.events("warning")]
-        seconds = time.monotonic() - began
+        took = time.monotonic() - began
     if mode == "delta":
         calm = folder.with_name(folder.name + "-calm")
         checked["undisturbed_loss"] = undisturbed(calm, nursery, nodes, round(done["samples"] / BATCH))
@@ -179,7 +202,7 @@ def chaos(folder: Path, nursery: Nursery, seed: int, events: int, nodes: int, mo
         "seed": seed,
         "nodes": nodes,
         "mode": mode,
-        "seconds": round(seconds, 1),
+        "seconds": round(took, 1),
         "steps": done["steps"],
         "views": done["views"],
         "eval_loss": done["eval_loss"],
@@ -218,6 +241,17 @@ def undisturbed(folder: Path, nursery: Nursery, nodes: int, steps: int) -> float
         return float(farm.wait(lambda: farm.c.of("done"), "the undisturbed run is done", 1200)[0]["eval_loss"])
 
 
+def left_behind(folder: str = "\0") -> dict[str, list[str]]:
+    """Processes that stand in the run's folder, shared memory with a name of ours, descriptors of this process."""
+    processes = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if folder in str((entry / "cwd").readlink()):
+                processes.append(entry.name)
+    shared = [entry.name for entry in Path("/dev/shm").glob("*farflung*")]
+    return {"processes": processes, "shared": sorted(shared), "descriptors": [str(len(os.listdir("/proc/self/fd")))]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
@@ -225,9 +259,24 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--mode", choices=("gradient", "delta"), default="gradient")
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--kinds", nargs="+", choices=EVENTS, default=list(EVENTS), help="of events")
+    parser.add_argument("--seconds", type=float, default=0.0, help="an event every 10 s for so long")
+    parser.add_argument("--nightly", action="store_true", help="8 nodes, 30 minutes, an event every 10 s, both modes")
     wanted = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Nursery()) as nursery:
-        result = chaos(Path(folder) / "run", nursery, wanted.seed, wanted.events, wanted.nodes, wanted.mode)
+    nodes, seconds = wanted.nodes, wanted.seconds
+    if wanted.nightly:
+        nodes, seconds = NIGHT_NODES, seconds or NIGHT_S
+    results = {}
+    for mode in ("gradient", "delta") if wanted.nightly else (wanted.mode,):
+        before = left_behind()
+        with tempfile.TemporaryDirectory() as folder, contextlib.closing(Nursery()) as nursery:
+            place = Path(folder) / "run"
+            events, kinds = wanted.events, tuple(wanted.kinds)
+            results[mode] = chaos(place, nursery, wanted.seed, events, nodes, mode, seconds, kinds)
+            place = place.resolve()
+        after = left_behind(str(place))
+        assert after == before, f"left behind: {after}, before: {before}"
+    result = results if wanted.nightly else results[wanted.mode]
     result = {"load": [round(one, 1) for one in os.getloadavg()], "cores": os.cpu_count(), **result}
     text = json.dumps(result, indent=1)
     print(text)

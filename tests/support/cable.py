@@ -1,6 +1,7 @@
 """A cable between two endpoints that a test can cut, slow down, or let flip bits: a TCP proxy in a thread."""
 
 import contextlib
+import random
 import socket
 import threading
 import time
@@ -18,6 +19,8 @@ class Cable:
         self.cut_at = None  # the connection ends after so many forwarded bytes
         self.rate = None  # bytes a second that get through towards the target
         self.frozen_at = None  # from so many forwarded bytes on it is frozen
+        self.one_way = False  # nothing gets through towards the target, what comes from there does
+        self.loss = 0.0  # the part of the pieces that come only after a retransmission timer, towards both ends
         self.frozen = False  # nothing gets through any more, and nobody is told
         self._sockets, self._threads = [], []
         self._run(self._accept)
@@ -64,8 +67,12 @@ class Cable:
     def _forward(self, source, sink, counted):
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
-                while self.frozen:
+                while self.frozen or (self.one_way and counted):
                     time.sleep(0.05)
+                timer = 0.2
+                while self.loss and random.random() < self.loss:
+                    time.sleep(timer)
+                    timer *= 2
                 if counted:
                     if self.rate:
                         time.sleep(len(data) / self.rate)
