@@ -107,12 +107,16 @@ def _round_keys(seed: int, epoch: int) -> npt.NDArray[np.uint64]:
 
 def sample_ids(positions: Sequence[int], seed: int, samples: int) -> list[int]:
     """The sample at each position of the stream."""
-    epochs, within = np.divmod(np.array(positions, dtype=np.int64), samples)
+    return [int(one) for one in _sample_ids(np.array(positions, dtype=np.int64), seed, samples)]
+
+
+def _sample_ids(positions: npt.NDArray[np.int64], seed: int, samples: int) -> npt.NDArray[np.int64]:
+    epochs, within = np.divmod(positions, samples)
     ids = np.empty_like(within)
     for epoch in np.unique(epochs):
         here = epochs == epoch
         ids[here] = shuffled(within[here], seed, int(epoch), samples)
-    return [int(sample) for sample in ids]
+    return ids
 
 
 def assign(samples: Sequence[int], microbatches: Sequence[int], microbatch: int) -> list[list[int]]:
@@ -121,23 +125,30 @@ def assign(samples: Sequence[int], microbatches: Sequence[int], microbatch: int)
     A sample prefers the pipeline that its own hash names, so that it meets the same AQ-SGD buffers every epoch;
     what does not fit there fills the others in order. The sizes are exactly the plan's shares.
     """
+    found = _assigned(np.array(samples, dtype=np.int64), microbatches, microbatch)
+    return [[int(one) for one in own] for own in found]
+
+
+def _assigned(
+    samples: npt.NDArray[np.int64], microbatches: Sequence[int], microbatch: int
+) -> list[npt.NDArray[np.int64]]:
     room = [count * microbatch for count in microbatches]
     if sum(room) != len(samples):
         raise ValueError(f"{len(samples)} samples, but the plan's shares add up to {sum(room)}")
     edges = np.cumsum(room) / max(1, sum(room))
-    mine: list[list[int]] = [[] for _ in room]
-    homeless = []
-    for index, sample in enumerate(samples):
-        hashed = ((sample + 1) * 0x9E3779B97F4A7C15 & (2**64 - 1)) / 2**64
-        home = min(int(np.searchsorted(edges, hashed, side="right")), len(room) - 1)
-        if len(mine[home]) < room[home]:
-            mine[home].append(index)
-        else:
-            homeless.append(index)
-    for home, members in enumerate(mine):
-        while len(members) < room[home]:
-            members.append(homeless.pop(0))
-    return [sorted(members) for members in mine]
+    keys = (samples.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    hashed = keys.astype(np.float64) * 2.0**-64
+    homes = np.minimum(np.searchsorted(edges, hashed, side="right"), len(room) - 1)
+    order = np.argsort(homes, kind="stable")
+    starts = np.searchsorted(homes[order], np.arange(len(room) + 1))
+    mine = [order[starts[home] : starts[home + 1]] for home in range(len(room))]
+    homeless = np.sort(np.concatenate([own[size:] for own, size in zip(mine, room, strict=True)]))
+    taken, found = 0, []
+    for own, size in zip(mine, room, strict=True):
+        lacks = size - min(len(own), size)
+        found.append(np.sort(np.append(own[:size], homeless[taken : taken + lacks])))
+        taken += lacks
+    return found
 
 
 def unfinished(
@@ -168,13 +179,20 @@ def unfinished_of_each(
 ) -> list[list[int]]:
     """``unfinished``, pipeline by pipeline."""
     batch = sum(microbatches) * microbatch
-    again: list[list[int]] = [[] for _ in microbatches]
-    for number in range(min(finished, default=step) + 1, step + 1):
-        if number <= position.step:
-            continue
-        positions = position.positions(number, batch)
-        shares = assign(sample_ids(positions, seed, samples), microbatches, microbatch)
+    first = max(min(finished, default=step), position.step) + 1
+    again: list[list[npt.NDArray[np.int64]]] = [[] for _ in microbatches]
+    if first > step:
+        return [[] for _ in microbatches]
+    # All steps at once: a million samples must not keep a coordinator's event loop.
+    taken, before = (step - first + 1) * batch, (first - position.step - 1) * batch
+    redone = np.array(position.redo[before : before + taken], dtype=np.int64)
+    fresh = position.cursor + max(0, before - len(position.redo))
+    positions = np.concatenate([redone, np.arange(fresh, fresh + taken - len(redone), dtype=np.int64)])
+    ids = _sample_ids(positions, seed, samples)
+    for number in range(first, step + 1):
+        here = slice((number - first) * batch, (number - first + 1) * batch)
+        shares = _assigned(ids[here], microbatches, microbatch)
         for own, done, share in zip(again, finished, shares, strict=True):
             if done < number:
-                own += [positions[index] for index in share]
-    return again
+                own.append(positions[here][share])
+    return [np.concatenate(own).tolist() if own else [] for own in again]

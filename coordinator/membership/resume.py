@@ -15,7 +15,7 @@ the others hold nothing that anybody may use. As many against as many is a tie, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...job.sampling import Position, unfinished
 from ...scheduler.plans import Plan
@@ -134,11 +134,17 @@ def resume(
     elif rules.mode == "gradient":
         step = max(base.position.step, *(answer.step for answer in trusted.values()))
         position = base.position.after(step, rules.batch)
-        norm = next((answer.norm for answer in trusted.values() if answer.step == step), 0.0)
+        # A step that nobody who is left has applied was finished by the view that took up after it.
+        started = base.norm if step == base.position.step else 0.0
+        norm = next((answer.norm for answer in trusted.values() if answer.step == step), started)
     else:
         position, norm = _after_delta(rules, base, known, reported), 0.0
     sections = {section.name: section for section in (pinned.sections if pinned is not None else ())}
     sections = sections or _sections(trusted)
+    if rules.mode == "gradient" and pinned is None:  # results of that step are here, applied or not
+        for section in base.sections:
+            if section.round > sections.get(section.name, section).round:
+                sections[section.name] = replace(section, chain=0)
     if rules.mode == "gradient":
         step = position.step
         current = frozenset(name for name, one in trusted.items() if one.step == step or one.ready_step >= step)

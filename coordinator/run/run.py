@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ from .ledger import Progress
 from .mirror import Mirror
 from .profiling import Profiling
 from .round_trips import RoundTrips
+from .stand import reported_in, reported_text, stand_in, with_stand
 from .texts import Text, check_wanted, ends_of
 from .undone import Undone
 
@@ -131,6 +132,8 @@ class Run:
         self._plans = PlansBeside(self._question)
         self.machine = self._machine()
         self._stored_kept: Kept | None = None
+        self._stored_reported: Mapping[str, int] | None = None
+        self._reported_at = -math.inf
         self.trips = RoundTrips(self._order, clock)
         self.state = replace(
             _restored(rules, store, checkpoints),
@@ -648,6 +651,16 @@ class Run:
             self._stored_kept = self.state.kept
             self.store.put("kept", to_json(self.state.kept))
 
+    def _put_reported(self) -> None:
+        """Remember how far each pipeline has said that it is, about once a second: what it learnt must not be learnt
+        again when it and this coordinator end together."""
+        view, now = self.state.view, self._clock()
+        if self.job.updates.mode != "delta" or view is None or now - self._reported_at < _ACKNOWLEDGE_S:
+            return
+        if self.state.reported is not self._stored_reported:
+            self._stored_reported, self._reported_at = self.state.reported, now
+            self.store.put("reported", reported_text(view, self.state.reported))
+
     def forget_checkpoints(self) -> None:
         """Those that are neither in the folder nor at the target any more."""
         there = self.mirror.there if self.mirror else set()
@@ -674,6 +687,7 @@ class Run:
         self._try("catching up", self._catch_up)
         self._try("acknowledging reports", self._acknowledge)
         self._try("remembering what nodes keep", self._put_kept)
+        self._try("remembering what was reported", self._put_reported)
         self._advise()
 
     def _take_beats(self) -> None:
@@ -852,6 +866,7 @@ class Run:
                     self._keep_steps(self._progress.step(name, done, time.time()))
             self._pending = {}
             self._keep_steps(self._progress.enter(view.number, view.plan, position.step, time.time()))
+            self.store.put("stand", with_stand(self.store.get("stand") or "", view))
             self.store.put_view(row)
             self._announced = [*self._announced[1 - _VIEWS_KEPT :], view]
             kept = {one.number: self._began[one.number] for one in self._announced if one.number in self._began}
@@ -1032,5 +1047,18 @@ def _restored(rules: Rules, store: Store, checkpoints: Checkpoints) -> State:
         return state
     members = tuple(s.Member(*member) for member in json.loads(row.members))
     plan = Plan.from_json(row.plan)
-    view = s.Announcement(row.number, plan, members, position_of(row), checkpoint=row.checkpoint, why=row.why)
-    return replace(state, number=row.number, view=view, eligible=planned_nodes(plan, view), restored=True)
+    stand = stand_in(store.get("stand") or "", row.number)
+    view = s.Announcement(
+        row.number,
+        plan,
+        members,
+        position_of(row),
+        sections=stand.sections,
+        checkpoint=row.checkpoint,
+        norm=stand.norm,
+        why=row.why,
+    )
+    finished = steps[-1].step if steps and steps[-1].view == row.number else 0
+    reported = reported_in(store.get("reported") or "", view, finished)
+    state = replace(state, number=row.number, view=view, reported=reported, restored=True)
+    return replace(state, eligible=planned_nodes(plan, view))
