@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...compress import CodecError
+from ...compress.summable.secure import Pairwise
 from ...proto import data_pb2
 from .audit import PROVEN, Auditor, NotShown
 from .exchange import Exchange, Refused, received
@@ -64,6 +65,7 @@ class RoundLink:
         go into showing how it came to its sums. ``sending``: whether something is on its way that may be what is asked
         for: bulk does not go twice over a slow link."""
         self.sending = sending
+        self._keys: dict[str, bytes] = {}
         self.diverged = diverged
         self.exchange = exchange
         self.rounds = rounds
@@ -99,12 +101,19 @@ class RoundLink:
         """Points of what keeps everybody from going on: each of the others sees it, and there may be only one."""
         return ENOUGH // min(3, max(1, len(self.rounds.plan.members) - 1))
 
-    def introduce(self) -> None:
-        """Tell the other members the key of this node's masks, where contributions are masked."""
+    def introduce(self, again: bool = False) -> None:
+        """Tell the other members the key of this node's masks, where contributions are masked. ``again``: those whose
+        keys have not come, who are to say theirs again."""
         if isinstance(self.exchange, MaskedExchange):
+            missing = self.exchange.masks.missing
             for name in self.rounds.plan.members:
-                if name != self.rounds.me:
-                    self.send(name, self._header(data_pb2.KEY, 0), (self.exchange.masks.public,))
+                if name != self.rounds.me and (not again or name in missing):
+                    self._send_key(name, self.exchange.masks.public, again)
+
+    def _send_key(self, to: str, key: bytes, wants: bool) -> None:
+        header = self._header(data_pb2.KEY, 0)
+        header.value = float(wants)
+        self.send(to, header, (key,))
 
     @property
     def introduced(self) -> bool:
@@ -188,14 +197,22 @@ class RoundLink:
             on_its_way = self._member(of_index) == rounds.me and self.sending()
             effects = [] if on_its_way else rounds.contribution_wanted(sender, header.round, header.part, of_index)
         elif header.kind == data_pb2.KEY and isinstance(self.exchange, MaskedExchange):
-            try:
-                self.exchange.masks.take(sender, payload.tobytes())
-            except CodecError as problem:
-                self.refuse(sender, str(problem), self._blocking)
+            self._take_key(sender, payload.tobytes(), bool(header.value), self.exchange.masks)
             effects = []
         else:
             raise ValueError(f"{data_pb2.Kind.Name(header.kind)} is no message of a round")
         self._carry(effects)
+
+    def _take_key(self, sender: str, key: bytes, wants: bool, masks: Pairwise) -> None:
+        if wants and sender in self.rounds.plan.members:
+            self._send_key(sender, masks.public, False)
+        if self._keys.get(sender) == key:
+            return  # once more
+        try:
+            masks.take(sender, key)
+            self._keys[sender] = key
+        except CodecError as problem:
+            self.refuse(sender, str(problem), self._blocking)
 
     def _show(self, to: str, round: int, part: int) -> None:
         """``to`` wants to make this node's sum again."""

@@ -178,7 +178,7 @@ class Training:
         self.started = True
         for link in self.links.values():
             link.introduce()
-        self.wait(lambda: all(link.introduced for link in self.links.values()), "wait for keys")
+        self.wait(lambda: all(link.introduced for link in self.links.values()), "wait for keys", self._introduce_again)
         self.mode.begin()
         if self.evaluate and self.job.updates.agreed and self.step < self.last_step:
             self.evaluate = False
@@ -310,6 +310,10 @@ class Training:
         else:
             self._say_ready(step, square)
         self.wait(lambda: commit.step >= step, "wait for the commit", lambda: self._say_ready(step, square))
+
+    def _introduce_again(self) -> None:
+        for link in self.links.values():
+            link.introduce(again=True)
 
     def _say_ready(self, step: int, square: float) -> None:
         if self.commit.committer != self.trainer.name:
