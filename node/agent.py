@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import importlib
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,6 +44,7 @@ from .promises import Broken, Promises, terms
 from .state.rests import Rests
 from .training.trainer import Stopped, Trainer, error_of
 from .wire.client import Wire
+from .wire.pipe import IoEnded
 
 CACHE = Path.home() / ".cache" / "farflung"
 Emit = Callable[[dict[str, Any]], None]
@@ -55,11 +58,28 @@ GONE_SECONDS = 18.0
 """After SIGTERM. Then the node leaves as it is, and the goodbye may take another second or two."""
 
 
+MOST_CRASHES, CRASHES_SECONDS = 3, 3600.0
+
+
 class Terminated(BaseException):
     """SIGTERM: the machine is about to be taken away, and there is nothing to hand over, or no time left.
 
     Raised by a signal handler, in the middle of anything: whoever takes all Exceptions must not take it.
     """
+
+
+class Crashes:
+    """How often the I/O process has ended: a few times are worth a new one, more are a fault of this machine."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._times = clock, deque[float](maxlen=MOST_CRASHES)
+
+    def again(self) -> bool:
+        """It has ended once more: whether to begin again."""
+        now = self._clock()
+        often = len(self._times) == MOST_CRASHES and now - self._times[0] < CRASHES_SECONDS
+        self._times.append(now)
+        return not often
 
 
 class OwnDataUnusable(FarflungError):
@@ -106,23 +126,34 @@ def run(
     emit = undisturbed(emit)
     owner = Owner(pause_file, limits)
     _obey_signals(owner)
+    crashes = Crashes()
     try:
         with Island(device, island) if island > 1 else contextlib.nullcontext() as several:
-            return _live(
-                link,
-                device,
-                several,
-                name,
-                advertise,
-                listen,
-                allow_code,
-                cache,
-                check_address(metrics),
-                owner,
-                own_data,
-                require,
-                emit,
-            )
+            while True:
+                try:
+                    return _live(
+                        link,
+                        device,
+                        several,
+                        name,
+                        advertise,
+                        listen,
+                        allow_code,
+                        cache,
+                        check_address(metrics),
+                        owner,
+                        own_data,
+                        require,
+                        emit,
+                    )
+                except IoEnded as ended:
+                    # An island's processes have ended with this life, and a machine that goes is not worth a new one.
+                    if several is not None or owner.taken_away or not crashes.again():
+                        raise
+                    told = f"{ended.message}: this node joins again under its key, with what the others hold"
+                    emit({"event": "warning", "time": time.time(), "message": told, "node": name or ""})
+                owner.listens = False
+                gc.collect()  # the life before, as large as the next one
     except Terminated:
         emit({"event": "left", "time": time.time(), "node": name or "", "why": _TAKEN_AWAY})
         return 0

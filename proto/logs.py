@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import io
 import json
 import logging
 import os
@@ -51,6 +54,9 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # no brackets 
 
 def set_up(format: str | None = None, stream: TextIO | None = None) -> str:
     """Begin to log, in ``format`` or as the environment says; the format."""
+    if not faulthandler.is_enabled():
+        with contextlib.suppress(io.UnsupportedOperation, AttributeError):  # a stderr that is no file
+            faulthandler.enable(stream or sys.stderr)  # a crash in native code leaves its threads' stacks there
     format = format or os.environ.get(FORMAT) or "text"
     os.environ[FORMAT] = format
     level = os.environ.get(LEVEL) or ("INFO" if format == "json" else "WARNING")

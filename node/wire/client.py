@@ -97,7 +97,7 @@ class Wire:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        wire = Wire(config, TrainerEnd(ours), arenas, host)
+        wire = Wire(config, TrainerEnd(ours, host.ended), arenas, host)
         wire._last_action.did(wire._doing)
         try:
             wire._begin()

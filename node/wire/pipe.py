@@ -81,8 +81,9 @@ def pack(message: tuple[Any, ...]) -> bytes:
 class TrainerEnd:
     """The trainer's end: writes at once (the other side always reads), reads what is there."""
 
-    def __init__(self, pipe: socket.socket) -> None:
-        self._pipe = pipe
+    def __init__(self, pipe: socket.socket, ended: Callable[[], str] = lambda: "has ended") -> None:
+        """``ended``: how the other side's process came to its end, in words."""
+        self._pipe, self._ended = pipe, ended
         self._unpacker = Unpacker()
         self._writing: tuple[bytes, list[int]] = (b"", [])  # what goes next, and how much of it each send took
         self._poll = select.poll()
@@ -101,7 +102,7 @@ class TrainerEnd:
                 # be lost, and the same bytes would go twice. Here the result is in the list before a handler can run.
                 taken.extend(map(self._pipe.send, (memoryview(buffer)[at:],)))
         except OSError as error:
-            raise gone() from error
+            raise gone(self._ended()) from error
 
     def read(self, timeout: float) -> list[tuple[Any, ...]]:
         """Everything that has arrived; waits up to `timeout` seconds for the first. RunFailed at the pipe's end."""
@@ -116,11 +117,11 @@ class TrainerEnd:
             except BlockingIOError:
                 continue
             except OSError as error:
-                raise gone() from error
+                raise gone(self._ended()) from error
             if not data:
                 if messages:  # what arrived before the end is delivered first
                     return messages
-                raise gone()
+                raise gone(self._ended())
             messages.extend(self._unpacker.feed(data))
 
     def wait_for_end(self, timeout: float) -> Iterator[tuple[Any, ...]]:
@@ -165,8 +166,10 @@ class LoopEnd(asyncio.Protocol):
             self._transport.close()
 
 
-def gone() -> RunFailed:
-    """The error for a trainer whose I/O process has ended."""
-    return RunFailed(
-        "the node's I/O process has ended, so the node ends too", "see its last lines above; `farflung join` again"
-    )
+class IoEnded(RunFailed):
+    """The I/O process is gone, and with it all connections: whatever the trainer holds, the others go on without it."""
+
+
+def gone(ended: str) -> IoEnded:
+    """The error for a trainer whose I/O process ``ended`` in some way."""
+    return IoEnded(f"the node's I/O process {ended}", "see its last lines above; `farflung join` again")

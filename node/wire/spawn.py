@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 
@@ -10,6 +11,9 @@ from ...proto import python
 from ..io.process import serve_trainer
 from ..io.thread import IoThread, IoWork
 from .arena import Arena
+
+ENDED_SECONDS = 2.0
+_CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"}
 
 
 class IoHost:
@@ -36,6 +40,23 @@ class IoHost:
     def pid(self) -> int | None:
         """The process's id; None for a thread."""
         return None if self._process is None else self._process.pid
+
+    def ended(self) -> str:
+        """How it ended, in words that follow its name; its pipe's end is its own end too, or a moment before it."""
+        if self._process is None:
+            return "has ended"
+        try:
+            status = self._process.wait(ENDED_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "has closed its pipe"
+        if status >= 0:
+            return f"has ended with exit status {status}"
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        crash = ", a crash in native code" if name in _CRASHES else ""
+        return f"was ended by {name}{crash}"
 
     def wait(self, timeout: float) -> None:
         """Waits for the end, which the pipe's end brings about; a process that stays is killed."""

@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from stub_coordinator import StubCoordinator
 
+from farflung.node.agent import CRASHES_SECONDS, Crashes
+from farflung.node.wire.client import Wire, WireConfig
+from farflung.node.wire.pipe import IoEnded
+
 TRAINER = """
 import sys
 from farflung.node.wire.client import Wire, WireConfig
@@ -83,4 +87,29 @@ def test_a_killed_io_process_takes_its_trainer_along():
         coordinator.wait("hello")
         os.kill(io_process, signal.SIGKILL)
         assert process.wait(60) == 1  # an exception that nobody caught
-        assert b"the node's I/O process has ended" in process.stderr.read()
+        assert b"the node's I/O process was ended by SIGKILL" in process.stderr.read()
+
+
+def test_an_io_process_that_crashes_too_often_ends_the_node():
+    now = [0.0]
+    crashes = Crashes(lambda: now[0])
+    assert [crashes.again() for _ in range(4)] == [True, True, True, False]
+    now[0] = 2 * CRASHES_SECONDS
+    assert crashes.again()
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGSEGV, "the node's I/O process was ended by SIGSEGV, a crash in native code"),
+        (signal.SIGKILL, "the node's I/O process was ended by SIGKILL"),
+    ],
+)
+def test_what_ended_the_io_process_is_named(number, words):
+    wire = Wire.start(WireConfig("run", "a", "a-1", listen="127.0.0.1:0"))
+    os.kill(wire._host.pid, number)
+    with pytest.raises(IoEnded) as caught:
+        while True:
+            wire.poll(1.0)
+    assert caught.value.message == words
+    wire.close("")
