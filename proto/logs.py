@@ -21,7 +21,12 @@ FORMATS = ("text", "json")
 
 
 class Lines(logging.Formatter):
-    """``LEVEL message``, and a traceback; what others say in it cannot command a terminal."""
+    """``LEVEL message`` in one line, and a traceback; what others say in it cannot command a terminal, nor look like a
+    line of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        return super().formatMessage(record).replace("\n", " ")
 
     def format(self, record: logging.LogRecord) -> str:
         """Lines for people."""

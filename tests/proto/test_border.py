@@ -165,12 +165,12 @@ def test_a_log_line_commands_no_terminal():
     stream, before = StringIO(), logging.getLogger().handlers[:]
     try:
         logs.set_up("text", stream)
-        logging.getLogger("x").warning("%s", "\x1b[2Jboo\x07")
+        logging.getLogger("x").warning("%s", "\x1b[2Jboo\x07\nERROR forged")
         try:
             raise ValueError("\x1b]0;owned\x07")
         except ValueError:
             logging.getLogger("x").exception("bad")
     finally:
         logging.getLogger().handlers[:] = before
-    assert "boo" in stream.getvalue() and "owned" in stream.getvalue()
+    assert "WARNING  [2Jboo  ERROR forged\n" in stream.getvalue() and "owned" in stream.getvalue()
     assert not set(stream.getvalue()) & set("\x1b\x07\0")
