@@ -31,7 +31,8 @@ import torch
 from farflung.coordinator.data.facts import prepare
 from farflung.job.schema import Facts, Job
 from farflung.node.data.dataset import Tokens
-from farflung.node.models.definition import model_of, skeleton_of
+from farflung.node.models.definition import skeleton_of
+from farflung.node.models.factory import model_of
 from farflung.proto import data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub

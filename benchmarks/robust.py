@@ -29,7 +29,8 @@ from farflung.coordinator.data.facts import prepare
 from farflung.job.robust import parse_robust
 from farflung.job.schema import Facts, Job
 from farflung.node.data.dataset import Tokens
-from farflung.node.models.definition import model_of, skeleton_of
+from farflung.node.models.definition import skeleton_of
+from farflung.node.models.factory import model_of
 from farflung.node.rounds.exchange import Exchange
 from farflung.node.rounds.messages import Decide, Part, RoundPlan
 from farflung.node.state.moments import Kept

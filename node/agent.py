@@ -38,7 +38,8 @@ from .device.limits import Limits, Owner
 from .device.probe import beside_cuda, find_device, measure_device
 from .io.metrics import check_address
 from .join import Joined, join
-from .models.definition import Fetch, model_of
+from .models.factory import model_of
+from .models.fetch import Fetch
 from .pipeline.island import Island
 from .promises import Broken, Promises, terms
 from .state.rests import Rests

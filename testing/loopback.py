@@ -19,7 +19,7 @@ import torch
 from ..job.sampling import Position, unfinished
 from ..job.schema import Facts, Job
 from ..node.data.dataset import Dataset
-from ..node.models.definition import model_of
+from ..node.models.factory import model_of
 from ..node.pipeline.island import Island
 from ..node.rounds.exchange import Blob, joined
 from ..node.state.rests import Rests

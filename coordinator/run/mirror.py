@@ -13,15 +13,14 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from .. import events
+from ..checkpoints.checkpoints import Checkpoints
 from ..checkpoints.targets import Target, TargetAway
 from ..data.facts import in_thread
 from ..store.database import LeaseLost
-
-if TYPE_CHECKING:
-    from .run import Run
+from ..store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +29,21 @@ PATIENCE_S = 60.0
 """How long the end of a run waits for a target that is away."""
 
 
+class Mirrored(Protocol):
+    """What is asked of the run whose checkpoints are carried."""
+
+    checkpoints: Checkpoints
+    store: Store
+
+    def emit(self, event: dict[str, Any]) -> None: ...
+    def warn(self, node: str, message: str) -> None: ...
+    def forget_checkpoints(self) -> None: ...
+
+
 class Mirror:
     """``there``: steps that are at the target."""
 
-    def __init__(self, target: Target, run: Run, keep: int, there: set[int]) -> None:
+    def __init__(self, target: Target, run: Mirrored, keep: int, there: set[int]) -> None:
         self.target, self.there = target, there
         self._run, self.keep = run, keep
         self._away = ""

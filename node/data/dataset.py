@@ -24,7 +24,7 @@ from ...proto.border import below
 from ...proto.errors import FarflungError
 from ..device.disk_cache import Held, make_room
 from ..models.builds import build_data
-from ..models.definition import Fetch
+from ..models.fetch import Fetch
 
 TOKENS = "data/tokens"
 PIECE = 16 * 2**20  # bytes asked for at once

@@ -28,7 +28,8 @@ from ...job.schema import Facts, Job
 from ...proto.border import below
 from ...proto.errors import FarflungError
 from ..data.dataset import digest_of
-from ..models.definition import LanguageModel, ModelDefinition, model_of
+from ..models.definition import LanguageModel, ModelDefinition
+from ..models.factory import model_of
 from ..models.lora import ADAPTER_WEIGHTS, LoraModel, write_adapter
 from ..models.pretrained import CONFIG, INDEX, PREFIX, SINGLE, Weights, initial_weights, weights_of
 from ..models.safetensors_range import DTYPES

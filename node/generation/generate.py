@@ -13,7 +13,8 @@ import torch
 
 from ...proto.errors import FarflungError
 from ..device.probe import available_memory
-from ..models.definition import LanguageModel, model_of
+from ..models.definition import LanguageModel
+from ..models.factory import model_of
 from .byte_tokenizer import write_byte_tokenizer
 from .export import LARGEST_FILE, Checkpoint, find_checkpoint, write_export
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ...proto.errors import FarflungError
-from ..models.definition import LanguageModel, model_of
+from ..models.definition import LanguageModel
+from ..models.factory import model_of
 from ..models.lora import LoraModel, base_name
 from ..models.pretrained import initial_weights, weights_of
 from .export import Checkpoint, check_base, check_whole, open_tensors

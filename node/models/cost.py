@@ -21,7 +21,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from ...job.schema import Job, LayerProfile, Profile
 from ...proto.errors import FarflungError
 from .builds import SequentialModel, build_data
-from .definition import LanguageModel, model_of
+from .definition import LanguageModel
+from .factory import model_of
 from .families import DEFAULT_CONTEXT
 from .lora import LoraModel
 from .pretrained import check, weights_of

@@ -1,10 +1,10 @@
-"""From a job to a model that can be cut anywhere: names, shapes, initial values and stages of its layers.
+"""A model that can be cut anywhere: names, shapes, initial values and stages of its layers.
 
-    definition = model_of(job, facts)
     stage = definition.build(0, 3, torch.device("cpu"))      # layers 0 to 3, and nothing else
 
-A language model has the layers [embedding, block 0 .. block n-1, head]; the norm before the head belongs to the
-head. A tied embedding is one parameter with one name, held by the first and by the last layer.
+``factory.model_of`` makes the definition of a job's model. A language model has the layers [embedding, block 0 .. block
+n-1, head]; the norm before the head belongs to the head. A tied embedding is one parameter with one name, held by the
+first and by the last layer.
 """
 
 from __future__ import annotations
@@ -13,22 +13,14 @@ import copy
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...job.schema import Facts, Job
-from ...proto.errors import FarflungError
-from .families import FAMILIES, Family, fresh_config, initial_deviation, stored_config
+from .families import FAMILIES, Family, initial_deviation
 from .stage import LanguageStage, StageModel, materialise
-
-
-class Fetch(Protocol):
-    """Reads ``length`` bytes (None: to the end) of an artifact from ``offset``: `Wire.fetch`, or a folder's files."""
-
-    def __call__(self, name: str, offset: int = 0, length: int | None = None) -> bytes: ...
 
 
 class ModelDefinition(ABC):
@@ -182,45 +174,6 @@ class LanguageModel(ModelDefinition):
         return rotary.to(device)
 
 
-def model_of(
-    job: Job, facts: Facts | None, fetch: Fetch | None = None, allow_code: Sequence[str] | None = None
-) -> ModelDefinition:
-    """The definition of a job's model.
-
-    ``facts`` may be None where the job itself gives vocabulary and context. ``fetch`` reads the artifacts
-    "model/FILE" of a pretrained model (without it, the job's folder is read). ``allow_code`` lists the modules that
-    ``build`` may import (None: any). Raises FarflungError for everything that is wrong with the model.
-    """
-    if job.model.parameters is not None:
-        raise FarflungError(
-            "the model of this run is its members' own",
-            hint="join from your training loop: with farflung.group(LINK, model, optimizer) as g: ...",
-        )
-    if job.model.build is not None:
-        from .builds import sequential_model
-
-        return sequential_model(job, allow_code)
-    vocabulary = facts.vocabulary if facts is not None else job.model.vocabulary
-    context = job.model.context or (facts.context if facts is not None else None)
-    if job.model.pretrained is not None:
-        from .pretrained import read_config
-
-        values = read_config(fetch, job.model.pretrained)
-        config = stored_config(values, context, job.model.dropout)
-        _check_vocabulary(vocabulary, int(config.vocab_size), "of the pretrained model")
-        if job.model.lora is not None:
-            from .lora import LoraModel
-
-            return LoraModel(config, job.model.lora, job.train.recompute)
-        return LanguageModel(config, job.train.recompute)
-    if vocabulary is None or context is None:
-        raise FarflungError("model.context is missing", hint="write context = a number of tokens under [model]")
-    if job.model.vocabulary is not None:
-        _check_vocabulary(vocabulary, job.model.vocabulary, "under [model]")
-        vocabulary = job.model.vocabulary
-    return LanguageModel(fresh_config(job.model, vocabulary, context), job.train.recompute)
-
-
 def skeleton_of(config: Any) -> Any:
     """The `transformers` model of a configuration on the meta device: names and shapes, no values."""
     import transformers
@@ -242,11 +195,3 @@ def generator(seed: int, name: str) -> np.random.Generator:
     """A random generator that depends on (seed, name) alone."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)))
-
-
-def _check_vocabulary(tokens: int | None, rows: int, where: str) -> None:
-    if tokens is not None and tokens > rows:
-        raise FarflungError(
-            f"the tokenizer has {tokens} tokens, but the vocabulary {where} has {rows}",
-            hint="use the tokenizer that belongs to the model, or a larger vocabulary",
-        )

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from ...job.schema import Facts, Job
 from ...proto.errors import FarflungError
-from .definition import Fetch, LanguageModel, ModelDefinition
+from .definition import LanguageModel, ModelDefinition
 from .families import FAMILIES
+from .fetch import Fetch
 from .safetensors_range import DTYPES, Slot, Source
 
 PREFIX = "model/"  # of the artifacts' names

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...proto.errors import FarflungError
-from .definition import Fetch
+from .fetch import Fetch
 
 LONGEST_HEADER = 100 * 2**20  # the limit of the safetensors library
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

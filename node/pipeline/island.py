@@ -34,7 +34,7 @@ from ...proto.control_pb2 import Device
 from ...proto.errors import FarflungError, RunFailed
 from ...scheduler import Plan
 from ..device.probe import find_device, measure_device, usable_cores
-from ..models.definition import Fetch
+from ..models.fetch import Fetch
 from ..models.pretrained import CONFIG, PREFIX
 from ..models.stage import Pass, StageModel
 from .island_worker import Words, described, form_group, hear, receive, say

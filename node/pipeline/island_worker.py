@@ -27,7 +27,8 @@ from torch import Tensor
 from ...job.schema import Facts, Job
 from ...scheduler import Plan
 from ..device.probe import free_memory, matmul_rate
-from ..models.definition import ModelDefinition, model_of
+from ..models.definition import ModelDefinition
+from ..models.factory import model_of
 from ..models.stage import Pass
 from ..state.optimizers import SGD
 from ..state.stage_state import StageState

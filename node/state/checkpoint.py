@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...job.sampling import Position
 from ...proto.errors import FarflungError
-from ..models.definition import Fetch
+from ..models.fetch import Fetch
 from ..models.safetensors_range import Slot, Source
 from .stage_state import TIED, StageState
 from .tensor_writer import Room, write

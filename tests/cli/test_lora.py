@@ -17,7 +17,7 @@ from farflung.cli.common import execute
 from farflung.job.files import load_job
 from farflung.job.schema import Facts
 from farflung.node.generation.export import export, find_checkpoint
-from farflung.node.models.definition import model_of
+from farflung.node.models.factory import model_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads it
 

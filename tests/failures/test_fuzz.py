@@ -35,7 +35,7 @@ from farflung.coordinator.store.store import NodeRow, Store
 from farflung.coordinator.trust.identity import digest
 from farflung.job.files import load_job
 from farflung.job.schema import Facts, Job, LayerProfile, Profile
-from farflung.node.models.definition import model_of
+from farflung.node.models.factory import model_of
 from farflung.node.peers.header_compression import Expander
 from farflung.node.rounds.exchange import Exchange, Refused
 from farflung.node.rounds.machine import Rounds

@@ -12,7 +12,7 @@ from farflung.job.schema import Job
 from farflung.node.data.dataset import BuildData
 from farflung.node.models import cost as profiling
 from farflung.node.models.builds import build_data, import_build
-from farflung.node.models.definition import model_of
+from farflung.node.models.factory import model_of
 from farflung.proto.errors import FarflungError
 
 MODULE = """

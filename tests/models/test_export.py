@@ -16,7 +16,7 @@ from farflung.node.generation import generate as generating
 from farflung.node.generation.byte_tokenizer import write_byte_tokenizer
 from farflung.node.generation.export import export, find_checkpoint
 from farflung.node.generation.generate import generate
-from farflung.node.models.definition import model_of
+from farflung.node.models.factory import model_of
 from farflung.node.models.pretrained import initial_weights, weights_of
 from farflung.proto.errors import FarflungError
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from farflung.job.schema import Facts, Job, Profile
 from farflung.node.models import pretrained
 from farflung.node.models.cost import profile
-from farflung.node.models.definition import model_of
+from farflung.node.models.factory import model_of
 from farflung.proto.errors import FarflungError
 
 SHAPES = {

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from farflung.job.schema import Job
-from farflung.node.models.definition import model_of
+from farflung.node.models.factory import model_of
 from farflung.node.models.families import FAMILIES
 from farflung.proto.errors import FarflungError
 

@@ -7,7 +7,7 @@ from plain_lora import peft_losses, save_base
 from windows import Windows, facts_of
 
 from farflung.job.schema import Facts, Job
-from farflung.node.models.definition import model_of
+from farflung.node.models.factory import model_of
 from farflung.node.pipeline.island import Island, devices_of
 from farflung.node.state.optimizers import make_optimizer
 from farflung.node.state.stage_state import StageState

@@ -11,7 +11,7 @@ from plain_loop import plain_optimizer, plain_step
 
 from farflung.job.sampling import Position, sample_ids
 from farflung.job.schema import Facts, Job
-from farflung.node.models.definition import model_of
+from farflung.node.models.factory import model_of
 from farflung.node.state.optimizers import learning_rate
 
 SHAPES = {

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import xxhash
 
@@ -21,11 +21,9 @@ from ....proto.frame import Frame, Kind
 from ...wire.pipe import INLINE_LIMIT
 from ..header_compression import Expander
 from ..sending.lanes import MOST
-from ..traffic import category_of
+from ..traffic import Traffic, category_of
 from .admission import TAKE, WAIT
-
-if TYPE_CHECKING:
-    from .server import Inbound
+from .inbox import Inbox
 
 STALLED_SECONDS = 60.0
 STALLED_BYTES = 1 << 16
@@ -120,12 +118,27 @@ class Lane:
         await self._stream.inbound.acknowledge(self.end, self.done)
 
 
+class Receiver(Protocol):
+    """Whom a stream belongs to: it says what of a peer is taken, and remembers what was delivered (server.py)."""
+
+    run: str
+    inbox: Inbox
+    traffic: Traffic
+
+    def reserved(self, sender: str) -> int: ...
+    def is_new(self, stream: Stream, priority: int, transfer: int) -> bool: ...
+    def delivered(self, stream: Stream, priority: int, transfer: int) -> None: ...
+    def judge(self, stream: Stream, header: Header) -> str: ...
+    async def verdict(self, stream: Stream, header: Header) -> str: ...
+    async def acknowledge(self, end: rpc.PeerContext | rpc.PeerCall, done: dict[int, tuple[int, str]]) -> None: ...
+
+
 class Stream:
     """A peer's first stream with its further lanes: its texts, its incomplete messages."""
 
     def __init__(
         self,
-        inbound: Inbound,
+        inbound: Receiver,
         end: rpc.PeerContext | rpc.PeerCall,
         sender: str,
         session: str,

@@ -21,8 +21,8 @@ from ....proto.data_pb2 import Greeting, Header
 from ....proto.data_pb2 import Kind as Message
 from ....proto.door import Door
 from ....proto.frame import Frame, FrameError, Kind
-from ..dial_out import Offer, Offers
 from ..greeting import within
+from ..offers import Offer, Offers
 from ..traffic import OTHER, Traffic
 from .admission import WAIT, Membership
 from .inbox import ArenaFull, Inbox

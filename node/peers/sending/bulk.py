@@ -8,20 +8,18 @@ import logging
 import random
 import socket
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ....proto import rpc
+from ....proto.control_pb2 import Member
 from ....proto.frame import FrameError
 from ....proto.link import split_address
-from ..dial_out import Offer
 from ..greeting import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken, Self, dialled, end_all
+from ..offers import Offer
 from ..tcp_info import TcpFigures, connected_to, figures, keep_unsent_short
 from ..traffic import Traffic
 from .lanes import LEAST_BUSY, ahead, lanes_wanted
 from .send_queue import Carries
-
-if TYPE_CHECKING:
-    from .link import PeerLink, Stream
 
 log = logging.getLogger("farflung.io")
 
@@ -29,11 +27,27 @@ LOOK_SECONDS = 0.5
 """How often the kernel's figures are read while bulk is sent."""
 
 
+Stream = rpc.PeerCall | rpc.PeerContext
+"""The client's or the server's end: both have read() and write()."""
+
+
+class WithBulk(Protocol):
+    """The link that bulk connections belong to (link.py)."""
+
+    peer: Member
+    lanes: int
+    chunk: int
+    wants_bulk: asyncio.Event
+
+    def ask_for_lane(self, number: int) -> None: ...
+    async def carry(self, stream: Stream, ended: asyncio.Event) -> None: ...
+
+
 class Bulk:
     """The bulk connections beside one first stream, with which they end. ``offer``: that one, where the peer opened it,
     which then opens these too."""
 
-    def __init__(self, link: PeerLink, me: Self, traffic: Traffic, offer: Offer | None = None) -> None:
+    def __init__(self, link: WithBulk, me: Self, traffic: Traffic, offer: Offer | None = None) -> None:
         self._link, self._me, self._traffic, self._offer = link, me, traffic, offer
         self._streams = 0
         self._sockets: list[socket.socket] = []

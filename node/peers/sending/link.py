@@ -24,7 +24,7 @@ from ....proto import rpc
 from ....proto.control_pb2 import Member
 from ....proto.data_pb2 import Header
 from ....proto.frame import FrameError, Kind
-from ..dial_out import Offers, Receiving
+from ..dial_out import Receiving
 from ..greeting import (
     FIRST_PAUSE,
     GREETING_TIMEOUT,
@@ -37,17 +37,15 @@ from ..greeting import (
     read_frames,
 )
 from ..header_compression import Shortener
+from ..offers import Offers
 from ..tcp_info import TcpFigures
 from ..traffic import Traffic
-from .bulk import Bulk
+from .bulk import Bulk, Stream
 from .send_queue import Carries, Outgoing, SendQueue
 
 TELL_AGAIN_SECONDS = 10.0
 """A link that stays down is reported again: the report, or the coordinator that heard it, may be lost."""
 OTHERS = {Carries.ALL: Carries.NONE, Carries.HEADS: Carries.CHUNKS, Carries.CHUNKS: Carries.HEADS}
-
-Stream = rpc.PeerCall | rpc.PeerContext
-"""The client's or the server's end: both have read() and write()."""
 
 
 class PeerLink:

@@ -1,0 +1,55 @@
+"""From a job to the definition of its model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...job.schema import Facts, Job
+from ...proto.errors import FarflungError
+from .builds import sequential_model
+from .definition import LanguageModel, ModelDefinition
+from .families import fresh_config, stored_config
+from .fetch import Fetch
+from .lora import LoraModel
+from .pretrained import read_config
+
+
+def model_of(
+    job: Job, facts: Facts | None, fetch: Fetch | None = None, allow_code: Sequence[str] | None = None
+) -> ModelDefinition:
+    """The definition of a job's model.
+
+    ``facts`` may be None where the job itself gives vocabulary and context. ``fetch`` reads the artifacts
+    "model/FILE" of a pretrained model (without it, the job's folder is read). ``allow_code`` lists the modules that
+    ``build`` may import (None: any). Raises FarflungError for everything that is wrong with the model.
+    """
+    if job.model.parameters is not None:
+        raise FarflungError(
+            "the model of this run is its members' own",
+            hint="join from your training loop: with farflung.group(LINK, model, optimizer) as g: ...",
+        )
+    if job.model.build is not None:
+        return sequential_model(job, allow_code)
+    vocabulary = facts.vocabulary if facts is not None else job.model.vocabulary
+    context = job.model.context or (facts.context if facts is not None else None)
+    if job.model.pretrained is not None:
+        values = read_config(fetch, job.model.pretrained)
+        config = stored_config(values, context, job.model.dropout)
+        _check_vocabulary(vocabulary, int(config.vocab_size), "of the pretrained model")
+        if job.model.lora is not None:
+            return LoraModel(config, job.model.lora, job.train.recompute)
+        return LanguageModel(config, job.train.recompute)
+    if vocabulary is None or context is None:
+        raise FarflungError("model.context is missing", hint="write context = a number of tokens under [model]")
+    if job.model.vocabulary is not None:
+        _check_vocabulary(vocabulary, job.model.vocabulary, "under [model]")
+        vocabulary = job.model.vocabulary
+    return LanguageModel(fresh_config(job.model, vocabulary, context), job.train.recompute)
+
+
+def _check_vocabulary(tokens: int | None, rows: int, where: str) -> None:
+    if tokens is not None and tokens > rows:
+        raise FarflungError(
+            f"the tokenizer has {tokens} tokens, but the vocabulary {where} has {rows}",
+            hint="use the tokenizer that belongs to the model, or a larger vocabulary",
+        )
