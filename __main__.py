@@ -671,7 +671,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented job file."""
-    from .job.template import write
+    from .cli.job_init import write
 
     following = write(path, pretrained, force, _devices(hardware) if hardware else ())
     output.record({"path": str(path)}) if output.json else output.say(f"wrote {path}; next: {following}")

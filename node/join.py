@@ -18,8 +18,8 @@ from ..proto.errors import FarflungError, Refused
 from ..proto.fields import checked
 from ..proto.link import Link, join_address, split_address
 from .device import identity
+from .ipc.config import WireConfig
 from .promises import read_facts, read_job
-from .wire.config import WireConfig
 
 CONNECT_TIMEOUT = 10.0
 JOIN_TIMEOUT = 60.0

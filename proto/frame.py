@@ -6,7 +6,7 @@ that ends is not a message that arrived, so only a verified END (or WHOLE) makes
 then acknowledges it. ACK is cumulative: all transfers of that priority up to that number have arrived.
 
 A link may have several streams: all frames but CHUNK and END then go on the first, its lane 0, and the chunks of large
-messages, each once, on any of the others (node/peers/sending/lanes.py). Messages of a priority arrive in the order of
+messages, each once, on any of the others (node/peers/lanes.py). Messages of a priority arrive in the order of
 their OPEN or WHOLE. CANCEL takes back a message that its sender has begun and does not finish. LANE asks the
 receiver for one more stream, where it is the receiver that opens them; only a greeting with you_send and link says that
 it would.

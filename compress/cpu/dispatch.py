@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..primitives import scales
+from ..primitives import scales, selection
 from ..primitives.key import Key
-from ..sparsifiers import selection
 
 LEAST, FEW = 1 << 17, 1 << 10
 """Shorter vectors are not worth importing numba and compiling for, a second or more, once for each process; nor, where

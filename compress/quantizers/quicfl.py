@@ -15,13 +15,13 @@ from ..errors import CodecError
 from ..primitives import philox, rotation
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..primitives.solvers import quantile, shared_assignment
 from ..primitives.tables import quic
 from ..sparsifiers import masks
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader, varint
 from .dithered import LARGEST
 from .eden import Rotated
+from .solvers import quantile, shared_assignment
 
 TAIL = 1 / 512
 _GRID = 4096

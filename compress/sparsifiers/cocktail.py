@@ -15,12 +15,12 @@ from ..codec import Codec, bytes_tensor, check_finite, tensor_bytes
 from ..cpu import dispatch as fast
 from ..errors import CodecError
 from ..gpu import dispatch as gpu
-from ..primitives import scales
+from ..primitives import scales, selection
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader
-from . import masks, runs, selection
+from . import masks, runs
 
 BUCKET = 128
 

@@ -10,12 +10,12 @@ import torch
 from ..codec import Codec, bytes_tensor, tensor_bytes
 from ..errors import CodecError
 from ..exchange.requests import Context, Program, Reduce
-from ..primitives import scales
+from ..primitives import scales, selection
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader
-from . import masks, runs, selection
+from . import masks, runs
 
 _ROWS = 32  # chunks that are sorted at once: their indices and copies stay in the cache
 

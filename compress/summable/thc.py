@@ -12,8 +12,8 @@ from ..gpu import dispatch as gpu
 from ..primitives import philox, rotation
 from ..primitives.key import Key
 from ..primitives.packing import unpack
-from ..primitives.solvers import quantile, stochastic_levels
 from ..quantizers.dithered import LARGEST
+from ..quantizers.solvers import quantile, stochastic_levels
 from ..spec import Spec
 from .summed import Summed
 

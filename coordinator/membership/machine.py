@@ -35,9 +35,9 @@ from dataclasses import replace
 from ...proto.patience import Watch, patience
 from ...scheduler.errors import PlanError
 from ...scheduler.plans import Plan
-from ..planning.measuring import ALL, chosen
 from . import signals as s
 from .learnt import noted
+from .measuring import ALL, chosen
 from .members import (
     DONE,
     FLUSHING,

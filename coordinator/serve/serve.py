@@ -44,7 +44,6 @@ from ..run.mirror import Mirror
 from ..run.recovery import find_checkpoints
 from ..run.run import Run
 from ..store.database import FILE, LeaseLost
-from ..store.lease import leading, stand_by
 from ..store.lock import StateLock
 from ..store.store import Store
 from ..trust import sealing
@@ -63,6 +62,7 @@ from ..web.run_page import RunPage, is_loopback
 from ..web.server import bind as bind_page
 from .dial_back import networks
 from .gate import Gate
+from .lease import leading, stand_by
 from .relay import Relay
 from .service import CoordinatorService, Identity
 

@@ -29,18 +29,18 @@ from ...proto.errors import FarflungError
 from ...proto.link import split_address
 from ...proto.logs import set_up as set_up_logs
 from ..device import identity
-from ..peers.dial_out import Receiving
+from ..ipc.arena import Arena, LastAction, keep_freed_memory
+from ..ipc.config import WireConfig
+from ..ipc.pipe import From, LoopEnd, To
 from ..peers.greeting import Self
 from ..peers.link_watch import TICK_SECONDS
 from ..peers.receiving.admission import Membership
+from ..peers.receiving.dial_out import Receiving
 from ..peers.receiving.inbox import ArenaFull, Inbox
 from ..peers.receiving.server import Inbound
 from ..peers.sending.link import PeerLink
 from ..peers.sending.send_queue import Outgoing
 from ..peers.traffic import Traffic
-from ..wire.arena import Arena, LastAction, keep_freed_memory
-from ..wire.config import WireConfig
-from ..wire.pipe import From, LoopEnd, To
 from .artifacts import Artifacts
 from .control import ControlLink
 from .link_probe import measure

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from .sending.lanes import HELD_UP
+from .lanes import HELD_UP
 from .tcp_info import TcpFigures
 
 TICK_SECONDS = 0.5

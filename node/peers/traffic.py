@@ -13,7 +13,7 @@ from dataclasses import asdict
 from ...proto.control_pb2 import Sent
 from ...proto.data_pb2 import Kind
 from .link_watch import LinkWatch
-from .sending.uplink import Uplink
+from .uplink import Uplink
 
 GRPC_PREFIX = 5
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ...job.schema import Job, Updates
 from ...scheduler import Plan
+from ..ipc.arena import release_freed_memory
 from ..models.definition import ModelDefinition
 from ..models.stage import StageModel
 from ..rounds.messages import Part, RoundPlan
-from ..wire.arena import release_freed_memory
 from .gradients import Gradients
 from .optimizers import Optimizer, kept_moments
 from .section import Layout, Section

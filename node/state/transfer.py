@@ -17,9 +17,9 @@ from torch import Tensor
 from ...proto import control_pb2, data_pb2
 from ...proto.errors import FarflungError
 from ...proto.progress import Meter, Tell, silent
+from ..ipc.arena import release_freed_memory
 from ..models.lora import base_digests, base_name, load_frozen
 from ..models.pretrained import initial_weights, weights_of
-from ..wire.arena import release_freed_memory
 from .checkpoint import Checkpoint, load_checkpoint
 from .section import Section
 from .stage_state import REFERENCE, StageState

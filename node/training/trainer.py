@@ -34,6 +34,7 @@ from ..device.clock import StepClock
 from ..device.limits import Owner, Wish
 from ..device.probe import available_memory, usable_cores
 from ..device.tracing import Tracing
+from ..ipc.arena import release_freed_memory
 from ..models.definition import ModelDefinition
 from ..pipeline.activations import AqsgdEnds
 from ..pipeline.island import Island
@@ -43,7 +44,6 @@ from ..state.optimizers import Optimizer, make_optimizer
 from ..state.rests import Rests, contribute
 from ..state.stage_state import StageState
 from ..state.transfer import Snapshot, StateFetch, StateServer, fetch_of, frozen, load_base, load_state, named
-from ..wire.arena import release_freed_memory
 from ..wire.client import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
 from ..wire.needed_links import needed_links
 from .final_contribution import left_unsaid, say_all, say_no_more_than_usual

@@ -22,11 +22,11 @@ from ...proto import control_pb2 as control
 from ...proto.data_pb2 import Header
 from ...proto.errors import FarflungError, RunFailed
 from ...proto.frame import HEAD_LIMIT
+from ..ipc.arena import Arena, LastAction, keep_freed_memory, machine_memory, make_file
+from ..ipc.config import WireConfig
+from ..ipc.pipe import INLINE_LIMIT, From, To, TrainerEnd
 from ..peers.header_compression import FIELDS, MARK
-from .arena import Arena, LastAction, keep_freed_memory, machine_memory, make_file
-from .config import WireConfig
 from .events import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received
-from .pipe import INLINE_LIMIT, From, To, TrainerEnd
 from .spawn import IoHost
 
 Bytes = bytes | bytearray | memoryview | npt.NDArray[Any]

@@ -10,7 +10,7 @@ import subprocess
 from ...proto import python
 from ..io.process import serve_trainer
 from ..io.thread import IoThread, IoWork
-from .arena import Arena
+from ..ipc.arena import Arena
 
 ENDED_SECONDS = 2.0
 _CRASHES = {"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"}

@@ -8,10 +8,10 @@ import pytest
 
 from farflung.__main__ import _devices, app
 from farflung.cli.common import execute
+from farflung.cli.job_init import write
 from farflung.compress import check
 from farflung.job.files import load_job, tomllib
 from farflung.job.schema import Job
-from farflung.job.template import write
 from farflung.proto.errors import FarflungError
 
 GPU = {"kind": "cuda", "description": "NVIDIA L4", "memory_bytes": 23_000_000_000}

@@ -7,13 +7,13 @@ import torch
 from farflung.compress import add, decode, make, names
 from farflung.compress.cpu import dispatch as fast
 from farflung.compress.gpu import dispatch as gpu
-from farflung.compress.primitives import rotation, scales
+from farflung.compress.primitives import rotation, scales, selection
 from farflung.compress.primitives.key import Key
 from farflung.compress.primitives.packing import pack
 from farflung.compress.primitives.rotation import Segment
 from farflung.compress.quantizers.eden import Eden
 from farflung.compress.quantizers.groups import Group
-from farflung.compress.sparsifiers import runs, selection
+from farflung.compress.sparsifiers import runs
 from farflung.compress.sparsifiers.cocktail import BUCKET
 from farflung.compress.summable.thc import Thc
 

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from farflung.compress.exchange.measurement import mean_error, nmse
-from farflung.compress.primitives.solvers import (
+from farflung.compress.primitives.tables import lloyd, quic
+from farflung.compress.primitives.vectors import vector
+from farflung.compress.quantizers.solvers import (
     distortion,
     lloyd_max,
     quantile,
@@ -15,8 +17,6 @@ from farflung.compress.primitives.solvers import (
     stochastic_distortion,
     stochastic_levels,
 )
-from farflung.compress.primitives.tables import lloyd, quic
-from farflung.compress.primitives.vectors import vector
 
 ROWS = json.loads((Path(__file__).parent / "data" / "published.json").read_text())["rows"]
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from wires import accepted, receive, wait_for
 
-from farflung.node.peers import dial_out as offers
+from farflung.node.peers.receiving import dial_out as offers
 from farflung.node.peers.tcp_info import figures
 from farflung.node.wire.client import PeerLost, Received
 from farflung.proto import rpc

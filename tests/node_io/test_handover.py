@@ -4,7 +4,7 @@ import signal
 import socket
 import threading
 
-from farflung.node.wire.pipe import TrainerEnd, Unpacker
+from farflung.node.ipc.pipe import TrainerEnd, Unpacker
 
 
 class Interrupted(Exception):

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from farflung.node.ipc.arena import PAGE, Arena, LastAction, make_file
+from farflung.node.ipc.pipe import Unpacker, pack
 from farflung.node.peers.greeting import within
 from farflung.node.peers.receiving.admission import NOT_MEMBER, OTHER_SESSION, OTHER_VIEW, TAKE, WAIT, Membership
 from farflung.node.peers.receiving.inbox import ArenaFull, Inbox
-from farflung.node.wire.arena import PAGE, Arena, LastAction, make_file
-from farflung.node.wire.pipe import Unpacker, pack
 from farflung.proto.control_pb2 import Member
 
 

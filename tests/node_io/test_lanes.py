@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from wires import receive
 
-from farflung.node.peers.sending.lanes import LEAST_CHUNK, MOST, ahead, lanes_wanted
+from farflung.node.peers.lanes import LEAST_CHUNK, MOST, ahead, lanes_wanted
 from farflung.node.peers.tcp_info import TcpFigures, connected_to, figures, keep_unsent_short
 from farflung.proto.data_pb2 import Header, Kind
 from farflung.proto.rpc import CHUNK

@@ -5,7 +5,7 @@ import time
 
 from wires import receive
 
-from farflung.node.peers.sending.uplink import ON_THE_WIRE, Uplink
+from farflung.node.peers.uplink import ON_THE_WIRE, Uplink
 from farflung.proto.data_pb2 import Header, Kind
 
 

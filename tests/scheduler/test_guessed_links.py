@@ -2,7 +2,7 @@
 
 import numpy
 
-from farflung.coordinator.planning.measuring import ALL, LINKS, chosen
+from farflung.coordinator.membership.measuring import ALL, LINKS, chosen
 from farflung.scheduler import Device, Network
 from farflung.scheduler.network import ALL_MEASURED
 

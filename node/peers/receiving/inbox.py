@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from ...wire.arena import Arena
-from ...wire.pipe import INLINE_LIMIT
+from ...ipc.arena import Arena
+from ...ipc.pipe import INLINE_LIMIT
 
 
 class ArenaFull(Exception):

@@ -18,9 +18,9 @@ from ....proto import frame as frames
 from ....proto import rpc
 from ....proto.data_pb2 import Header
 from ....proto.frame import Frame, Kind
-from ...wire.pipe import INLINE_LIMIT
+from ...ipc.pipe import INLINE_LIMIT
 from ..header_compression import Expander
-from ..sending.lanes import MOST
+from ..lanes import MOST
 from ..traffic import Traffic, category_of
 from .admission import TAKE, WAIT
 from .inbox import Inbox

@@ -15,10 +15,10 @@ from ....proto.control_pb2 import Member
 from ....proto.frame import FrameError
 from ....proto.link import split_address
 from ..greeting import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken, Self, dialled, end_all
+from ..lanes import LEAST_BUSY, ahead, lanes_wanted
 from ..offers import Offer
 from ..tcp_info import TcpFigures, connected_to, figures, keep_unsent_short
 from ..traffic import Traffic
-from .lanes import LEAST_BUSY, ahead, lanes_wanted
 from .send_queue import Carries
 
 log = logging.getLogger("farflung.io")

@@ -24,7 +24,6 @@ from ....proto import rpc
 from ....proto.control_pb2 import Member
 from ....proto.data_pb2 import Header
 from ....proto.frame import FrameError, Kind
-from ..dial_out import Receiving
 from ..greeting import (
     FIRST_PAUSE,
     GREETING_TIMEOUT,
@@ -38,6 +37,7 @@ from ..greeting import (
 )
 from ..header_compression import Shortener
 from ..offers import Offers
+from ..receiving.dial_out import Receiving
 from ..tcp_info import TcpFigures
 from ..traffic import Traffic
 from .bulk import Bulk, Stream

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 
-from ....proto.rpc import CHUNK
-from ..tcp_info import TcpFigures
+from ...proto.rpc import CHUNK
+from .tcp_info import TcpFigures
 
 MOST = 4
 """Bulk connections of one direction."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cli.screen.units import bytes_text
+from ..job.schema import Job
 from ..proto.errors import FarflungError
-from .schema import Job
+from .screen.units import bytes_text
 
 TEMPLATE = """\
 # A farflung job: what to train. Start it with `farflung run {name}` (everything on this machine), or with

@@ -12,13 +12,13 @@ import contextlib
 import logging
 import random
 
-from ...proto import rpc
-from ...proto.control_pb2 import Member
-from ...proto.frame import FrameError
-from .greeting import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken, Self, dialled, end_all
-from .receiving.reassembly import Stream
-from .receiving.server import Inbound
-from .traffic import Traffic
+from ....proto import rpc
+from ....proto.control_pb2 import Member
+from ....proto.frame import FrameError
+from ..greeting import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_GROWTH, LinkBroken, Self, dialled, end_all
+from ..traffic import Traffic
+from .reassembly import Stream
+from .server import Inbound
 
 log = logging.getLogger("farflung.io")
 

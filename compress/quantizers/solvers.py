@@ -1,4 +1,4 @@
-"""Where the level tables come from. ``python -m farflung.compress.primitives.solvers`` writes ``tables.py`` anew.
+"""Where the level tables come from. ``python -m farflung.compress.quantizers.solvers`` writes ``tables.py`` anew.
 
 All for a standard normal variable z, with density φ and distribution Φ.
 """
@@ -166,9 +166,9 @@ def shared_distortion(levels: np.ndarray, tail: float = 1 / 512) -> float:
 
 def absmax_levels(bits: int, block: int = 256, samples: int = 1 << 13) -> np.ndarray:
     """2^bits levels on [-1, 1] of least variance for stochastic rounding of a normal block divided by its largest."""
-    from ..quantizers.adaptive import optimal_levels
-    from .key import Key
-    from .philox import normal
+    from ..primitives.key import Key
+    from ..primitives.philox import normal
+    from .adaptive import optimal_levels
 
     z = normal(samples * block, Key(1), 0).double().view(samples, block)
     y = np.sort((z / z.abs().amax(1, keepdim=True)).abs().view(-1).numpy())

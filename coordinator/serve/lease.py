@@ -13,7 +13,7 @@ import socket
 from collections.abc import AsyncIterator
 
 from .. import events
-from .database import LEASE_S, LeaseLost, PostgreSQL
+from ..store.database import LEASE_S, LeaseLost, PostgreSQL
 
 _ASK_S = 1.0
 

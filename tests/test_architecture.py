@@ -1,0 +1,84 @@
+"""The rooms of docs/architecture.md are what the imports say, and no files import each other in a circle."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("api", "cli", "compress", "coordinator", "deploy", "job", "node", "proto", "scheduler", "testing")
+FILES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))] + [ROOT / "__main__.py"]
+MODULES = {path.relative_to(ROOT).with_suffix("").parts for path in FILES}
+
+
+def imports(path: Path) -> Iterator[tuple[str, ...]]:
+    """The modules of this package that a file imports, also in functions and for type checkers alone."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = package[: len(package) - node.level + 1] + tuple(
+                (node.module or "").split(".") if node.module else ()
+            )
+            for alias in node.names:
+                found = [one for one in ((*base, alias.name), base, (*base, "__init__")) if one in MODULES]
+                yield from found[:1]
+
+
+GRAPH = {path.relative_to(ROOT).with_suffix("").parts: set(imports(path)) for path in FILES}
+
+
+def circles(graph: dict[tuple[str, ...], set[tuple[str, ...]]]) -> list[list[str]]:
+    """Groups of modules each of which reaches all others (Tarjan 1972)."""
+    number: dict[tuple[str, ...], int] = {}
+    low: dict[tuple[str, ...], int] = {}
+    stack: list[tuple[str, ...]] = []
+    found: list[list[str]] = []
+
+    def visit(module: tuple[str, ...]) -> None:
+        number[module] = low[module] = len(number)
+        stack.append(module)
+        for other in graph.get(module, set()):
+            if other not in number:
+                visit(other)
+                low[module] = min(low[module], low[other])
+            elif other in stack:
+                low[module] = min(low[module], number[other])
+        if low[module] == number[module]:
+            group = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(group) > 1:
+                found.append(sorted("/".join(one) for one in group))
+
+    for module in graph:
+        if module not in number:
+            visit(module)
+    return found
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    unknown = [circle for circle in circles(GRAPH) if "node/training/trainer" not in circle]
+    assert unknown == []  # the trainer and its parts still know each other
+
+
+def test_a_circle_would_be_found() -> None:
+    a, b, c = ("a",), ("b",), ("c",)
+    assert circles({a: {b}, b: {c}, c: {b}}) == [["b", "c"]]
+
+
+def table() -> dict[str, set[str]]:
+    """Room -> the rooms that it may import, as docs/architecture.md says."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)/` \| .* \| (.*) \|$", text, re.MULTILINE)
+    return {room: set(re.findall(r"\w+", allowed)) & set(ROOMS) for room, allowed in rows}
+
+
+def test_the_table_has_every_room() -> None:
+    assert set(table()) == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_what_the_table_says(room: str) -> None:
+    used = {other[0] for module, others in GRAPH.items() if module[0] == room for other in others} - {room}
+    assert used == table()[room], "the table in docs/architecture.md and the imports differ"
