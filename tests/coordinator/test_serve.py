@@ -30,7 +30,7 @@ LAYERS = [
 PROFILE = Profile(layers=LAYERS, tied=False, family="gpt2").model_dump_json()
 CODE = f"""
 import json, sys
-from farflung.coordinator.serve import serve
+from farflung.coordinator.serve.serve import serve
 say = lambda event: print(json.dumps(event), flush=True)
 profile = (sys.executable, "-c", {"import sys; sys.stdin.read(); print(" + repr(PROFILE) + ")"!r})
 status = serve(sys.argv[1], sys.argv[2], "127.0.0.1:0", emit=say, profile_command=profile)
