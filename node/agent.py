@@ -37,6 +37,7 @@ from .device.identity import known_names
 from .device.limits import Limits, Owner
 from .device.probe import beside_cuda, find_device, measure_device
 from .io.metrics import check_address
+from .ipc.pipe import IoEnded
 from .join import Joined, join
 from .models.factory import model_of
 from .models.fetch import Fetch
@@ -45,7 +46,6 @@ from .promises import Broken, Promises, terms
 from .state.rests import Rests
 from .training.trainer import Stopped, Trainer, error_of
 from .wire.client import Wire
-from .wire.pipe import IoEnded
 
 CACHE = Path.home() / ".cache" / "farflung"
 Emit = Callable[[dict[str, Any]], None]
