@@ -639,13 +639,13 @@ class Membership:
         asked: dict[str, list[s.Member]] = {}
         ordered = sorted(nodes, key=lambda node: node.name)
         most = min(len(state.nodes), ALL)
-        for index, node in enumerate(ordered):
-            if node.measured:
-                continue
+        old = [other.name for other in state.nodes.values() if other.measured]
+        new = [node.name for node in ordered if not node.measured]
+        for index, name in enumerate(new):
+            node = state.nodes[name]
             if node.asked is None:
                 # Each pair once, by its first; a joiner measures to those who are in already. Of many, to a few.
-                old = [other.name for other in state.nodes.values() if other.measured and other.name != node.name]
-                peers = (*old, *(other.name for other in ordered[index + 1 :] if not other.measured))
+                peers = [*old, *new[index + 1 :]]
                 asked[node.name] = [state.nodes[peer].member for peer in chosen(node.name, peers)]
             elif now - node.asked > (patience := state.rules.measure_s * max(1.0, most / _PEERS_IN_TIME)):
                 why = f"{node.name} did not measure its links within {patience:.0f} s; guesses are used"
@@ -655,12 +655,13 @@ class Membership:
             for peer in list(asked[name]):
                 if peer.dials_out:  # it has to open the connection, so it measures the other way
                     asked.setdefault(peer.name, []).append(state.nodes[name].member)
+        told = {}
         for name, wanted in asked.items():
             node = state.nodes[name]
-            state = put(state, replace(node, asked=now, measured=node.measured or not wanted))
+            told[name] = replace(node, asked=now, measured=node.measured or not wanted)
             if wanted:
                 effects.append(s.SendMeasure(name, tuple(wanted), f"{name} measures {len(wanted)} links"))
-        return state, effects
+        return (replace(state, nodes={**state.nodes, **told}) if told else state), effects
 
     def _newcomers(self, state: State, now: float) -> Result:
         """Nodes that attend and are not in the view: measure them, then see whether the plan wants them."""
