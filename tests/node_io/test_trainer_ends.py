@@ -12,8 +12,8 @@ import pytest
 from stub_coordinator import StubCoordinator
 
 from farflung.node.agent import CRASHES_SECONDS, Crashes
+from farflung.node.ipc.pipe import IoEnded
 from farflung.node.wire.client import Wire, WireConfig
-from farflung.node.wire.pipe import IoEnded
 
 TRAINER = """
 import sys
