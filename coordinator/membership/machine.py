@@ -37,6 +37,7 @@ from ...scheduler.errors import PlanError
 from ...scheduler.plans import Plan
 from . import signals as s
 from .learnt import noted
+from .majority import Split, split
 from .measuring import ALL, chosen
 from .members import (
     DONE,
@@ -54,7 +55,6 @@ from .members import (
     all_finished,
     arrived,
     beaten,
-    disagreement,
     expected_bases,
     in_view,
     lacks_checkpoint,
@@ -967,9 +967,11 @@ class Membership:
                 strangers[name] = other
         if strangers:
             return self._other_base(state, strangers, now)
-        clash = disagreement({name: answer.fingerprints for name, answer in change.prepared.items()})
-        if clash:
-            return self._disagreed(state, clash, now)
+        found = split({name: answer.fingerprints for name, answer in change.prepared.items()})
+        if found.outvoted:
+            return self._outvoted(state, found.outvoted, now)
+        if found.tie:
+            return self._disagreed(state, found, now)
         state = replace(
             state,
             phase=TRAINING,
@@ -1031,9 +1033,23 @@ class Membership:
             effects += more
         return state, effects
 
-    def _disagreed(self, state: State, clash: str, now: float) -> Result:
-        """Nodes of a group hold different weights: nobody's are trusted, the newest checkpoint's are."""
-        count = state.disagreements + 1
+    def _outvoted(self, state: State, outvoted: Mapping[str, str], now: float) -> Result:
+        """Most members of a section hold the same weights, these do not: the others go on without them."""
+        effects: list[s.Effect] = []
+        for name, what in outvoted.items():
+            if name not in state.nodes:
+                continue
+            why = f"{what}; test its memory, and join again when it is sound"
+            effects.append(s.SendStop((name,), f"{name} cannot train: {why}", refused=True))
+            effects.append(s.Say("warning", name, f"{name} is put out: {why}"))
+            state, more = self._gone(state, state.nodes[name], why, now)
+            effects += more
+        return state, effects
+
+    def _disagreed(self, state: State, found: Split, now: float) -> Result:
+        """As many nodes of a group hold one thing as another: nobody's weights are trusted, only the checkpoint's are.
+        The second time in a row those who cannot agree are planned apart, so that one of them does not end the run."""
+        clash, count = found.tie, state.disagreements + 1
         if count > _DISAGREEMENTS:
             everybody = tuple(sorted(state.nodes))
             why = f"{clash}, {count} times in a row"
@@ -1042,6 +1058,11 @@ class Membership:
                 s.SendStop(everybody, why, failed=True),
                 s.Fail(why, "this is a fault of farflung: report it"),
             ]
+        if count == _DISAGREEMENTS:
+            first, second = found.camps[:2]
+            apart = {(min(one, other), max(one, other)) for one in first for other in second}
+            state = replace(state, broken=state.broken | apart, unplannable=frozenset())
+            clash += " again: they are planned apart"
         state = replace(state, eligible=frozenset(), disagreements=count)
         state, effects = self._begin(state, f"{clash}: back to the newest checkpoint", now)
         return state, [s.Say("warning", "", clash), *effects]
@@ -1059,11 +1080,11 @@ class Membership:
             return state, []
         if set(state.view.plan.nodes) - set(state.finished):
             return state, []
-        clash = disagreement({name: answer.fingerprints for name, answer in state.finished.items()})
-        step = max(answer.step for answer in state.finished.values())
+        found = split({name: answer.fingerprints for name, answer in state.finished.items()})
+        step = max(answer.step for name, answer in state.finished.items() if name not in found.outvoted)
         everybody = tuple(sorted(state.nodes))
-        if clash:
-            state = replace(state, phase=DONE, why=f"at the end, {clash}")
+        if found.tie and not found.outvoted:
+            state = replace(state, phase=DONE, why=f"at the end, {found.tie}")
             stop = s.SendStop(everybody, state.why, failed=True)
             return state, [stop, s.Fail(state.why, "the checkpoints before the end are good: see `farflung status`")]
         effects: list[s.Effect] = []
@@ -1079,5 +1100,9 @@ class Membership:
             lost = f"the checkpoint of step {step} did not arrive; the newest is of step {state.newest.step}"
             lost += f" ({stood})" if stood else ""
             effects.append(s.Say("warning", "", lost))
+        effects += [
+            s.Say("warning", name, f"at the end {name} does not count: {why}; test its memory")
+            for name, why in found.outvoted.items()
+        ]
         why = f"the run is done: {step} steps"
         return replace(state, phase=DONE, why=why), [*effects, s.Finish(step, why), s.SendStop(everybody, why)]

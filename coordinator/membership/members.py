@@ -180,19 +180,6 @@ class State:
 Result = tuple[State, list[s.Effect]]
 
 
-def disagreement(answers: Mapping[str, tuple[s.Fingerprint, ...]]) -> str:
-    """A sentence when two nodes hold a section with different content or at different rounds, else empty."""
-    seen: dict[str, tuple[str, s.Fingerprint]] = {}
-    for name, fingerprints in sorted(answers.items()):
-        for one in fingerprints:
-            other, theirs = seen.setdefault(one.section, (name, one))
-            if theirs.round != one.round:
-                return f"{other} holds {one.section} at round {theirs.round}, {name} at round {one.round}"
-            if theirs.content != one.content:
-                return f"{other} and {name} hold different weights of {one.section} after round {one.round}"
-    return ""
-
-
 def expected_bases(
     known: Mapping[int, int], votes: Sequence[Mapping[int, int]], new: Sequence[Mapping[int, int]]
 ) -> dict[int, int]:

@@ -14,12 +14,14 @@ the others hold nothing that anybody may use. As many against as many is a tie, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...job.sampling import Position, unfinished
 from ...scheduler.plans import Plan
 from .learnt import Kept, Unsent, taken_up
+from .majority import beyond
 from .signals import Announcement, Flushed, Section
 
 _TIED = "tied"  # the section of an embedding that the first and the last stage share; a stage's own is "stage-K"
@@ -31,7 +33,8 @@ class Rules:
     """The constants of a run's membership. Times in seconds.
 
     ``wanted`` nodes are needed for the first view, ``wanted_why`` says where the number comes from. A checkpoint is due
-    every ``checkpoint_every`` steps (0: never), unless the job was changed. ``samples`` are the
+    every ``checkpoint_every`` steps (0: never), unless the job was changed. Pipelines of ``delta`` mode meet in a round
+    every ``round_every`` steps (0: nobody waits for others). ``samples`` are the
     training samples, ``layers`` the model's layers, ``base`` the model folder whose frozen weights adapters stand
     beside. A node without heartbeat for ``doubt_s`` is dialled and out if it does not answer; one that answers (an
     overloaded machine does) is out after ``silence_s``. From its join to its first hello a node has ``arrive_s``, to
@@ -54,6 +57,7 @@ class Rules:
     wanted: int = 1
     wanted_why: str = "one node"
     checkpoint_every: int = 0
+    round_every: int = 0
     base: str = ""
     settle_s: float = 1.0
     measure_s: float = 15.0
@@ -129,6 +133,9 @@ def resume(
     if tie:
         return go_back(tie)
     trusted = {name: answer for name, answer in known.items() if name not in dissent}
+    if pinned is None and (ahead := beyond(rules.mode, base.position.step, trusted)):
+        dissent |= ahead
+        trusted = {name: answer for name, answer in trusted.items() if name not in ahead}
     if pinned is not None:
         position, norm = pinned.position, pinned.norm
     elif rules.mode == "gradient":
@@ -136,7 +143,8 @@ def resume(
         position = base.position.after(step, rules.batch)
         # A step that nobody who is left has applied was finished by the view that took up after it.
         started = base.norm if step == base.position.step else 0.0
-        norm = next((answer.norm for answer in trusted.values() if answer.step == step), started)
+        norms = Counter(answer.norm for answer in trusted.values() if answer.step == step)
+        norm = norms.most_common(1)[0][0] if norms else started
     else:
         position, norm = _after_delta(rules, base, known, reported), 0.0
     sections = {section.name: section for section in (pinned.sections if pinned is not None else ())}
@@ -172,6 +180,9 @@ def _after_delta(
         max(first, known[last].step if last in known else reported.get(last, first))
         for last in (pipeline[-1] for pipeline in plan.pipelines)
     ]
+    if rules.round_every and len(finished) > 1:  # rounds let nobody further ahead: whoever says so lost the samples
+        limit = sorted(finished)[-2] + 3 * rules.round_every
+        finished = [one if one <= limit else sorted(finished)[-2] for one in finished]
     step = max(finished)
     again = unfinished(base.position, finished, step, plan.microbatches, rules.microbatch, rules.seed, rules.samples)
     return base.position.after(step, rules.batch, again)

@@ -55,6 +55,11 @@ class Speeds:
                 flops = sum(self._layers[first : last + 1]) * microbatches * self._microbatch
                 self._work[name] = self._work.get(name, 0.0) + flops
 
+    @property
+    def work(self) -> dict[str, float]:
+        """Flops of each node of the view in a step."""
+        return dict(self._work)
+
     def step(self, node: str, compute_seconds: float, now: float) -> None:
         """A node's report of a step."""
         if node not in self._work or compute_seconds <= 0:

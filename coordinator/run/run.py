@@ -49,6 +49,7 @@ from ..observe.history import POINTS, History, Point
 from ..observe.observed import Observed
 from ..observe.status import position_of, status_of
 from ..planning.beside import PlansBeside, Unanswered, Work
+from ..planning.claims import Claims
 from ..planning.link_rates import LinkRates
 from ..planning.planner import fetch_seconds, memory_of, questions_of, step_seconds, workload_of
 from ..planning.speeds import Speeds
@@ -129,6 +130,7 @@ class Run:
         self._devices = {row.name: json.loads(row.device or "{}") for row in store.nodes()}
         self._planner = planner
         self.speeds = Speeds(facts, job.train.microbatch, lambda name: self._tflops(name) or 1.0)
+        self.claims = Claims()
         self._plans = PlansBeside(self._question)
         self.machine = self._machine()
         self._stored_kept: Kept | None = None
@@ -326,6 +328,7 @@ class Run:
         # A life that ended frozen or cut off left numbers that would keep the next one out.
         self.links = {pair: found for pair, found in self.links.items() if row.name not in pair}
         self.rates.forget(row.name)
+        self.claims.forget(row.name)
         self.store.forget_links(row.name)
         self.store.put_node(row)
         self._sessions[row.name] = row  # first: what ends its old session must not end this one
@@ -528,6 +531,7 @@ class Run:
     def _keep_steps(self, rows: list[StepRow]) -> None:
         for row in rows:
             self.store.put_step(row)
+            self.claims.step(self._clock())
             self.history.step(row, self.observed.parts_of_step(row.step))
             self.store.put("bytes", str(self._bytes))
             self.emit(events.step(row, self._last_step()))
@@ -860,6 +864,7 @@ class Run:
             )
             self.store.put("steps", str(self._last_step()))
             self.speeds.enter(view.plan)
+            self.claims.enter(self.speeds.work)
             self.rates.enter(self._clock())
             for name, done in self._pending.items():
                 if done.step == position.step and view.checkpoint < 0:  # committed after all: its report counts
@@ -940,6 +945,8 @@ class Run:
     def _device(self, name: str) -> Device:
         found: dict[str, Any] = self._devices.get(name, {})
         tflops = self._tflops(name) * self.speeds.factor(name, self._clock())
+        others = [self._tflops(other) for other in self.state.nodes if other != name]
+        tflops = self.claims.believed(name, tflops, others)
         memory = memory_of(self.job, str(found.get("kind")), float(found.get("memory_bytes") or 0.0))
         upload = float(found.get("upload_bps") or 0.0)
         device = Device(name, memory_bytes=memory if memory > 0 else None, upload=upload if upload > 0 else None)

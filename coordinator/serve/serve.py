@@ -563,6 +563,7 @@ def _rules(job: Job, facts: Facts, options: Options) -> Rules:
         wanted=wanted,
         wanted_why=why,
         checkpoint_every=job.checkpoint.every,
+        round_every=job.updates.every if job.updates.mode == "delta" and job.updates.agreed else 0,
         base=job.model.pretrained or "",
         **options.timing,
     )

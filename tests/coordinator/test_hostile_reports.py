@@ -111,3 +111,20 @@ async def test_a_node_outside_the_plan_moves_nothing(run, cluster, eventually):
     request = pb.CommandRequest(run=operator.run, ticket=operator.ticket, command="set", argument="run.steps=50000")
     reply = await nodes["b"].stub.Command(request, timeout=10)
     assert "run.steps 60000 -> 50000" in reply.answer, reply.refused
+
+
+async def test_who_claims_a_thousand_times_the_others_speed_does_not_get_all_the_work(cluster):
+    shape = (("stages = 2", "stages = 1"), ("pipelines = 2", "pipelines = 4"))
+    batch = (("batch = 8\nmicro", "batch = 32\nmicro"), ("microbatch = 2", "microbatch = 1"))
+    job = cluster.job(*LONG, *shape, *batch)
+    coordinator = cluster.coordinator(job, planner=None)
+    link = await coordinator.link
+    for name in "abc":
+        await cluster.node(link, name)
+    device = pb.Device(kind="cpu", description="fake", tflops=1000.0, memory_bytes=1 << 33, cores=2)
+    liar = cluster.fake(link, "d")
+    await liar.join(device=device)
+    await liar.attend()
+    view = await coordinator.event("view")
+    shares = dict(zip([row[0] for row in view["pipelines"]], view["microbatches"], strict=True))
+    assert sum(shares.values()) == 32 and 8 <= shares["d"] <= 20
