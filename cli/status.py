@@ -38,7 +38,7 @@ def show(output: Output, record: Record) -> None:
     for node in record.get("nodes") or ():
         if advice_of(node):
             output.say(f"{node['node']}: {advice_of(node)}")
-    for line in (held_up(record), slowest_link(record.get("links") or ())):
+    for line in (judged(record.get("ledger") or ()), held_up(record), slowest_link(record.get("links") or ())):
         if line:
             output.say(line)
     for warning in list(record.get("warnings") or ())[-_WARNINGS:]:
@@ -67,6 +67,12 @@ def held_up(record: Record) -> str:
     """What sets the pace, as a line; empty while nothing is full."""
     held = record.get("bottleneck")
     return f"held up by {held['text']}" if held else ""
+
+
+def judged(ledger: Sequence[Record]) -> str:
+    """What the nodes' contributions were worth as others have judged them, as a line; empty where nobody has."""
+    known = [f"{one['node']} {one['score']:.2f}" for one in ledger if one.get("score") is not None]
+    return f"judged by the others (1 is usual): {', '.join(known)}" if known else ""
 
 
 def advice_of(node: Record) -> str:

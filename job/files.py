@@ -450,6 +450,8 @@ def _update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mista
         yield ("updates", "robust"), f"{sentence}; allowed with updates.pattern auto, publishers, all_to_all"
     if updates.secure:
         yield from _secure_mistakes(job)
+    if updates.judge:
+        yield from _judge_mistakes(job)
     role = "gradient" if updates.mode == "gradient" else "update" if updates.agreed else "difference"
     role = f"robust_{role}" if updates.robust_average and updates.agreed else role
     roles = {("updates", "codec"): (updates.codec, role)}
@@ -493,6 +495,23 @@ def _unagreed_mistakes(job: Job) -> Iterator[Mistake]:
     for key in ("codec", "overlap"):
         if getattr(updates, key) == "auto":
             yield ("updates", key), f'updates.{key} = "auto" does not go with {pattern}; write a value'
+
+
+def _judge_mistakes(job: Job) -> Iterator[Mistake]:
+    """What does not go with judges, who need every contribution and the samples that it is of."""
+    updates, sentence = job.updates, f"updates.judge = {job.updates.judge} does not go with"
+    if updates.mode != "delta":
+        yield ("updates", "mode"), f'{sentence} updates.mode = {updates.mode!r} yet; allowed: "delta"'
+    if updates.secure:
+        yield ("updates", "secure"), f"{sentence} updates.secure: a masked contribution cannot be looked at"
+    elif updates.pattern != "all_to_all":
+        why = "only where everybody gets every contribution can everybody judge it"
+        yield ("updates", "pattern"), f'{sentence} updates.pattern = {updates.pattern!r}: {why}; allowed: "all_to_all"'
+    if job.data.where == "node":
+        yield ("data", "where"), f'{sentence} data.where = "node": nobody else has a member\'s samples'
+    if job.parallel.stages not in ("auto", 1):
+        why = "a judge needs the whole model"
+        yield ("parallel", "stages"), f"{sentence} parallel.stages = {job.parallel.stages}: {why}; allowed: 1"
 
 
 def _secure_mistakes(job: Job) -> Iterator[Mistake]:

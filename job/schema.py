@@ -290,6 +290,12 @@ class Updates(Table):
     audit: float = Field(
         default=0.01, ge=0, le=1, description="the part of a publisher's traffic that checks of its sums may take"
     )
+    judge: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="the part of a member's computing that goes into judging what others' contributions do to the loss",
+    )
     secure: bool = Field(
         default=False, description="true or false: contributions are masked, only their sums are seen (codec intsgd)"
     )

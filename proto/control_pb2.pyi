@@ -76,7 +76,7 @@ class JoinReply(_message.Message):
     def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ..., dials_out: bool = ..., certificate_life: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew", "caught_up", "clock", "written", "kept")
+    __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew", "caught_up", "clock", "written", "kept", "scores")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +95,7 @@ class Report(_message.Message):
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     heartbeat: Heartbeat
     links: Links
@@ -113,7 +114,8 @@ class Report(_message.Message):
     clock: ClockAnswer
     written: Written
     kept: Kept
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., flushed: _Optional[_Union[Flushed, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ..., eval: _Optional[_Union[EvalDone, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., back: _Optional[_Union[Back, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., clock: _Optional[_Union[ClockAnswer, _Mapping]] = ..., written: _Optional[_Union[Written, _Mapping]] = ..., kept: _Optional[_Union[Kept, _Mapping]] = ...) -> None: ...
+    scores: Scores
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., flushed: _Optional[_Union[Flushed, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ..., eval: _Optional[_Union[EvalDone, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., back: _Optional[_Union[Back, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., clock: _Optional[_Union[ClockAnswer, _Mapping]] = ..., written: _Optional[_Union[Written, _Mapping]] = ..., kept: _Optional[_Union[Kept, _Mapping]] = ..., scores: _Optional[_Union[Scores, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("session", "view", "holds")
@@ -362,6 +364,26 @@ class Written(_message.Message):
     failed: str
     def __init__(self, number: _Optional[int] = ..., token: _Optional[int] = ..., step: _Optional[int] = ..., round: _Optional[int] = ..., failed: _Optional[str] = ...) -> None: ...
 
+class Scores(_message.Message):
+    __slots__ = ("view", "round", "scores")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    view: int
+    round: int
+    scores: _containers.RepeatedCompositeFieldContainer[Score]
+    def __init__(self, view: _Optional[int] = ..., round: _Optional[int] = ..., scores: _Optional[_Iterable[_Union[Score, _Mapping]]] = ...) -> None: ...
+
+class Score(_message.Message):
+    __slots__ = ("node", "own", "held")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    own: float
+    held: float
+    def __init__(self, node: _Optional[str] = ..., own: _Optional[float] = ..., held: _Optional[float] = ...) -> None: ...
+
 class Back(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -373,7 +395,7 @@ class Renew(_message.Message):
     def __init__(self, certificate_request: _Optional[bytes] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("term", "measure", "flush", "view", "start", "stop", "notice", "leave", "revoked", "certificate", "trace", "clock", "write", "packed", "complete", "ledger")
+    __slots__ = ("term", "measure", "flush", "view", "start", "stop", "notice", "leave", "revoked", "certificate", "trace", "clock", "write", "packed", "complete", "judge", "ledger")
     TERM_FIELD_NUMBER: _ClassVar[int]
     MEASURE_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
@@ -389,6 +411,7 @@ class Order(_message.Message):
     WRITE_FIELD_NUMBER: _ClassVar[int]
     PACKED_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    JUDGE_FIELD_NUMBER: _ClassVar[int]
     LEDGER_FIELD_NUMBER: _ClassVar[int]
     term: int
     measure: Measure
@@ -405,8 +428,9 @@ class Order(_message.Message):
     write: Write
     packed: PackedView
     complete: Kept
+    judge: Judge
     ledger: Ledger
-    def __init__(self, term: _Optional[int] = ..., measure: _Optional[_Union[Measure, _Mapping]] = ..., flush: _Optional[_Union[Flush, _Mapping]] = ..., view: _Optional[_Union[View, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., clock: _Optional[_Union[ClockAsk, _Mapping]] = ..., write: _Optional[_Union[Write, _Mapping]] = ..., packed: _Optional[_Union[PackedView, _Mapping]] = ..., complete: _Optional[_Union[Kept, _Mapping]] = ..., ledger: _Optional[_Union[Ledger, _Mapping]] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., measure: _Optional[_Union[Measure, _Mapping]] = ..., flush: _Optional[_Union[Flush, _Mapping]] = ..., view: _Optional[_Union[View, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., revoked: _Optional[_Union[Revoked, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ..., clock: _Optional[_Union[ClockAsk, _Mapping]] = ..., write: _Optional[_Union[Write, _Mapping]] = ..., packed: _Optional[_Union[PackedView, _Mapping]] = ..., complete: _Optional[_Union[Kept, _Mapping]] = ..., judge: _Optional[_Union[Judge, _Mapping]] = ..., ledger: _Optional[_Union[Ledger, _Mapping]] = ...) -> None: ...
 
 class Ledger(_message.Message):
     __slots__ = ("view", "step", "eval")
@@ -463,6 +487,16 @@ class Write(_message.Message):
     temperature: float
     seed: int
     def __init__(self, number: _Optional[int] = ..., view: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class Judge(_message.Message):
+    __slots__ = ("view", "node", "rounds")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    view: int
+    node: str
+    rounds: int
+    def __init__(self, view: _Optional[int] = ..., node: _Optional[str] = ..., rounds: _Optional[int] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("why", "stays")

@@ -15,7 +15,8 @@ from .border import MOST_WORDS, SECRET, WORD, Hostile, address, harmless, matchi
 M = TypeVar("M", bound=Message)
 
 _NAMES = """JoinReply.name LinkMeasurement.from LinkMeasurement.to Sent.peer Evidence.peer Revoked.nodes
-Member.name Shadow.node Shadow.like Holder.nodes View.restores ProfilePart.node GenerateReply.nodes"""
+Member.name Shadow.node Shadow.like Holder.nodes View.restores ProfilePart.node GenerateReply.nodes
+Score.node Judge.node"""
 _ADDRESSES = "Member.address"
 _IDS = """JoinReply.session Hello.session Member.session Trace.id SectionState.section Fingerprint.section"""
 _SECRETS = "JoinReply.secret"

@@ -15,6 +15,7 @@ from ...job.shared import for_nodes
 from ..store.lock import is_locked
 from ..store.store import NodeRow, Store, ViewRow
 from .advice import advice, bottleneck, regions, seen
+from .useful_work import ledger
 
 _RECENT = 10
 MOST_LINKS = 10_000
@@ -85,6 +86,7 @@ def status_of(
         "nodes": nodes,
         "links": (links := _links(store.links(), used or {}, dial_out))[:MOST_LINKS],
         "links_left_out": max(0, len(links) - MOST_LINKS),
+        "ledger": ledger(store.works(), store.scores()),
         "checkpoints": [{"step": row.step, "path": row.path} for row in checkpoints],
         "target": json.loads(store.get("target") or "null"),
         "warnings": [{"time": when, "node": node, "message": text} for when, node, text in store.warnings(_RECENT)],

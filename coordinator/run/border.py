@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...proto.control_pb2 import EvalDone, Report, StepDone
+from ..membership.judged import MOST
 from ..membership.signals import Announcement
 
 LARGEST = 2.0**50
@@ -153,6 +154,15 @@ def _written(said: Any, known: About) -> str:
     return "" if max(said.step, said.round) <= LARGEST else "its numbers are impossible"
 
 
+def _scores(said: Any, known: About) -> str:
+    names = [one.node for one in said.scores]
+    if len(set(names)) < len(names) or not set(names) <= set(known.nodes) or known.name in names:
+        return "it judges a node twice, or itself, or one that never joined"
+    if said.round > LARGEST or not all(abs(one.own) <= MOST and abs(one.held) <= MOST for one in said.scores):
+        return "its numbers are impossible"
+    return ""
+
+
 def _nothing(said: Any, known: About) -> str:
     """Words for people, which whoever shows them cuts and cleans; or nothing at all."""
     return ""
@@ -191,5 +201,6 @@ CHECKS: Mapping[str, tuple[str, Callable[[Any, About], str]]] = {
     "kept": ("what it keeps", _kept),
     "clock": ("its clock", _clock),
     "written": ("a text", _written),
+    "scores": ("what contributions do", _scores),
 }
 """Kind of a report -> (what it is, in words; its check)."""

@@ -37,6 +37,7 @@ from ..checkpoints.checkpoints import Checkpoints, Complete
 from ..checkpoints.manifest import read_manifest
 from ..data.tokenizer import Tokenizer
 from ..membership import signals as s
+from ..membership.judged import LOOK_ROUNDS, MOST, Judged
 from ..membership.learnt import Kept, from_json, to_json, unsent_in
 from ..membership.machine import Membership
 from ..membership.members import DONE, TRAINING, WAITING, Known, Planner, State
@@ -48,6 +49,7 @@ from ..observe.advice import seen, told
 from ..observe.history import POINTS, History, Point
 from ..observe.observed import Observed
 from ..observe.status import position_of, status_of
+from ..observe.useful_work import UsefulWork, ledger, write_ledger
 from ..planning.beside import PlansBeside, Unanswered, Work
 from ..planning.claims import Claims
 from ..planning.link_rates import LinkRates
@@ -73,6 +75,8 @@ DIAL_S = 2.0
 """How long a node may take to answer when it is dialled, beside a few round trips."""
 RETURN_S = 2.0
 """How long one that nobody can dial may take to open its control stream again, beside a few round trips."""
+WORK_S = 10.0
+"""How often the ledger of useful work is stored."""
 ADVICE_S = 10.0
 """How often a node is told of what use it is."""
 _SAME_WARNING_S = 10.0
@@ -170,6 +174,9 @@ class Run:
         """The last step that this run ever was to end with: who has heard of it may report on."""
         self._acknowledged, self._acknowledged_at = self._progress.ledger, -math.inf
         self._refusals = Refusals()
+        self._judged = Judged()
+        self.work = UsefulWork(store.works(), store.scores())
+        self._worked_at = clock()
         self._behind = False
         self._held: s.SendView | None = None
         """A view that waits for the disk."""
@@ -437,6 +444,8 @@ class Run:
             self.warn(warning.node if warning.node in self._devices else name, printable(warning.message, 1000))
             if warning.refused and warning.node != name:
                 self._refused(name, warning.node, warning.refused)
+        elif kind == "scores":
+            self._scored(name, report.scores)
         elif kind == "leaving":
             leaving = report.leaving
             self.feed(s.Leaving(name, session, printable(leaving.why) or "leaving", leaving.stays, leaving.asked))
@@ -466,6 +475,34 @@ class Run:
         else:
             told = self.command(Command("evict", verdict.out, by="the coordinator", why=verdict.why))
             self.warn(verdict.out, told)
+
+    def _scored(self, by: str, report: pb.Scores) -> None:
+        """A member or a spare has judged contributions: enough members of one mind, and one is out."""
+        view = self.state.view
+        if not self.job.updates.judge or not self.trains or view is None or report.view != view.number:
+            return
+        members = {member.name for member in view.members}
+        said = {
+            one.node: (one.own, one.held)
+            for one in report.scores[: len(members)]
+            if one.node in view.plan.nodes and one.node != by and abs(one.own) <= MOST and abs(one.held) <= MOST
+        }
+        if by not in members or not said:
+            return
+        now = max([view.position.step, *self.state.reported.values()]) // self.job.updates.interval
+        findings = self._judged.count(by, view.plan.nodes, (report.view, report.round), now, said)
+        if findings is None:
+            return
+        self.work.judged(by, said, time.time())
+        for finding in findings:
+            if finding.look:
+                self.warn(finding.look, finding.why)
+                for name in members & self._streams.keys():
+                    look = pb.Judge(view=view.number, node=finding.look, rounds=LOOK_ROUNDS)
+                    self._order(name, pb.Order(judge=look))
+            elif not self.is_over:
+                told = self.command(Command("evict", finding.out, by="the coordinator", why=finding.why))
+                self.warn(finding.out, told)
 
     def warn(self, node: str, message: str) -> None:
         """Tell people, the same thing at most every 10 s, and of one node not more than they can read."""
@@ -518,8 +555,23 @@ class Run:
             self.observed.step(name, report, self._clock())
             self.speeds.step(name, report.compute_seconds, self._clock())
             self.rates.step(name, report.sent, self._clock())
+            self._worked(name)
         self.feed(s.StepFinished(name, session, report.view, report.step, report.seconds))
         self._keep_steps(self._progress.step(name, report, time.time()))
+
+    def _worked(self, name: str) -> None:
+        """A step of a node counts in the ledger, with the samples that the plan gave its pipeline."""
+        view = self.state.view
+        if view is not None and name in view.plan.nodes:
+            pipeline = view.plan.pipeline_of(name)
+            self.work.step(name, view.plan.microbatches[pipeline] * self.job.train.microbatch, time.time())
+
+    def keep_work(self) -> None:
+        """Store what has come into the ledger, and write its file anew beside the database."""
+        self.store.put_work(*self.work.unsaid())
+        if isinstance(self.store.place, Path):
+            with contextlib.suppress(OSError):  # a full disk is said elsewhere; the database has it all
+                write_ledger(self.store.place, ledger(self.store.works(), self.store.scores()))
 
     def _last_step(self) -> int:
         """The run's last step, as the view counts it: samples that are trained again take steps of their own."""
@@ -692,6 +744,9 @@ class Run:
         self._try("acknowledging reports", self._acknowledge)
         self._try("remembering what nodes keep", self._put_kept)
         self._try("remembering what was reported", self._put_reported)
+        if self._clock() - self._worked_at >= WORK_S:
+            self._worked_at = self._clock()
+            self._try("storing the ledger of useful work", self.keep_work)
         self._advise()
 
     def _take_beats(self) -> None:
@@ -799,6 +854,8 @@ class Run:
 
     async def abandon(self) -> None:
         """End what this process does for the run; the nodes train on."""
+        if self.store.leads:
+            self.keep_work()
         for stream in self._streams.values():
             stream.queue.put_nowait(None)
         for task in self._tasks:
@@ -826,6 +883,7 @@ class Run:
         elif isinstance(effect, s.Say):
             self._say(effect)
         elif isinstance(effect, s.Finish):
+            self.keep_work()
             self.result = self._done(effect.step)
             self.finished.set()
         elif isinstance(effect, s.Fail):
@@ -986,6 +1044,7 @@ class Run:
                 "attending": name in self._streams,
                 "heard_s": round(now - node.heard, 1),
                 "refused": self._refusals.of((name, node.session)),
+                "score": self._judged.score(name),
                 "doing": self.live.get(name, silent).doing,
                 "trainer_age": round(self.live.get(name, silent).trainer_age, 1),
                 **observed.get(name, {}),

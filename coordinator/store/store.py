@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,6 +41,9 @@ create table if not exists steps (
 create table if not exists evals (step integer primary key, loss real, tokens integer, accuracy real, time real);
 create table if not exists checkpoints (step integer primary key, path text, cursor integer, redo text, time real);
 create table if not exists warnings (id integer primary key, time real, node text, message text);
+create table if not exists scores (
+    node text, judge text, count integer, own real, held real, score real, time real, primary key (node, judge));
+create table if not exists work (node text primary key, samples integer, steps integer, time real);
 create table if not exists links (
     source text, target text, latency_s real, bandwidth_bps real, time real, primary key (source, target));
 """
@@ -146,9 +149,32 @@ class CheckpointRow:
     time: float
 
 
+@dataclass(frozen=True)
+class WorkRow:
+    """What a node has taken part in: steps, and the samples of them that the plans gave its pipelines."""
+
+    node: str
+    samples: int
+    steps: int
+    time: float
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """What one judge has said of one node, summed over ``count`` contributions."""
+
+    node: str
+    judge: str
+    count: int
+    own: float
+    held: float
+    score: float
+    time: float
+
+
 _ADDED = [("nodes", "dials_out integer not null default 0"), ("nodes", "ticket text not null default ''")]
 """Columns that older files lack; the last of their table and of its row."""
-Row = TypeVar("Row", NodeRow, Ticket, ViewRow, StepRow, EvalRow, CheckpointRow)
+Row = TypeVar("Row", NodeRow, Ticket, ViewRow, StepRow, EvalRow, CheckpointRow, WorkRow, ScoreRow)
 _NAMES: dict[type, str] = {
     NodeRow: "nodes",
     Ticket: "tickets",
@@ -156,6 +182,8 @@ _NAMES: dict[type, str] = {
     StepRow: "steps",
     EvalRow: "evals",
     CheckpointRow: "checkpoints",
+    WorkRow: "work",
+    ScoreRow: "scores",
 }
 
 
@@ -166,6 +194,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "views": ("number",),
     "steps": ("step",),
 }
+_KEYS |= {"work": ("node",), "scores": ("node", "judge")}
 _KEYS |= {"evals": ("step",), "checkpoints": ("step",), "links": ("source", "target")}
 _SUMMED = (
     "samples",
@@ -347,6 +376,20 @@ class Store:
         return self._database.write([("update tickets set revoked = 1 where number = ?", (number,))]) > 0
 
     # ---- views, steps, evaluations, checkpoints ------------------------------------------------
+
+    def put_work(self, works: Iterable[WorkRow], scores: Iterable[ScoreRow] = ()) -> None:
+        """Store what nodes have done, and what judges have said of them, in one transaction."""
+        rows = [self._upsert(_NAMES[type(row)], row.__dict__) for row in (*works, *scores)]
+        if rows:
+            self._write(*rows)
+
+    def works(self) -> list[WorkRow]:
+        """What each node has done."""
+        return self._rows(WorkRow, "order by node")
+
+    def scores(self) -> list[ScoreRow]:
+        """What each judge has said of each node."""
+        return self._rows(ScoreRow, "order by node, judge")
 
     def put_view(self, row: ViewRow) -> None:
         """Store a view, before anybody is told of it. Steps and evaluations after its first did not happen."""

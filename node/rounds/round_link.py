@@ -13,6 +13,7 @@ from ...compress.summable.secure import Pairwise
 from ...proto import data_pb2
 from .audit import PROVEN, Auditor, NotShown
 from .exchange import Exchange, Refused, received
+from .judge import Judge
 from .machine import OpenRound, Rounds
 from .masked import MaskedExchange
 from .messages import (
@@ -161,6 +162,11 @@ class RoundLink:
         if current is None or not self.complete:
             raise RuntimeError("the round is not complete")
         return current
+
+    def judge(self, judge: Judge) -> None:
+        """Let the complete round be judged, if it wants to. Raises ViewEnds."""
+        current = self._complete_round()
+        judge.round(self.exchange, current.number, self.results, current.contributions)
 
     def finish(self, results: Sequence[Result], block: int) -> None:
         """The update has been applied to ``g``: close the round and move the chain on."""

@@ -73,6 +73,10 @@ class StageState:
         """Compute with g, for evaluation."""
         self._use(lambda section: section.g)
 
+    def use(self, weights: Tensor) -> None:
+        """Compute with other weights of the one section that there is, fp32 [numel]."""
+        self._use(lambda section: weights)
+
     def _use(self, weights: Callable[[Section], Tensor]) -> None:
         parameters = self._parameters()
         for section in self.sections.values():

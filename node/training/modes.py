@@ -289,6 +289,8 @@ class DeltaMode:
         for name, section in training.state.sections.items():
             if name in links:
                 absent |= {training.plan.pipeline_of(one) for one in links[name].absent}
+                if training.judge is not None:
+                    links[name].judge(training.judge)
                 self._apply(links[name])
             else:
                 training.exchanges[name].apply_alone(section.round + 1)

@@ -23,6 +23,7 @@ from ...job.sampling import Position
 from ...proto import data_pb2
 from ...scheduler import Plan
 from ..rounds.exchange import Exchange, received
+from ..rounds.judge import Judge, judge_of
 from ..rounds.log import PRIORITY
 from ..rounds.messages import Contribution, Result
 from ..rounds.round_link import digests_of, received_result
@@ -61,6 +62,7 @@ class _Segment:
     position: Position
     base: int
     exchanges: dict[str, Exchange]
+    judge: Judge | None = None
     end: int | None = None
 
 
@@ -87,13 +89,15 @@ class Follower:
     def enter(self, plan: Plan, like: str, position: Position, round: int, guides: Sequence[str]) -> None:
         """A view begins: the place of ``like`` is followed, which all ``guides`` have."""
         trainer, job = self._trainer, self._trainer.job
-        until = last_outer_round(round, position.step, last_step_of(job, trainer.facts, position), job.updates)
+        last_step = last_step_of(job, trainer.facts, position)
+        until = last_outer_round(round, position.step, last_step, job.updates)
         exchanges = {}
         for name, section in self.state.sections.items():
             exchanges[name] = exchange_of(job, plan, section, like, follows=True, until=until)
         if self._segments:
             self._segments[-1].end = self._last
-        self._segments.append(_Segment(trainer.view, position, round, exchanges))
+        judge = judge_of(trainer, self.state, plan, position, round, last_step, spare=True)
+        self._segments.append(_Segment(trainer.view, position, round, exchanges, judge))
         self._guides, self._asked, self._said = tuple(guides), "", self.fetch is None
         self._newest = self._last = round
         if self.fetch is None:
@@ -247,6 +251,9 @@ class Follower:
             exchange, results = self._segments[0].exchanges[name], came.results[name]
             contributions = came.contributions.get(name, {})
             exchange.check(number, results, contributions)
+            judge = self._segments[0].judge
+            if judge is not None and number >= self._newest:  # else the group is ahead, and that comes first
+                judge.round(exchange, number, list(results.values()), contributions)
             exchange.follow(exchange.updates(number, results, contributions))
         if state.gradient:
             step, self.norm = self.step + 1, came.norm

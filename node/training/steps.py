@@ -21,6 +21,7 @@ from ..models.stage import Pass
 from ..pipeline.activations import Incoming, Outgoing, notes_of, without_state
 from ..pipeline.runner import Chunk, Place, Runner, StageRunner, Tally
 from ..rounds.exchange import Exchange
+from ..rounds.judge import cannot_judge, judge_of
 from ..rounds.log import RoundLog
 from ..rounds.machine import Rounds
 from ..rounds.masked import MaskedExchange
@@ -119,6 +120,7 @@ class Training:
                     sending=lambda: trainer.wire.under_way,
                 )
         self.log = RoundLog(self.links, trainer.send)
+        self.judge = judge_of(trainer, state, plan, position, self.base_round, self.last_step, spare=False)
         self._tally = Tally()
         self._told: set[tuple[int, str]] = set()
         self._started_at = 0.0
@@ -179,6 +181,9 @@ class Training:
         for link in self.links.values():
             link.introduce()
         self.wait(lambda: all(link.introduced for link in self.links.values()), "wait for keys", self._introduce_again)
+        why = cannot_judge(self.trainer, self.plan) if self.job.updates.judge else ""
+        if why and self.plan.nodes[0] == self.trainer.name:
+            self.trainer.warn("", f"nobody judges contributions in view {self.view}: {why}")
         self.mode.begin()
         if self.evaluate and self.job.updates.agreed and self.step < self.last_step:
             self.evaluate = False

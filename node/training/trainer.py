@@ -321,6 +321,10 @@ class Trainer:
         elif kind == "write":
             if self.training is not None and order.write.view == self.view:
                 self.training.write(order.write)
+        elif kind == "judge":
+            judge = self.training.judge if self.training is not None else None
+            if judge is not None and order.judge.view == self.view:
+                judge.look(order.judge.node, order.judge.rounds)
         elif kind == "leave":
             self._asked = self._parting(Wish(order.leave.why, order.leave.stays))
         elif kind == "notice" and order.notice.HasField("advice"):

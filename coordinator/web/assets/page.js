@@ -203,6 +203,7 @@ function nodes() {
       h("div", { class: "cell" }, h("span", { class: "key" }, "heard"), h("span", { class: silent ? "late" : "" }, node.heard_s === undefined ? "–" : `${node.heard_s.toFixed(1)} s ago`)),
       h("div", { class: "cell faint" }, h("span", { class: "key" }, "at"), node.dials_out ? "dials out" : node.address),
       nodeCommands(node),
+      typeof node.score === "number" && h("div", { class: "better" }, `the others judge what it sends at ${digits(node.score)} (1 is usual)`),
       node.held && h("div", { class: "better" }, node.held),
       say.better && h("div", { class: "better" }, say.better));
   });

@@ -1,0 +1,167 @@
+"""What judges say of contributions, counted until the members have made up their minds: a pure table.
+
+Judges are members, now and then, and spares that follow, all the time (node/rounds/judge.py). A score is about 1 of
+whoever trains its samples, about 0 of noise, of a copy or of something old, and below 0 of what does harm. Whoever's
+newest scores are low is *looked at*: for some rounds everybody judges it. It is out when more than half of the other
+members, each from scores of its own, find it useless. Spares have no vote, for they have done no work that would cost a
+stranger anything; and a node whose alarms prove false twice raises no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean as mean
+from statistics import median
+
+LIMIT = 1 / 3
+"""A mean score below this is that of no honest member."""
+FINE = 0.6
+"""From this mean on a judge has nothing against a member."""
+ENOUGH = 5
+"""Scores of one judge that make its word."""
+ALARM = 8
+"""Newest scores of any judges that make an alarm."""
+KEPT = 48
+SURE, RATHER_SURE = 2.0, 1.0
+"""Standard errors by which a mean has to lie below the limit: to put somebody out, and to look at it. Near the end of a
+run many samples are learnt, and whether one of few is not is chance."""
+MOST = 2.0
+"""The largest size of a number that a judge may say."""
+LEAST_SPREAD = 0.75
+"""Of single scores: a few that happen to be alike are no more certain than others."""
+APART = 0.5
+"""From what a juror says of the others."""
+LOOK_ROUNDS = 12
+"""Rounds in which everybody judges whom an alarm was about."""
+_FALSE_ALARMS = 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What follows, as a sentence. ``look``: whom all judge now. ``out``: whom the members put out."""
+
+    look: str = ""
+    out: str = ""
+    why: str = ""
+
+
+@dataclass
+class _Look:
+    accused: str
+    until: int
+    accusers: frozenset[str]
+
+
+@dataclass
+class Judged:
+    """Scores of each node by who gave them, in all of its lives; the look that goes on; who cried wolf."""
+
+    _scores: dict[str, dict[str, deque[float]]] = field(default_factory=dict)
+    _newest: dict[str, deque[tuple[str, float]]] = field(default_factory=dict)
+    _heard: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The newest (view, round) that a judge has spoken of."""
+    _false: dict[str, int] = field(default_factory=dict)
+    _look: _Look | None = None
+    _again: int = 0
+    """The first round in which another look may begin."""
+
+    def score(self, name: str) -> float | None:
+        """The median over the judges of their mean scores of a node; None where nobody has judged it."""
+        given = self._scores.get(name)
+        return median(mean(some) for some in given.values()) if given else None
+
+    def count(
+        self,
+        by: str,
+        jury: Collection[str],
+        which: tuple[int, int],
+        now: int,
+        said: Mapping[str, tuple[float, float]],
+    ) -> list[Finding] | None:
+        """``by`` has judged contributions to a round: (own, held) of each. What follows; None where it is not heard.
+
+        ``which``: its view and round. A judge is heard once of each, and of none before; nobody is heard of itself.
+        ``jury``: the names that train in the view. ``now``: the round that the run is in by the steps that it counts,
+        which no single node can set forward.
+        """
+        if which <= self._heard.get(by, (0, -1)):
+            return None
+        self._heard[by] = which
+        found: list[Finding] = []
+        for name, (own, held) in said.items():
+            if name == by or name not in jury or not math.isfinite(own + held):
+                continue
+            value = value_of(own, held)
+            self._scores.setdefault(name, {}).setdefault(by, deque(maxlen=KEPT)).append(value)
+            self._newest.setdefault(name, deque(maxlen=ALARM)).append((by, value))
+            if finding := self._judge(name, jury, now):
+                found.append(finding)
+        return found
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    def _judge(self, accused: str, jury: Collection[str], now: int) -> Finding | None:
+        given = self._scores[accused]
+        jurors = [name for name in jury if name != accused]
+        words = {name: mean(given[name]) for name in jurors if len(given.get(name, ())) >= ENOUGH}
+        against = [words[name] for name in words if _is_low(given[name], SURE, self._usual(name, accused))]
+        needed = max(2, len(jurors) // 2 + 1)
+        if len(against) >= needed:
+            self._forget(accused, now)
+            usual = f"a score of {median(against):.2f}, where 1 is usual"
+            many = f"{len(against)} of {len(jurors)} members find what it sends of no use"
+            return Finding(out=accused, why=f"{many} ({usual})")
+        if self._look is not None and now > self._look.until:
+            self._end_look(jury, now)
+        return self._alarm(accused, len(jurors) >= needed, now)
+
+    def _alarm(self, accused: str, can_be_out: bool, now: int) -> Finding | None:
+        newest = [(by, value) for by, value in self._newest[accused] if self._false.get(by, 0) < _FALSE_ALARMS]
+        if self._look is not None or now < self._again or not can_be_out or len(newest) < ALARM:
+            return None
+        if not _is_low([value for _, value in newest], RATHER_SURE):
+            return None
+        low = mean(value for _, value in newest)
+        accusers = frozenset(by for by, value in newest if value < LIMIT)
+        self._look = _Look(accused, now + 4 * LOOK_ROUNDS, accusers)
+        self._newest[accused].clear()
+        names = " and ".join(sorted(accusers))
+        why = f"{names} found what {accused} sends of no use (a score of {low:.2f}): the members look at it"
+        return Finding(look=accused, why=why)
+
+    def _end_look(self, jury: Collection[str], now: int) -> None:
+        """It has not put the accused out: if the members had nothing against it, the alarm was false."""
+        assert self._look is not None
+        given = self._scores.get(self._look.accused, {})
+        words = [mean(some) for name, some in given.items() if name in jury and name not in self._look.accusers]
+        if len(words) >= 2 and sum(word >= FINE for word in words) > len(words) / 2:
+            for name in self._look.accusers:
+                self._false[name] = self._false.get(name, 0) + 1
+        self._look, self._again = None, now + LOOK_ROUNDS
+
+    def _usual(self, juror: str, accused: str) -> float:
+        """What a juror's mean score of the others is: where scores tell little, that is low too."""
+        others = [mean(some[juror]) for name, some in self._scores.items() if name != accused and some.get(juror)]
+        return median(others) if others else 1.0
+
+    def _forget(self, accused: str, now: int) -> None:
+        self._scores.pop(accused, None)
+        self._newest.pop(accused, None)
+        if self._look is not None and self._look.accused == accused:
+            self._look, self._again = None, now
+
+
+def _is_low(scores: Sequence[float], errors: float, usual: float = 1.0) -> bool:
+    """Whether a mean is below the limit, and well below what is ``usual``, by so many of its standard errors."""
+    count, middle = len(scores), mean(scores)
+    spread = math.fsum((value - middle) ** 2 for value in scores) / max(1, count - 1)
+    return middle + errors * max(LEAST_SPREAD, math.sqrt(spread)) / math.sqrt(count) < min(LIMIT, usual - APART)
+
+
+def value_of(own: float, held: float) -> float:
+    """The score of one contribution, from -2 to 1. Lowering the loss of other samples more than others do is no merit
+    that would make up for one's own: the copy of another's contribution does that too."""
+    return max(-1.0, min(1.0, own)) + max(-1.0, min(0.0, held))

@@ -1,0 +1,90 @@
+"""The ledger of useful work: what each node has trained, and what it was worth to the run as others have judged it.
+
+Samples are those that the plan gave a node's pipeline for the steps that it reported, so no node can claim more. Scores
+are sums of what judges have said (coordinator/membership/judged.py), which change nothing here. No I/O but one file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ..membership.judged import value_of
+from ..store.store import ScoreRow, WorkRow
+
+LEDGER = "ledger.jsonl"
+"""In the state folder, a line a node."""
+
+
+class UsefulWork:
+    """Sums since the run began; ``unsaid`` gives those that the database does not have yet."""
+
+    def __init__(self, works: Iterable[WorkRow], scores: Iterable[ScoreRow]) -> None:
+        self._works = {row.node: row for row in works}
+        self._scores = {(row.node, row.judge): row for row in scores}
+        self._new: dict[str, None] = {}
+        self._judged: dict[tuple[str, str], None] = {}
+
+    def step(self, node: str, samples: int, now: float) -> None:
+        """A node has reported a step of which its pipeline had so many samples."""
+        old = self._works.get(node, WorkRow(node, 0, 0, now))
+        self._works[node] = replace(old, samples=old.samples + samples, steps=old.steps + 1, time=now)
+        self._new[node] = None
+
+    def judged(self, judge: str, said: Mapping[str, tuple[float, float]], now: float) -> None:
+        """A judge has said ``own`` and ``held`` of some nodes' contributions to a round."""
+        for node, (own, held) in said.items():
+            old = self._scores.get((node, judge), ScoreRow(node, judge, 0, 0.0, 0.0, 0.0, now))
+            value = old.score + value_of(own, held)
+            new = replace(old, count=old.count + 1, own=old.own + own, held=old.held + held, score=value, time=now)
+            self._scores[node, judge] = new
+            self._judged[node, judge] = None
+
+    def unsaid(self) -> tuple[list[WorkRow], list[ScoreRow]]:
+        """Rows that have changed since this was last asked."""
+        works, scores = [self._works[one] for one in self._new], [self._scores[one] for one in self._judged]
+        self._new, self._judged = {}, {}
+        return works, scores
+
+
+def ledger(works: Iterable[WorkRow], scores: Iterable[ScoreRow]) -> list[dict[str, Any]]:
+    """A record of each node, as ``status --json`` and the file have it.
+
+    ``score``: the median over the judges of the mean of what each said; about 1 of who trains its samples, None where
+    nobody has judged. ``useful_samples``: samples times the score, from 0 to 1.
+    """
+    said: dict[str, list[ScoreRow]] = {}
+    for one in scores:
+        said.setdefault(one.node, []).append(one)
+    records = []
+    for row in works:
+        given = [one for one in said.get(row.node, ()) if one.count]
+        score = median(one.score / one.count for one in given) if given else None
+        judges = {
+            one.judge: {"contributions": one.count, "own": one.own / one.count, "held": one.held / one.count}
+            for one in given
+        }
+        useful = None if score is None else row.samples * max(0.0, min(1.0, score))
+        records.append(
+            {
+                "node": row.node,
+                "steps": row.steps,
+                "samples": row.samples,
+                "score": score,
+                "useful_samples": useful,
+                "judged": sum(one.count for one in given),
+                "judges": judges,
+            }
+        )
+    return records
+
+
+def write_ledger(state: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write the file in a run's state folder anew, whole. OSError."""
+    beside = state / f".{LEDGER}"
+    beside.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    beside.replace(state / LEDGER)

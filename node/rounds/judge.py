@@ -1,0 +1,220 @@
+"""What one contribution to a round does to the loss: how members and spares judge each other by effect.
+
+A judge takes some contributions c of a round, and of each contributor a few samples of the steps before it. It
+computes the loss of every such sample at g and at g + p c, where p is the contributor's part of the mean. So each
+contribution is seen on its own samples and on the others', and on each sample stands beside the others': what all
+have in common (hard samples, steps that are too long) cancels out. Two numbers follow. ``own``: how much more c lowers
+the loss of its own samples than others' contributions do; who did not train them has 0. ``held``: how much less it
+lowers the loss of the samples that it has not seen. Both in units of what is usual in the round.
+
+The idea is Gauntlet's (Lidin et al., "Incentivizing Permissionless Distributed Learning of LLMs", 2025), which scores
+by held-out loss and by the difference to assigned data; here no node judges alone (coordinator/membership/judged.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median, median_high
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ... import compress
+from ...job.sampling import Position, assign, sample_ids
+from ...proto import control_pb2
+from ...scheduler import Plan
+from ..state.stage_state import StageState
+from .exchange import SEGMENT, Exchange
+from .messages import Contribution, Result
+
+if TYPE_CHECKING:
+    from ..training.trainer import Trainer
+
+Sent = Mapping[tuple[int, int], Contribution]
+"""(part, index of the member) -> what it sent of it."""
+
+LIMIT = 2.0
+"""The largest size of a number that is reported: one odd sample is no proof."""
+FEWEST = 4
+"""Members of which one can stand out from the others."""
+MOST_MEMBERS, MOST_SAMPLES, MOST_STEPS = 8, 8, 16
+"""Contributions of a round, samples of each contributor, and steps that these are of."""
+MOST_ROUNDS = 16
+"""That a look may ask for."""
+
+
+def scores(gains: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
+    """``own`` and ``held`` of each contributor, from ``gains[i][k]``: by how much contribution i lowers the mean loss
+    of the samples of contributor k. Empty where the round says nothing: too few are there, or nobody learnt of its own.
+    """
+    count = len(gains)
+    if count < FEWEST:
+        return []
+    own, rest = [], []
+    for i, row in enumerate(gains):
+        own.append(row[i] - median(gains[j][i] for j in range(count) if j != i))
+        others = [k for k in range(count) if k != i]
+        rest.append([row[k] - median(gains[j][k] for j in others if j != k) for k in others])
+    unit = median_high(own)
+    if not unit > 0:
+        return []
+    return [(_capped(one / unit), _capped(mean(away) / unit)) for one, away in zip(own, rest, strict=True)]
+
+
+def _capped(value: float) -> float:
+    return max(-LIMIT, min(LIMIT, value))
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How many contributions a judge takes of a round, and how many samples of each contributor."""
+
+    members: int
+    samples: int
+
+    @property
+    def cost(self) -> int:
+        """Samples computed forward: all of them with g, and with each of the contributions."""
+        return (self.members + 1) * self.members * self.samples
+
+
+def extent_of(members: int, budget: float) -> Extent:
+    """What fits into a ``budget`` of samples forward; the least is four contributions and a sample of each."""
+    count = max(FEWEST, min(members, MOST_MEMBERS))
+    while count > FEWEST and (count + 1) * count > budget:
+        count -= 1
+    return Extent(count, int(max(1, min(MOST_SAMPLES, budget // ((count + 1) * count)))))
+
+
+class Judge:
+    """Judges the rounds of one place that has the whole model, in one view: a member's, or a spare's that follows."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        state: StageState,
+        plan: Plan,
+        position: Position,
+        base: int,
+        last_step: int,
+        spare: bool,
+    ) -> None:
+        """``base``: the last round before the view. ``last_step``: the run's."""
+        job = trainer.job
+        self._trainer, self._state, self._plan, self._position, self._base = trainer, state, plan, position, base
+        self._interval, self._every, self._train = job.updates.interval, job.updates.every, job.train
+        self._last_step = last_step
+        # What a member computes between two rounds, in samples forward; a backward pass is two.
+        own = 3.0 * self._interval * job.train.batch / len(plan.pipelines)
+        self._extent = extent_of(len(plan.pipelines), own)
+        self._share = 1.0 if spare else min(1.0, job.updates.judge * own / self._extent.cost)
+        self._dice = random.SystemRandom()
+        self._looked: dict[str, int] = {}
+
+    def look(self, name: str, rounds: int) -> None:
+        """Judge a member in each of the next rounds."""
+        self._looked = {name: min(rounds, MOST_ROUNDS)}
+
+    def round(self, exchange: Exchange, number: int, results: Sequence[Result], sent: Sent) -> None:
+        """Judge a round whose result is about to be applied, if the dice or a look want it so.
+
+        Changes nothing but what the model computes with while it is judged. Raises ViewEnds.
+        """
+        names, me = exchange.plan.members, self._trainer.name
+        counted = [i for i in range(len(names)) if all(i in one.contributors for one in results)]
+        samples = self._samples(number)
+        wanted = [i for i in counted if names[i] in self._looked and names[i] != me]
+        self._looked = {name: left - 1 for name, left in self._looked.items() if left > 1}
+        if not samples or len(counted) < FEWEST or not (wanted or self._dice.random() < self._share):
+            return
+        rest = [i for i in counted if i not in wanted]
+        room = min(self._extent.members, len(counted)) - len(wanted)
+        who = sorted(wanted + self._dice.sample(rest, max(0, room)))
+        picked = {i: self._dice.sample(samples[i], min(self._extent.samples, len(samples[i]))) for i in who}
+        if not all(picked.values()):
+            return
+        gains = self._gains(exchange, results, sent, picked)
+        report = control_pb2.Scores(view=self._trainer.view, round=number)
+        for i, (own, held) in zip(who, scores(gains), strict=False):
+            if names[i] != me:
+                report.scores.append(control_pb2.Score(node=names[i], own=own, held=held))
+        if report.scores:
+            self._trainer.wire.report(control_pb2.Report(scores=report))
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    def _samples(self, number: int) -> list[list[int]]:
+        """Of each pipeline the samples of the steps between a round of the view and the one before; of the last rounds,
+        which bring in what is left, none."""
+        position, train = self._position, self._train
+        begun = (position.step // self._interval + number - self._base) * self._interval
+        first = max(position.step, begun - self._every)
+        if begun > self._last_step or begun <= first:
+            return []
+        found: list[list[int]] = [[] for _ in self._plan.pipelines]
+        seed, count = self._trainer.job.run.seed, self._trainer.facts.samples
+        steps = range(first + 1, begun + 1)
+        for step in steps if len(steps) <= MOST_STEPS else sorted(self._dice.sample(steps, MOST_STEPS)):
+            ids = sample_ids(position.positions(step, train.batch), seed, count)
+            for mine, share in zip(found, assign(ids, self._plan.microbatches, train.microbatch), strict=True):
+                mine.extend(ids[index] for index in share)
+        return found
+
+    def _gains(
+        self, exchange: Exchange, results: Sequence[Result], sent: Sent, picked: dict[int, list[int]]
+    ) -> list[list[float]]:
+        """By how much each contribution, weighted as in the mean, lowers the loss of each contributor's samples."""
+        section, plan = exchange.section, exchange.plan
+        data = [self._trainer.data.batch(ids) for ids in picked.values()]
+        weights = torch.empty_like(section.g)
+        before = self._losses(section.g, data)
+        gains = []
+        for i in picked:
+            weights.copy_(section.g)
+            for result in results:
+                part, one = plan.parts[result.part], sent[result.part, i]
+                for start, blob in exchange.blobs(one.payload, one.sizes, part, plan.members[i]).items():
+                    here = weights[start : min(start + SEGMENT, part.stop)]
+                    compress.add(blob, here, exchange.weights[i] / exchange.divisor)
+            gains.append([old - new for old, new in zip(before, self._losses(weights, data), strict=True)])
+        return gains
+
+    def _losses(self, weights: Tensor, data: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
+        """The mean loss of each batch with these weights, in fp32: differences are small."""
+        model, device = self._state.models[0], self._trainer.device
+        self._state.use(weights)
+        model.eval()
+        found = []
+        try:
+            with torch.no_grad(), self._trainer.clock.span("judge"):
+                for inputs, targets in data:
+                    loss = model.loss_sum(model(inputs.to(device)), targets.to(device))
+                    found.append(float(loss) / model.target_count(targets))
+        finally:
+            model.train()
+            self._state.use_local()
+        self._trainer.pump()
+        return found
+
+
+def judge_of(
+    trainer: Trainer, state: StageState, plan: Plan, position: Position, base: int, last_step: int, spare: bool
+) -> Judge | None:
+    """The judge of a place in a view; None where the job wants none, or nobody can judge there."""
+    if not trainer.job.updates.judge or cannot_judge(trainer, plan):
+        return None
+    return Judge(trainer, state, plan, position, base, last_step, spare)
+
+
+def cannot_judge(trainer: Trainer, plan: Plan) -> str:
+    """Why contributions cannot be judged in a view; empty where they can."""
+    if len(plan.stages) > 1:
+        return f"the model is cut into {len(plan.stages)} stages, and no node alone can compute its loss"
+    if len(plan.pipelines) < FEWEST:
+        return f"{len(plan.pipelines)} members are too few to compare"
+    if trainer.own is not None:
+        return "the steps are computed by a training loop of one's own"
+    return ""

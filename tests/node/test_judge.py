@@ -1,0 +1,119 @@
+"""Members and spares judge contributions by what they do to the loss (node/rounds/judge.py)."""
+
+from statistics import mean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from liars import Liars, install
+from windows import Windows, facts_of
+
+from farflung.job.schema import Job
+from farflung.node.rounds.judge import LIMIT, MOST_MEMBERS, MOST_SAMPLES, extent_of, scores
+from farflung.proto import control_pb2
+from farflung.scheduler import Plan
+from farflung.testing.loopback import Hub
+
+NAMES = ("a", "b", "c", "d", "e")
+PLAN = Plan(pipelines=tuple((name,) for name in NAMES), stages=((0, 3),), microbatches=(2, 2, 2, 2, 2))
+STEPS = 24
+
+
+def job_of(**updates):
+    return Job.model_validate(
+        {
+            "run": {"name": "judged", "seed": 5, "steps": STEPS},
+            "model": {"family": "gpt2", "layers": 2, "width": 16, "heads": 2, "context": 8, "tie": False},
+            "data": {"text": ["none.txt"]},
+            "train": {"batch": 20, "microbatch": 2, "learning_rate": 3e-3, "eval_every": 0},
+            "updates": {"mode": "delta", "every": 2, "block": 256, "codec": "int8", "pattern": "all_to_all", **updates},
+            "checkpoint": {"every": 0},
+        }
+    )
+
+
+def train(job, spare=False, nodes=NAMES, plan=PLAN):
+    """The outcome, and the scores by (judge, judged)."""
+    facts = facts_of(samples=600, validation=10, context=8, vocabulary=17, steps=STEPS)
+    hub, said = Hub(job, facts), {}
+    data = Windows(facts)
+    everybody = [*nodes, "s"] if spare else list(nodes)
+    for name in everybody:
+        hub.start(name, data)
+    take = hub._next
+
+    def listen():
+        name, report = take()
+        if report.WhichOneof("kind") == "scores":
+            for one in report.scores.scores:
+                said.setdefault((name, one.node), []).append((one.own, one.held))
+        return name, report
+
+    hub._next = listen
+    shadows = [control_pb2.Shadow(node="s", like="a", fetch=True)] if spare else []
+    hub.begin(plan, everybody, checkpoint=0, shadows=shadows)
+    outcome = hub.finish(nodes)
+    assert not hub.errors
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    return outcome, said
+
+
+@pytest.mark.parametrize("kind", ["sign flip", "noise"])
+def test_members_see_who_does_not_train(monkeypatch, kind):
+    install(monkeypatch, Liars({"e": kind}))
+    _, said = train(job_of(judge=1.0))
+    of = {name: [own for (_, one), some in said.items() if one == name for own, _ in some] for name in NAMES}
+    for name in "abcd":
+        assert mean(of[name]) > 0.5, (name, of)
+        assert mean(of["e"]) < mean(of[name]) / 2
+    assert not {(name, name) for name in NAMES} & set(said)
+
+
+def test_a_spare_judges_what_it_follows(monkeypatch):
+    install(monkeypatch, Liars({"e": "sign flip"}))
+    _, said = train(job_of(judge=1e-9), spare=True)
+    assert {judge for judge, _ in said} == {"s"}
+    flipped = said["s", "e"]
+    assert len(flipped) >= 3 and mean(own for own, _ in flipped) < 0 and mean(held for _, held in flipped) < 0
+    assert all(mean(own for own, _ in said["s", name]) > 0.5 for name in "abcd" if ("s", name) in said)
+
+
+def test_judging_changes_no_bit_of_the_training():
+    plain, none = train(job_of())
+    judged, said = train(job_of(judge=1.0))
+    assert not none and said
+    assert plain.fingerprints == judged.fingerprints and plain.losses == judged.losses
+
+
+def test_where_nobody_can_judge_it_is_said():
+    plan = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 1), (2, 3)), microbatches=(5, 5))
+    outcome, said = train(job_of(judge=1.0), nodes=("a", "b", "c", "d"), plan=plan)
+    assert not said
+    said = "nobody judges contributions in view 1: the model is cut into 2 stages"
+    assert any(said in one for one in outcome.warnings)
+
+
+finite = st.floats(-1e6, 1e6)
+
+
+@given(st.integers(0, 9).flatmap(lambda n: st.lists(st.lists(finite, min_size=n, max_size=n), min_size=n, max_size=n)))
+def test_scores_are_one_pair_for_each_or_none(gains):
+    found = scores(gains)
+    assert len(found) in (0, len(gains))
+    assert all(-LIMIT <= value <= LIMIT for pair in found for value in pair)
+
+
+@given(st.integers(4, 8), st.floats(0.001, 10), st.data())
+def test_who_lowers_the_loss_of_its_own_samples_most_has_about_one(count, gain, data):
+    """Whatever all contributions have in common on a contributor's samples takes nothing from anybody."""
+    common = data.draw(st.lists(st.floats(-100, 100), min_size=count, max_size=count))
+    gains = [[common[k] + (gain if i == k else 0.0) for k in range(count)] for i in range(count)]
+    for own, held in scores(gains):
+        assert own == pytest.approx(1, abs=1e-3) and held == pytest.approx(0, abs=1e-3)
+
+
+@given(st.integers(3, 200), st.floats(0, 1e7))
+def test_what_is_judged_fits_into_the_budget(members, budget):
+    found = extent_of(members, budget)
+    assert 4 <= found.members <= MOST_MEMBERS and 1 <= found.samples <= MOST_SAMPLES
+    assert found.cost <= max(budget, 20)
