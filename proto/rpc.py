@@ -73,7 +73,7 @@ def _common_options() -> Options:
         ("grpc.max_send_message_length", MESSAGE_LIMIT),
         ("grpc.max_receive_message_length", MESSAGE_LIMIT),
         ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.keepalive_timeout_ms", 10_000),  # a lost packet over a satellite, round trip 2 s, costs 6
         ("grpc.keepalive_permit_without_calls", 1),
         # keepalive_timeout acts through TCP; this is for a peer whose kernel still answers: stopped, or a middlebox.
         # Longer, because a ping waits behind what a slow uplink has queued.
@@ -91,7 +91,7 @@ def channel_options(target_name: str | None = None) -> Options:
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 3_000),
         # In spite of its name, the time that one connection attempt may take: TCP and TLS need 3 round trips.
-        ("grpc.min_reconnect_backoff_ms", 10_000),
+        ("grpc.min_reconnect_backoff_ms", 20_000),
         ("grpc.enable_http_proxy", 0),
     ]
     if target_name is not None:

@@ -74,6 +74,7 @@ def _take_leave(children: Children, show: Callable[[Event], None]) -> None:
         if isinstance(word, Ended) and word.child is coordinator:
             break
         if isinstance(word, Said) and word.child is coordinator:
+            deadline = time.monotonic() + _LEAVING_SECONDS  # it says how much of the checkpoint has come
             show(word.event)
     children.finish(nodes, _GOODBYE_SECONDS)
 
@@ -104,7 +105,8 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
                 continue
             if lost is not None:
                 raise _deserted(nodes, lost)
-            raise RunFailed(f"the coordinator did not listen within {_START_SECONDS:.0f} s", f"see {coordinator.log}")
+            silent = f"does not listen, and has said nothing for {_START_SECONDS:.0f} s"
+            raise RunFailed(f"the coordinator {silent}", f"see {coordinator.log}")
         if isinstance(word, Ended) and word.child is coordinator:
             return _parted(children, nodes, word, coordinator)
         if isinstance(word, Ended):
@@ -116,6 +118,8 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
                 polite = all(node.process.returncode == 0 for node in nodes)
                 deadline = time.monotonic() + (_PARTING_SECONDS if polite else 0.0)
         elif word.child is coordinator:
+            # What takes long says once a second how far it is: reading the data, or sending a checkpoint away.
+            deadline = max(deadline, time.monotonic() + (_PARTING_SECONDS if nodes else _START_SECONDS))
             if word.event.get("event") == "error":
                 continue  # raised with its status when the coordinator ends
             show(word.event)

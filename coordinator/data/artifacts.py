@@ -8,8 +8,9 @@ to a path.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...proto.control_pb2 import Artifact
@@ -27,11 +28,29 @@ class NoArtifact(FarflungError):
     """There is no artifact of that name, or not so much of it."""
 
 
-@dataclass(frozen=True)
+ANSWER_S = 5.0
+"""Whoever asks for a description hears after so long at most how far it is."""
+
+
+@dataclass
 class _Described:
+    """A description that is made, or is there; ``read``: bytes of the file so far."""
+
     size: int
     changed: int
-    artifact: Artifact
+    artifact: Artifact | None = None
+    read: int = 0
+    failed: OSError | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def make(self, name: str, path: Path) -> None:
+        """Read the file once, whoever and however many ask."""
+        try:
+            self.artifact = _describe(name, path, self)
+        except OSError as error:
+            self.failed = error
+        finally:
+            self.over.set()
 
 
 class Artifacts:
@@ -43,6 +62,7 @@ class Artifacts:
     def __init__(self, files: Mapping[str, Path], checkpoints: Checkpoints | None = None) -> None:
         self._files, self._checkpoints = dict(files), checkpoints
         self._described: dict[Path, _Described] = {}
+        self._asking = threading.Lock()
         loaded = {path: Index.load(path) for path in self._files.values() if path.suffix == SUFFIX}
         self._indexes = {path: index for path, index in loaded.items() if index}
 
@@ -64,7 +84,8 @@ class Artifacts:
         return found
 
     def describe(self, name: str) -> Artifact:
-        """Size and sha256 of the whole and of every piece; computed once while the file stays as it is."""
+        """Size and sha256 of the whole and of every piece; computed once while the file stays as it is. While it is
+        computed, the answer says how far that is (``described``), and is to be asked for again."""
         path = self.path(name)
         if index := self._indexes.get(path):
             return Artifact(
@@ -75,11 +96,15 @@ class Artifacts:
                 digest=bytes.fromhex(index.digest),
             )
         state = path.stat()
-        known = self._described.get(path)
-        if known is None or (known.size, known.changed) != (state.st_size, state.st_mtime_ns):
-            known = _Described(state.st_size, state.st_mtime_ns, _describe(name, path))
-            self._described[path] = known
-        return known.artifact
+        with self._asking:
+            known = self._described.get(path)
+            if known is None or known.failed or (known.size, known.changed) != (state.st_size, state.st_mtime_ns):
+                known = self._described[path] = _Described(state.st_size, state.st_mtime_ns)
+                threading.Thread(target=known.make, args=(name, path), name=f"describe {name}", daemon=True).start()
+        known.over.wait(ANSWER_S)
+        if known.failed is not None:
+            raise NoArtifact(f"{name} cannot be read: {known.failed.strerror or known.failed}")
+        return known.artifact or Artifact(name=name, size=known.size, described=max(1, known.read))
 
     def read(self, name: str, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of a range in chunks of 1 MiB; ``length`` 0 means to the end. NoArtifact past the end, and
@@ -116,11 +141,12 @@ def _read(index: Index, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
             yield at + begin, data[begin : begin + CHUNK]
 
 
-def _describe(name: str, path: Path) -> Artifact:
+def _describe(name: str, path: Path, told: _Described) -> Artifact:
     whole, pieces, size = hashlib.sha256(), [], 0
     with path.open("rb") as file:
         while block := file.read(PIECE):
             whole.update(block)
             pieces.append(hashlib.sha256(block).digest())
             size += len(block)
+            told.read = size
     return Artifact(name=name, size=size, piece_size=PIECE, piece_digests=pieces, digest=whole.digest())

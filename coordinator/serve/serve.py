@@ -29,6 +29,7 @@ from ...proto import rpc
 from ...proto.door import Door
 from ...proto.errors import FarflungError, JobError
 from ...proto.link import join_address, split_address
+from ...proto.patience import Watch
 from ...proto.telling import undisturbed
 from .. import events
 from ..data.artifacts import Artifacts
@@ -373,13 +374,23 @@ async def _save(run: Run, emit: events.Emit, at_once: asyncio.Event) -> None:
     emit(events.event("notice", message="stopping: a last checkpoint first; Ctrl-C again leaves at once", node=""))
     run.feed(s.Save("the coordinator was told to end"))
     ticking = asyncio.create_task(run.tick())
+    watch = Watch("the last checkpoint", time.monotonic(), run.state.rules.save_s, run.checkpoints.arrived)
+    saved = asyncio.create_task(_unless(at_once, run.saved()))
     try:
-        await asyncio.wait_for(_unless(at_once, run.saved()), run.state.rules.save_s)
-    except (_Interrupted, asyncio.TimeoutError):
+        while not saved.done():
+            await asyncio.wait([saved], timeout=0.2)
+            watch = watch.at(run.checkpoints.arrived, time.monotonic())
+            if stood := watch.gives_up(time.monotonic()):
+                log.warning("left without a last checkpoint: %s", stood)
+                break
+        else:
+            saved.result()
+    except _Interrupted:
         log.warning("left without a last checkpoint")
     finally:
         ticking.cancel()
-        await asyncio.gather(ticking, return_exceptions=True)
+        saved.cancel()
+        await asyncio.gather(ticking, saved, return_exceptions=True)
 
 
 async def _first_of(waiting: Coroutine[Any, Any, Any], ticking: asyncio.Task[None]) -> None:

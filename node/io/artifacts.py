@@ -68,14 +68,19 @@ class Artifacts:
 
     async def describe(self, name: str, patient: bool = False) -> Artifact:
         """Size, pieces and digests. FarflungError if there is no such artifact, RunFailed if nobody answers."""
-        effort = _Effort(f"describe {name}", math.inf if patient else self._patience)
+        effort, described = _Effort(f"describe {name}", math.inf if patient else self._patience), 0
         while True:
             try:
-                artifact: Artifact = await self._stub().Describe(
-                    ArtifactName(name=name), metadata=self._metadata, timeout=30.0
-                )
+                artifact: Artifact = await self._stub().Describe(ArtifactName(name=name), metadata=self._metadata)
             except grpc.RpcError as error:
                 await effort.failed(error)
+                continue
+            if artifact.described:  # a large file takes minutes to read
+                if artifact.described != described:
+                    described = artifact.described
+                    effort.progress()
+                    self._traffic.took_in(1)
+                await effort.stands(f"{described} of {artifact.size} bytes are read")
                 continue
             size, pieces = artifact.piece_size, len(artifact.piece_digests)
             known = bool(size) and pieces == -(-artifact.size // size)
@@ -267,9 +272,13 @@ class _Effort:
         why = rpc.why_broken(error)
         if isinstance(error, grpc.aio.AioRpcError) and error.code() in _FINAL:
             raise FarflungError(f"cannot {self._what}: {printable(error.details() or why)}", "", 4)
+        await self.stands(f"last error: {why}")
+
+    async def stands(self, why: str) -> None:
+        """Nothing has moved: pauses, or raises when that has been so for too long."""
         if time.monotonic() - self._since > self._patience:
             raise RunFailed(
-                f"cannot {self._what}: tried for {self._patience:.0f} s, last error: {why}",
+                f"cannot {self._what}: tried for {self._patience:.0f} s, {why}",
                 "is the coordinator running?",
             )
         await asyncio.sleep(self._pause)

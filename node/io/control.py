@@ -75,6 +75,9 @@ class ControlLink:
         self._fenced = False
         self._closing = False
         self._heard = False
+        self._began = 0.0
+        self.opening_s = 0.0
+        """How long the stream last took to open: some four round trips."""
         self.task = asyncio.create_task(self._keep(), name="control link")
 
     def report(self, report: Report) -> None:
@@ -129,6 +132,7 @@ class ControlLink:
             pause = min(PAUSE_GROWTH * pause, LONGEST_PAUSE)
 
     async def _attend(self) -> None:
+        self._began = time.monotonic()
         channel = rpc.coordinator_channel(self.address, self._credentials.pinned)
         call = None
         try:
@@ -167,6 +171,8 @@ class ControlLink:
                 self._traffic.dropped["order of an older term"] += 1
                 continue
             self.term = order.term
+            if not self._attached:
+                self.opening_s = time.monotonic() - self._began
             self._accepted()
             if order.HasField("ledger"):
                 self._counted = still_counted(self._counted, order.ledger)

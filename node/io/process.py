@@ -365,12 +365,17 @@ class IoProcess:
         # All connections first: a peer that can't dial this node measures meanwhile too.
         for link in [self._link(peer) for peer in peers if peer.name != self.config.name]:
             measured = await measure(
-                link, self.config.name, self._next_transfer, BURST_SECONDS, BURST_BYTES, self.config.probe_patience
+                link, self.config.name, self._next_transfer, BURST_SECONDS, BURST_BYTES, self._probe_patience()
             )
             if not link.closed:
                 links.links.append(measured)
                 self._fastest = max(self._fastest, measured.bandwidth_bps)
         return links
+
+    def _probe_patience(self) -> float:
+        """Seconds that a link may take to connect: as many round trips as the control stream's, which may be longer."""
+        opening = self._control.opening_s if self._control is not None else 0.0
+        return self.config.probe_patience + 2 * opening
 
     def _moved(self) -> int:
         """The mark of a heartbeat: it changes while anything moves here."""

@@ -26,7 +26,7 @@ FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 3.0
 PAUSE_GROWTH = 1.5
 """A lost peer is tried again after 0.2, 0.5, 1.0, 1.6, 2.6 ... seconds."""
-GREETING_TIMEOUT = 15.0
+GREETING_TIMEOUT = 30.0
 """Seconds for a connection and the answer to the greeting."""
 
 T = TypeVar("T")

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FIRST_SECONDS = 600.0
+"""For a loop's first step, while nobody knows how long one takes: it may compile, or read its data."""
 _LOOK_SECONDS = 0.005
 """Between two looks for the loop's gradient: it adds half of that to a step."""
 
@@ -54,7 +56,7 @@ class LoopOwner(Owner):
         super().__init__()
         self.leaves = ""
         self._waits_since: float | None = None
-        self._usual: deque[float] = deque([0.0], 20)
+        self._usual: deque[float] = deque(maxlen=20)
 
     def waits(self, now: float) -> None:
         """The trainer waits for the loop from now on."""
@@ -69,7 +71,7 @@ class LoopOwner(Owner):
     def wish(self) -> Wish | None:
         if self.leaves:
             return Wish(self.leaves, seconds=0.0)
-        patience = max(30.0, 10 * median(self._usual))
+        patience = max(30.0, 10 * median(self._usual)) if self._usual else FIRST_SECONDS
         if self._waits_since is not None and time.monotonic() - self._waits_since > patience:
             return Wish("waiting for its training loop, which has not come back", stays=True, seconds=0.0)
         return None

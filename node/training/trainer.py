@@ -28,6 +28,7 @@ from ...job.sampling import Position
 from ...job.schema import Facts, Job
 from ...proto import control_pb2, data_pb2
 from ...proto.errors import FarflungError, RunFailed
+from ...proto.patience import Watch
 from ...scheduler import Plan
 from ..data.dataset import Dataset, tokens_size
 from ..device.clock import StepClock
@@ -67,6 +68,7 @@ ROUND_KINDS = {
 FOLLOWED_KINDS = {data_pb2.RESULT, data_pb2.CONTRIBUTION, data_pb2.ROUND_END}
 MAIL_KINDS = {data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT, data_pb2.EVALUATION}
 CATCH_UP_SECONDS = 60.0
+"""Without a byte that arrives: then the last rounds are not to be had."""
 ALONE_SECONDS = 1800.0
 IDLE_UPDATES = 5
 """So many updates of norm zero in a row are a fault of the node's, not chance."""
@@ -644,27 +646,29 @@ class Trainer:
     def _catch_up(self, view: control_pb2.View) -> None:
         """Finish what the old view agreed on: the committed step, the rounds that some member has applied."""
         targets = {state.section: state.round for state in view.sections}
-        deadline = time.monotonic() + CATCH_UP_SECONDS
+        watch = Watch("the last rounds", time.monotonic(), CATCH_UP_SECONDS, self.wire.arrived)
         if self.follower is not None:
-            self._follow_to_the_end(self.follower, view.step, targets, deadline)
+            self._follow_to_the_end(self.follower, view.step, targets, watch)
             return
         if self.previous is None:
             return
         mode = self.previous.mode
         while not mode.catch_up(view.step, view.norm, targets):
-            if self.previous.gradient or time.monotonic() > deadline:
+            watch = watch.at(self.wire.arrived, time.monotonic())
+            if self.previous.gradient or watch.gives_up(time.monotonic()):
                 self.warn(self.name, "results of the last round were not to be had: takes a peer's state")
                 self.state = self._kept = self.previous = None
                 return
             self.pump(0.1)
         mode.end()
 
-    def _follow_to_the_end(self, follower: Follower, step: int, targets: dict[str, int], deadline: float) -> None:
+    def _follow_to_the_end(self, follower: Follower, step: int, targets: dict[str, int], watch: Watch) -> None:
         """Apply the last rounds of the view that this node followed as a spare."""
         follower.flushed(self._members)
         while not follower.reached(step, targets):
             follower.work()
-            if follower.failed or time.monotonic() > deadline:
+            watch = watch.at(self.wire.arrived, time.monotonic())
+            if follower.failed or watch.gives_up(time.monotonic()):
                 self.warn(self.name, "the last rounds were not to be had: takes a peer's state")
                 self.state = self._kept = self.follower = None
                 return

@@ -1,8 +1,11 @@
 """What the owner of a node's machine wants and allows."""
 
+import time
+
 from farflung.node.agent import _as_before, _one_of_a_name, _within
 from farflung.node.device.identity import save_key
 from farflung.node.device.limits import TERM_SECONDS, Limits, Owner
+from farflung.node.training.external_loop import LoopOwner
 from farflung.proto.control_pb2 import Device
 
 
@@ -61,3 +64,16 @@ def test_a_machine_comes_back_as_itself(tmp_path):
         first, lock = _as_before(tmp_path, "run")
         assert first == "node-1"
         lock.close()
+
+
+def test_a_loop_s_first_step_may_take_minutes():
+    """It compiles: nobody knows yet how long a step takes, and no limit begins at zero."""
+    owner = LoopOwner()
+    owner.waits(time.monotonic() - 121.0)
+    assert owner.wish() is None
+    owner.came(time.monotonic())
+    for _ in range(9):
+        owner.waits(time.monotonic() - 1.0)
+        owner.came(time.monotonic())
+    owner.waits(time.monotonic() - 31.0)
+    assert owner.wish().stays, "ten of its usual steps, or half a minute"

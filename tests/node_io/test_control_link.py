@@ -280,6 +280,14 @@ def test_store(coordinator, nodes):
     assert wire._flying == {} and wire.statistics()["other"] > 3_000_000
 
 
+def test_a_description_that_takes_long_is_waited_for(coordinator, thread_nodes):
+    """A file of 105 GB is read for minutes: in all that takes longer here than the patience of 1.5 s."""
+    coordinator.artifacts["data/tokens"] = bytes(1000)
+    coordinator.describing = 8
+    wire = start(thread_nodes, coordinator, patience=1.5)
+    assert wire.fetch("data/tokens") == bytes(1000) and not coordinator.describing
+
+
 def test_a_store_goes_on_where_its_stream_broke(coordinator, thread_nodes):
     """A link that breaks after every 1.5 MB: the file arrives, and nothing of it goes twice."""
     coordinator.break_after = 1_500_000
