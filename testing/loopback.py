@@ -103,6 +103,9 @@ class LoopbackWire:
         data = self.artifacts[name]
         return data[offset : None if length is None else offset + length]
 
+    def fetch_later(self, name: str, offset: int, length: int) -> Callable[[], bytes]:
+        return lambda: self.fetch(name, offset, length)
+
     def room(self, length: int) -> memoryview:
         return memoryview(bytearray(length))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from ...proto import control_pb2, data_pb2
 from ...proto.errors import FarflungError
 from ...proto.progress import Meter, Tell, silent
+from ...scheduler.plans import Plan
 from ..ipc.arena import release_freed_memory
 from ..models.lora import base_digests, base_name, load_frozen
 from ..models.pretrained import initial_weights, weights_of
@@ -32,6 +33,7 @@ Send = Callable[[str, data_pb2.Header, Any, int], None]
 Vectors = Mapping[str, Tensor]
 """prefix -> one parameter's values in a vector of its section, always in the same order."""
 BULK = 2
+TELL_WAITING_SECONDS = 1.0
 MOST_WAITING = 1 << 12
 """Requests of a view that is being prepared: more than its joiners may have under way."""
 LIAR = 10
@@ -57,12 +59,40 @@ class StateServer:
         self._snapshots = {} if snapshots is None else snapshots
         self._waiting: deque[tuple[str, data_pb2.Header, bytes]] = deque()
         self._held: Mapping[str, Vectors] | None = None
+        self._loading: set[str] = set()
+        self._told = 0.0
+
+    def load(self, held: Mapping[str, Vectors], names: Iterable[str]) -> None:
+        """The node is about to hold this; ``ready`` says of each of these parameters when it does."""
+        self._loading = set(names)
+        self.open(held)
+
+    def ready(self, name: str) -> None:
+        """A parameter is loaded, and whoever waits for it gets it."""
+        self._loading.discard(name)
+        waiting, self._waiting = self._waiting, deque()
+        for one in waiting:
+            self.request(*one)
+
+    def tick(self, now: float) -> None:
+        """Tell those who wait, once a second, that what they ask for is being loaded."""
+        if not self._waiting or now - self._told < TELL_WAITING_SECONDS:
+            return
+        self._told = now
+        for sender, request in {(sender, header.request) for sender, header, _ in self._waiting}:
+            coming = data_pb2.Header(kind=data_pb2.STATE_COMING, request=request)
+            self.send(sender, coming, b"", BULK)
+
+    def _must_wait(self, header: data_pb2.Header, payload: bytes) -> bool:
+        names = [header.text] if header.text else payload.decode().split("\n")
+        return not header.step and not self._loading.isdisjoint(names)
 
     def open(self, held: Mapping[str, Vectors]) -> None:
         """This is what the node holds, by parameter, at the round that the view begins with."""
         self._held = held
-        while self._waiting:
-            self.request(*self._waiting.popleft())
+        waiting, self._waiting = self._waiting, deque()
+        for one in waiting:
+            self.request(*one)
 
     def request(self, sender: str, header: data_pb2.Header, payload: bytes) -> None:
         """``sender`` wants a piece of a parameter: its reference, and the optimiser's moments if it says so; or,
@@ -82,7 +112,7 @@ class StateServer:
         held = self._held
         if header.step:
             held = snapshot.held if snapshot is not None else {}
-        if held is None:
+        if held is None or self._must_wait(header, payload):
             if len(self._waiting) == MOST_WAITING:
                 raise ValueError(f"{MOST_WAITING} requests wait already")
             self._waiting.append((sender, header, payload))
@@ -200,6 +230,10 @@ class StateFetch:
             _write(self._wanted[name], piece.offset, payload)
             self._meter.add(piece.length)
 
+    def coming(self, sender: str) -> None:
+        """A holder is still loading what it was asked for."""
+        self._machine.coming(sender, self._clock())
+
     def _listed(self, source: str) -> list[str]:
         return [name for name in self._wanted if source in self._holders[name]]
 
@@ -238,7 +272,7 @@ def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], vi
     names = [name for section in new.sections.values() for name in section.layout.names]
     with torch.no_grad():
         if view.checkpoint > 0:
-            load_checkpoint(new, Checkpoint(view.checkpoint, trainer.wire.fetch), names)
+            _from_checkpoint(trainer, new, view, names)
         elif view.checkpoint == 0 and trainer.own is not None and trainer.first != trainer.name:
             # Models that members bring begin with other weights in each: everybody takes those of the first.
             _fetch(trainer, new, names, lambda name: [trainer.first])
@@ -259,6 +293,32 @@ def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], vi
             section.begins()
         if view.checkpoint < 0:
             _carry(trainer, new, held, view)
+
+
+def _from_checkpoint(trainer: Trainer, new: StageState, view: control_pb2.View, names: Sequence[str]) -> None:
+    """Load a checkpoint: the node that keeps a stage's file from the coordinator, the others of its group from that.
+
+    So the coordinator sends each stage once. Parameters go on as they come: nobody waits for the whole of a stage.
+    """
+    plan = Plan.from_json(view.plan)
+    checkpoint = Checkpoint(view.checkpoint, trainer.load)
+    from_whom = {name: plan.keeper(_stage_of(plan, trainer.definition.layer_of(name))) for name in names}
+    others = [name for name in names if from_whom[name] != trainer.name]
+    trainer.server.load(named([new]), names)
+    for name in names:
+        if from_whom[name] == trainer.name:
+            load_checkpoint(new, checkpoint, [name])
+            trainer.server.ready(name)
+            trainer.wire.worked()
+    if others:
+        _fetch(trainer, new, others, lambda name: [from_whom[name]], moments=new.moments_travel)
+    for name in others:
+        trainer.server.ready(name)
+    load_checkpoint(new, checkpoint, [])
+
+
+def _stage_of(plan: Plan, layer: int) -> int:
+    return next(stage for stage, (first, last) in enumerate(plan.stages) if first <= layer <= last)
 
 
 def load_base(trainer: Trainer, new: StageState, held: Sequence[StageState]) -> None:
@@ -348,9 +408,10 @@ def _fetch(
     names: Sequence[str],
     holders: Callable[[str], Sequence[str]],
     moments_only: bool = False,
+    moments: bool | None = None,
 ) -> None:
     """Fill these parameters of ``new`` from peers. FarflungError when none of the holders answers."""
-    fetch = fetch_of(trainer, new, names, holders, moments_only=moments_only)
+    fetch = fetch_of(trainer, new, names, holders, moments_only=moments_only, moments=moments)
     while not fetch.done:
         lost, trainer.lost = trainer.lost, set()
         fetch.work(lost)
@@ -366,6 +427,7 @@ def fetch_of(
     holders: Callable[[str], Sequence[str]],
     snapshot: int = 0,
     moments_only: bool = False,
+    moments: bool | None = None,
 ) -> StateFetch:
     """The fetch of these parameters of ``new``. FarflungError: somebody's view says that nobody holds one.
     ``moments_only``: the reference is here, and what comes of it is left."""
@@ -375,13 +437,14 @@ def fetch_of(
             raise FarflungError(
                 f"no node of this view holds {name}", "this is a fault of the view; please report it", 4
             )
+    moments = new.gradient or moments_only if moments is None else moments  # of a checkpoint they are nobody's own
     # In delta mode a peer's moments belong to the peer's own path; a joiner's begin anew, and bias correction is
     # their ramp.
     wanted = {
         name: {
             prefix: torch.empty_like(values) if moments_only and prefix in REFERENCE else values
             for prefix, values in vectors.items()
-            if new.gradient or moments_only or prefix in REFERENCE
+            if moments or prefix in REFERENCE
         }
         for name, vectors in new.named().items()
         if name in found
@@ -394,7 +457,7 @@ def fetch_of(
         trainer.name,
         wanted,
         found,
-        new.gradient or moments_only,
+        moments,
         snapshot,
         trainer.emit,
         request=request,

@@ -166,6 +166,11 @@ class Fetching:
         self._came[piece] = (name, digest)
         return True
 
+    def coming(self, name: str, now: float) -> None:
+        """A holder that is asked is still loading what it is asked for: it is there, and not silent."""
+        if name in self.sources:
+            self.sources[name].heard = now
+
     def spoiled(self, name: str, piece: Piece, now: float) -> None:
         """A piece came cut short, or its bytes have not the digest that came with it: it is asked for once more."""
         self._heard(self.sources[name], piece, now)

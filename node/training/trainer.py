@@ -69,6 +69,8 @@ FOLLOWED_KINDS = {data_pb2.RESULT, data_pb2.CONTRIBUTION, data_pb2.ROUND_END}
 MAIL_KINDS = {data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT, data_pb2.EVALUATION}
 CATCH_UP_SECONDS = 60.0
 """Without a byte that arrives: then the last rounds are not to be had."""
+LOADED_AT_ONCE = 16 << 20
+"""Bytes: in between, peers hear that what they wait for is being loaded."""
 ALONE_SECONDS = 1800.0
 IDLE_UPDATES = 5
 """So many updates of norm zero in a row are a fault of the node's, not chance."""
@@ -148,7 +150,7 @@ class Trainer:
         """What this node held when views began, for spares that have not got all of it yet."""
         self._held_before = False
         """Whether this node has taken up a place, be it one that it no longer holds."""
-        self._server = StateServer(self.send, self._snapshots)
+        self.server = StateServer(self.send, self._snapshots)
         self.clock = StepClock(worked=wire.worked)
         self.tracing = Tracing(self.clock, device, lambda file, data: wire.store(0, file, data, 1, {}))
         self._own: _Parting | None = None
@@ -212,7 +214,7 @@ class Trainer:
         if self._cannot_follow:
             self.caught_up(self._cannot_follow)
         moved, self.previous, self._kept = self._kept is not None, None, None
-        self._server = StateServer(self.send, self._snapshots)  # lets go of what only joiners needed
+        self.server = StateServer(self.send, self._snapshots)  # lets go of what only joiners needed
         if moved:
             gc.collect()  # the place before, whose training is full of cycles
             release_freed_memory()
@@ -300,11 +302,24 @@ class Trainer:
             else:
                 raise TypeError(event)
         self._heed()
+        self.server.tick(time.monotonic())
         self.tracing.tick()
         if self.training is not None:
             self.training.tick()
         elif self.previous is not None:
             self.previous.log.tick()
+
+    def load(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Bytes of an artifact of the coordinator's, as Wire.fetch: meanwhile whatever arrives is handled. ViewEnds."""
+        if length is None:
+            return self.wire.fetch(name, offset)
+        found = bytearray()
+        while len(found) < length:
+            data = self.wire.fetch_later(name, offset + len(found), min(LOADED_AT_ONCE, length - len(found)))()
+            if not data:
+                break
+            found += data
+        return bytes(found)
 
     def _order(self, order: control_pb2.Order) -> None:
         kind = order.WhichOneof("kind")
@@ -409,7 +424,10 @@ class Trainer:
             if training is not None:
                 training.log.request(sender, header.round, header.request)
         elif kind == data_pb2.STATE_REQUEST:
-            self._server.request(sender, header, payload.tobytes())
+            self.server.request(sender, header, payload.tobytes())
+        elif kind == data_pb2.STATE_COMING:
+            if header.request in self.fetches:
+                self.fetches[header.request].coming(sender)
         elif kind == data_pb2.STATE:
             asked = self.fetches.get(header.request)
             if asked is not None:  # else what a slow holder sends when another has served it
@@ -486,7 +504,7 @@ class Trainer:
             self._take_job(job)
         self._members = {member.name for member in view.members}
         self.lost = set()
-        self._server = StateServer(self.send, self._snapshots)
+        self.server = StateServer(self.send, self._snapshots)
         self._mail.clear()
         self.wire.enter(view.number, view.members, self._needed(view, plan))
         self._share_cores(view)
@@ -502,7 +520,7 @@ class Trainer:
         held = self._held()
         begins = view.checkpoint == 0 and self.own is not None
         if not begins:
-            self._server.open(named(held))
+            self.server.open(named(held))
         new: StageState | None = None
         if self.name in plan.nodes:
             new = next((state for state in held if state.same_place(self.definition, plan, self.name)), None)
@@ -512,7 +530,7 @@ class Trainer:
                 if self.name in view.restores:
                     self._contribute(view, plan, new)
         if begins:  # the weights to begin with are asked of the plan's first node, which has them now
-            self._server.open(named([new] if new is not None else []))
+            self.server.open(named([new] if new is not None else []))
         position = Position(view.step, view.cursor, tuple(view.redo))
         round = max((state.round for state in view.sections), default=0)
         if new is not None:

@@ -1,6 +1,7 @@
 """Things that go wrong inside a step: NaN, lost AQ-SGD entries, a restart from a checkpoint."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -247,9 +248,22 @@ def test_a_checkpoint_goes_on_where_it_was(mode, updates):
     manifest = {**meta, "files": {file: {} for file in shards}}
     artifacts = {f"checkpoint/10/{file}": content for file, (content, _) in shards.items()}
     artifacts["checkpoint/10/manifest.json"] = json.dumps(manifest).encode()
+    loaded = {}
+
+    def count(hub):
+        """Bytes of stages that each node has from the coordinator."""
+        for name, wire in hub.wires.items():
+            wire.fetch = partial(counted, name, wire.fetch)
+
+    def counted(name, fetch, file, offset=0, length=None):
+        found = fetch(file, offset, length)
+        loaded[name] = loaded.get(name, 0) + (len(found) if file.endswith(".safetensors") else 0)
+        return found
+
     again, _, _ = start(
         job,
         artifacts,
+        count,
         checkpoint=10,
         step=10,
         cursor=meta["cursor"],
@@ -258,6 +272,9 @@ def test_a_checkpoint_goes_on_where_it_was(mode, updates):
     )
     rest = again.finish(PLAN.nodes)
     assert sorted(rest.losses) == list(range(11, STEPS + 1))
+    keepers = {PLAN.keeper(stage) for stage in range(len(PLAN.stages))}
+    least = min(len(content) for content, _ in shards.values()) // 2
+    assert {name for name, count in loaded.items() if count > least} == keepers, "the others have it from these"
     got, wanted = ([outcome.losses[step] for step in range(11, STEPS + 1)] for outcome in (rest, whole))
     if mode == "gradient":
         assert meta["redo"] == []
