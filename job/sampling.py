@@ -49,6 +49,36 @@ class Position:
         return self.step + -(-left // batch)
 
 
+def runs_of(positions: Sequence[int]) -> list[int]:
+    """Positions, in their order, as runs of neighbours: of each how far it begins after the end of the one before, and
+    how many it has. A few bytes a run, where a list of them all would be megabytes."""
+    values = np.array(positions, dtype=np.int64)
+    if not values.size:
+        return []
+    begins = np.flatnonzero(np.diff(values, prepend=values[0] - 2) != 1)
+    lengths = np.diff(np.append(begins, values.size))
+    starts = values[begins]
+    gaps = starts - np.append(0, (starts + lengths)[:-1])
+    found: list[int] = np.stack([gaps, lengths], axis=1).reshape(-1).tolist()
+    return found
+
+
+def of_runs(runs: Sequence[int], most: int) -> tuple[int, ...]:
+    """What ``runs_of`` was given. ValueError: they are no runs, or of more than ``most`` positions."""
+    gaps, lengths = np.array(runs[::2], dtype=np.int64), np.array(runs[1::2], dtype=np.int64)
+    if len(gaps) != len(lengths) or (lengths.size and (lengths.min() < 1 or lengths.max() > most)):
+        raise ValueError("positions to train again that are no runs")
+    if int(lengths.sum()) > most:
+        raise ValueError(f"{int(lengths.sum())} positions to train again, of {most}")
+    if not gaps.size:
+        return ()
+    before = np.append(0, np.cumsum(lengths)[:-1])
+    starts = np.cumsum(gaps) + before
+    within = np.arange(int(lengths.sum())) - np.repeat(before, lengths)
+    found: list[int] = (np.repeat(starts, lengths) + within).tolist()
+    return tuple(found)
+
+
 ORDER = 2
 """Version of the order of samples. A run goes on only in the order that it began with: any other would give some
 samples twice and others not at all. 1 sorted random words, an epoch at a time."""

@@ -589,7 +589,7 @@ class Member(_message.Message):
     def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., address: _Optional[str] = ..., dials_out: bool = ...) -> None: ...
 
 class View(_message.Message):
-    __slots__ = ("number", "plan", "members", "step", "cursor", "redo", "sections", "holders", "checkpoint", "norm", "why", "job", "save", "shadows", "evaluate", "restores", "kept_in")
+    __slots__ = ("number", "plan", "members", "step", "cursor", "redo", "sections", "holders", "checkpoint", "norm", "why", "job", "save", "shadows", "evaluate", "restores", "redo_runs", "kept_in")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -606,6 +606,7 @@ class View(_message.Message):
     SHADOWS_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
     RESTORES_FIELD_NUMBER: _ClassVar[int]
+    REDO_RUNS_FIELD_NUMBER: _ClassVar[int]
     KEPT_IN_FIELD_NUMBER: _ClassVar[int]
     number: int
     plan: str
@@ -623,8 +624,9 @@ class View(_message.Message):
     shadows: _containers.RepeatedCompositeFieldContainer[Shadow]
     evaluate: bool
     restores: _containers.RepeatedScalarFieldContainer[str]
+    redo_runs: _containers.RepeatedScalarFieldContainer[int]
     kept_in: int
-    def __init__(self, number: _Optional[int] = ..., plan: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., step: _Optional[int] = ..., cursor: _Optional[int] = ..., redo: _Optional[_Iterable[int]] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., checkpoint: _Optional[int] = ..., norm: _Optional[float] = ..., why: _Optional[str] = ..., job: _Optional[str] = ..., save: bool = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ..., evaluate: bool = ..., restores: _Optional[_Iterable[str]] = ..., kept_in: _Optional[int] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., plan: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., step: _Optional[int] = ..., cursor: _Optional[int] = ..., redo: _Optional[_Iterable[int]] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., checkpoint: _Optional[int] = ..., norm: _Optional[float] = ..., why: _Optional[str] = ..., job: _Optional[str] = ..., save: bool = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ..., evaluate: bool = ..., restores: _Optional[_Iterable[str]] = ..., redo_runs: _Optional[_Iterable[int]] = ..., kept_in: _Optional[int] = ...) -> None: ...
 
 class Shadow(_message.Message):
     __slots__ = ("node", "like", "fetch")

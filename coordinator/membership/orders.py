@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...job.sampling import runs_of
 from ...proto import control_pb2 as pb
 from . import signals as s
 
@@ -37,7 +38,7 @@ def view_of(view: s.Announcement) -> pb.View:
         members=_members(view.members),
         step=view.position.step,
         cursor=view.position.cursor,
-        redo=view.position.redo,
+        redo_runs=runs_of(view.position.redo),
         sections=[pb.SectionState(section=one.name, round=one.round, chain=one.chain) for one in view.sections],
         holders=[pb.Holder(layer=layer, nodes=names) for layer, names in enumerate(view.holders)],
         checkpoint=view.checkpoint,

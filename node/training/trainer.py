@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 
 from ... import compress
-from ...job.sampling import Position
+from ...job.sampling import Position, of_runs
 from ...job.schema import Facts, Job
 from ...proto import control_pb2, data_pb2
 from ...proto.errors import FarflungError, RunFailed
@@ -531,7 +531,12 @@ class Trainer:
                     self._contribute(view, plan, new)
         if begins:  # the weights to begin with are asked of the plan's first node, which has them now
             self.server.open(named([new] if new is not None else []))
-        position = Position(view.step, view.cursor, tuple(view.redo))
+        try:
+            redo = (*view.redo, *of_runs(view.redo_runs, view.cursor))
+        except ValueError as problem:
+            why = f"view {view.number} makes no sense: {problem}"
+            raise RunFailed(why, "report it; join again meanwhile") from None
+        position = Position(view.step, view.cursor, redo)
         round = max((state.round for state in view.sections), default=0)
         if new is not None:
             for section in new.sections.values():

@@ -20,7 +20,7 @@ from tensor_files import stage_file
 
 from farflung import __version__
 from farflung.coordinator.serve.serve import Options, run_coordinator
-from farflung.job.sampling import Position
+from farflung.job.sampling import Position, of_runs
 from farflung.job.schema import Facts, Job, LayerProfile, Profile
 from farflung.proto import PROTOCOL, rpc
 from farflung.proto import control_pb2 as pb
@@ -236,7 +236,7 @@ class FakeNode:
     async def _train(self):
         view, stage = self.view, self.plan.stage_of(self.name)
         last_stage = stage == len(self.plan.stages) - 1
-        position = Position(view.step, view.cursor, tuple(view.redo))
+        position = Position(view.step, view.cursor, of_runs(view.redo_runs, view.cursor))
         if view.save and self.plan.keeper(stage) == self.name:
             await self.store(view.step, f"stage-{stage}.safetensors", position)
         while self.step < self.job.run.steps:
@@ -267,7 +267,7 @@ class FakeNode:
         data = data if data is not None else self.content(step)
         files = len(self.plan.stages) if self.view else 2
         if position is None and self.view:
-            start = Position(self.view.step, self.view.cursor, tuple(self.view.redo))
+            start = Position(self.view.step, self.view.cursor, of_runs(self.view.redo_runs, self.view.cursor))
             position = start.after(step, self.job.train.batch)
         meta = json.dumps({"cursor": position.cursor if position else 0, "redo": [], "rounds": {name: step}})
         shards = []

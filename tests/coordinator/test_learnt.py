@@ -9,7 +9,7 @@ from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.membership.members import State
 from farflung.coordinator.membership.orders import flushed_of, order_of
 from farflung.coordinator.membership.resume import Rules
-from farflung.job.sampling import Position
+from farflung.job.sampling import Position, of_runs
 from farflung.proto import control_pb2 as pb
 from farflung.scheduler.plans import Plan
 
@@ -93,5 +93,5 @@ def test_the_view_after_a_restart_says_who_contributes():
     [sent] = [one for one in orders if isinstance(one, s.SendView)]
     view = order_of(sent, 1).view
     assert list(view.restores) == ["a"] and (view.checkpoint, view.kept_in) == (40, 3)
-    assert list(view.redo) == [8, 50]
+    assert of_runs(view.redo_runs, view.cursor) == (8, 50)
     assert "from the checkpoint of step 40; with what a had learnt beside it; what b and c had (" in view.why

@@ -14,7 +14,8 @@ from farflung.coordinator.membership.signals import Announcement, Flushed, Membe
 from farflung.coordinator.run.run import _restored
 from farflung.coordinator.run.stand import reported_in, reported_text, stand_in, with_stand
 from farflung.coordinator.store.store import Store, ViewRow
-from farflung.job.sampling import Position, assign, sample_ids, unfinished
+from farflung.job.sampling import Position, assign, of_runs, runs_of, sample_ids, unfinished
+from farflung.proto.control_pb2 import View
 from farflung.scheduler.plans import Plan
 
 PLAN = Plan((("a", "b"), ("c", "d")), ((0, 1), (2, 3)), (2, 2))
@@ -121,3 +122,18 @@ def test_what_is_unfinished_is_what_the_steps_had_taken(cursor, redo, finished):
         for own, done in zip(assign(sample_ids(positions, 5, 90), shares, 4), finished, strict=True):
             again += [positions[one] for one in own if done < number]
     assert unfinished(position, finished, step, shares, 4, 5, 90) == sorted(again)
+
+
+@given(st.lists(st.integers(0, 300), unique=True, max_size=60))
+def test_runs_are_the_positions_in_their_order(positions):
+    assert of_runs(runs_of(positions), 301) == tuple(positions)
+
+
+def test_runs_are_few_bytes_and_absurd_ones_are_refused():
+    redo = unfinished(Position(), [0, 2000], 2000, (6, 6), 1, 3, 10**6)
+    view = View(redo_runs=runs_of(redo))
+    assert len(redo) == 12000 and view.ByteSize() < 1.2 * len(redo)
+    assert View(redo_runs=runs_of(range(10**6))).ByteSize() < 10
+    for runs in ([0], [0, 0], [0, 2**62], [0, 50, 0, 60]):
+        with pytest.raises(ValueError, match="train again"):
+            of_runs(runs, 100)
