@@ -86,6 +86,7 @@ class Made(DeltaMode):
             step=position.step,
             base_round=0,
             is_alone=False,
+            judge=None,
             agree=lambda step, square: None,
             wait=lambda done, doing="": None,
         )
