@@ -41,6 +41,11 @@ def listening(
     return event("listening", link=link, state=state, page=page, viewer=viewer, uses=uses, expires=time.time() + life)
 
 
+def phase(name: str, why: str) -> Event:
+    """The run does something else now: a phase as `status` has it, or stopping."""
+    return event("phase", phase=name, why=why)
+
+
 def view(announced: Announcement, job: Job) -> Event:
     """A view is announced: who trains which layers, who is spare, which codecs, and why."""
     plan = announced.plan

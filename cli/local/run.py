@@ -65,6 +65,7 @@ def _take_leave(children: Children, show: Callable[[Event], None]) -> None:
     """End the coordinator first: it asks for a last checkpoint and sends the nodes home. KeyboardInterrupt: at once."""
     if not children.all or not children.all[0].alive:
         return
+    show({"event": "phase", "phase": "stopping", "why": "interrupted"})
     show({"event": "notice", "message": "stopping: everyone says goodbye first; Ctrl-C again leaves at once"})
     coordinator, *nodes = children.all
     coordinator.process.send_signal(signal.SIGINT)

@@ -7,6 +7,7 @@ wants to see at a glance; :func:`sentence` is the plain line of one event.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,15 @@ from .savings import Savings
 from .units import bytes_text, count_text, seconds_text
 
 Event = Mapping[str, Any]
+
+_PACE_STEPS = 20
+_PHASES = {
+    "preparing_start": "preparing the data",
+    "flushing": "a new view: finishing the step",
+    "preparing": "a new view: everybody gets its part",
+    "stopping": "stopping",
+    "done": "done",
+}
 
 
 @dataclass
@@ -37,11 +47,18 @@ class Story:
     ended: bool = False
     state: str = ""
     """The run's folder or database, on the coordinator's machine."""
+    phase: str = ""
+    """That of the coordinator's ``phase`` events; "" at a node, which hears of none."""
+    doing: str = ""
+    """What is done now, in a sentence: of the newest notice or progress, until steps are made again."""
+    pace: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_PACE_STEPS))
+    """(seconds since the epoch, step) of the last steps of a view."""
 
     def add(self, event: Event) -> None:
         """Take one event in; unknown events change nothing."""
         kind = event.get("event")
         self.steps = int(event.get("steps") or self.steps)
+        self._follow(event)
         if kind == "listening":
             self.state = str(event.get("state") or "")
         elif kind == "step":
@@ -58,24 +75,77 @@ class Story:
             self.nodes.discard(str(event.get("node")))
         elif kind == "view":
             self.view = int(event.get("view") or 0)
+            self.step = int(event.get("step") or self.step)
             self.spare = bool(self.nodes) and self.nodes <= set(event.get("spares") or ())
         elif kind == "done":
             self.ended = True
             self.step = int(event.get("steps") or self.step)
             self.eval_loss = event.get("eval_loss", self.eval_loss)
 
+    def _follow(self, event: Event) -> None:
+        """What the run does now."""
+        kind = event.get("event")
+        if kind == "phase":
+            if self.phase == "stopping":  # what comes on the way to the end
+                return
+            self.phase = str(event.get("phase") or "")
+            self.doing = str(event.get("why") or "") if self.phase == "waiting" else ""
+            self.pace.clear()
+        elif kind in ("notice", "progress"):
+            self.doing = sentence(event)
+        elif kind == "view":
+            self.doing = "" if self.phase else "starting"
+            self.pace.clear()
+        elif kind == "step":
+            if self.phase in ("", "training"):
+                self.doing = ""
+            self.pace.append((float(event.get("time") or 0.0), int(event["step"])))
+
+    @property
+    def is_training(self) -> bool:
+        """Whether steps are made now, as far as is known."""
+        return self.phase == "training" or (not self.phase and bool(self.step))
+
+    def headline(self) -> str:
+        """What the run does now; on a node's own screen, what the node does."""
+        if self.phase == "waiting":
+            return f"waiting: {self.doing}" if self.doing else "waiting for nodes"
+        if self.doing:
+            return self.doing
+        if self.spare:
+            return "spare: steps in when it is needed"
+        if self.is_training:
+            return "training" if self.step else "starting"
+        return _PHASES.get(self.phase, "waiting for nodes")
+
+    def count(self) -> str:
+        """82/485; empty before the number of steps is known."""
+        return f"{self.step}/{self.steps}" if self.steps else ""
+
+    def left_text(self) -> str:
+        """How long the rest takes at the pace of the last steps; empty while none are made."""
+        if not self.is_training or self.doing or len(self.pace) < 2 or not self.steps:
+            return ""
+        (began, first), (now, last) = self.pace[0], self.pace[-1]
+        if now <= began or last <= first:
+            return ""
+        return f"{seconds_text((now - began) / (last - first) * max(0, self.steps - last))} left"
+
+    def loss_text(self) -> str:
+        """The training loss."""
+        return "" if self.loss is None else f"loss {self.loss:.3f}"
+
+    def speed_text(self) -> str:
+        """Tokens per second; empty while no steps are made."""
+        return f"{count_text(self.speed)} tokens/s" if self.speed and self.is_training else ""
+
+    def saved_text(self) -> str:
+        """What compression saves."""
+        return self.savings.text()
+
     def following(self) -> str:
         """What to type when a run of the coordinator here is done."""
         return f'next: farflung export {self.state} model, or farflung generate {self.state} "Once upon a time"'
-
-    def progress(self) -> str:
-        """The line beside the bar."""
-        parts = []
-        if self.loss is not None:
-            parts.append(f"loss {self.loss:.3f}")
-        if self.speed:
-            parts.append(f"{count_text(self.speed)} tokens/s")
-        return "  ".join([*parts, self.savings.text()]).strip()
 
 
 def sentence(event: Event) -> str:

@@ -122,7 +122,7 @@ class PlainScreen(_Screen):
 
 
 class RichScreen(_Screen):
-    """A person at a terminal: the plan as a table whenever it changes, one progress bar below everything.
+    """A person at a terminal: the plan as a table whenever it changes, one line (bar.py) below everything.
 
     At a node, what use it is stands below the bar.
     """
@@ -131,29 +131,13 @@ class RichScreen(_Screen):
         super().__init__(output)
         from rich.console import Console, Group
         from rich.live import Live
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            SpinnerColumn,
-            TextColumn,
-            TimeRemainingColumn,
-        )
         from rich.text import Text
 
+        from .bar import Bar
+
         self._console = Console(file=output.stdout, highlight=False)
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[words]}"),
-            TimeRemainingColumn(compact=True),
-            console=self._console,
-        )
         self._advice = Text(style="dim")
-        self._live = Live(Group(self._bar, self._advice), console=self._console, transient=True)
-        self._task = self._bar.add_task("starting", total=None, words="")
+        self._live = Live(Group(Bar(self.story), self._advice), console=self._console, transient=True)
         self._notice = ""
         self._live.start()
 
@@ -167,7 +151,6 @@ class RichScreen(_Screen):
         if kind == "view":
             self._console.print(f"[bold]view {event.get('view')}[/]{escape(why_text(event))}")
             self._console.print(plan_table(event))
-            self._notice = "starting"
             for note in plan_notes(event):
                 self._console.print(f"[dim]{escape(note)}[/]")
         elif kind == "joined":
@@ -184,24 +167,14 @@ class RichScreen(_Screen):
             self._console.print(line, soft_wrap=True)
         elif kind in ("eval", "checkpoint"):
             self._console.print(f"[dim]{line}[/]", soft_wrap=True)
-        elif kind in ("notice", "progress"):
+        elif kind == "notice":
+            if line != self._notice and self.story.is_training:  # the bar has room for it until the next step only
+                self._console.print(f"[dim]{line}[/]", soft_wrap=True)
             self._notice = line
         elif kind == "advice":
             self._advice.plain = "\n".join(advice_lines(event))
-        elif line and kind != "step":
+        elif line and kind not in ("step", "progress"):
             self._console.print(line, soft_wrap=True)
-        self._move()
-
-    def _move(self) -> None:
-        story = self.story
-        if story.ended:
-            return
-        words = "training" if story.step else (self._notice or "waiting for nodes")
-        if story.spare:
-            words = "spare: steps in when it is needed"
-        self._bar.update(
-            self._task, description=words, completed=story.step, total=story.steps or None, words=story.progress()
-        )
 
     def _finish(self, line: str) -> None:
         self._live.stop()

@@ -630,6 +630,8 @@ class Run:
         if (self.state.phase, self.state.why) != before:
             self.store.put("phase", self.state.phase)
             self.store.put("why", self.state.why)
+        if self.state.phase != before[0]:
+            self.emit(events.phase(self.state.phase, self.state.why))
         if why:
             log.info("%s", why)
             said = any(isinstance(effect, s.Say) for effect in effects)

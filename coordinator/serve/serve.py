@@ -371,6 +371,7 @@ async def _save(run: Run, emit: events.Emit, at_once: asyncio.Event) -> None:
     """A last checkpoint, if those who train can make one in time and nobody insists on the end."""
     if not run.trains:
         return
+    emit(events.phase("stopping", "the coordinator was told to end"))
     emit(events.event("notice", message="stopping: a last checkpoint first; Ctrl-C again leaves at once", node=""))
     run.feed(s.Save("the coordinator was told to end"))
     ticking = asyncio.create_task(run.tick())

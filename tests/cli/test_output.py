@@ -107,7 +107,7 @@ def test_story_adds_up() -> None:
     story.add({**STEP, "step": 9})
     assert story.step == 9 and story.view == 2
     assert story.savings.ratio == 50 and story.savings.text() == "50x fewer bytes than fp16"
-    assert "loss 2.500" in story.progress() and "8.19 k tokens/s" in story.progress()
+    assert story.loss_text() == "loss 2.500" and story.speed_text() == "8.19 k tokens/s"
 
 
 def test_every_event_has_a_sentence() -> None:

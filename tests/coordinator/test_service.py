@@ -113,6 +113,18 @@ async def test_a_lost_stage_goes_back_to_the_checkpoint(cluster):
     assert (await coordinator.event("done"))["samples"] == 40 * 8
 
 
+async def test_phases_are_said_as_they_come(cluster):
+    coordinator = cluster.coordinator(cluster.job(("pipelines = 2", "pipelines = 1"), ("steps = 12", "steps = 400")))
+    link = await coordinator.link
+    nodes = [await cluster.node(link, name, step_s=0.03) for name in ("a", "b")]
+    await coordinator.event("phase", phase="training")
+    await coordinator.event("step")
+    for node in nodes:
+        await node.die()
+    waits = await coordinator.event("phase", phase="waiting")
+    assert waits["why"] == read_status(coordinator.state)["why"]
+
+
 async def test_restart_resumes_from_the_newest_checkpoint(cluster):
     job = cluster.job(("steps = 12", "steps = 30"))
     coordinator = cluster.coordinator(job)
@@ -122,6 +134,7 @@ async def test_restart_resumes_from_the_newest_checkpoint(cluster):
     await coordinator.event("step", step=6)
     assert await coordinator.end() == 130
     assert all(node.stopped is not None for node in nodes)
+    await coordinator.event("phase", phase="stopping")
     assert read_status(coordinator.state)["phase"] == "interrupted"
     for node in nodes:
         await node.close()
