@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..job.schema import Job
+from ..job.tokenizer import tokenizer_files
 from ..proto.errors import FarflungError
 from .screen.units import bytes_text
 
@@ -123,7 +124,7 @@ def write(
             raise FarflungError(f"{pretrained} has no config.json", "name a folder that transformers saved a model to")
         model = _PRETRAINED.format(folder=_quoted(pretrained))
         rate = "5e-5            # small steps: the model knows a lot already; with [model.lora] 5e-4"
-        if (pretrained / "tokenizer_config.json").is_file():
+        if tokenizer_files(pretrained):
             tokenizer = f"{_quoted(pretrained)}   # a folder that AutoTokenizer loads"
     stem = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in path.stem)
     text = TEMPLATE.format(

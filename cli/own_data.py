@@ -32,7 +32,7 @@ def opener(folder: Path) -> Callable[[Job, Facts, Fetch, Path, Tell], Dataset]:
         another machine, and what it may read here is this folder.
         """
         from ..coordinator.data.data import tokenise
-        from ..coordinator.data.tokenizer import load_tokenizer
+        from ..job.tokenizer import load_tokenizer
         from ..node.data.dataset import Tokens
 
         def inside(pattern: str) -> str:
@@ -46,6 +46,8 @@ def opener(folder: Path) -> Callable[[Job, Facts, Fetch, Path, Tell], Dataset]:
             found["validation"] = [inside(pattern) for pattern in job.data.held_out()]
         here = job.model_copy(update={"data": job.data.model_copy(update=found)})
         tokenizer = load_tokenizer(_tokenizer_of(job, facts, fetch, cache))
+        if facts.end_of_text is not None:  # the coordinator has the model's configuration, which may name it
+            tokenizer.end = facts.end_of_text
         tokens = tokenise(here, tokenizer, facts.context, cache, tell)
         tokens.path.replace(below(cache, f"tokens-{tokens.digest}"))
         own: dict[str, Any] = {"samples": tokens.samples, "validation_samples": tokens.validation_samples}
@@ -57,7 +59,7 @@ def opener(folder: Path) -> Callable[[Job, Facts, Fetch, Path, Tell], Dataset]:
 
 def _tokenizer_of(job: Job, facts: Facts, fetch: Fetch, cache: Path) -> str:
     """ "bytes", or a folder with the run's tokenizer, which comes from the coordinator."""
-    from ..coordinator.data.tokenizer import FILES
+    from ..job.tokenizer import FILES
 
     if job.data.tokenizer == "bytes":
         return "bytes"

@@ -397,6 +397,7 @@ class Facts(BaseModel):
     ``artifacts``: name -> sha256 (hex): ``data/tokens``, ``model/FILE`` (pretrained), ``tokenizer/FILE``.
     With ``data.where = "node"`` there is no ``data/tokens`` and ``samples`` counts what the whole run draws: every node
     takes its own samples for the ids that it is given (node/data/dataset.py).
+    ``end_of_text``: the token that ends a document of text; None without one.
     ``order`` is the `sampling.ORDER` that the run began with; facts of before there were several do not name it.
     """
 
@@ -409,4 +410,5 @@ class Facts(BaseModel):
     tokens_digest: str
     profile: Profile
     artifacts: dict[str, str]
+    end_of_text: int | None = None
     order: int = 1

@@ -23,12 +23,13 @@ import numpy.typing as npt
 
 from ...job.files import pretrained_config
 from ...job.schema import Job
+from ...job.tokenizer import Bytes, Tokenizer, load_tokenizer, tokenizer_files
 from ...proto.errors import JobError
 from ...proto.progress import Meter, Tell, silent
 from .corpus import corpus_of, count_held, index_texts
+from .density import Counted
 from .documents import text_files, token_parts
 from .streams import Stream, TokenFiles, tokenised
-from .tokenizer import Tokenizer
 
 DEFAULT_CONTEXT = 1024
 _ROWS = 4096  # rows written at once
@@ -60,11 +61,28 @@ def model_sizes(job: Job, tokenizer: Tokenizer | None) -> tuple[int, int]:
     known = tokenizer.vocabulary if tokenizer else 0
     if vocabulary is None:
         vocabulary = known
+    if job.model.pretrained and job.data.tokenizer == "bytes" and known:
+        _check_bytes(Path(job.model.pretrained), vocabulary)
     if vocabulary < known:
         where = "model.pretrained's vocab_size" if job.model.pretrained else "model.vocabulary"
         hint = "use the tokenizer that belongs to the model" if job.model.pretrained else f"write {known} or more"
         raise JobError(f"{where} = {vocabulary} is less than the {known} tokens of data.tokenizer", hint)
     return context or 0, vocabulary
+
+
+def _check_bytes(folder: Path, vocabulary: int) -> None:
+    """JobError: bytes are no tokens of this model. They are where its own tokenizer, or its vocabulary, is theirs."""
+    own = load_tokenizer(str(folder)) if tokenizer_files(folder) else None
+    if vocabulary == Bytes.vocabulary if own is None else own.prompt(_ANY) == list(_ANY.encode()):
+        return
+    raise JobError(
+        f'data.tokenizer = "bytes", but {folder} has a vocabulary of its own, of {vocabulary} tokens: a byte would be '
+        "trained as whatever token has its number",
+        f'write tokenizer = "{folder}"' if own else "set data.tokenizer to the folder of the model's tokenizer",
+    )
+
+
+_ANY = "All of a model's own bytes: \u00e9\u4e2d."
 
 
 def tokenise(
@@ -99,7 +117,9 @@ def tokenise(
                     take(found.read(start, min(_TOKENS, found.tokens - start)))
             else:
                 sizes = text_files(kind, names)
-                found = tokenised(kind, sizes, job.data.field, tokenizer, job.data.tokenizer, dtype, take)
+                counted = Counted(tokenizer)
+                found = tokenised(kind, sizes, job.data.field, counted, job.data.tokenizer, dtype, take)
+                counted.report(kind, job.data.tokenizer, tell)
             spool.flush()
             return found, Path(spool.name)
 

@@ -19,14 +19,13 @@ from typing import Any, TypeVar
 from ...job.files import check_facts, check_samples
 from ...job.sampling import ORDER
 from ...job.schema import Facts, Job, Profile
+from ...job.tokenizer import Tokenizer, load_tokenizer, tokenizer_files
 from ...proto import python
 from ...proto.errors import JobError, RunFailed
 from ...proto.progress import Tell, silent
 from ..checkpoints.manifest import file_digest
 from .corpus import SUFFIX, Index, index_tokens
 from .data import TokenFile, model_sizes, token_dtype, tokenise
-from .tokenizer import FILES as TOKENIZER_FILES
-from .tokenizer import Tokenizer, load_tokenizer
 
 PROFILE_COMMAND = tuple(python.module("farflung.node.models.cost"))
 _MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json", "model.safetensors.index.json")
@@ -88,6 +87,7 @@ async def prepare(
         tokens_digest=tokens.digest if tokens else "",
         profile=profile,
         artifacts=digests,
+        end_of_text=tokenizer.end if tokenizer else None,
         order=ORDER,
     )
     check_facts(job, facts)
@@ -196,6 +196,5 @@ def _model_files(job: Job) -> dict[str, Path]:
         for pattern in _MODEL_FILES:
             files |= {f"model/{path.name}": path for path in sorted(Path(job.model.pretrained).glob(pattern))}
     if job.data.is_text and job.data.tokenizer != "bytes":
-        folder = Path(job.data.tokenizer)
-        files |= {f"tokenizer/{name}": folder / name for name in TOKENIZER_FILES if (folder / name).is_file()}
+        files |= {f"tokenizer/{path.name}": path for path in tokenizer_files(Path(job.data.tokenizer))}
     return files

@@ -18,10 +18,10 @@ import fsspec
 import numpy as np
 import numpy.typing as npt
 
+from ...job.tokenizer import Tokenizer, load_tokenizer
 from ...proto.errors import FarflungError, JobError
 from ...proto.pieces import MOST
 from .documents import START, Place, TokenPart, check_tokens, compression_of, opened, parts
-from .tokenizer import Tokenizer, load_tokenizer
 
 _EVERY = 1 << 17  # tokens between two marks at least
 _ONCE = 1 << 18  # characters that are tokenised at once, at least

@@ -22,6 +22,7 @@ from typing import Any
 from ...job.sampling import Position
 from ...job.schema import SECURE_MEMBERS, UNAGREED, CheckCodec, Facts, Job
 from ...job.shared import for_nodes
+from ...job.tokenizer import Tokenizer
 from ...proto import control_pb2 as pb
 from ...proto.border import printable
 from ...proto.errors import FarflungError, Refused, RunFailed
@@ -35,7 +36,6 @@ from .. import events
 from ..checkpoints.acceptance import Expected, expected, finished
 from ..checkpoints.checkpoints import Checkpoints, Complete
 from ..checkpoints.manifest import read_manifest
-from ..data.tokenizer import Tokenizer
 from ..membership import signals as s
 from ..membership.judged import LOOK_ROUNDS, MOST, Judged
 from ..membership.learnt import Kept, from_json, to_json, unsent_in
@@ -284,7 +284,7 @@ class Run:
             tuple(dict.fromkeys(view.plan.pipelines[0])),
             request,
             tokenizer,
-            ends_of(self.job),
+            ends_of(self.job, tokenizer),
             self._step_seconds(),
             self._order,
         )

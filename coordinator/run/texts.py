@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from ...job.schema import Job
+from ...job.tokenizer import Tokenizer, model_ends
 from ...proto import control_pb2 as pb
 from ...proto.border import printable
 from ...proto.errors import Refused
-from ..data.tokenizer import Tokenizer
 
 MOST_TOKENS, MOST_LETTERS = 100_000, 100_000
 LEAST_S, STEPS_OF_PATIENCE = 60.0, 20
@@ -43,14 +42,10 @@ def check_wanted(request: pb.GenerateRequest, job: Job) -> None:
         raise Refused(f"{request.temperature} is no temperature", "--temperature: 0 or more")
 
 
-def ends_of(job: Job) -> frozenset[int]:
-    """The tokens that end a text of the job's model, as its folder says; none for a model from scratch."""
-    for file in ("generation_config.json", "config.json") if job.model.pretrained is not None else ():
-        path = Path(str(job.model.pretrained)) / file
-        if path.is_file():
-            end = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-            return frozenset() if end is None else frozenset(end if isinstance(end, list) else [end])
-    return frozenset()
+def ends_of(job: Job, tokenizer: Tokenizer) -> frozenset[int]:
+    """The tokens that end a text of the job's model: those that its folder names, and what ends a training document."""
+    ends = [] if job.model.pretrained is None else model_ends(Path(job.model.pretrained))
+    return frozenset(ends if tokenizer.end is None else [*ends, tokenizer.end])
 
 
 class Text:

@@ -19,6 +19,7 @@ from google.protobuf.json_format import MessageToDict
 
 from ... import __version__
 from ...job.shared import for_nodes, told
+from ...job.tokenizer import load_tokenizer
 from ...proto import PROTOCOL, names, rpc
 from ...proto import control_pb2 as pb
 from ...proto.border import Hostile, printable
@@ -31,7 +32,6 @@ from ..checkpoints.checkpoints import ShardRefused
 from ..checkpoints.uploads import GivenUp, Uploads
 from ..data.artifacts import Artifacts, NoArtifact
 from ..data.streams import SourceUnreachable
-from ..data.tokenizer import load_tokenizer
 from ..run.commands import Command
 from ..run.profiling import FILE, received
 from ..run.run import Attendance, Run

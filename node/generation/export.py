@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ...job.schema import Facts, Job
+from ...job.tokenizer import FILES as TOKENIZER_FILES
 from ...proto.border import below
 from ...proto.errors import FarflungError
 from ..data.dataset import digest_of
@@ -39,18 +40,6 @@ OPTIMIZER = "optimizer."
 BESIDE = 1e-3
 """Of the norm moved in the run: what may be left outside the weights at its end."""
 LARGEST_FILE = 2 * 2**30  # bytes of a weights file, unless the input's files set the sizes
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "chat_template.jinja",
-)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 
+from ...job.tokenizer import Tokenizer, load_tokenizer, model_ends
 from ...proto.errors import FarflungError
 from ..device.probe import available_memory
-from ..models.definition import LanguageModel
 from ..models.factory import model_of
-from .byte_tokenizer import write_byte_tokenizer
 from .export import LARGEST_FILE, Checkpoint, find_checkpoint, write_export
 
 
@@ -38,6 +37,8 @@ def generate(
     that is available, which ``say`` is told. Raises FarflungError for an empty prompt or a model that has no text.
     """
     folder = Path(folder)
+    if not prompt:
+        raise FarflungError("the prompt is empty", hint="give at least one word to go on from")
     if (folder / "config.json").is_file():
         if through == "layers":
             raise FarflungError(
@@ -74,64 +75,35 @@ def _by_layers(checkpoint: Checkpoint, prompt: str, tokens: int, seed: int, temp
     from .layered import tokens_by_layers
 
     tokenizer, ends = text_of(checkpoint)
-    ids = encoded(tokenizer, prompt)
+    ids = tokenizer.prompt(prompt)
     new = takewhile(lambda token: token not in ends, tokens_by_layers(checkpoint, ids, seed, temperature))
     return added(tokenizer, ids, list(islice(new, tokens)))
 
 
-def text_of(checkpoint: Checkpoint) -> tuple[Any, set[int]]:
+def text_of(checkpoint: Checkpoint) -> tuple[Tokenizer, set[int]]:
     """The tokenizer of a run, and the tokens that end a text."""
-    import transformers
-
     job = checkpoint.job
-    definition = model_of(job, checkpoint.facts)
-    assert isinstance(definition, LanguageModel)
-    with tempfile.TemporaryDirectory() as made:
-        if job.data.tokenizer == "bytes":
-            write_byte_tokenizer(Path(made), checkpoint.facts.context)
-        tokenizer = _tokenizer(Path(made) if job.data.tokenizer == "bytes" else Path(job.data.tokenizer))
-    config = transformers.GenerationConfig.from_model_config(definition.config)
-    if job.model.pretrained is not None and (Path(job.model.pretrained) / "generation_config.json").is_file():
-        config = transformers.GenerationConfig.from_pretrained(job.model.pretrained)
-    end = config.eos_token_id
-    return tokenizer, set() if end is None else set(end) if isinstance(end, list) else {end}
+    tokenizer = load_tokenizer(job.data.tokenizer)
+    ends = set() if job.model.pretrained is None else set(model_ends(Path(job.model.pretrained)))
+    return tokenizer, ends if tokenizer.end is None else {*ends, tokenizer.end}
 
 
-def encoded(tokenizer: Any, prompt: str) -> list[int]:
-    """The tokens of a prompt. FarflungError when there are none."""
-    ids: list[int] = tokenizer(prompt, add_special_tokens=True)["input_ids"]
-    if not ids:
-        raise FarflungError("the prompt is empty", hint="give at least one word to go on from")
-    return ids
-
-
-def added(tokenizer: Any, prompt: list[int], new: list[int]) -> str:
+def added(tokenizer: Tokenizer, prompt: list[int], new: list[int]) -> str:
     """The text that new tokens add to a prompt's."""
-    before = tokenizer.decode(prompt, skip_special_tokens=True)
-    after: str = tokenizer.decode([*prompt, *new], skip_special_tokens=True)
-    return after[len(before) :]
-
-
-def _tokenizer(folder: Path) -> Any:
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    try:
-        return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise FarflungError(f"the tokenizer in {folder} can't be loaded: {error}", hint="put it there again") from error
+    return tokenizer.text([*prompt, *new])[len(tokenizer.text(prompt)) :]
 
 
 def _continue(folder: Path, prompt: str, tokens: int, seed: int, temperature: float) -> str:
     import transformers
 
-    tokenizer = _tokenizer(folder)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    tokenizer = load_tokenizer(str(folder))
+    prompt_ids = tokenizer.prompt(prompt)
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False).float().eval()
     except (OSError, ValueError) as error:
         raise FarflungError(f"{folder} can't be loaded: {error}", hint="export the model again") from error
-    prompt_ids = encoded(tokenizer, prompt)
     ids = torch.tensor([prompt_ids])
     start = ids.shape[1]
     longest = int(model.config.max_position_embeddings)
@@ -141,15 +113,17 @@ def _continue(folder: Path, prompt: str, tokens: int, seed: int, temperature: fl
             # A model sees at most `longest` tokens: where the text is longer, its last half goes on.
             seen = ids if ids.shape[1] < longest else ids[:, -max(1, longest // 2) :]
             count = min(left, longest - seen.shape[1])
-            new = model.generate(seen, **_settings(model, seen, count, temperature))[:, seen.shape[1] :]
+            new = model.generate(seen, **_settings(model, tokenizer.end, seen, count, temperature))[:, seen.shape[1] :]
             ids = torch.cat([ids, new], dim=1)
             if new.shape[1] < count:
                 break
     return added(tokenizer, prompt_ids, ids[0, start:].tolist())
 
 
-def _settings(model: Any, ids: torch.Tensor, count: int, temperature: float) -> dict[str, Any]:
+def _settings(model: Any, own: int | None, ids: torch.Tensor, count: int, temperature: float) -> dict[str, Any]:
     sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}
     end = model.generation_config.eos_token_id
-    pad = (end[0] if isinstance(end, list) else end) or 0
-    return {"attention_mask": torch.ones_like(ids), "max_new_tokens": count, "pad_token_id": pad, **sampling}
+    ends = [] if end is None else list(end) if isinstance(end, list) else [end]
+    ends += [] if own is None or own in ends else [own]
+    stops = {"eos_token_id": ends, "pad_token_id": ends[0]} if ends else {"pad_token_id": 0}
+    return {"attention_mask": torch.ones_like(ids), "max_new_tokens": count, **stops, **sampling}

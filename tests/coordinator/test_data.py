@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from farflung.coordinator.data import data, facts
-from farflung.coordinator.data.tokenizer import load_tokenizer
 from farflung.coordinator.serve import serve
 from farflung.job.schema import Job
+from farflung.job.tokenizer import load_tokenizer
 from farflung.proto.errors import JobError
 
 
@@ -212,9 +212,9 @@ def test_sizes(tmp_path, folder):
     shape = {"family": "gpt2", "layers": 1, "width": 8, "heads": 2, "context": 8, "vocabulary": 5}
     with pytest.raises(JobError, match=r"model\.vocabulary = 5 is less than the 6 tokens"):
         data.model_sizes(job(text=["x"], model=shape), words)
-    config = {"model_type": "gpt2", "n_positions": 64, "vocab_size": 300}
+    config = {"model_type": "gpt2", "n_positions": 64, "vocab_size": 256}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert data.model_sizes(job(text=["x"], model={"pretrained": str(tmp_path)}), bytes_) == (64, 300)
+    assert data.model_sizes(job(text=["x"], model={"pretrained": str(tmp_path)}), bytes_) == (64, 256)
     with pytest.raises(JobError, match="more than the 64 positions"):
         data.model_sizes(job(text=["x"], model={"pretrained": str(tmp_path), "context": 65}), bytes_)
 
@@ -249,7 +249,7 @@ def test_room_never_imports_torch():
         "import pkgutil, importlib, sys, farflung.coordinator as room\n"
         "[importlib.import_module(m.name) for m in pkgutil.walk_packages(room.__path__, room.__name__ + '.')]\n"
         "from farflung.job import files, schema; from farflung.proto import errors, link\n"
-        "from farflung.coordinator.data import tokenizer; tokenizer.load_tokenizer('bytes'); import tokenizers\n"
+        "from farflung.job import tokenizer; tokenizer.load_tokenizer('bytes'); import tokenizers\n"
         "bad = {'torch', 'transformers', 'farflung.compress', 'farflung.node'} & set(sys.modules)\n"
         "assert not bad, bad"
     )

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from farflung.coordinator.data.tokenizer import load_tokenizer
+from farflung.job.tokenizer import load_tokenizer
 from farflung.proto import python
 from farflung.proto.errors import JobError
 
@@ -19,6 +19,7 @@ def folder(tmp_path):
     made.mkdir()
     (made / "evil.py").write_text(EVIL.format(path=str(tmp_path / "ran")))
     (made / "vocab.json").write_text("{}")
+    (made / "merges.txt").write_text("")
     config = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}, "model_type": "evil"}
     (made / "tokenizer_config.json").write_text(json.dumps(config))
     (made / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoConfig": "evil.Evil"}}))
@@ -36,7 +37,7 @@ def test_nobody_is_asked(folder, tmp_path):
     reading, writing = os.pipe()
     os.write(writing, b"y\n" * 10)
     os.close(writing)
-    call = "import sys; from farflung.coordinator.data.tokenizer import load_tokenizer; load_tokenizer(sys.argv[1])"
+    call = "import sys; from farflung.job.tokenizer import load_tokenizer; load_tokenizer(sys.argv[1])"
     done = subprocess.run(python.code(call, str(folder)), stdin=reading, capture_output=True, text=True)
     os.close(reading)
     assert done.returncode and "cannot load the tokenizer" in done.stderr and "[y/N]" not in done.stdout + done.stderr

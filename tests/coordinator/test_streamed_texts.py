@@ -15,8 +15,8 @@ import pytest
 from farflung.coordinator.data import data, documents, facts, streams
 from farflung.coordinator.data.artifacts import Artifacts, NoArtifact
 from farflung.coordinator.data.corpus import Index
-from farflung.coordinator.data.tokenizer import load_tokenizer
 from farflung.job.schema import Job, Profile
+from farflung.job.tokenizer import load_tokenizer
 from farflung.proto.errors import JobError
 
 CONTEXT, TOKENS = 16, "data/tokens"

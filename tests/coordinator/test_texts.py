@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from farflung.coordinator.data.tokenizer import Bytes, load_tokenizer
 from farflung.coordinator.run.texts import Text, check_wanted, ends_of
 from farflung.coordinator.trust.tickets import issue
 from farflung.job.schema import Job
+from farflung.job.tokenizer import Bytes, load_tokenizer
 from farflung.node.generation.byte_tokenizer import write_byte_tokenizer
 from farflung.proto import control_pb2 as pb
 from farflung.proto.errors import Refused
@@ -100,11 +100,11 @@ def test_runs_without_a_text_are_refused():
 
 @pytest.mark.parametrize(("stored", "ends"), [(None, set()), (5, {5}), ([5, 6], {5, 6})])
 def test_a_model_folder_says_what_ends_a_text(tmp_path, stored, ends):
-    assert ends_of(job_of()) == set()
+    assert ends_of(job_of(), Bytes()) == set()
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 9}))
-    assert ends_of(job_of(pretrained=str(tmp_path))) == {9}
+    assert ends_of(job_of(pretrained=str(tmp_path)), Bytes()) == {9}
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": stored}))
-    assert ends_of(job_of(pretrained=str(tmp_path))) == ends
+    assert ends_of(job_of(pretrained=str(tmp_path)), Bytes()) == ends
 
 
 def test_a_tokenizer_both_ways(tmp_path):

@@ -1,0 +1,74 @@
+"""What a text became: bytes in and tokens out, counted as it is tokenised, and what of it looks wrong.
+
+A tokenizer that cuts texts off, or does not know their language, trains without an error; only the numbers show it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from ...job.tokenizer import Tokenizer
+from ...proto.errors import JobError
+from ...proto.progress import Tell
+
+FEWEST, MOST = 0.03, 1.1
+"""Tokens a byte between which tokenizers of text are: byte-level ones have 1, English has 0.2 to 0.3."""
+ENOUGH = 10_000
+"""Bytes from which on a ratio says something."""
+
+
+class Counted:
+    """A tokenizer whose ``encode`` counts: bytes of UTF-8, tokens (marks of ends left out), documents."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._of = tokenizer
+        self.vocabulary, self.end, self.notes = tokenizer.vocabulary, tokenizer.end, tokenizer.notes
+        self.bytes = self.tokens = self.documents = 0
+
+    @property
+    def ending(self) -> str:
+        return self._of.ending
+
+    def encode(self, texts: Sequence[tuple[str, bool]]) -> list[npt.NDArray[Any]]:
+        """As the tokenizer's own. JobError: a token that its vocabulary has not."""
+        found = self._of.encode(texts)
+        ends = sum(last for _, last in texts)
+        self.bytes += sum(len(text.encode()) for text, _ in texts)
+        self.documents += ends
+        self.tokens += sum(map(len, found)) - (ends if self.end is not None else 0)
+        largest = max((int(tokens.max()) for tokens in found if len(tokens)), default=0)
+        if largest >= self.vocabulary:
+            raise JobError(f"data.tokenizer made the token {largest}, but has only {self.vocabulary}", "save it again")
+        return found
+
+    def prompt(self, text: str) -> list[int]:
+        return self._of.prompt(text)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return self._of.text(tokens)
+
+    def report(self, kind: str, name: str, tell: Tell) -> None:
+        """Say what became of the texts of ``data.KIND``; a warning where the ratio is that of no text."""
+        if not self.bytes:
+            return
+        ratio = self.tokens / self.bytes
+        ends = f"a document ends with {self.ending}" if self.ending else "no token ends a document"
+        many = f"{self.bytes:,} bytes in {self.documents:,} documents are {self.tokens:,} tokens"
+        counted = f"data.{kind}: {many}, {ratio:.3g} tokens per byte; {ends}"
+        _say("notice", "; ".join([counted, *self.notes]), tell)
+        if self.bytes >= ENOUGH and not FEWEST <= ratio <= MOST:
+            few = "most of the text may be lost" if ratio < FEWEST else "it may not know this language or these files"
+            _say(
+                "warning",
+                f"data.{kind}: {ratio:.3g} tokens per byte is far from what text has ({FEWEST} to {MOST}): {few}; look "
+                f"at the files and at data.tokenizer = {name}",
+                tell,
+            )
+
+
+def _say(kind: str, message: str, tell: Tell) -> None:
+    tell({"event": kind, "time": time.time(), "message": message})
