@@ -104,11 +104,12 @@ def run(
     read = load_job(job, check_codec=_check_codec)
     code = tuple({one.partition(":")[0] for one in (read.model.build, read.data.build) if one})
     plan = LocalRun(job, state or Path("runs") / read.run.name, nodes, device, code, insecure, output.debug)
+    view = screen(output)
     try:
-        with screen(output) as view:
+        with view:
             status = run_here(plan, view.show)
     except KeyboardInterrupt:
-        output.note("everyone has left; the same command goes on from the newest checkpoint, if there is one yet")
+        output.note(view.story.parting())
         return INTERRUPTED
     if status == 0 and _writes_text(read.model):
         with contextlib.suppress(OSError):  # the run is done all the same
@@ -191,7 +192,7 @@ def start(
             dial_back=dial_back or (),
         )
     if status == INTERRUPTED:
-        output.note("interrupted; the same command goes on from the newest checkpoint, if there is one yet")
+        output.note(view.story.parting())
     elif status == 0 and view.story.state and _writes_text(load_job(job).model):
         with contextlib.suppress(OSError):  # the run is done all the same
             output.say(view.story.following())
@@ -295,7 +296,7 @@ def join(
             )
     except Interrupted as interrupt:
         output.note(
-            "interrupted; the run has heard a goodbye"
+            "interrupted; the run has heard a goodbye and goes on without this node; the same line joins again"
             if interrupt.heard
             else "interrupted; the coordinator did not answer, so the run has to find out by itself"
         )

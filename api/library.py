@@ -76,14 +76,21 @@ def train(
     folder = folder or Path("runs") / read.run.name
     code = tuple({spec.partition(":")[0] for spec in (read.model.build, read.data.build) if spec})
     done: dict[str, Any] = {}
-    with screen(Output()) as shown:
+    output = Output()
+    with screen(output) as shown:
 
         def show(event: Event) -> None:
             if event["event"] == "done":
                 done.update(event)
             (on_event or shown.show)(event)
 
-        status = run_here(LocalRun(path, folder, nodes, device, code), show)
+        try:
+            status = run_here(LocalRun(path, folder, nodes, device, code), show)
+        except KeyboardInterrupt:
+            if on_event is None:
+                shown.close()
+                output.note(shown.story.parting())
+            raise
     if status or not done:
         raise RunFailed(f"the run in {folder} ended with status {status}", f"its logs are in {folder / 'logs'}")
     last: str | None = done["checkpoint"]

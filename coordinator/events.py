@@ -46,6 +46,12 @@ def phase(name: str, why: str) -> Event:
     return event("phase", phase=name, why=why)
 
 
+def interrupted(step: int, checkpoint: int, why: str) -> Event:
+    """The coordinator was told to end after ``step``; the same command goes on from ``checkpoint``, a step (0: there is
+    none). ``why``: what kept the last checkpoint from being made."""
+    return event("interrupted", step=step, checkpoint=checkpoint, lost=max(0, step - checkpoint), why=why)
+
+
 def view(announced: Announcement, job: Job) -> Event:
     """A view is announced: who trains which layers, who is spare, which codecs, and why."""
     plan = announced.plan

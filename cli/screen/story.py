@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .parting import parting_text
 from .savings import Savings
 from .units import bytes_text, count_text, seconds_text
 
@@ -51,6 +52,10 @@ class Story:
     """That of the coordinator's ``phase`` events; "" at a node, which hears of none."""
     doing: str = ""
     """What is done now, in a sentence: of the newest notice or progress, until steps are made again."""
+    kept: int = 0
+    """The step of the newest checkpoint that was seen; what the first view began with is one too."""
+    interrupted: Event | None = None
+    """What the coordinator said as it was told to end."""
     pace: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_PACE_STEPS))
     """(seconds since the epoch, step) of the last steps of a view."""
 
@@ -74,9 +79,15 @@ class Story:
         elif kind == "left":
             self.nodes.discard(str(event.get("node")))
         elif kind == "view":
+            if not self.view and not self.step:
+                self.kept = int(event.get("step") or 0)
             self.view = int(event.get("view") or 0)
             self.step = int(event.get("step") or self.step)
             self.spare = bool(self.nodes) and self.nodes <= set(event.get("spares") or ())
+        elif kind == "checkpoint":
+            self.kept = max(self.kept, int(event.get("step") or 0))
+        elif kind == "interrupted":
+            self.interrupted = event
         elif kind == "done":
             self.ended = True
             self.step = int(event.get("steps") or self.step)
@@ -86,7 +97,7 @@ class Story:
         """What the run does now."""
         kind = event.get("event")
         if kind == "phase":
-            if self.phase == "stopping":  # what comes on the way to the end
+            if self.phase == "stopping":  # what comes on the way to the end is no news
                 return
             self.phase = str(event.get("phase") or "")
             self.doing = str(event.get("why") or "") if self.phase == "waiting" else ""
@@ -94,7 +105,8 @@ class Story:
         elif kind in ("notice", "progress"):
             self.doing = sentence(event)
         elif kind == "view":
-            self.doing = "" if self.phase else "starting"
+            if self.phase != "stopping":
+                self.doing = "" if self.phase else "starting"
             self.pace.clear()
         elif kind == "step":
             if self.phase in ("", "training"):
@@ -142,6 +154,10 @@ class Story:
     def saved_text(self) -> str:
         """What compression saves."""
         return self.savings.text()
+
+    def parting(self) -> str:
+        """What is safe after Ctrl-C, and what is lost."""
+        return parting_text(self.interrupted, self.step, self.kept)
 
     def following(self) -> str:
         """What to type when a run of the coordinator here is done."""

@@ -1059,6 +1059,12 @@ class Run:
         return status_of(self.store, state, True, self.live_status, self.observed.links(self._clock()))
 
     @property
+    def stands(self) -> tuple[int, int]:
+        """(the step that is trained, that of the newest checkpoint); 0: none."""
+        view = self.state.view
+        return max(self._reached(), view.position.step if view else 0), self.state.newest.step
+
+    @property
     def is_over(self) -> bool:
         """Whether the machine has ended."""
         return self.state.phase == DONE

@@ -287,7 +287,8 @@ async def _serve(
             await run.abandon()
             return INTERRUPTED
         if run is not None:
-            await _save(run, emit, at_once)
+            why = await _save(run, emit, at_once)
+            emit(events.interrupted(*run.stands, why))
         store.put("phase", "interrupted")
         if run is not None:
             with contextlib.suppress(_Interrupted):
@@ -367,10 +368,10 @@ async def _until_over(run: Run, emit: events.Emit, stop: asyncio.Event) -> int:
     return 0
 
 
-async def _save(run: Run, emit: events.Emit, at_once: asyncio.Event) -> None:
-    """A last checkpoint, if those who train can make one in time and nobody insists on the end."""
+async def _save(run: Run, emit: events.Emit, at_once: asyncio.Event) -> str:
+    """A last checkpoint, if those who train can make one in time and nobody insists on the end; else why not."""
     if not run.trains:
-        return
+        return "no node trained"
     emit(events.phase("stopping", "the coordinator was told to end"))
     emit(events.event("notice", message="stopping: a last checkpoint first; Ctrl-C again leaves at once", node=""))
     run.feed(s.Save("the coordinator was told to end"))
@@ -383,11 +384,12 @@ async def _save(run: Run, emit: events.Emit, at_once: asyncio.Event) -> None:
             watch = watch.at(run.checkpoints.arrived, time.monotonic())
             if stood := watch.gives_up(time.monotonic()):
                 log.warning("left without a last checkpoint: %s", stood)
-                break
-        else:
-            saved.result()
+                return stood
+        saved.result()
+        return "" if run.trains else "nobody was left to make one"
     except _Interrupted:
         log.warning("left without a last checkpoint")
+        return "told to end at once"
     finally:
         ticking.cancel()
         saved.cancel()

@@ -103,6 +103,8 @@ class Running:
     def __init__(self, words: tuple[str, ...], cwd: Path, environment: dict[str, str]) -> None:
         command = [sys.executable, "-m", "farflung", *words, "--json"]
         self.log = (cwd / "stderr.txt").open("w+")
+        self.errors = ""
+        """What it wrote to stderr, after ``end``."""
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=self.log, text=True, env={**ENVIRONMENT, **environment}, cwd=cwd
         )
@@ -125,7 +127,10 @@ class Running:
             self.process.communicate(timeout=30)
         finally:
             self.process.kill()
-            self.log.close()
+            if not self.log.closed:
+                self.log.seek(0)
+                self.errors = self.log.read()
+                self.log.close()
         return self.process.returncode
 
 

@@ -130,6 +130,7 @@ def test_a_dead_node_is_shown_and_ctrl_c_ends_everyone(stand_in: Path, monkeypat
     [warning] = [event for event in shown if event["event"] == "warning"]
     assert warning["node"] == "node-1" and "SIGKILL" in warning["message"]
     assert any("goodbye" in event.get("message", "") for event in shown)
+    assert any(event.get("phase") == "stopping" for event in shown)
     assert processes_of(stand_in / "package") == []
 
 

@@ -135,6 +135,8 @@ async def test_restart_resumes_from_the_newest_checkpoint(cluster):
     assert await coordinator.end() == 130
     assert all(node.stopped is not None for node in nodes)
     await coordinator.event("phase", phase="stopping")
+    told = await coordinator.event("interrupted")
+    assert told["step"] == told["checkpoint"] >= 6 and told["lost"] == 0 and not told["why"]
     assert read_status(coordinator.state)["phase"] == "interrupted"
     for node in nodes:
         await node.close()
@@ -431,6 +433,8 @@ async def test_a_second_signal_waits_for_nobody(cluster, monkeypatch):
     coordinator.stop.set()
     coordinator.at_once.set()
     assert await asyncio.wait_for(coordinator.task, 60.0) == 130
+    told = await coordinator.event("interrupted")
+    assert (told["step"], told["checkpoint"], told["why"]) == (0, 0, "no node trained")
 
 
 async def test_what_the_others_refuse_is_counted_and_evicts(cluster, eventually):
