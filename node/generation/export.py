@@ -241,7 +241,7 @@ def _write_like(
                 with safe_open(source / file, framework="pt") as whole:
                     written[stored] = whole.get_tensor(stored)
         _save(written, below(folder, file))
-    _copy(source, folder, (CONFIG, "generation_config.json", *((INDEX,) if (source / INDEX).is_file() else ())))
+    _copy(source, folder, (CONFIG, "generation_config.json", *(() if SINGLE in weights.file_of.values() else (INDEX,))))
     if not (folder / "generation_config.json").exists():
         import transformers
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...job.schema import Facts, Job
@@ -20,6 +22,7 @@ from .families import FAMILIES
 from .fetch import Fetch
 from .safetensors_range import DTYPES, Slot, Source
 
+_BLOCK = 64 << 20  # bytes compared at a time
 PREFIX = "model/"  # of the artifacts' names
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
@@ -34,15 +37,15 @@ class Weights:
         self._family = FAMILIES[family]
         self._headers: dict[str, dict[str, Slot]] = {}
         names = {name.removeprefix(PREFIX) for name in files}
-        if INDEX in names:
+        if SINGLE in names:  # where there is an index too, transformers reads this one
+            self.file_of: dict[str, str] = dict.fromkeys(self._header(SINGLE), SINGLE)
+        elif INDEX in names:
             listed = self._source.json(fetch(PREFIX + INDEX), INDEX).get("weight_map")
             if not isinstance(listed, dict):
                 raise FarflungError(f"{INDEX} of the model folder has no weight_map", hint="save the model again")
-            self.file_of: dict[str, str] = {str(name): str(file) for name, file in listed.items()}
+            self.file_of = {str(name): str(file) for name, file in listed.items()}
             if absent := sorted(set(self.file_of.values()) - names):
                 raise FarflungError(f"the model folder lacks {absent[0]}, which {INDEX} names", hint="copy it there")
-        elif SINGLE in names:
-            self.file_of = dict.fromkeys(self._header(SINGLE), SINGLE)
         else:
             raise FarflungError(
                 f"the model folder has neither {SINGLE} nor {INDEX}",
@@ -68,6 +71,36 @@ class Weights:
         if stored not in slots:
             raise FarflungError(f"{file} of the model folder lacks the tensor {stored}", hint=f"{INDEX} names it there")
         return slots[stored]
+
+    def heads(self) -> list[str]:
+        """The names under which a head of its own is stored."""
+        names = (self._family.head, *self._family.other_heads)
+        return [name for name in (f"{head}.weight" for head in names) if name in self.file_of]
+
+    def ends(self) -> dict[str, int]:
+        """How many bytes each file has, as its header says."""
+        found: dict[str, int] = {}
+        for file in sorted(set(self.file_of.values())):
+            found[file] = max((slot.end for slot in self._header(file).values()), default=0)
+        return found
+
+    def equal(self, one: str, other: str) -> bool:
+        """Whether two stored tensors have the same values; little of them is in memory at a time."""
+        slots = self.slot(one), self.slot(other)
+        if slots[0].shape != slots[1].shape:
+            return False
+        if slots[0].dtype != slots[1].dtype:
+            return bool(torch.equal(self.read(one).float(), self.read(other).float()))
+        size = slots[0].end - slots[0].start
+        for at in range(0, size, _BLOCK):
+            parts = (
+                replace(slot, dtype="U8", shape=(), start=slot.start + at, end=min(slot.start + at + _BLOCK, slot.end))
+                for slot in slots
+            )
+            first, second = (self._source.raw(part, name) for part, name in zip(parts, (one, other), strict=True))
+            if first != second:
+                return False
+        return True
 
     def read(self, stored: str) -> Tensor:
         """A stored tensor in its own dtype, on the CPU."""
@@ -100,12 +133,33 @@ def problems(definition: LanguageModel, weights: Weights, names: Iterable[str] |
 
 def check(definition: LanguageModel, weights: Weights, where: str) -> None:
     """FarflungError that names what is wrong with the folder ``where``, at most three things."""
+    for file, wanted in weights.ends().items():
+        if (size := (Path(where) / file).stat().st_size) != wanted:
+            how = "is cut off" if size < wanted else "has something behind its end"
+            raise FarflungError(
+                f"{where}: {file} {how}: it has {size} bytes, its header says {wanted}",
+                hint="copy or download that file again",
+            )
+    _check_tied(definition, weights, where)
     if found := problems(definition, weights):
         more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
         raise FarflungError(
             f"{where}: {'; '.join(found[:3])}{more}",
             hint="config.json and the weights must belong together: save the model again with save_pretrained",
         )
+
+
+def _check_tied(definition: LanguageModel, weights: Weights, where: str) -> None:
+    """FarflungError where the configuration ties the head to the embedding, and the file has another head: then
+    transformers does not tie them, and training the one would lose the other."""
+    embedding = weights.stored_name(definition.tied) if definition.tied else None
+    for head in weights.heads() if embedding else ():
+        if embedding != head and not weights.equal(str(embedding), head):
+            raise FarflungError(
+                f"{where}: config.json ties the head to the embedding, but {head} and {embedding} differ",
+                hint=f'write "tie_word_embeddings": false into {Path(where) / CONFIG}: transformers, too, takes '
+                "the two for two then",
+            )
 
 
 def initial_weights(

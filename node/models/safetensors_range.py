@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...job.lfs import HINT, is_pointer
 from ...proto.errors import FarflungError
 from .fetch import Fetch
 
@@ -45,6 +46,8 @@ class Source:
         """The tensors of a file by name. FarflungError when it is no safetensors file."""
         name = self.prefix + file
         start = self.fetch(name, 0, 8)
+        if is_pointer(start):
+            raise FarflungError(f"{file} of {self.where} is a Git LFS pointer, not the file itself", hint=HINT)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if not 2 <= length <= LONGEST_HEADER:
             raise FarflungError(f"{file} of {self.where} is no safetensors file", hint=self.hint)
@@ -62,12 +65,17 @@ class Source:
 
     def read(self, slot: Slot, name: str) -> Tensor:
         """A tensor in its own dtype, on the CPU. FarflungError when the file ends within it."""
-        data = bytearray(self.fetch(self.prefix + slot.file, slot.start, slot.end - slot.start))
-        if len(data) != slot.end - slot.start:
-            raise FarflungError(f"{slot.file} of {self.where} ends within {name}", hint=self.hint)
+        data = bytearray(self.raw(slot, name))
         if not data:
             return torch.empty(slot.shape, dtype=DTYPES[slot.dtype])
         return torch.frombuffer(data, dtype=DTYPES[slot.dtype]).reshape(slot.shape)
+
+    def raw(self, slot: Slot, name: str) -> bytes:
+        """A tensor's bytes. FarflungError when the file ends within it."""
+        data = self.fetch(self.prefix + slot.file, slot.start, slot.end - slot.start)
+        if len(data) != slot.end - slot.start:
+            raise FarflungError(f"{slot.file} of {self.where} ends within {name}", hint=self.hint)
+        return data
 
     def json(self, data: bytes, file: str) -> dict[str, Any]:
         """A JSON object of a file. FarflungError when it is none."""

@@ -156,6 +156,21 @@ def damage_family(folder):
     (folder / "config.json").write_text(json.dumps({**values, "model_type": "opt"}))
 
 
+def damage_end(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def damage_beyond(folder):
+    with (folder / "model.safetensors").open("ab") as file:
+        file.write(b"more")
+
+
+def damage_pointer(folder):
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    (folder / "model.safetensors").write_text(text)
+
+
 def remove_weights(folder):
     (folder / "model.safetensors").unlink()
 
@@ -171,6 +186,9 @@ def remove_config(folder):
         (damage_shape, r"model.norm.weight has the shape \[17\], the configuration says \[16\]"),
         (damage_type, r"model.norm.weight has the type I8, not one of F32, F16, BF16"),
         (damage_weights, r"model.safetensors of the model folder is no safetensors file"),
+        (damage_end, r"model.safetensors is cut off: it has \d+ bytes, its header says \d+"),
+        (damage_beyond, r"model.safetensors has something behind its end"),
+        (damage_pointer, r"model.safetensors of the model folder is a Git LFS pointer"),
         (damage_config, r"config.json of the model folder is no JSON"),
         (damage_family, r"the model family 'opt' is not supported"),
         (remove_weights, r"has neither model.safetensors nor model.safetensors.index.json"),
@@ -183,6 +201,40 @@ def test_a_wrong_folder_is_named_in_one_sentence(tmp_path, damage, message):
     with pytest.raises(FarflungError, match=message) as caught:
         profile(job_of(tmp_path), 50)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox"])
+def test_a_tied_configuration_with_another_head_in_the_file(tmp_path, family):
+    """transformers takes the two for two; an equal copy of the embedding is no second head."""
+    save_model(tmp_path, family, tie_word_embeddings=False)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, "tie_word_embeddings": True}))
+    with pytest.raises(FarflungError, match="ties the head to the embedding, but") as caught:
+        profile(job_of(tmp_path), 50)
+    assert '"tie_word_embeddings": false' in str(caught.value.hint)
+    tensors = load_file(tmp_path / "model.safetensors")
+    embedding = next(name for name in tensors if name.split(".")[-2] in ("wte", "embed_tokens", "embed_in"))
+    head = next(name for name in tensors if name in ("lm_head.weight", "embed_out.weight"))
+    tensors[head] = tensors[embedding].clone()
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert profile(job_of(tmp_path), 50).tied
+
+
+def test_a_single_file_counts_before_an_index_as_in_transformers(tmp_path):
+    """The shards are of an older model."""
+    save_model(tmp_path, "gpt2", shard="4KB")
+    torch.manual_seed(7)
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    newer = transformers.AutoModelForCausalLM.from_config(config)
+    save_file(
+        {name: tensor.detach().clone() for name, tensor in newer.named_parameters()}, tmp_path / "model.safetensors"
+    )
+    job = job_of(tmp_path)
+    weights = pretrained.weights_of(job, None)
+    found = pretrained.initial_weights(model_of(job, None), ["transformer.wte.weight"], 0, weights)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(found["transformer.wte.weight"], loaded.transformer.wte.weight.detach())
+    assert torch.equal(found["transformer.wte.weight"], newer.transformer.wte.weight.detach())
 
 
 def test_what_a_folder_can_not_do_is_refused(tmp_path):
