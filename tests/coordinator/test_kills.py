@@ -177,7 +177,7 @@ async def test_a_second_coordinator_has_the_same_data(process, cluster, postgres
         assert issue(shared["database"]).fingerprint == link.fingerprint, "a ticket needs no passphrase"
         status = read_status(shared["database"])
         assert status["running"] and len(status["standbys"]) == 1 and status["leader"] not in status["standbys"]
-        assert "BEGIN" not in json.loads(store.get("authority"))["key"], "the key is sealed"
+        assert "PRIVATE" not in store.get("identity"), "the keys are sealed"
     (elsewhere / "copy.txt").write_text("something else\n" * 200)
     third = process(job, state=tmp_path / "three", **shared)
     assert await third.ended() != 0 and "data/tokens differ" in third.errors
