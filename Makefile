@@ -32,11 +32,12 @@ slow: install    ## the long tests
 	$(BIN)/python -m pytest -m slow --ignore=tests/node_io
 	$(BIN)/python -m pytest -m slow tests/node_io
 
-lint: install    ## ruff, mypy --strict, generated code up to date
+lint: install    ## ruff, mypy --strict, which room may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	mkdir -p build/tree && ln -sfn ../.. build/tree/farflung
 	cd build/tree && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p farflung
+	cd build/tree && PYTHONPATH=. ../../$(BIN)/lint-imports --no-logo ../../pyproject.toml
 
 docs: install    ## the documentation site, in build/site
 	$(BIN)/pip install --quiet -e '.[docs]'
