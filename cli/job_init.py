@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -33,8 +34,8 @@ tokenizer = {tokenizer}
 validation = 0.05               # the part that is held out
 
 [train]
-batch = 32                      # samples a step, over all pipelines: the same whatever joins
-microbatch = 4                  # has to divide the batch
+batch = {batch:<23} # samples a step, over all pipelines: the same whatever joins
+microbatch = {microbatch:<18} # has to divide the batch
 optimizer = "adamw"             # adamw | sgd | lamb | onebit_adam (gradient mode)
 learning_rate = {rate}
 warmup_steps = 50
@@ -59,7 +60,7 @@ codec = "cocktail:random=0.1,top=0.2,bits=4"    # `farflung codecs` lists them; 
 dense_rounds = 20               # the first rounds go uncompressed
 
 [activations]
-forward = "aqsgd:bits=4"        # needs 2 epochs or more; else: int8
+forward = "auto"                # aqsgd:bits=4 where samples come twice or more, else int8; or a codec
 backward = "int8"
 
 [checkpoint]
@@ -79,6 +80,9 @@ _PRETRAINED = """\
 pretrained = {folder}
 context = 128                   # tokens of a training sample, at most what the model was made for"""
 
+
+_MICROBATCH = 4
+"""A batch of the template has 8 of these, or one for each device that it is written for."""
 
 _EXAMPLES = {
     "steps": "300",
@@ -122,10 +126,11 @@ def write(
     if pretrained is not None:
         if not (pretrained / "config.json").is_file():
             raise FarflungError(f"{pretrained} has no config.json", "name a folder that transformers saved a model to")
-        model = _PRETRAINED.format(folder=_quoted(pretrained))
+        folder = _quoted(pretrained, path.parent)
+        model = _PRETRAINED.format(folder=folder)
         rate = "5e-5            # small steps: the model knows a lot already; with [model.lora] 5e-4"
         if tokenizer_files(pretrained):
-            tokenizer = f"{_quoted(pretrained)}   # a folder that AutoTokenizer loads"
+            tokenizer = f"{folder}   # a folder that AutoTokenizer loads"
     stem = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in path.stem)
     text = TEMPLATE.format(
         name=path,
@@ -135,6 +140,8 @@ def write(
         rate=rate,
         precision='"bf16"' if devices and all(one.get("kind") == "cuda" for one in devices) else '"fp32"',
         nodes=max(1, len(devices)),
+        batch=_MICROBATCH * max(8, len(devices)),
+        microbatch=_MICROBATCH,
         hardware=_hardware(devices),
     )
     try:
@@ -184,6 +191,11 @@ def _hardware(devices: Sequence[Mapping[str, Any]]) -> str:
     return f"\n# For {', '.join(f'{count} x {kind}' for kind, count in kinds.items())}{memory}."
 
 
-def _quoted(path: Path) -> str:
-    text = str(path.resolve()).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{text}"'
+def _quoted(path: Path, start: Path) -> str:
+    """A path as the job file has it: from its own folder, so that both can be moved together; whole where nothing but
+    the root is common to them."""
+    whole, beside = path.resolve(), start.resolve()
+    near = os.path.commonpath([whole, beside]) != whole.anchor
+    text = Path(os.path.relpath(whole, beside)).as_posix() if near else str(whole)
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy
 
+from ..job.forward import AUTO, expected
 from ..scheduler.codecs import bits_of
 from ..scheduler.dtfm import Dtfm
 from ..scheduler.errors import PlanError
@@ -136,8 +137,11 @@ def _workload(job: str | Path | Mapping[str, Any] | None) -> Workload:
             raise PlanError(f"can't read {job}: {error.strerror}") from error
         except ValueError as error:
             raise PlanError(f"{job} is not TOML: {error}") from error
-    made = workload_of(content, folder)
     wanted = content.get("activations", {})
+    if wanted.get("forward") == AUTO:
+        wanted = {**wanted, "forward": expected(content.get("run", {}).get("epochs"))}
+        content = {**content, "activations": wanted}
+    made = workload_of(content, folder)
     forward, backward = str(wanted.get("forward", "none")), str(wanted.get("backward", "none"))
     plain = 8 * made.activation_bytes
     pairs = dict.fromkeys([("none", "none"), (forward, backward)])

@@ -458,7 +458,8 @@ def _update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mista
     roles["activations", "forward"] = (activations.forward, "activation")
     roles["activations", "backward"] = (activations.backward, "activation_gradient")
     for key, (spec, wanted) in roles.items():
-        if check_codec is not None and (key, spec) != (("updates", "codec"), "auto"):
+        chosen = (("updates", "codec"), ("activations", "forward"))
+        if check_codec is not None and not (spec == "auto" and key in chosen):
             try:
                 check_codec(spec, wanted)
             except ValueError as error:
@@ -539,13 +540,13 @@ def _secure_mistakes(job: Job) -> Iterator[Mistake]:
 
 _AQSGD_ONCE = (
     "activations.forward: aqsgd sends changes since a sample's last visit, and with under two epochs there is none; "
-    "allowed: run.epochs of 2 or more, or another codec (int8)"
+    'allowed: run.epochs of 2 or more, or another codec (int8, or "auto": aqsgd where it can be)'
 )
 
 
 def uses_aqsgd(job: Job) -> bool:
-    """Whether activations go as AQ-SGD."""
-    return job.activations.forward.split(":")[0].strip() == "aqsgd"
+    """Whether activations go as AQ-SGD: of one stage none go anywhere."""
+    return job.parallel.stages != 1 and job.activations.forward.split(":")[0].strip() == "aqsgd"
 
 
 def check_facts(job: Job, facts: Facts) -> None:

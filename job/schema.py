@@ -320,7 +320,7 @@ class Updates(Table):
 class Activations(Table):
     """``[activations]``: the codecs between stages."""
 
-    forward: str = Field(default="none", min_length=1, description="a codec for activations")
+    forward: str = Field(default="none", min_length=1, description='a codec for activations, or "auto"')
     backward: str = Field(default="none", min_length=1, description="a codec for gradients of activations")
     disk_gb: float = Field(
         default=0.0, ge=0, allow_inf_nan=False, description="gigabytes of a node's disk for AQ-SGD, beside its memory"

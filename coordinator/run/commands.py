@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...job.files import check_facts, with_value
+from ...job.forward import AUTO, settled
 from ...job.schema import CheckCodec, Facts, Job
 from ...job.shared import for_nodes
 from ...proto.border import printable
@@ -94,6 +95,7 @@ class Desk:
 
     def _set(self, command: Command, job: Job, facts: Facts, step: int) -> str:
         changed, key = with_value(job, command.argument, self._check_codec)
+        changed, _ = settled(changed, facts.samples, changed.steps(facts.samples))
         table, _, name = key.partition(".")
         before, after = getattr(getattr(job, table), name), getattr(getattr(changed, table), name)
         if before == after:
@@ -193,7 +195,7 @@ def standing(job: Job, store: Store, check_codec: CheckCodec | None = None) -> J
     kept: dict[str, Any] = json.loads(store.get("set") or "{}")
     for key, values in list(kept.items()):
         table, _, name = key.partition(".")
-        if getattr(getattr(job, table), name) != values["file"]:
+        if getattr(getattr(job, table), name) not in (values["file"], AUTO):  # what ran then was a codec for "auto"
             del kept[key]
             continue
         try:

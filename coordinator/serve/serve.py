@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import grpc.aio
 
 from ...job.files import load_job, moved_files, refused_changes
+from ...job.forward import settled, too_few
 from ...job.sampling import ORDER
 from ...job.schema import CheckCodec, Facts, Job
 from ...proto import rpc
@@ -239,7 +240,13 @@ async def _serve(
         prepared = ahead and ahead.of(job)
         if prepared is None:
             prepared = await _unless(stop, _prepare(job, store, artifacts, options.profile_command, moved, emit))
-        store.put("facts", prepared.facts.model_dump_json())
+        facts = prepared.facts
+        store.put("facts", facts.model_dump_json())
+        if job.data.where != "node" and (few := too_few(job, facts.samples)):
+            emit(events.event("warning", message=few, node=""))
+        job, chosen = settled(job, facts.samples, facts.steps)
+        if chosen:
+            emit(events.event("notice", message=chosen, node=""))
         found = await _unless(stop, in_thread(find_checkpoints, job, state, store, prepared.facts))
         for sentence in found.passed:
             emit(events.event("warning", message=sentence, node=""))

@@ -103,7 +103,8 @@ def test_job_init_for_a_model_folder(tmp_path: Path) -> None:
     done = farflung("job", "init", "mine.toml", "--pretrained", str(folder), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     job = load_job(tmp_path / "mine.toml")
-    assert job.model.pretrained == str(folder) and job.data.tokenizer == str(folder)
+    assert Path(job.model.pretrained).samefile(folder) and Path(job.data.tokenizer).samefile(folder)
+    assert 'pretrained = "model"' in (tmp_path / "mine.toml").read_text(), "both can be moved together"
 
     done = farflung("job", "init", "other.toml", "--pretrained", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 2 and "config.json" in done.stderr

@@ -65,12 +65,21 @@ def test_it_is_fitted_to_the_hardware(folder: Path) -> None:
     write(folder / "gpus.toml", devices=[GPU, GPU, {**GPU, "description": "NVIDIA A10G"}])
     job = load_job(folder / "gpus.toml", check)
     assert (job.parallel.min_nodes, job.train.precision) == (3, "bf16")
+    write(folder / "many.toml", devices=[GPU] * 24)
+    job = load_job(folder / "many.toml", check)
+    assert (job.train.batch, job.train.microbatch) == (96, 4), "a microbatch for each of them"
     assert "# For 2 x NVIDIA L4, 1 x NVIDIA A10G; the smallest has 23.0 GB" in (folder / "gpus.toml").read_text()
     write(folder / "mixed.toml", devices=[GPU, CPU])
     job = load_job(folder / "mixed.toml", check)
     assert (job.parallel.min_nodes, job.train.precision) == (2, "fp32")
     write(folder / "none.toml")
     assert load_job(folder / "none.toml", check).parallel.min_nodes == 1
+
+
+def test_a_model_folder_is_named_from_the_job_files_own(folder: Path) -> None:
+    (folder / "jobs").mkdir()
+    write(folder / "jobs" / "tune.toml", folder / "model")
+    assert 'pretrained = "../model"' in (folder / "jobs" / "tune.toml").read_text()
 
 
 def test_hardware_from_a_cluster_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

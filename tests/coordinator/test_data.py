@@ -14,6 +14,8 @@ import pytest
 
 from farflung.coordinator.data import data, facts
 from farflung.coordinator.serve import serve
+from farflung.job.files import check_samples
+from farflung.job.forward import settled, too_few
 from farflung.job.schema import Job
 from farflung.job.tokenizer import load_tokenizer
 from farflung.proto.errors import JobError
@@ -48,6 +50,23 @@ def test_bytes(tmp_path):
     again = data.tokenise(job(seed=7, text=[str(tmp_path / "*.txt")]), load_tokenizer("bytes"), 8, tmp_path / "a")
     assert again == made
     assert [path.name for path in (tmp_path / "a").iterdir()] == [made.digest]
+
+
+def test_a_forward_codec_of_auto_falls_back_where_samples_come_once():
+    job = Job.model_validate_json(
+        '{"run": {"steps": 10}, "model": {"family": "gpt2", "layers": 2, "width": 8, "heads": 2, "context": 8}, '
+        '"data": {"text": ["x"]}, "train": {"batch": 8}, "activations": {"forward": "auto"}}'
+    )
+    twice, note = settled(job, 40, 10)
+    assert twice.activations.forward == "aqsgd:bits=4" and not note
+    once, note = settled(job, 60, 10)
+    assert once.activations.forward == "int8" and "1.3 times" in note and "aqsgd" in note
+    alone = job.model_copy(update={"parallel": job.parallel.model_copy(update={"stages": 1})})
+    assert settled(alone, 60, 10)[1] == "", "nothing goes from stage to stage"
+    aqsgd = alone.model_copy(update={"activations": alone.activations.model_copy(update={"forward": "aqsgd"})})
+    check_samples(aqsgd, 60, 10)
+    assert settled(aqsgd, 60, 10) == (aqsgd, "")
+    assert "7 training samples, and a batch takes 8" in too_few(job, 7) and not too_few(job, 8)
 
 
 def test_too_few_visits_for_aqsgd_are_refused_without_the_profile(tmp_path):

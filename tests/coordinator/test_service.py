@@ -484,3 +484,24 @@ async def test_links_of_an_earlier_life_are_forgotten(cluster, eventually):
     await cluster.node(link, "d", key=nodes["d"].key)
     await coordinator.event("joined", 2, node="d")
     assert (await measured()).get(("a", "d")) != 0.0
+
+
+async def test_auto_activations_are_a_codec_before_anybody_hears_of_them(cluster):
+    auto = ("[checkpoint]", '[activations]\nforward = "auto"\n[checkpoint]')
+    coordinator = cluster.coordinator(cluster.job(auto, ("steps = 12", "steps = 4")))
+    link = await coordinator.link
+    for name in ("a", "b", "c", "d"):
+        await cluster.node(link, name)
+    view = await coordinator.event("view")
+    assert view["codecs"]["activations"] == "int8"
+    [note] = [one["message"] for one in coordinator.events if "auto" in one.get("message", "")]
+    assert note.startswith('activations.forward = "auto" is int8: in 4 steps')
+    assert await asyncio.wait_for(coordinator.task, 60) == 0
+
+
+async def test_fewer_samples_than_a_batch_are_warned_of(cluster):
+    (cluster.folder / "text.txt").write_text("to be or not to be, that is the question\n" * 2)
+    coordinator = cluster.coordinator(cluster.job())
+    await coordinator.link
+    assert "and a batch takes 8" in (await coordinator.event("warning"))["message"]
+    await coordinator.end()

@@ -1,0 +1,47 @@
+"""``activations.forward = "auto"``: AQ-SGD where samples come twice, else the codec that takes its place.
+
+Decided once at a run's start, when the samples are counted; nodes and plans see the codec and never the word.
+"""
+
+from __future__ import annotations
+
+from .schema import Job
+
+AUTO = "auto"
+TWICE, ONCE = "aqsgd:bits=4", "int8"
+
+
+def settled(job: Job, samples: int, steps: int) -> tuple[Job, str]:
+    """The job with a codec for "auto", and a sentence about it where that is not AQ-SGD; any other job as it is.
+
+    Args:
+        samples, steps: of training, in the run.
+    """
+    if job.activations.forward != AUTO:
+        return job, ""
+    codec = TWICE if steps * job.train.batch >= 2 * samples else ONCE
+    found = job.model_copy(update={"activations": job.activations.model_copy(update={"forward": codec})})
+    if codec == TWICE or job.parallel.stages == 1:  # of one stage nothing goes from stage to stage
+        return found, ""
+    visits = steps * job.train.batch / max(1, samples)
+    return found, (
+        f'activations.forward = "auto" is {ONCE}: in {steps} steps a sample comes {visits:.2g} times, '
+        "and aqsgd sends what has changed since it last came, from the second time on"
+    )
+
+
+def expected(epochs: int | None) -> str:
+    """What "auto" is likely to be before anybody has counted samples."""
+    return ONCE if epochs == 1 else TWICE
+
+
+def too_few(job: Job, samples: int) -> str:
+    """A warning where one batch has more samples than there are; else empty."""
+    batch = job.train.batch
+    if samples >= batch:
+        return ""
+    many = f"{samples} training sample{'s' if samples != 1 else ''}"
+    return (
+        f"the data have {many}, and a batch takes {batch}: every step sees samples more than once. "
+        "Give more text, a smaller model.context, or a smaller train.batch"
+    )
