@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from ..cli.screen.story import Event
 from ..proto.errors import FarflungError, JobError
 from .library import Trained, train
+from .resumed import begin_or_go_on, digests, keep
+from .rows import tokens_of
 
 
 @dataclass
@@ -54,7 +56,8 @@ class Trainer:
         nodes: node processes on this machine.
         job: tables of a job file that say more, ``{"updates": {"codec": "none"}}``.
 
-    A language model learns to go on with the text here: ``labels`` other than ``input_ids`` are refused.
+    A language model learns to go on with the text here: ``labels`` other than ``input_ids`` are refused, and so are
+    masks of the loss. What an ``attention_mask`` marks as padding is left out; padding without one is refused.
     """
 
     def __init__(
@@ -79,18 +82,30 @@ class Trainer:
     def train(self) -> Trained:
         """Trains, and loads the result into ``model``. Errors as :func:`farflung.train`.
 
-        The run's folder is ``args.output_dir``: the same Trainer goes on where an interrupted one stopped.
+        The run's folder is ``args.output_dir``: a Trainer that is handed the same weights, rows, arguments and
+        tokenizer goes on where an interrupted one stopped, and any other is refused.
         """
         folder = Path(self.args.output_dir)
         start = folder / "start"
-        if not start.exists():  # a resumed run began from these weights, and its checkpoint has what came after
+        pad, end = (getattr(self.processing_class, name, None) for name in ("pad_token_id", "eos_token_id"))
+        rows = tokens_of(self.train_dataset, pad, end)
+        held = None if self.eval_dataset is None else tokens_of(self.eval_dataset, pad, end)
+        data: dict[str, Any] = {"tokens": [str(folder / "train.npy")]}
+        if held is not None:
+            data["validation"] = [str(folder / "eval.npy")]
+        tables = self._tables(start, data)
+        arguments = {**asdict(self.args), "nodes": self._nodes, "job": self._job}
+        del arguments["output_dir"]
+        given = digests(self.model, self.processing_class, {"rows": rows, "rows to evaluate": held}, arguments)
+        if begin_or_go_on(folder, given):
+            shutil.rmtree(start, ignore_errors=True)  # what a start that was interrupted had written
             start.mkdir(parents=True)
             self.model.save_pretrained(start)
             self.processing_class.save_pretrained(start)
-        data: dict[str, Any] = {"tokens": [_written(folder / "train.npy", self.train_dataset)]}
-        if self.eval_dataset is not None:
-            data["validation"] = [_written(folder / "eval.npy", self.eval_dataset)]
-        tables = self._tables(start, data)
+            keep(folder, given)
+        np.save(folder / "train.npy", rows)
+        if held is not None:
+            np.save(folder / "eval.npy", held)
         self.result = train(tables, nodes=self._nodes, state=folder, on_event=self._on_event)
         self._load()
         return self.result
@@ -141,24 +156,3 @@ class Trainer:
             exported = self.result.export(Path(folder) / "model")
             trained = type(self.model).from_pretrained(exported, dtype=torch.float32)
         self.model.load_state_dict(trained.state_dict())
-
-
-def _written(path: Path, dataset: Iterable[Any]) -> str:
-    """The token sequences of a dataset as one .npy file. JobError: no tokens, or labels of another kind of training."""
-    pieces: list[npt.NDArray[Any]] = []
-    for number, item in enumerate(dataset):
-        ids = np.asarray(item["input_ids"] if isinstance(item, Mapping) else item)
-        labels = item.get("labels") if isinstance(item, Mapping) else None
-        if ids.ndim != 1 or ids.dtype.kind not in "iu" or (ids.size and ids.min() < 0):
-            raise JobError(f"item {number} of the dataset is no row of token ids: {ids.dtype} {ids.shape}")
-        if labels is not None and not np.array_equal(np.asarray(labels), ids):
-            raise JobError(
-                f"item {number} of the dataset has labels that are not its input_ids",
-                "leave labels out: every token is predicted from those before it",
-            )
-        pieces.append(ids)
-    tokens = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
-    if not tokens.size:
-        raise JobError("the dataset has no tokens", "give items with input_ids")
-    np.save(path, tokens.astype(np.uint16 if tokens.max() < 2**16 else np.uint32))
-    return str(path)

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import farflung
 from farflung.api.library import job_text
+from farflung.api.rows import tokens_of
 from farflung.proto.errors import FarflungError, JobError
 
 TEXT = "to be or not to be that is the question " * 200
@@ -114,6 +115,61 @@ def test_trainer_refuses_what_it_would_not_do(tmp_path: Path, tokenizer: Any) ->
     arguments.lr_scheduler_type = "polynomial"
     with pytest.raises(JobError, match="polynomial"):
         farflung.Trainer(small_model(), arguments, [[1, 2]], processing_class=tokenizer).train()
+
+
+def test_another_model_does_not_get_the_weights_of_the_run_in_its_folder(
+    tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr("farflung.api.trainer.train", lambda tables, **keys: started.append(tables))
+    monkeypatch.setattr(farflung.Trainer, "_load", lambda self: None)
+    rows: list[Any] = [{"input_ids": tokenizer(TEXT)["input_ids"]}]
+    tokenizer.add_special_tokens({"eos_token": WORDS[0]})
+
+    def trainer(model: Any, rows: Any = rows, **changed: Any) -> farflung.Trainer:
+        arguments: dict[str, Any] = {"output_dir": tmp_path / "run", "max_steps": 2, "max_length": 16, **changed}
+        return farflung.Trainer(
+            model, farflung.Arguments(**arguments), rows, None, tokenizer, nodes=1, on_event=lambda event: None
+        )
+
+    trainer(small_model()).train()
+    trainer(small_model()).train()  # with the same weights: it goes on
+    assert len(started) == 2
+    other = small_model()
+    with torch.no_grad():
+        other.transformer.wte.weight[0, 0] += 1
+    before = {name: value.clone() for name, value in other.state_dict().items()}
+    with pytest.raises(FarflungError, match=r"run has a run that began with something else: weights \("):
+        trainer(other).train()
+    assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
+    with pytest.raises(FarflungError, match=r"something else: rows \("):
+        trainer(small_model(), [rows[0]["input_ids"][1:]]).train()
+    with pytest.raises(FarflungError, match=r"something else: argument learning_rate \(") as refused:
+        trainer(small_model(), learning_rate=0.1).train()
+    assert "output_dir" in str(refused.value.hint)
+    tokenizer.add_special_tokens({"eos_token": WORDS[1]})
+    with pytest.raises(FarflungError, match=r"something else: tokenizer \("):
+        trainer(small_model()).train()
+
+
+def test_padding_is_not_trained_on() -> None:
+    masked = {"input_ids": [9, 9, 1, 2, 9], "attention_mask": [0, 0, 1, 1, 0], "labels": [-100, -100, 1, 2, -100]}
+    assert tokens_of([masked, [4, 5]]).tolist() == [1, 2, 4, 5]
+    assert tokens_of([[1, 2, 9]], pad=9, end=9).tolist() == [1, 2, 9]  # it ends a text
+    assert tokens_of([[], [1, 2]]).tolist() == [1, 2]
+    for rows, why in [
+        ([[1, 2, 9, 9]], "filled up with the padding token 9"),
+        ([[9, 9, 1, 2]], "filled up"),
+        ([{"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}], "zeros between ones"),
+        ([{"input_ids": [1, 2, 3], "attention_mask": [1, 1]}], "another length"),
+        ([{"input_ids": [1, 2, 3], "completion_mask": [0, 1, 1]}], "completion_mask that leaves tokens out"),
+        ([{"input_ids": [1, 2, 3], "labels": [-100, 2, 3]}], "labels that are not"),
+        ([{"text": "no ids"}], "has no input_ids; it has: text"),
+    ]:
+        with pytest.raises(JobError, match=why):
+            tokens_of(rows, pad=9, end=9)
+    with pytest.raises(JobError, match="filled up"):
+        tokens_of([[1, 2, 9]], pad=9, end=0)
 
 
 def test_importing_farflung_imports_nothing_heavy() -> None:
