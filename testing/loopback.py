@@ -19,6 +19,7 @@ import torch
 from ..job.sampling import Position, unfinished
 from ..job.schema import Facts, Job
 from ..node.data.dataset import Dataset
+from ..node.device.identity import Identity
 from ..node.models.factory import model_of
 from ..node.pipeline.island import Island
 from ..node.rounds.exchange import Blob, joined
@@ -37,6 +38,8 @@ class LoopbackWire:
 
     under_way = False
     """A message is there as soon as it is sent."""
+    identity: Identity | None = None
+    """As of a run without TLS, unless a test gives it one."""
 
     def __init__(self, hub: Hub, name: str) -> None:
         self.hub, self.name = hub, name
@@ -136,6 +139,8 @@ class Hub:
         self.trainers: dict[str, Trainer] = {}
         self.threads: dict[str, threading.Thread] = {}
         self.errors: dict[str, BaseException] = {}
+        self.identities: dict[str, Identity] = {}
+        """Of nodes to be started, if there are certificates."""
         self.reports: queue.Queue[tuple[str, control_pb2.Report]] = queue.Queue()
         self.shards: dict[tuple[int, str], tuple[bytes, dict[str, Any]]] = {}
         self.dead: set[str] = set()
@@ -154,6 +159,7 @@ class Hub:
     def start(self, name: str, data: Dataset, island: Island | None = None, rests: Rests | None = None) -> None:
         """A node that waits for its first view."""
         wire = LoopbackWire(self, name)
+        wire.identity = self.identities.get(name)
         self.wires[name] = wire
         definition = model_of(self.job, self.facts)
         if island is not None:

@@ -8,6 +8,7 @@ import hashlib
 import os
 import socket
 import ssl
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography import x509
@@ -18,6 +19,16 @@ from cryptography.x509.oid import NameOID
 from ...proto import names
 from ...proto.border import below
 from ...proto.errors import FarflungError
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a node has of a run with TLS, PEM: its key and certificate, and the CA of nodes."""
+
+    run: str
+    key: bytes = field(repr=False)
+    certificate: bytes
+    authority: bytes
 
 
 def make_key() -> bytes:

@@ -24,6 +24,7 @@ from .messages import (
     Contribution,
     Decide,
     Effect,
+    Equivocated,
     Part,
     Refuse,
     Result,
@@ -33,6 +34,8 @@ from .messages import (
     SendResult,
 )
 
+Vouch = Callable[[int, int, int, Contribution], bool]
+"""``vouch(member, round, part, sent)``: the member has signed that this is its contribution."""
 KEPT_ROUNDS = 3
 """Applied rounds whose results a node keeps, for members that have not applied them yet. A publisher does not go on
 without a member that has missed as many less one: further behind, nobody could help it."""
@@ -73,6 +76,8 @@ class OpenRound:
     """Two levels: (part, taker) -> the sum of the taker's region, at the publisher."""
     unmatched: dict[int, Result] = field(default_factory=dict)
     """All-to-all results that list a contribution which has not arrived."""
+    disputed: dict[tuple[int, int], Contribution] = field(default_factory=dict)
+    """All-to-all: what came instead of a listed contribution."""
     deciding: set[int] = field(default_factory=set)
     handed: dict[int, Result] = field(default_factory=dict)
     """Two levels: the sum of this node's region for each part that it takes and another publishes."""
@@ -91,8 +96,10 @@ class _Early:
 class Rounds:
     """A section's rounds in one view, seen by one member."""
 
-    def __init__(self, plan: RoundPlan, me: str, applied: int, chain: int) -> None:
+    def __init__(self, plan: RoundPlan, me: str, applied: int, chain: int, vouch: Vouch | None = None) -> None:
+        """``vouch``: in all-to-all members sign what they contribute; None: nobody can show who sent what."""
         self.plan = plan
+        self.vouch = vouch
         self.me = me
         self.applied = applied
         self.chain = chain
@@ -239,7 +246,7 @@ class Rounds:
         if self.open is not None and self.open.number == number:
             sources.append((self.chain, self.open.contributions))
         for before, source in sources:
-            if (part, of) in source:
+            if (part, of) in source and self._vouched(of, number, part, source[part, of]):
                 return [SendContribution(sender, number, before, part, source[part, of], self.plan.members[of])]
         return []
 
@@ -271,6 +278,9 @@ class Rounds:
             source = sources[turn % len(sources)]
             late = self.open.unmatched.get(part.index)
             if late is not None:
+                disputed = any((part.index, index) in self.open.disputed for index in self._missing(late))
+                if disputed and turn >= len(sources):  # a contribution may take long to come
+                    effects.append(self._unshown(part))
                 effects += [AskContribution(source, part.index, index) for index in self._missing(late)]
             elif part.index not in self.open.results and part.publisher != self.me:
                 effects.append(AskResult(source, part.index))
@@ -349,26 +359,63 @@ class Rounds:
         if chain != self.chain:
             return [Refuse(sender, self._differs(of, chain), diverged=True)]
         key = (part, self._index[of])
-        if key in current.contributions:
-            if current.contributions[key].digest != sent.digest:
-                return [Refuse(sender, f"two different contributions of {of} to round {current.number}")]
-            return []
+        held = current.contributions.get(key)
+        if held is not None:
+            return [] if held.digest == sent.digest else self._second(sender, key, held, sent)
         wanted = current.unmatched.get(part)
-        if wanted is not None and self._index[of] in wanted.contributors:
-            expected = wanted.digests[wanted.contributors.index(self._index[of])]
-            if expected != sent.digest:
-                return [Refuse(sender, f"the contribution of {of} is not the one that the publisher counted")]
+        if wanted is not None and key[1] in wanted.contributors:
+            if wanted.digests[wanted.contributors.index(key[1])] != sent.digest:
+                return self._unlisted(sender, key, sent)
         elif sender != of:
             return [Refuse(sender, f"a contribution of {of} that nobody asked {sender} for")]
+        looks = sender != of or self._takes(self.plan.parts[part])
+        if looks and not self._vouched(key[1], current.number, part, sent):
+            return [self._unsigned(sender, of)]
         current.contributions[key] = sent
         if not self.plan.followed and len({index for _, index in current.contributions}) == len(self.plan.members):
             self.log = []  # who sends something of this round has applied those before it
         self._measure(self.plan.parts[part], now)
+        effects = self._second(sender, key, current.disputed.pop(key), sent) if key in current.disputed else []
         if wanted is not None and not self._missing(wanted):
             del current.unmatched[part]
             current.results[part] = wanted
-            return [SendHeld(self.plan.parts[part].publisher, part)]
-        return []
+            effects.append(SendHeld(self.plan.parts[part].publisher, part))
+        return effects
+
+    # All-to-all: every contribution is signed. A signature is looked at where it may matter: by the publisher, of what
+    # another passes on, and where two contributions differ.
+
+    def _vouched(self, of: int, number: int, part: int, sent: Contribution) -> bool:
+        return self.vouch is None or of == self._index[self.me] or self.vouch(of, number, part, sent)
+
+    def _unsigned(self, sender: str, of: str) -> Refuse:
+        return Refuse(sender, f"a contribution of {of} that {of} has not signed", blocks=True)
+
+    def _unshown(self, part: Part) -> Refuse:
+        """The publisher has had time to show what it counted."""
+        why = f"{part.publisher} counted another contribution to part {part.index} than came here, and does not show it"
+        return Refuse(part.publisher, why)
+
+    def _unlisted(self, sender: str, key: tuple[int, int], sent: Contribution) -> list[Effect]:
+        """Not the contribution that the publisher counted: whose fault it is shows when that one is here."""
+        of, current = self.plan.members[key[1]], self._current()
+        if self.vouch is None:
+            return [Refuse(sender, f"the contribution of {of} is not the one that the publisher counted")]
+        if not self._vouched(key[1], current.number, key[0], sent):
+            return [self._unsigned(sender, of)]
+        before = current.disputed.setdefault(key, sent)
+        return [] if before.digest == sent.digest else self._second(sender, key, before, sent)
+
+    def _second(self, sender: str, key: tuple[int, int], held: Contribution, sent: Contribution) -> list[Effect]:
+        """Two different contributions of one member to one part. What others pass on was looked at when it came."""
+        of, number = self.plan.members[key[1]], self._current().number
+        if self.vouch is None or of == self.me:
+            return [Refuse(sender, f"two different contributions of {of} to round {number}")]
+        if not self._vouched(key[1], number, key[0], sent):
+            return [self._unsigned(sender, of)]
+        if not self._vouched(key[1], number, key[0], held):
+            return [self._unsigned(of, of)]
+        return [Equivocated(key[0], key[1], held, sent)]
 
     def _result(self, sender: str, chain: int, result: Result, now: float) -> list[Effect]:
         current, part = self._current(), self.plan.parts[result.part]
@@ -393,13 +440,23 @@ class Rounds:
             if got is not None and got.digest != digest:
                 wrong.append(Refuse(sender, f"{publisher} counted another contribution of {self.plan.members[index]}"))
         if self.plan.pattern == "all_to_all":
-            if wrong:
+            if wrong and (self.vouch is None or self._differs_here(result, self._index[self.me])):
                 return wrong
+            for index in result.contributors:
+                if self._differs_here(result, index):
+                    key = (result.part, index)
+                    current.disputed[key] = current.contributions.pop(key)
             if self._missing(result):
                 current.unmatched[result.part] = result
                 return [AskContribution(publisher, result.part, index) for index in self._missing(result)]
         current.results[result.part] = result
         return [*wrong, SendHeld(publisher, result.part), *self._hand_on(result), *self._next_phase(result)]
+
+    def _differs_here(self, result: Result, index: int) -> bool:
+        """Whether this node holds another contribution of a member than a result lists."""
+        got = self._current().contributions.get((result.part, index))
+        listed = dict(zip(result.contributors, result.digests, strict=True))
+        return got is not None and listed.get(index, got.digest) != got.digest
 
     def _regional(self, sender: str, result: Result, now: float) -> list[Effect]:
         """The sum of another region for a part that this node publishes."""

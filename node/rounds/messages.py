@@ -71,6 +71,10 @@ class Contribution:
     payload: Any
     sizes: tuple[int, ...]
     digest: int
+    signature: bytes = b""
+    """All-to-all: of its sender, that this is what it contributes (node/rounds/signed.py)."""
+    certificate: bytes = b""
+    """Of its sender, DER."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,29 @@ class Refuse:
     why: str
     diverged: bool = False
     """The sender's history of the section is another one: one of the two has to be repaired."""
+    blocks: bool = False
+    """A round that waits for every member cannot go on with it."""
 
 
-Effect = SendContribution | SendResult | SendHeld | AskResult | AskContribution | Decide | Advance | Complete | Refuse
+@dataclass(frozen=True)
+class Equivocated:
+    """A member has signed two contributions of one part. Whoever sees both knows it: they are shown to the others."""
+
+    part: int
+    of: int
+    one: Contribution
+    other: Contribution
+
+
+Effect = (
+    SendContribution
+    | SendResult
+    | SendHeld
+    | AskResult
+    | AskContribution
+    | Decide
+    | Advance
+    | Complete
+    | Refuse
+    | Equivocated
+)

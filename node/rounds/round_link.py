@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -24,12 +25,14 @@ from .messages import (
     Contribution,
     Decide,
     Effect,
+    Equivocated,
     Refuse,
     Result,
     SendContribution,
     SendHeld,
     SendResult,
 )
+from .signed import Signer
 from .update import Update
 
 Send = Callable[[str, data_pb2.Header, Sequence[bytes] | memoryview], None]
@@ -61,10 +64,17 @@ class RoundLink:
         coding: Callable[[str], AbstractContextManager[object]] = nullcontext,
         audit: float = 0.0,
         sending: Callable[[], bool] = lambda: False,
+        signer: Signer | None = None,
     ) -> None:
         """``coding(what)``: a context whose time is the codec's. ``audit``: the part of a publisher's traffic that may
         go into showing how it came to its sums. ``sending``: whether something is on its way that may be what is asked
-        for: bulk does not go twice over a slow link."""
+        for: bulk does not go twice over a slow link. ``signer``: signs contributions where a member could send others
+        different ones; without it (no TLS) nobody can show who sent what."""
+        plan = rounds.plan
+        self.signer = signer if plan.pattern == "all_to_all" and len(plan.members) > 2 else None
+        if self.signer is not None:
+            rounds.vouch = self._vouches
+        self._equivocators: set[str] = set()
         self.sending = sending
         self._keys: dict[str, bytes] = {}
         self.diverged = diverged
@@ -125,7 +135,11 @@ class RoundLink:
         """Encode this node's contribution and send it on its way."""
         self._checked = self._spoiled = 0
         with self.coding("encode"):
-            own = self.exchange.contributions(self.rounds.applied + 1)
+            number = self.rounds.applied + 1
+            own = self.exchange.contributions(number)
+            if self.signer is not None:
+                section, me = self.rounds.plan.section, self.rounds.me
+                own = {part: self.signer.signed(me, section, number, part, sent) for part, sent in own.items()}
         self._carry(self.rounds.begin(own, self.clock()))
 
     def tick(self) -> None:
@@ -184,6 +198,8 @@ class RoundLink:
         if header.kind == data_pb2.CONTRIBUTION:
             of = sender if not header.contributors else self._member(header.contributors[0])
             sent = received(payload.data, header.sizes)
+            if self.signer is not None:
+                sent = replace(sent, signature=header.signature, certificate=header.certificate)
             effects = rounds.contribution(sender, of, header.round, header.part, header.chain, sent, now)
         elif header.kind == data_pb2.RESULT:
             effects = rounds.result(sender, header.round, header.chain, received_result(header, payload.data), now)
@@ -195,6 +211,9 @@ class RoundLink:
         elif header.kind == data_pb2.AUDIT:
             with self.coding("audit"):
                 self._judge(sender, header, payload.data)
+            effects = []
+        elif header.kind == data_pb2.EQUIVOCATION and self.signer is not None:
+            self._take_proof(sender, header, payload)
             effects = []
         elif header.kind == data_pb2.RESULT_REQUEST:
             effects = rounds.result_wanted(sender, header.round, header.part)
@@ -253,6 +272,52 @@ class RoundLink:
         elif not answer:
             self.refuse(sender, f"it accuses {publisher} of a lie in part {part} of round {round}: {why}", PROVEN)
 
+    def _vouches(self, index: int, round: int, part: int, sent: Contribution) -> bool:
+        assert self.signer is not None
+        plan = self.rounds.plan
+        return self.signer.vouches(plan.members[index], plan.section, round, part, sent)
+
+    def _show_proof(self, found: Equivocated) -> None:
+        """A member has sent different members different contributions: it is named, and the others are shown."""
+        liar, round = self.rounds.plan.members[found.of], self.rounds.applied + 1
+        if not self._name_equivocator(liar, round, found.part):
+            return
+        both = (found.one, found.other)
+        header = self._header(data_pb2.EQUIVOCATION, found.part, round)
+        header.contributors.append(found.of)
+        header.digests.extend(sent.digest for sent in both)
+        header.sizes.extend(len(sent.signature) for sent in both)
+        header.certificate = found.one.certificate
+        for name in self.rounds.plan.members:
+            if name not in (self.rounds.me, liar):
+                self.send(name, header, tuple(sent.signature for sent in both))
+
+    def _take_proof(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+        """Another member shows that one has signed two contributions to one part."""
+        liar = self._member(header.contributors[0]) if len(header.contributors) == 1 else ""
+        ends, both = list(header.sizes), payload.tobytes()
+        ok = sender in self.rounds.plan.members and liar and len(ends) == 2 and sum(ends) == len(both) < 1024
+        if ok and len(header.digests) == 2 and header.digests[0] != header.digests[1]:
+            signatures = (both[: ends[0]], both[ends[0] :])
+            shown = [
+                Contribution(b"", (), digest, signature, header.certificate)
+                for digest, signature in zip(header.digests, signatures, strict=True)
+            ]
+            if all(self._vouches(header.contributors[0], header.round, header.part, one) for one in shown):
+                self._name_equivocator(liar, header.round, header.part)
+                return
+        why = f"it accuses {liar or 'nobody'} of two contributions to round {header.round}, and shows no two signatures"
+        self.refuse(sender, why, PROVEN)
+
+    def _name_equivocator(self, liar: str, round: int, part: int) -> bool:
+        """Once in a view; whether it was the first time."""
+        if liar in self._equivocators or liar == self.rounds.me:
+            return False
+        self._equivocators.add(liar)
+        why = f"it signed two different contributions to part {part} of round {round}: members were sent different ones"
+        self.refuse(liar, why, PROVEN)
+        return True
+
     def _member(self, index: int) -> str:
         members = self.rounds.plan.members
         return members[index] if 0 <= index < len(members) else ""
@@ -293,8 +358,14 @@ class RoundLink:
                     self._spoil(self.rounds.applied + 1, problem)
                     continue
                 waiting += self.rounds.advance(effect.result, own, self.clock())
+            elif isinstance(effect, Equivocated):
+                self._show_proof(effect)
             elif isinstance(effect, Refuse):
-                (self.diverged if effect.diverged else self.refuse)(effect.sender, effect.why)
+                if effect.diverged:
+                    self.diverged(effect.sender, effect.why)
+                else:
+                    stops = effect.blocks and (self.rounds.plan.patient or self.rounds.plan.whole)
+                    self.refuse(effect.sender, effect.why, self._blocking if stops else 1)
             elif not isinstance(effect, Complete):
                 raise TypeError(effect)
 
@@ -311,6 +382,7 @@ class RoundLink:
         header.chain = effect.chain
         sent: Contribution = effect.contribution
         header.sizes.extend(sent.sizes)
+        header.signature, header.certificate = sent.signature, sent.certificate
         me = self.rounds.me
         if effect.of != me:
             header.contributors.append(self.rounds.plan.members.index(effect.of))

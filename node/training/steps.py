@@ -118,6 +118,7 @@ class Training:
                     coding=trainer.clock.coding,
                     audit=job.updates.audit,
                     sending=lambda: trainer.wire.under_way,
+                    signer=trainer.signer,
                 )
         self.log = RoundLog(self.links, trainer.send)
         self.judge = judge_of(trainer, state, plan, position, self.base_round, self.last_step, spare=False)

@@ -41,6 +41,7 @@ from ..pipeline.activations import AqsgdEnds
 from ..pipeline.island import Island
 from ..promises import Broken, Promises
 from ..rounds.exchange import Refused
+from ..rounds.signed import Signer
 from ..state.optimizers import Optimizer, make_optimizer
 from ..state.rests import Rests, contribute
 from ..state.stage_state import StageState
@@ -62,6 +63,7 @@ ROUND_KINDS = {
     data_pb2.RESULT_REQUEST,
     data_pb2.CONTRIBUTION_REQUEST,
     data_pb2.AUDIT,
+    data_pb2.EQUIVOCATION,
     data_pb2.KEY,
     data_pb2.ROUND_END,
 }
@@ -146,6 +148,8 @@ class Trainer:
         """Who waits for answers of peers, by the number that its requests carry; nobody else keeps them alive."""
         self.requests = count(1)
         self._members: set[str] = set()
+        self.signer: Signer | None = None
+        """What signs contributions of this view; None: without TLS."""
         self._snapshots: dict[int, Snapshot] = {}
         """What this node held when views began, for spares that have not got all of it yet."""
         self._held_before = False
@@ -503,6 +507,9 @@ class Trainer:
         if job is not None:
             self._take_job(job)
         self._members = {member.name for member in view.members}
+        identity = self.wire.identity
+        sessions = {member.name: member.session for member in view.members}
+        self.signer = None if identity is None else Signer(identity, view.number, sessions)
         self.lost = set()
         self.server = StateServer(self.send, self._snapshots)
         self._mail.clear()

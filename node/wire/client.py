@@ -22,6 +22,7 @@ from ...proto import control_pb2 as control
 from ...proto.data_pb2 import Header
 from ...proto.errors import FarflungError, RunFailed
 from ...proto.frame import HEAD_LIMIT
+from ..device.identity import Identity
 from ..ipc.arena import Arena, LastAction, keep_freed_memory, machine_memory, make_file
 from ..ipc.config import WireConfig
 from ..ipc.pipe import INLINE_LIMIT, From, To, TrainerEnd
@@ -58,6 +59,9 @@ class Wire:
         self.config = config
         self.view = 0
         self.dropped = 0  # messages of an older view that were already on the pipe, or sent outside the view
+        signs = config.authority and config.certificate and config.key
+        self.identity = Identity(config.run, config.key, config.certificate, config.authority) if signs else None
+        """What this node proves itself with to the others; None: without TLS."""
         self._members: frozenset[str] = frozenset()
         self._end, self._host = end, host
         self._send_arena, self._receive_arena = arenas

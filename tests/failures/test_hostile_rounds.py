@@ -7,12 +7,15 @@ import zlib
 import numpy as np
 import pytest
 import torch
+from certificates import identities
 from windows import Windows, facts_of, wait_until
 
 from farflung import compress
 from farflung.coordinator.membership.refusals import ENOUGH, ONE_WORD, WORD_AGAINST_WORD, Circle, Refusals, circle_of
 from farflung.job.schema import Job
+from farflung.node.rounds.exchange import received
 from farflung.node.rounds.outliers import FACTOR, Norms
+from farflung.node.rounds.signed import Signer
 from farflung.node.wire.events import Received
 from farflung.proto import data_pb2
 from farflung.scheduler import Plan
@@ -37,11 +40,12 @@ def job_of(mode, **updates):
     )
 
 
-def start(job, tamper, plan=PLAN):
+def start(job, tamper, plan=PLAN, made=None):
     facts = facts_of(samples=60, validation=10, context=8, vocabulary=17, steps=STEPS)
     hub = Hub(job, facts)
     hub.tamper = lambda *message: tamper(hub, *message)
     data = Windows(facts)
+    hub.identities = made or {}
     for name in plan.nodes:
         hub.start(name, data)
     hub.begin(plan, plan.nodes, checkpoint=0)
@@ -140,6 +144,27 @@ def test_a_lying_publisher_stops_the_round_until_it_is_out(mode, lie):
     assert outcome.losses[STEPS] < outcome.losses[1]
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
     assert_sound(hub, rest)
+
+
+@pytest.mark.parametrize("mode", ["delta", "gradient"])
+def test_who_contributes_one_thing_to_the_publisher_and_another_to_the_rest_is_named_by_all(mode):
+    """And the round goes on, with what the publisher counted: nobody waits, and every weight has the same bits."""
+    made = identities(NAMES)
+
+    def tamper(hub, sender, to, header, data):
+        if sender == "d" and to in ("b", "c") and header.kind == data_pb2.CONTRIBUTION and header.round == 4:
+            changed = rewritten(header, data, lambda values: -values)
+            signer, sent = Signer(made["d"], header.view, {"d": "d"}), received(changed.data, header.sizes)
+            header.signature = signer.signed("d", header.section, header.round, header.part, sent).signature
+            return changed
+        return data
+
+    hub = start(job_of(mode, pattern="all_to_all"), tamper, made=made)
+    outcome = hub.finish(NAMES)
+    assert not hub.errors
+    assert len(outcome.warnings) == 3 and all(one.startswith("d: it signed two") for one in outcome.warnings)
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+    assert outcome.losses[STEPS] < outcome.losses[1]
 
 
 def said(hub):

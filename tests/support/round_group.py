@@ -13,6 +13,7 @@ from farflung.node.rounds.machine import Rounds
 from farflung.node.rounds.messages import Part, RoundPlan
 from farflung.node.rounds.phased import PhasedExchange, phases_of
 from farflung.node.rounds.round_link import RoundLink
+from farflung.node.rounds.signed import Signer
 from farflung.node.state.moments import Kept
 from farflung.node.state.section import Layout, Section
 from farflung.node.state.stage_state import takers_of
@@ -41,6 +42,7 @@ class Group:
         fragments: int = 1,
         dense: int = 0,
         robust: Robust | None = None,
+        signers: dict[str, Signer] | None = None,
     ) -> None:
         names = tuple("abcde"[: len(weights)])
         publishers = names[:1] if pattern == "all_to_all" else names
@@ -84,6 +86,7 @@ class Group:
                 self.refuse,
                 self.refuse,
                 lambda: self.now,
+                signer=(signers or {}).get(name),
             )
 
     def refuse(self, node: str, why: str, points: int = 1) -> None:

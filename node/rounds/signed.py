@@ -1,0 +1,83 @@
+"""Who contributed what, so that others can check it: members sign contributions with the key of their certificate.
+
+In all-to-all a member might send one contribution to the publisher and another to the rest. Two signed contributions of
+one member to one part of a round prove that it did, to everybody who trusts the run's CA of nodes: what is signed is
+the run, the view, the member's session, the section, the round, the part and the contribution's digest. A member signs
+once for each part and round. A signature is looked at by the publisher, and elsewhere only where two contributions
+differ (``machine.py``), so an honest round costs one signature, and the publisher one check for each member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from ...proto import names
+from ..device.identity import Identity
+from .messages import Contribution
+
+LONGEST = 4096
+"""Bytes of a certificate that is looked at."""
+KNOWN = 4
+"""Certificates that are remembered of each member: it has another one every day."""
+
+
+class Signer:
+    """Signs as one member, and checks what the others of a view have signed."""
+
+    def __init__(self, identity: Identity, view: int, sessions: Mapping[str, str]) -> None:
+        """``sessions``: of each member of the view."""
+        key = serialization.load_pem_private_key(identity.key, None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey), "make_key makes P-256 keys"
+        self._key, self._run, self._view, self._sessions = key, identity.run, view, sessions
+        own = x509.load_pem_x509_certificate(identity.certificate)
+        self._certificate = own.public_bytes(serialization.Encoding.DER)
+        self._authority = x509.load_pem_x509_certificate(identity.authority)
+        self._keys: dict[tuple[str, bytes], ec.EllipticCurvePublicKey] = {}
+
+    def signed(self, me: str, section: str, round: int, part: int, sent: Contribution) -> Contribution:
+        """This member's contribution with its signature."""
+        said = self._said(me, section, round, part, sent.digest)
+        return replace(sent, signature=self._key.sign(said, ec.ECDSA(hashes.SHA256())), certificate=self._certificate)
+
+    def vouches(self, member: str, section: str, round: int, part: int, sent: Contribution) -> bool:
+        """Whether ``member`` has signed that this is what it contributes."""
+        key = self._key_of(member, sent.certificate)
+        if key is None:
+            return False
+        try:
+            said = self._said(member, section, round, part, sent.digest)
+            key.verify(sent.signature, said, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            return False
+        return True
+
+    def _said(self, member: str, section: str, round: int, part: int, digest: int) -> bytes:
+        words = ("farflung contribution", self._run, self._view, self._sessions.get(member, ""), section, round, part)
+        return "\n".join(str(word) for word in (*words, f"{digest:016x}")).encode()
+
+    def _key_of(self, member: str, certificate: bytes) -> ec.EllipticCurvePublicKey | None:
+        """The key in a certificate, if the run's CA made it for this member."""
+        known = self._keys.get((member, certificate))
+        if known is not None or not certificate or len(certificate) > LONGEST:
+            return known
+        try:
+            found = x509.load_der_x509_certificate(certificate)
+            found.verify_directly_issued_by(self._authority)
+            named = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            key = found.public_key()
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.ExtensionNotFound):
+            return None
+        ours = named.get_values_for_type(x509.DNSName) == [names.dns_name(member)]
+        if not ours or not isinstance(key, ec.EllipticCurvePublicKey):
+            return None
+        of_it = [one for one in self._keys if one[0] == member]
+        if len(of_it) >= KNOWN:
+            del self._keys[of_it[0]]
+        self._keys[member, certificate] = key
+        return key
