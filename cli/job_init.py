@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..job.files import run_name
 from ..job.schema import Job
 from ..job.tokenizer import tokenizer_files
 from ..proto.errors import FarflungError
@@ -131,10 +132,9 @@ def write(
         rate = "5e-5            # small steps: the model knows a lot already; with [model.lora] 5e-4"
         if tokenizer_files(pretrained):
             tokenizer = f"{folder}   # a folder that AutoTokenizer loads"
-    stem = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in path.stem)
     text = TEMPLATE.format(
         name=path,
-        stem=f'"{stem}"',
+        stem=f'"{run_name(path)}"',
         model=model,
         tokenizer=tokenizer,
         rate=rate,

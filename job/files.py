@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from glob import glob
@@ -17,6 +18,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from ..proto.errors import JobError
+from .lfs import HINT, pointer_at
+from .patterns import as_glob
 from .schema import FAMILIES, SECURE_MEMBERS, UNAGREED, CheckCodec, Facts, Job
 
 if sys.version_info >= (3, 11):
@@ -55,7 +58,7 @@ def load_job(path: str | Path, check_codec: CheckCodec | None = None) -> Job:
     """Read and check a job file; relative paths in it are taken from its folder. JobError names every mistake."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise JobError(f"there is no job file {path}", "`farflung job init` writes one") from None
     except IsADirectoryError:
@@ -66,7 +69,7 @@ def load_job(path: str | Path, check_codec: CheckCodec | None = None) -> Job:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise JobError(f"{path} is not TOML: {error}", 'strings need quotes: name = "x"') from None
+        raise JobError(f"{path} is not TOML: {error}", _toml_hint(text, str(error))) from None
     lines = key_lines(text)
     try:
         job = Job.model_validate(raw)
@@ -77,6 +80,20 @@ def load_job(path: str | Path, check_codec: CheckCodec | None = None) -> Job:
     if mistakes:
         raise _job_error(path, lines, mistakes)
     return job
+
+
+def _toml_hint(text: str, problem: str) -> str:
+    """What to write instead; the line that the problem names is looked at."""
+    named = re.search(r"line (\d+)", problem)
+    line = text.splitlines()[int(named[1]) - 1 :][:1] if named else []
+    if line and re.search(r'"[^"]*\\', line[0]):
+        return r"in double quotes a \ begins an escape: write the path in single quotes, 'C:\data\*.txt', or with /"
+    return 'strings need quotes: name = "x"'
+
+
+def run_name(path: Path) -> str:
+    """The name of a run whose job file does not say one: the file's, of letters that a name may have."""
+    return re.sub(r"[^\w.-]", "-", path.stem)
 
 
 def key_lines(text: str) -> dict[Key, int]:
@@ -217,7 +234,7 @@ def _resolved(job: Job, path: Path) -> Job:
     pretrained = job.model.pretrained and absolute(job.model.pretrained)
     return job.model_copy(
         update={
-            "run": job.run.model_copy(update={"name": job.run.name or path.stem}),
+            "run": job.run.model_copy(update={"name": job.run.name or run_name(path)}),
             "data": job.data.model_copy(update={**data, "tokenizer": tokenizer}),
             "model": job.model.model_copy(update={"pretrained": pretrained}),
         }
@@ -298,6 +315,8 @@ def pretrained_config(folder: str) -> dict[str, Any]:
     """config.json of a model folder. JobError when it is missing or not JSON."""
     path = Path(folder) / "config.json"
     try:
+        if pointer_at(path):
+            raise JobError(f"model.pretrained: {path} is a Git LFS pointer, not the file itself", HINT)
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         what = "has no config.json" if Path(folder).is_dir() else "is not a folder"
@@ -360,7 +379,7 @@ def _data_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
                     if leaves_its_folder(pattern):
                         below = "is looked for below each node's --data FOLDER: write a path from there, without .."
                         yield ("data", key), f"data.{key}: {pattern} {below}"
-                elif files and "://" not in pattern and not glob(pattern, recursive=True):
+                elif files and "://" not in pattern and not glob(as_glob(pattern), recursive=True):
                     yield ("data", key), f"data.{key}: there is no file {pattern}"
         if job.model.build and job.model.context is None:
             yield ("model",), "model.context is missing: text for model.build is cut into samples of that many tokens"

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from ..proto import python
 from ..proto.errors import JobError
+from .lfs import HINT, pointer_at
 
 FILES = (
     "tokenizer.json",
@@ -172,6 +173,9 @@ def load_tokenizer(name: str) -> Tokenizer:
         hint = 'give a folder with tokenizer.json (tokenizer.save_pretrained writes one), or tokenizer = "bytes"'
         raise JobError(f"data.tokenizer: the folder {name} has no tokenizer", hint)
     try:
+        for path in tokenizer_files(folder):
+            if pointer_at(path):
+                raise JobError(f"data.tokenizer: {path} is a Git LFS pointer, not the file itself", HINT)
         if (folder / "tokenizer.json").exists():
             return _open(folder, folder)
         with tempfile.TemporaryDirectory() as made:

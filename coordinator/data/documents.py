@@ -16,15 +16,19 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
 import fsspec
 import numpy as np
 import numpy.typing as npt
 
+from ...job.lfs import HINT, pointer_at
+from ...job.patterns import as_glob
 from ...proto.errors import JobError
 
+_POINTER = range(1, 1024)  # bytes of a Git LFS pointer
+_BOM = codecs.BOM_UTF8
 _ENOUGH = 1000  # tokens that tell what a file holds
 
 LENGTH = 1 << 20
@@ -89,12 +93,32 @@ def token_parts(patterns: Iterable[str]) -> Iterator[TokenPart]:
     token, an array of something else, no file."""
     for name, _ in _names("tokens", patterns):
         with opened(name) as file:
-            dtype = _dtype(name, file) if name.endswith(".npy") else np.dtype("<u2")
+            dtype, count = _header(name, file)
             start = file.tell()
             size = file.seek(0, io.SEEK_END)
+        if count is not None and count * dtype.itemsize != size - start:
+            there = (size - start) // dtype.itemsize
+            raise JobError(f"data: the header of {name} says {count} tokens, and {there} are there", "copy it again")
         if (size - start) % dtype.itemsize:
             raise JobError(f"data: {name} ends in half a token", f"a token has {dtype.itemsize} bytes there")
         yield TokenPart(name, dtype.str, start, (size - start) // dtype.itemsize, size)
+
+
+def _header(name: str, file: BinaryIO) -> tuple[np.dtype[Any], int | None]:
+    """What the tokens of a file are, and how many its header says; they are next."""
+    start = file.read(_LLM_C[0])
+    if name.endswith(".npy") or start.startswith(np.lib.format.MAGIC_PREFIX):
+        file.seek(0)
+        return _dtype(name, file), None
+    kind = _LLM_C[1].get((int.from_bytes(start[:4], "little"), int.from_bytes(start[4:8], "little")))
+    if kind and len(start) == _LLM_C[0]:
+        return np.dtype(kind), int.from_bytes(start[8:12], "little")
+    file.seek(0)
+    return np.dtype("<u2"), None
+
+
+_LLM_C = (1024, {(20240520, 1): "<u2", (20240801, 7): "<u4"})
+"""llm.c's files, and those of who took its format: a header of 256 int32 (magic, version, tokens), then the tokens."""
 
 
 def check_tokens(name: str, tokens: npt.NDArray[Any], vocabulary: int) -> None:
@@ -134,7 +158,7 @@ def _names(kind: str, patterns: Iterable[str]) -> Iterator[tuple[str, int | None
     for pattern in patterns:
         try:
             system, path = fsspec.url_to_fs(pattern)
-            found = system.glob(path, detail=True)
+            found = system.glob(as_glob(path), detail=True)
         except ImportError as error:
             raise JobError(f"data.{kind}: {pattern}: {error}", "install the package that it names") from None
         except (OSError, ValueError) as error:
@@ -143,6 +167,10 @@ def _names(kind: str, patterns: Iterable[str]) -> Iterator[tuple[str, int | None
         if not names:
             raise JobError(f"data.{kind}: there is no file {pattern}")
         for name in names:
+            if "://" not in pattern and (found[name].get("size") or 0) in _POINTER and pointer_at(Path(name)):
+                raise JobError(f"data.{kind}: {name} is a Git LFS pointer, not the file itself", HINT)
+            if name.endswith((".zst", ".zstd")) and "zstd" not in fsspec.available_compressions():
+                raise JobError(f"data.{kind}: {name} needs the package zstandard", "pip install zstandard")
             yield system.unstrip_protocol(name) if "://" in pattern else name, found[name].get("size")
 
 
@@ -164,7 +192,7 @@ def compression_of(name: str) -> str:
 
 
 def _text(file: BinaryIO, offset: int) -> Iterator[Part]:
-    """Any line ending is read as \\n."""
+    """Any line ending is read as \\n; a byte order mark at the start is none of the text."""
     enough = 4 * (LENGTH + 2)  # bytes that hold more than LENGTH characters
     _skip(file, offset)
     held, ended = b"", False
@@ -172,6 +200,8 @@ def _text(file: BinaryIO, offset: int) -> Iterator[Part]:
         while len(held) < enough and not ended:
             more = file.read(enough)
             held, ended = held + more, not more
+            if not offset and len(held) >= len(_BOM) and held.startswith(_BOM):
+                held, offset = held[len(_BOM) :], len(_BOM)
         raw = codecs.getincrementaldecoder("utf-8")().decode(held, final=ended)
         text = raw.replace("\r\n", "\n").replace("\r", "\n")
         end = _end(text, 0)
@@ -204,8 +234,9 @@ def _jsonl(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tupl
     offset, first, _ = start
     _skip(file, offset)
     for number, line in enumerate(file, first):
-        if line.strip():
-            yield offset, number, _field(f"{name}:{number + 1}", line, field)
+        text = line.removeprefix(_BOM) if not offset else line
+        if text.strip():
+            yield offset, number, _field(f"{name}:{number + 1}", text, field)
         offset += len(line)
 
 
@@ -215,10 +246,31 @@ def _field(where: str, line: str | bytes, field: str) -> str:
     except ValueError as error:
         raise JobError(f"{where}: not JSON: {error}", "one JSON object is wanted here") from None
     value = item.get(field) if isinstance(item, dict) else None
+    if isinstance(item, dict) and field in item and not isinstance(value, str):
+        raise _no_text(f"{where}: {field!r}", value)
     if not isinstance(value, str):
         keys = ", ".join(item) if isinstance(item, dict) else "no object"
         raise JobError(f"{where}: no text under {field!r}; it has: {keys}", "set data.field to one of them")
-    return value
+    return _whole(value)
+
+
+def _no_text(where: str, value: Any) -> JobError:
+    """The error of a field that is there and holds something else."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return JobError(
+            f"{where} holds a list of messages, not text",
+            "write each conversation as text first, with tokenizer.apply_chat_template(messages, tokenize=False), and "
+            "name that field in data.field",
+        )
+    kind = "nothing (null)" if value is None else type(value).__name__
+    return JobError(f"{where} holds {kind}, not text", "leave such rows out, or set data.field to another")
+
+
+def _whole(text: str) -> str:
+    """The text, with U+FFFD for halves of a surrogate pair, which JSON may have and UTF-8 has not."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _parquet(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
@@ -234,13 +286,14 @@ def _parquet(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tu
             keys = ", ".join(columns)
             raise JobError(f"{name}: no column {field!r}; it has: {keys}", "set data.field to one of them")
         for group in range(start[0], table.num_row_groups):
+            before = sum(table.metadata.row_group(one).num_rows for one in range(group))
             row, skipped = 0, start[1] if group == start[0] else 0
             for batch in table.iter_batches(columns=[field], batch_size=1024, row_groups=[group]):
                 begin = min(max(skipped - row, 0), len(batch))
                 for number, value in enumerate(batch.column(0).slice(begin).to_pylist(), row + begin):
                     if not isinstance(value, str):
-                        kind = type(value).__name__
-                        raise JobError(f"{name}: column {field!r} holds {kind}, not text", "name another")
+                        where = f"{name}: row {before + number + 1} (row group {group})"
+                        raise _no_text(f"{where}: column {field!r}", value)
                     yield group, number, value
                 row += len(batch)
     except ArrowInvalid as error:

@@ -162,3 +162,11 @@ def test_bytes_are_no_tokens_of_a_model_with_a_vocabulary_of_its_own(tmp_path):
     assert refused.value.hint == f'write tokenizer = "{tmp_path}"'
     write_byte_tokenizer(tmp_path, 64)
     assert data.model_sizes(wanted, load_tokenizer("bytes")) == (64, 300)
+
+
+def test_a_sentencepiece_model_without_the_package_says_which(tmp_path, monkeypatch):
+    (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(JobError, match="needs the package sentencepiece") as caught:
+        load_tokenizer(str(tmp_path))
+    assert "pip install sentencepiece" in caught.value.hint
