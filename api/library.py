@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..cli.job_init import compression
 from ..cli.local.run import LocalRun
 from ..cli.local.run import run as run_here
 from ..cli.screen.output import Output
@@ -55,7 +56,8 @@ def train(
 
     Args:
         job: a job file; or its tables, ``{"run": {"steps": 100}, ...}``, which become STATE/job.toml. Paths in the
-            tables start from the working folder.
+            tables start from the working folder. Without a table ``updates`` or ``activations`` that table is what
+            ``farflung job init`` writes, and compresses; ``{"updates": {"codec": "none"}}`` does not.
         state: the run's folder, ``runs/NAME`` unless given; the same folder goes on from its newest checkpoint.
         on_event: gets every event of ``farflung run --json``; without it they are shown as that command shows them.
 
@@ -65,7 +67,7 @@ def train(
     """
     folder = Path(state) if state is not None else None
     if isinstance(job, Mapping):
-        text = job_text(job)
+        text = job_text({**compression(), **job})
         folder = folder or Path("runs") / str(job.get("run", {}).get("name", "job"))
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "job.toml"

@@ -54,7 +54,8 @@ class Trainer:
             ``eval_dataset`` a twentieth of the training samples is held out.
         processing_class: the tokenizer that made them.
         nodes: node processes on this machine.
-        job: tables of a job file that say more, ``{"updates": {"codec": "none"}}``.
+        job: tables of a job file that say more, ``{"updates": {"codec": "none"}}``. Without ``updates`` and
+            ``activations`` there updates and activations are compressed as ``farflung job init`` has it.
 
     A language model learns to go on with the text here: ``labels`` other than ``input_ids`` are refused, and so are
     masks of the loss. What an ``attention_mask`` marks as padding is left out; padding without one is refused.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,11 @@ from ..job.schema import Job
 from ..job.tokenizer import tokenizer_files
 from ..proto.errors import FarflungError
 from .screen.units import bytes_text
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 TEMPLATE = """\
 # A farflung job: what to train. Start it with `farflung run {name}` (everything on this machine), or with
@@ -149,6 +155,13 @@ def write(
     except OSError as error:
         raise FarflungError(f"can't write {path}: {error.strerror}") from error
     return f"farflung run {path}"
+
+
+def compression() -> dict[str, dict[str, Any]]:
+    """The tables ``updates`` and ``activations`` of the template: what a job made in Python has that says nothing
+    of them."""
+    tables = dict(zip(*[iter(re.split(r"^\[(\w+)\]\n", TEMPLATE, flags=re.MULTILINE)[1:])] * 2, strict=True))
+    return {name: tomllib.loads(tables[name]) for name in ("updates", "activations")}
 
 
 def with_every_key(text: str) -> str:

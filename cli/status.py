@@ -9,10 +9,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..coordinator.observe.savings import compared
 from .screen.output import Output
 from .screen.story import stage_text
 from .screen.tables import table
-from .screen.units import count_text, rate_text, seconds_text, times_text
+from .screen.units import count_text, rate_text, seconds_text
 
 Record = Mapping[str, Any]
 _WARNINGS = 5
@@ -93,8 +94,10 @@ def numbers(record: Record) -> list[str]:
         accuracy = tested.get("accuracy")
         correct = f", accuracy {accuracy:.1%}" if accuracy is not None else ""
         lines.append(f"validation loss {tested['loss']:.4f}{correct} (step {tested['step']})")
-    if record.get("times_fewer_bytes"):
-        lines.append(f"{times_text(record['times_fewer_bytes'])}x fewer bytes than fp16")
+    if saved := record.get("savings") or compared(
+        record.get("times_fewer_bytes"), "fewer bytes than fp16", "the bytes of fp16"
+    ):  # an older coordinator sends only the number
+        lines.append(str(saved))
     if record.get("checkpoints"):
         lines.append(f"newest checkpoint: {record['checkpoints'][-1]['path']}")
     if (record.get("target") or {}).get("why"):

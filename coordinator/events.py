@@ -69,6 +69,8 @@ def view(announced: Announcement, job: Job) -> Event:
         microbatches=list(plan.microbatches),
         spares=sorted(plan.spares),
         codecs=codecs,
+        dense_rounds=job.updates.dense_rounds,
+        round_every=job.updates.interval,
         overlap=job.updates.overlap if plan.overlap is None else plan.overlap,
         step=announced.position.step,
         why=announced.why,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...coordinator.observe.savings import Schedule, schedule_of
 from .parting import parting_text
 from .savings import Savings
 from .units import bytes_text, count_text, seconds_text
@@ -82,6 +83,7 @@ class Story:
             if not self.view and not self.step:
                 self.kept = int(event.get("step") or 0)
             self.view = int(event.get("view") or 0)
+            self.savings.schedule = _schedule(event)
             self.step = int(event.get("step") or self.step)
             self.spare = bool(self.nodes) and self.nodes <= set(event.get("spares") or ())
         elif kind == "checkpoint":
@@ -162,6 +164,13 @@ class Story:
     def following(self) -> str:
         """What to type when a run of the coordinator here is done."""
         return f'next: farflung export {self.state} model, or farflung generate {self.state} "Once upon a time"'
+
+
+def _schedule(view: Event) -> Schedule:
+    """When a view's updates are compressed."""
+    codecs = view.get("codecs")
+    codec = codecs.get("updates") if isinstance(codecs, Mapping) else None
+    return schedule_of({"codec": codec, "dense_rounds": view.get("dense_rounds"), "every": view.get("round_every")})
 
 
 def sentence(event: Event) -> str:

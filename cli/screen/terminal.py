@@ -11,6 +11,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...coordinator.observe.savings import compared
 from ...proto.border import harmless_values
 from .output import Output
 from .story import Event, Story, advice_lines, plan_notes, sentence, stage_text, why_text
@@ -190,8 +191,11 @@ class RichScreen(_Screen):
 
 def bytes_line(story: Story) -> str:
     """What compression saved over the whole run."""
-    detail = story.savings.detail()
-    return f"{story.savings.text()} of updates and activations, headers counted" + (f": {detail}" if detail else "")
+    savings, words = story.savings, []
+    if (detail := savings.detail()) or savings.ratio:
+        whole = compared(savings.ratio, "fewer", "as many")
+        words = [f"{whole} in the whole run, headers counted", *([detail] if detail else [])]
+    return ": ".join([savings.text(), *(["; ".join(words)] if words else [])])
 
 
 def plan_table(event: Event) -> Table:

@@ -41,8 +41,3 @@ def count_text(count: float) -> str:
         if abs(count) >= limit:
             return f"{count / limit:.3g} {unit}"
     return f"{count:.0f}"
-
-
-def times_text(ratio: float) -> str:
-    """How many times fewer: 1.8, 12, 104."""
-    return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"

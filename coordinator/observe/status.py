@@ -15,6 +15,7 @@ from ...job.shared import for_nodes
 from ..store.lock import is_locked
 from ..store.store import NodeRow, Store, ViewRow
 from .advice import advice, bottleneck, regions, seen
+from .savings import savings_text, schedule_of
 from .useful_work import ledger
 
 _RECENT = 10
@@ -81,6 +82,7 @@ def status_of(
         "bytes_other": totals["bytes_other"],
         "bytes_dense": totals["bytes_dense"],
         "aqsgd_hit_rate": last.hit_rate if last else None,
+        "savings": _savings(store, job, last.step if last else 0, sent, totals["bytes_dense"]),
         "times_fewer_bytes": totals["bytes_dense"] / sent if sent else None,
         "view": _view(view, plan) if view else None,
         "nodes": nodes,
@@ -94,6 +96,13 @@ def status_of(
     }
     _judge(record, nodes, links)
     return record
+
+
+def _savings(store: Store, job: Mapping[str, Any], step: int, sent: int, dense: int) -> str:
+    """What compression saves, in a sentence; ``sent`` and ``dense`` are the whole run's."""
+    schedule = schedule_of(job.get("updates") or {})
+    early_sent, early_dense = store.bytes_until(schedule.last_dense_step)
+    return savings_text(schedule, step, sent - early_sent, dense - early_dense)
 
 
 def _told(job: Mapping[str, Any]) -> dict[str, Any] | None:

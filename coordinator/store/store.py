@@ -446,6 +446,15 @@ class Store:
             self._totals = int(last), totals
         return dict(self._totals[1])
 
+    def bytes_until(self, step: int) -> tuple[int, int]:
+        """(sent, in fp16) of updates and activations in the first steps, up to this one."""
+        query = (
+            "select coalesce(sum(bytes_updates * 1.0 + bytes_activations * 1.0), 0), "
+            "coalesce(sum(bytes_dense * 1.0), 0) from steps where step <= ?"
+        )
+        sent, dense = self._database.read(query, (step,))[0] if step > 0 else (0, 0)
+        return int(sent), int(dense)
+
     def put_eval(self, row: EvalRow) -> None:
         """Store an evaluation."""
         self._put_row(row)

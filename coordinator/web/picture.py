@@ -56,7 +56,8 @@ def timeline_of(views: Sequence[ViewRow], plans: Sequence[Record]) -> list[dict[
 def _run(record: Record) -> dict[str, Any]:
     keys = (
         *("name", "run", "phase", "why", "step", "steps", "loss", "eval", "tokens_per_second", "step_s", "samples"),
-        *("bytes_updates", "bytes_activations", "bytes_other", "bytes_dense", "times_fewer_bytes", "term", "paused"),
+        *("bytes_updates", "bytes_activations", "bytes_other", "bytes_dense", "times_fewer_bytes", "savings"),
+        *("term", "paused"),
     )
     return {**{key: record.get(key) for key in keys}, "phase": phase_of(record), "eta_s": _eta(record)}
 

@@ -13,8 +13,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import farflung
 from farflung.api.library import job_text
 from farflung.api.rows import tokens_of
+from farflung.job.files import load_job
 from farflung.proto.errors import FarflungError, JobError
 
+DEFAULT_CODEC = "cocktail:random=0.1,top=0.2,bits=4"
 TEXT = "to be or not to be that is the question " * 200
 WORDS = sorted(set(TEXT.split()))
 
@@ -35,8 +37,24 @@ def test_a_job_from_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert isinstance(trained.checkpoint, Path) and trained.checkpoint.is_dir()
     assert trained.state == Path("runs/small")
     assert {"joined", "view", "step", "done"} <= {event["event"] for event in events}
+    [view] = [event for event in events if event["event"] == "view"]
+    assert view["codecs"]["updates"].startswith("cocktail") and view["dense_rounds"] == 20, "as job init writes it"
     model = transformers.AutoModelForCausalLM.from_pretrained(trained.export("model"))
     assert model.config.n_embd == 16
+
+
+def test_a_table_that_a_mapping_has_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farflung.api.library.run_here", lambda plan, show: 4)
+    shape = {"family": "gpt2", "layers": 1, "width": 16, "heads": 2, "context": 16}
+    (tmp_path / "text.txt").write_text(TEXT)
+    job = {"run": {"steps": 3}, "model": shape, "data": {"text": [str(tmp_path / "text.txt")]}}
+    for tables in (job, {**job, "updates": {"codec": "none"}}):
+        with pytest.raises(FarflungError):
+            farflung.train(tables, state=tmp_path / "state")
+        read = load_job(tmp_path / "state" / "job.toml")
+        said = "updates" in tables
+        assert (read.updates.codec, read.updates.dense_rounds) == (("none", 0) if said else (DEFAULT_CODEC, 20))
+        assert (read.activations.forward, read.activations.backward) == ("auto", "int8")
 
 
 def test_wrong_jobs_are_errors_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from farflung.cli.screen.output import Output, explain
 from farflung.cli.screen.story import Story, plan_notes, sentence
-from farflung.cli.screen.terminal import PlainScreen, RichScreen, plan_table, screen
+from farflung.cli.screen.terminal import PlainScreen, RichScreen, bytes_line, plan_table, screen
 from farflung.cli.screen.units import bytes_text, count_text, rate_text, seconds_text
+from farflung.coordinator.observe.savings import savings_text, schedule_of
 from farflung.proto.errors import FarflungError, JobError, Refused, RunFailed
 
 VIEW = {
@@ -218,3 +219,29 @@ def test_what_a_coordinator_says_as_json(capsys):
     Output(as_json=True).event({"event": "notice", "message": HOSTILE})
     said = capsys.readouterr().out
     assert said.isascii() and said.strip().isprintable() and json.loads(said)["message"] == HOSTILE
+
+
+def test_what_is_saved_is_one_sentence_and_never_a_fraction():
+    view = {**VIEW, "dense_rounds": 20, "round_every": 1}
+    sizes = {"bytes_updates": 1200, "bytes_activations": 0, "bytes_dense": 600, "bytes_dense_updates": 600}
+    story = Story()
+    story.add(view)
+    for number in range(1, 21):
+        story.add({"event": "step", "step": number, **sizes})
+        assert story.savings.text() == "compression starts after round 20"
+    for number in range(21, 41):
+        story.add({"event": "step", "step": number, **sizes, "bytes_updates": 1200 if number == 21 else 10})
+    assert story.savings.text() == "60x fewer bytes than fp16", "what the first rounds cost is not in it"
+    assert "0." not in bytes_line(story) and "in the whole run" in bytes_line(story)
+    uncompressed = Story()
+    uncompressed.add({**view, "codecs": {"updates": "none"}})
+    for number in range(1, 9):
+        uncompressed.add({"event": "step", "step": number, **sizes})
+    assert uncompressed.savings.text() == "2.0x the bytes of fp16"
+
+
+def test_rounds_of_many_steps_start_to_compress_after_as_many_steps():
+    schedule = schedule_of({"codec": "int8", "dense_rounds": 2, "every": 10, "fragments": 2})
+    assert savings_text(schedule, 15, 1, 2) == "compression starts after round 2"
+    assert savings_text(schedule, 16, 1, 2) == "2.0x fewer bytes than fp16"
+    assert savings_text(schedule_of({}), 1, 0, 0) == "" and savings_text(schedule_of({"codec": "none"}), 9, 2, 1) != ""

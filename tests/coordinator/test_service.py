@@ -46,6 +46,7 @@ async def test_a_run_from_start_to_end(cluster):
     assert status["phase"] == "done" and not status["running"] and status["step"] == 12
     assert [node["in"] for node in status["nodes"]] == [False] * 4 or status["nodes"]
     assert status["times_fewer_bytes"] == pytest.approx(10)
+    assert status["savings"] == "10x fewer bytes than fp16"
 
 
 async def test_a_killed_node_costs_one_view_change(cluster):

@@ -139,14 +139,13 @@ const short = (names) => (names.length > 4 ? `${names.slice(0, 3).join(", ")} an
 
 function tiles() {
   const trains = state.nodes.some((node) => node.parts);
-  const run = state.run, sent = run.bytes_updates + run.bytes_activations, times = run.times_fewer_bytes;
+  const run = state.run, sent = run.bytes_updates + run.bytes_activations;
   const tile = (title, value, detail, kind = "") => h("div", { class: "tile " + kind }, h("span", { class: "title" }, title), h("b", {}, value), h("span", { class: "detail" }, detail));
   return [
     tile("Step", run.steps ? [`${run.step}`, h("small", {}, ` / ${run.steps}`)] : `${run.step}`, run.eta_s ? `${seconds(run.eta_s)} to go` : run.phase === "done" ? "all done" : " "),
     tile("Loss", run.loss === null ? "–" : run.loss.toFixed(3), run.eval ? `validation ${run.eval.loss.toFixed(3)} at step ${run.eval.step}` : "no evaluation yet"),
     tile("Speed", run.tokens_per_second ? [count(run.tokens_per_second), h("small", {}, " tokens/s")] : "–", run.step_s ? `${seconds(run.step_s)} a step` : " "),
-    tile("Bytes", times ? [times < 1 ? digits(1 / times) : digits(times), h("small", {}, times < 1 ? "× more" : "× fewer")] : "–",
-      run.bytes_dense ? `${bytes(sent)} instead of ${bytes(run.bytes_dense)} in fp16` : `${bytes(sent)} of updates and activations`),
+    tile("Bytes", bytes(sent), run.savings || "of updates and activations"),
     tile("Held up by", state.bottleneck ? { compute: "a device", upload: "an upload", download: "a download", link: "a link" }[state.bottleneck.kind] : trains ? "nothing" : "–",
       state.bottleneck ? state.bottleneck.text : trains ? "no device and no link is full" : "nobody trains", state.bottleneck ? "held" : ""),
   ];
