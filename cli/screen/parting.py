@@ -23,7 +23,7 @@ def parting_text(interrupted: Event | None, step: int, kept: int) -> str:
     if not step:
         return "stopped before the first step; the same command begins again"
     lost, why = max(0, step - kept), str(interrupted.get("why") or "")
-    left = f", left without a last checkpoint{f' ({why})' if why else ''}" if lost else ""
+    left = f", left without a last checkpoint ({why})" if lost and why else ""
     return f"stopped after step {step}{left}: {_goes_on(kept)}; {_lost(lost)}"
 
 

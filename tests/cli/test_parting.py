@@ -16,6 +16,10 @@ def said(step: int, checkpoint: int, why: str = "") -> str:
     ("text", "sentence"),
     [
         (said(82, 82), "stopped after step 82: the same command goes on from step 82; nothing is lost"),
+        (  # steps were trained while the checkpoint was on its way
+            said(83, 82),
+            "stopped after step 83: the same command goes on from step 82; 1 step is lost",
+        ),
         (
             said(97, 82, "node-2 sends nothing"),
             "stopped after step 97, left without a last checkpoint (node-2 sends nothing): "
