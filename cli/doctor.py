@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import socket
 import ssl
@@ -21,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..node.device.memory import available_memory
 from ..proto import python
 from ..proto.border import harmless_values, printable
 from ..proto.errors import FarflungError
@@ -118,11 +118,9 @@ def _files() -> Finding:
 
 
 def _memory() -> Finding:
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return Finding("memory", True, "this system does not say how much is free")
-    return Finding("memory", free >= 500_000_000, f"{bytes_text(free)} free", "end programs that hold memory")
+    free = available_memory()
+    hint = "end programs that hold memory, or give the container more"
+    return Finding("memory", free >= 500_000_000, f"{bytes_text(free)} available", hint)
 
 
 RECOMMENDED = {

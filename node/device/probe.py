@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...proto.control_pb2 import Device
 from ...proto.errors import FarflungError
+from .memory import available_memory
 
 if TYPE_CHECKING:
     import torch
@@ -120,20 +121,6 @@ def beside_cuda(device: torch.device, mode: str) -> str:
     if device.type == "cuda" and torch.version.hip:
         return f"ROCm {torch.version.hip}: codecs are plain torch operations here, for their kernels are CUDA's"
     return ""
-
-
-def available_memory() -> int:
-    """Bytes of main memory that can be used without swapping."""
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, StopIteration, ValueError), open("/proc/meminfo") as lines:
-        available = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
-    with (
-        contextlib.suppress(OSError, ValueError),  # "max" where there is no limit
-        open("/sys/fs/cgroup/memory.max") as limit,
-        open("/sys/fs/cgroup/memory.current") as used,
-    ):
-        available = min(available, int(limit.read()) - int(used.read()))
-    return max(0, available)
 
 
 def describe(device: torch.device) -> str:

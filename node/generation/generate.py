@@ -13,7 +13,7 @@ import torch
 
 from ...job.tokenizer import Tokenizer, load_tokenizer, model_ends
 from ...proto.errors import FarflungError
-from ..device.probe import available_memory
+from ..device.memory import available_memory
 from ..models.factory import model_of
 from .export import LARGEST_FILE, Checkpoint, find_checkpoint, write_export
 

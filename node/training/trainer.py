@@ -33,7 +33,8 @@ from ...scheduler import Plan
 from ..data.dataset import Dataset, tokens_size
 from ..device.clock import StepClock
 from ..device.limits import Owner, Wish
-from ..device.probe import available_memory, usable_cores
+from ..device.memory import available_memory
+from ..device.probe import usable_cores
 from ..device.tracing import Tracing
 from ..ipc.arena import release_freed_memory
 from ..models.definition import ModelDefinition

@@ -1,0 +1,96 @@
+"""How much main memory can still be had here: of the machine, and within the limits of the containers around.
+
+Containers are cgroups, version 1 or 2, one inside the other; each may have a limit, and the tightest counts. What a
+cgroup has used includes the page cache, which the kernel gives back when it is asked for memory: that much is free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_NO_LIMIT = 1 << 60
+"""Version 1 says "no limit" by the largest number of pages that it can count."""
+
+
+@dataclass(frozen=True)
+class _Version:
+    """File names and keys of one version of cgroups."""
+
+    limits: tuple[str, ...]
+    used: str
+    prefix: str
+
+
+_VERSIONS = {
+    "cgroup2": _Version(("memory.max", "memory.high"), "memory.current", ""),
+    "cgroup": _Version(("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_"),
+}
+_RECLAIMABLE = ("inactive_file", "active_file", "slab_reclaimable")
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes of main memory that can be used without swapping, and without a container being ended for it.
+
+    ``root``: where /proc and what it names are found.
+    """
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, StopIteration, ValueError), (root / "proc/meminfo").open() as lines:
+        free = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    return max(0, min([free, *(_free_within(folder, version) for folder, version in _cgroups(root))]))
+
+
+def _free_within(folder: Path, version: _Version) -> int:
+    """Bytes below the limit of one cgroup; a very large number where it has none."""
+    limits = [_number(folder / name) for name in version.limits]
+    limit = min((found for found in limits if found is not None and found < _NO_LIMIT), default=None)
+    used = _number(folder / version.used)
+    if limit is None or used is None:
+        return _NO_LIMIT
+    given_back = 0
+    with contextlib.suppress(OSError, ValueError), (folder / "memory.stat").open() as lines:
+        stat = {name: int(value) for name, value in (line.split() for line in lines)}
+        given_back = sum(stat.get(version.prefix + name, stat.get(name, 0)) for name in _RECLAIMABLE)
+    return limit - max(0, used - given_back)
+
+
+def _cgroups(root: Path) -> Iterator[tuple[Path, _Version]]:
+    """The cgroups that this process is in, each with those around it, as far as they can be seen from here."""
+    try:
+        own = (root / "proc/self/cgroup").read_text().splitlines()
+        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    paths = {}
+    for line in own:
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            paths["cgroup2"] = path
+        elif "memory" in controllers.split(","):
+            paths["cgroup"] = path
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        kind, _, options = [*after.split(), "", "", ""][:3]
+        if kind not in paths or (kind == "cgroup" and "memory" not in options.split(",")):
+            continue
+        top, point = before.split()[3:5]
+        mounted = root / point.lstrip("/")
+        # Inside a container the mount may begin at its own cgroup, or the path at another place than is to be seen.
+        below = os.path.relpath(paths[kind], top) if (paths[kind] + "/").startswith(top.rstrip("/") + "/") else "."
+        here = mounted / below
+        for folder in (here, *here.parents):
+            if folder.is_dir():
+                yield folder, _VERSIONS[kind]
+            if folder == mounted:
+                break
+
+
+def _number(path: Path) -> int | None:
+    """The number in a file; None without one ("max", or no such file)."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
