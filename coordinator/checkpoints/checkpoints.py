@@ -334,8 +334,9 @@ class Checkpoints:
         self._prune()
 
     def newest(self, known: set[int] | None = None) -> tuple[Complete | None, list[str]]:
-        """The newest checkpoint whose every file has its digest, and a sentence for each one passed over.
+        """The newest checkpoint whose every file is whole, and a sentence for each one passed over.
 
+        Damaged ones are moved aside, to ``damaged-step-N``, where nothing reads or removes them.
         ``known``: the only ones that may be of this run's history, where that is known.
         """
         passed: list[str] = []
@@ -344,12 +345,26 @@ class Checkpoints:
             if known is not None and step not in known:
                 why = "is not of this run's history any more"
             elif wrong := damaged(folder):
-                why = f"is damaged ({wrong})"
+                passed.append(f"the checkpoint of step {step} is damaged ({wrong}); {self._move_aside(step)}")
+                continue
             else:
                 return Complete(step, folder, position_in(read_manifest(folder))), passed
             self._damaged.add(step)
             passed.append(f"the checkpoint of step {step} {why}; an older one is taken")
         return None, passed
+
+    def _move_aside(self, step: int) -> str:
+        """Take a damaged checkpoint out of the way of the others; what became of it, and what is taken, in words."""
+        aside = self.folder / f"damaged-{_name(step)}"
+        try:
+            if aside.exists():  # of the same step, from before
+                shutil.rmtree(aside)
+            self._target(step).replace(aside)
+            _sync(self.folder)
+        except OSError as error:
+            self._damaged.add(step)
+            return f"it cannot be moved aside ({error.strerror}); an older one is taken"
+        return f"it is in {aside} now, for a person to look at or remove; an older one is taken"
 
     def _target(self, step: int) -> Path:
         return self.folder / _name(step)

@@ -16,8 +16,10 @@ from typing import Any
 
 from ...job.sampling import Position
 from ...proto.border import Hostile, below
+from .tensor_header import makes_no_sense
 
 MANIFEST = "manifest.json"
+TENSORS = ".safetensors"
 _READ = 1 << 22
 _LARGEST = {"optimizer_steps"}
 _POSITION = {"step", "cursor", "redo", "unfinished", "pipelines"}
@@ -29,8 +31,11 @@ def damaged(folder: Path) -> str:
         manifest = read_manifest(folder)
         position_in(manifest)
         for name, digest in manifest["digests"].items():
-            if file_digest(below(folder, name)) != digest:
+            path = below(folder, name)
+            if file_digest(path) != digest:
                 return f"{name} has another digest"
+            if path.suffix == TENSORS and (wrong := makes_no_sense(path)):
+                return f"{name} {wrong}"
     except (OSError, ValueError, KeyError, AttributeError, TypeError, OverflowError, Hostile) as error:
         return str(error) or type(error).__name__
     return ""

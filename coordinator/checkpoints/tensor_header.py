@@ -17,6 +17,8 @@ from typing import Any
 
 LONGEST_HEADER = 16 << 20
 BYTES = {"F32": 4, "BF16": 2}
+_NONSENSE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
+_DAMAGED = "has a damaged header"
 _KIND = re.compile(r"optimizer\.[^.]+\.")
 
 
@@ -43,49 +45,80 @@ def look_into(path: Path, wanted: Tensors) -> tuple[str, frozenset[str]]:
 
     OSError: it cannot be read.
     """
+    entries, size, why = _entries(path)
+    if why:
+        return why, frozenset()
+    try:
+        return _wrong_entries(entries, size, wanted), frozenset(entries)
+    except _NONSENSE:
+        return _DAMAGED, frozenset()
+
+
+def makes_no_sense(path: Path) -> str:
+    """Why a whole file is no file of tensors, as half a sentence, empty where it is: whichever tensors those are.
+
+    OSError: it cannot be read.
+    """
+    entries, size, why = _entries(path)
+    if why:
+        return why
+    try:
+        return _wrong_ranges({name: (entry["dtype"], entry) for name, entry in entries.items()}, size)
+    except _NONSENSE:
+        return _DAMAGED
+
+
+def _entries(path: Path) -> tuple[dict[str, Any], int, str]:
+    """A file's header, how many bytes follow it, and what is wrong with it, as half a sentence."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if not 2 <= length <= min(LONGEST_HEADER, size - 8):
-            return "is no safetensors file", frozenset()
+            return {}, 0, "is no safetensors file"
         header = file.read(length)
     try:
         entries = json.loads(header)
-        if not isinstance(entries, dict):
-            return "has a header that is no table", frozenset()
-        entries.pop("__metadata__", None)
-        return _wrong_entries(entries, size - 8 - length, wanted), frozenset(entries)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-        return "has a damaged header", frozenset()
+    except _NONSENSE:
+        return {}, 0, _DAMAGED
+    if not isinstance(entries, dict):
+        return {}, 0, "has a header that is no table"
+    entries.pop("__metadata__", None)
+    return entries, size - 8 - length, ""
 
 
-def _wrong_entries(entries: Mapping[str, Any], size: int, wanted: Tensors) -> str:
+def _wrong_ranges(entries: Mapping[str, tuple[str, Mapping[str, Any]]], size: int) -> str:
+    """Whether tensors (name -> the dtype that it must have, entry) fill ``size`` bytes, without a gap."""
     ranges = []
-    more = {found[0] for name in entries if wanted.own and (found := _KIND.match(name))} - set(wanted.kinds)
-    if len(more) > wanted.own:
-        return f"has {len(more)} kinds of moments"
-    kinds = {**wanted.kinds, **dict.fromkeys(more, "F32")}
-    shapes: dict[str, dict[str, tuple[int, ...]]] = {prefix: {} for prefix in kinds}
-    for name, entry in entries.items():
-        prefix = max((one for one in kinds if name.startswith(one)), key=len)
-        dtype, shape = kinds[prefix], tuple(entry["shape"])
+    for name, (dtype, entry) in entries.items():
         begin, end = entry["data_offsets"]
+        shape = tuple(entry["shape"])
         if not all(type(one) is int and 0 <= one < 2**48 for one in (begin, end, *shape)):
             return f"has impossible numbers at {name[:80]!r}"
-        if entry["dtype"] != dtype:
-            return f"has {name[:80]!r} as {str(entry['dtype'])[:20]}, not {dtype}"
+        if entry["dtype"] != dtype or dtype not in BYTES:
+            return f"has {name[:80]!r} as {str(entry['dtype'])[:20]}, not {dtype if dtype in BYTES else 'F32 or BF16'}"
         if end - begin != math.prod(shape) * BYTES[dtype]:
             return f"has {end - begin} bytes of {name[:80]!r}, whose shape takes another number"
         ranges.append((begin, end))
-        shapes[prefix][name[len(prefix) :]] = shape
     at = 0
     for begin, end in sorted(ranges):
         if begin != at:
             return "has tensors that overlap or leave a gap"
         at = end
-    if at != size:
-        return f"has {size} bytes of tensors, where its header says {at}"
+    return "" if at == size else f"has {size} bytes of tensors, where its header says {at}"
+
+
+def _wrong_entries(entries: Mapping[str, Any], size: int, wanted: Tensors) -> str:
+    more = {found[0] for name in entries if wanted.own and (found := _KIND.match(name))} - set(wanted.kinds)
+    if len(more) > wanted.own:
+        return f"has {len(more)} kinds of moments"
+    kinds = {**wanted.kinds, **dict.fromkeys(more, "F32")}
+    of = {name: max((one for one in kinds if name.startswith(one)), key=len) for name in entries}
+    if why := _wrong_ranges({name: (kinds[of[name]], entry) for name, entry in entries.items()}, size):
+        return why
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {prefix: {} for prefix in kinds}
+    for name, entry in entries.items():
+        shapes[of[name]][name[len(of[name]) :]] = tuple(entry["shape"])
     elements = sum(math.prod(shape) for shape in shapes[""].values())
     if not wanted.least <= elements <= wanted.most:
         some = f"{wanted.most}" if wanted.least == wanted.most else f"{wanted.least} to {wanted.most}"

@@ -4,6 +4,7 @@ import hashlib
 import json
 
 import pytest
+from tensor_files import tensor_file
 
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints, ShardRefused
 from farflung.job.sampling import Position
@@ -59,9 +60,53 @@ def test_damaged_ones_are_passed_over(tmp_path):
     (tmp_path / "step-00000002" / "stage-0").unlink()
     newest, passed = checkpoints.newest()
     assert newest.step == 1
-    assert passed[0] == "the checkpoint of step 3 is damaged (stage-1 has another digest); an older one is taken"
-    assert len(passed) == 2
+    aside = tmp_path / "damaged-step-00000003"
+    assert passed[0] == (
+        "the checkpoint of step 3 is damaged (stage-1 has another digest); "
+        f"it is in {aside} now, for a person to look at or remove; an older one is taken"
+    )
+    assert len(passed) == 2 and checkpoints.steps() == [1]
+    assert (aside / "stage-1").read_bytes() == b"bits flipped" and (tmp_path / "damaged-step-00000002").is_dir()
+    assert checkpoints.newest() == (newest, []), "they are said once"
+    for step in (2, 3, 4, 5):
+        complete(checkpoints, step)
+    assert checkpoints.steps() == [3, 4, 5] and aside.is_dir(), "nothing removes them"
     assert Checkpoints(tmp_path / "none", 3, {}).newest() == (None, [])
+
+
+def test_one_that_cannot_be_moved_aside_is_passed_over_where_it_is(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path, 3, {})
+    for step in (1, 2):
+        complete(checkpoints, step)
+    (tmp_path / "step-00000002" / "manifest.json").write_text("{")
+
+    def fails(self, target):
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("pathlib.Path.replace", fails)
+        newest, passed = checkpoints.newest()
+    assert newest.step == 1 and "cannot be moved aside (Read-only file system)" in passed[0]
+    assert not checkpoints.is_past(2), "the next of that step takes its place"
+    assert complete(checkpoints, 2).step == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"a few bytes", "is no safetensors file"),
+        (tensor_file({"w": ("F32", 4)})[:-1], "has 15 bytes of tensors"),
+        (tensor_file({"w": ("F32", 4)}).replace(b"[4]", b"[5]"), "whose shape takes another number"),
+        (tensor_file({"w": ("F32", 4)}).replace(b"F32", b"I32"), "as I32, not F32 or BF16"),
+    ],
+)
+def test_files_of_tensors_are_looked_into_at_a_start(tmp_path, data, why):
+    """The digest is that of the manifest, and no node could load it: what comes before it is taken."""
+    checkpoints = Checkpoints(tmp_path, 3, {})
+    for step, content in ((1, tensor_file({"w": ("F32", 4), "m": ("BF16", 4)})), (2, data)):
+        receive(checkpoints, shard(step, "stage-0.safetensors", content, files=1))
+    newest, passed = Checkpoints(tmp_path, 3, {}).newest()
+    assert newest.step == 1 and why in passed[0] and len(passed) == 1
 
 
 def test_a_view_change_gives_up_what_is_of_lost_weights(tmp_path):
@@ -166,7 +211,7 @@ def test_a_damaged_checkpoint_is_replaced(tmp_path):
     (tmp_path / "step-00000006" / "stage-1").write_bytes(b"bits flipped")
     checkpoints = Checkpoints(tmp_path, 2, {})
     assert checkpoints.newest()[0].step == 3
-    assert complete(checkpoints, 4).step == 4 and checkpoints.steps() == [3, 4, 6]
+    assert complete(checkpoints, 4).step == 4 and checkpoints.steps() == [3, 4]
     assert complete(checkpoints, 6).step == 6
     assert checkpoints.newest()[0].step == 6 and checkpoints.steps() == [4, 6]
     assert not list(checkpoints.incoming.iterdir())

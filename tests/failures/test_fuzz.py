@@ -218,6 +218,8 @@ TRAINED = Job.model_validate(
 class Deaf:
     """A wire on which nothing comes; what is sent is let go."""
 
+    identity = None
+
     def __getattr__(self, name):
         return lambda *_, **__: []
 
