@@ -155,7 +155,7 @@ class LinkMeasurement(_message.Message):
     def __init__(self, to: _Optional[str] = ..., latency_s: _Optional[float] = ..., bandwidth_bps: _Optional[float] = ..., **kwargs) -> None: ...
 
 class Flushed(_message.Message):
-    __slots__ = ("view", "step", "ready_step", "norm", "sections", "layers", "pending", "save", "kept")
+    __slots__ = ("view", "step", "ready_step", "norm", "sections", "layers", "pending", "save", "kept", "unsent", "moved")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     READY_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +165,8 @@ class Flushed(_message.Message):
     PENDING_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
+    UNSENT_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     view: int
     step: int
     ready_step: int
@@ -174,7 +176,9 @@ class Flushed(_message.Message):
     pending: StepDone
     save: bool
     kept: _containers.RepeatedCompositeFieldContainer[Kept]
-    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., ready_step: _Optional[int] = ..., norm: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., layers: _Optional[_Iterable[int]] = ..., pending: _Optional[_Union[StepDone, _Mapping]] = ..., save: bool = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ...) -> None: ...
+    unsent: _containers.RepeatedScalarFieldContainer[float]
+    moved: float
+    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., ready_step: _Optional[int] = ..., norm: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., layers: _Optional[_Iterable[int]] = ..., pending: _Optional[_Union[StepDone, _Mapping]] = ..., save: bool = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., unsent: _Optional[_Iterable[float]] = ..., moved: _Optional[float] = ...) -> None: ...
 
 class Kept(_message.Message):
     __slots__ = ("step", "view", "norm", "moved")
@@ -589,7 +593,7 @@ class Member(_message.Message):
     def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., address: _Optional[str] = ..., dials_out: bool = ...) -> None: ...
 
 class View(_message.Message):
-    __slots__ = ("number", "plan", "members", "step", "cursor", "redo", "sections", "holders", "checkpoint", "norm", "why", "job", "save", "shadows", "evaluate", "restores", "redo_runs", "kept_in")
+    __slots__ = ("number", "plan", "members", "step", "cursor", "redo", "sections", "holders", "checkpoint", "norm", "why", "job", "save", "shadows", "evaluate", "restores", "redo_runs", "kept_in", "handovers")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -608,6 +612,7 @@ class View(_message.Message):
     RESTORES_FIELD_NUMBER: _ClassVar[int]
     REDO_RUNS_FIELD_NUMBER: _ClassVar[int]
     KEPT_IN_FIELD_NUMBER: _ClassVar[int]
+    HANDOVERS_FIELD_NUMBER: _ClassVar[int]
     number: int
     plan: str
     members: _containers.RepeatedCompositeFieldContainer[Member]
@@ -626,7 +631,20 @@ class View(_message.Message):
     restores: _containers.RepeatedScalarFieldContainer[str]
     redo_runs: _containers.RepeatedScalarFieldContainer[int]
     kept_in: int
-    def __init__(self, number: _Optional[int] = ..., plan: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., step: _Optional[int] = ..., cursor: _Optional[int] = ..., redo: _Optional[_Iterable[int]] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., checkpoint: _Optional[int] = ..., norm: _Optional[float] = ..., why: _Optional[str] = ..., job: _Optional[str] = ..., save: bool = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ..., evaluate: bool = ..., restores: _Optional[_Iterable[str]] = ..., redo_runs: _Optional[_Iterable[int]] = ..., kept_in: _Optional[int] = ...) -> None: ...
+    handovers: _containers.RepeatedCompositeFieldContainer[Handover]
+    def __init__(self, number: _Optional[int] = ..., plan: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., step: _Optional[int] = ..., cursor: _Optional[int] = ..., redo: _Optional[_Iterable[int]] = ..., sections: _Optional[_Iterable[_Union[SectionState, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., checkpoint: _Optional[int] = ..., norm: _Optional[float] = ..., why: _Optional[str] = ..., job: _Optional[str] = ..., save: bool = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ..., evaluate: bool = ..., restores: _Optional[_Iterable[str]] = ..., redo_runs: _Optional[_Iterable[int]] = ..., kept_in: _Optional[int] = ..., handovers: _Optional[_Iterable[_Union[Handover, _Mapping]]] = ...) -> None: ...
+
+class Handover(_message.Message):
+    __slots__ = ("giver", "taker", "layers", "ends")
+    GIVER_FIELD_NUMBER: _ClassVar[int]
+    TAKER_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    giver: str
+    taker: str
+    layers: _containers.RepeatedScalarFieldContainer[int]
+    ends: bool
+    def __init__(self, giver: _Optional[str] = ..., taker: _Optional[str] = ..., layers: _Optional[_Iterable[int]] = ..., ends: bool = ...) -> None: ...
 
 class Shadow(_message.Message):
     __slots__ = ("node", "like", "fetch")

@@ -33,6 +33,9 @@ Tamper = Callable[[str, str, data_pb2.Header, npt.NDArray[np.uint8]], npt.NDArra
 """``tamper(sender, to, header, data)`` gives the data to deliver, None to lose the message."""
 
 
+HandsOver = Callable[[Plan | None, Plan, Sequence[Collection[str]]], Sequence[control_pb2.Handover]]
+
+
 class LoopbackWire:
     """A node's end of the hub: the calls of node.wire.Wire."""
 
@@ -152,6 +155,8 @@ class Hub:
         self.position = Position()
         self.follow: list[control_pb2.Shadow] = []
         """Spares of the views that ``change`` makes."""
+        self.hands_over: HandsOver = lambda before, plan, holders: ()
+        """Who gives what to whom in the views that ``change`` makes."""
         self.plan: Plan | None = None
         self._sums: dict[int, tuple[float, int]] = {}
         self._evals: dict[tuple[int, int], tuple[float, int]] = {}
@@ -289,6 +294,7 @@ class Hub:
             holders=[control_pb2.Holder(layer=layer, nodes=nodes) for layer, nodes in holders.items()],
             shadows=self.follow,
             save=any(answer.save for answer in answers.values()),
+            handovers=self.hands_over(self.plan, plan, [holders.get(layer, []) for layer in range(plan.layers)]),
             **more,
         )
 

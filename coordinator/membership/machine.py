@@ -36,6 +36,7 @@ from ...proto.patience import Watch, patience
 from ...scheduler.errors import PlanError
 from ...scheduler.plans import Plan
 from . import signals as s
+from .handovers import handovers, lost
 from .learnt import noted
 from .majority import Split, split
 from .measuring import ALL, chosen
@@ -858,6 +859,14 @@ class Membership:
         why = f"{change.why}; {decision.why}; {plan.why}" if plan.why else f"{change.why}; {decision.why}"
         if not self._follow and decision.checkpoint < 0 and (fresh := fresh_layers(plan, decision.holders)):
             why += f"; {fresh} begins at the last average: nobody who has it now had it before"
+        given: tuple[s.Handover, ...] = ()
+        if decision.checkpoint < 0 and state.view is not None:
+            gone = {name for name, node in state.nodes.items() if node.parting or node.away}
+            given = handovers(state.view.plan, plan, decision.holders, gone, state.rules.residuals)
+        if state.rules.residuals is not None and (secret := state.rules.residuals.shown_to_nobody):
+            if said := lost(given, change.flushed, secret):
+                why += f"; {said}"
+            given = ()
         announcement = s.Announcement(
             change.number,
             plan,
@@ -875,6 +884,7 @@ class Membership:
             self._shadows(state, plan, decision.holders),
             decision.restores,
             state.unsent.view if state.unsent is not None and decision.restores else 0,
+            given,
         )
         effects: list[s.Effect] = [
             s.Say("warning", name, f"{name} has another chain of rounds than its group and fetches the group's weights")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 
 from ...job.sampling import runs_of
 from ...proto import control_pb2 as pb
@@ -49,6 +50,9 @@ def view_of(view: s.Announcement) -> pb.View:
         shadows=[pb.Shadow(node=one.node, like=one.like, fetch=one.fetch) for one in view.shadows],
         restores=view.restores,
         kept_in=view.kept_in,
+        handovers=[
+            pb.Handover(giver=one.giver, taker=one.taker, layers=one.layers, ends=one.ends) for one in view.handovers
+        ],
     )
 
 
@@ -66,6 +70,8 @@ def flushed_of(name: str, session: str, report: pb.Flushed) -> s.Flushed:
         frozenset(report.layers),
         report.save,
         frozenset((one.step, one.view) for one in report.kept[:MOST_KEPT]),
+        {layer: one for layer, one in zip(report.layers, report.unsent, strict=False) if one >= 0 and isfinite(one)},
+        report.moved if report.moved >= 0 and isfinite(report.moved) else 0.0,
     )
 
 

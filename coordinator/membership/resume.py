@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from ...job.sampling import Position, unfinished
 from ...scheduler.plans import Plan
+from .handovers import Residuals
 from .learnt import Kept, Unsent, taken_up
 from .majority import beyond
 from .signals import Announcement, Flushed, Section
@@ -59,6 +60,8 @@ class Rules:
     checkpoint_every: int = 0
     round_every: int = 0
     base: str = ""
+    residuals: Residuals | None = None
+    """That nodes hold what they have learnt and not sent."""
     settle_s: float = 1.0
     measure_s: float = 15.0
     arrive_s: float = 120.0

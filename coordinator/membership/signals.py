@@ -87,6 +87,10 @@ class Flushed:
     save: bool = False
     kept: frozenset[tuple[int, int]] = frozenset()
     """(step, view) of the checkpoints beside which it has something on its disk."""
+    unsent: Mapping[int, float] = field(default_factory=dict)
+    """Of each layer the norm of what it had learnt and not sent, where that may be handed to nobody; ``moved``: the
+    norm that its reference has moved."""
+    moved: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -365,6 +369,16 @@ class Shadow:
 
 
 @dataclass(frozen=True)
+class Handover:
+    """What ``giver`` had learnt of layers that leave it, and not sent, goes to ``taker``. See control.proto."""
+
+    giver: str
+    taker: str
+    layers: tuple[int, ...]
+    ends: bool = False
+
+
+@dataclass(frozen=True)
 class Announcement:
     """A view, as it is announced. ``holders[layer]``: names; ``checkpoint`` >= 0: load that step's instead.
 
@@ -386,6 +400,7 @@ class Announcement:
     restores: tuple[str, ...] = ()
     """Who contributes again what it kept beside ``checkpoint``, which was made in view ``kept_in``."""
     kept_in: int = 0
+    handovers: tuple[Handover, ...] = ()
 
     @cached_property
     def sessions(self) -> Mapping[str, str]:

@@ -36,6 +36,7 @@ from .. import events
 from ..data.artifacts import Artifacts
 from ..data.facts import PROFILE_COMMAND, Prepared, in_thread, prepare, restore
 from ..membership import signals as s
+from ..membership.handovers import residuals_of
 from ..membership.members import DONE, Planner
 from ..membership.resume import Rules
 from ..observe.loggers import Logger, Make, heeded, loggers_wanted
@@ -586,6 +587,7 @@ def _rules(job: Job, facts: Facts, options: Options) -> Rules:
         checkpoint_every=job.checkpoint.every,
         round_every=job.updates.every if job.updates.mode == "delta" and job.updates.agreed else 0,
         base=job.model.pretrained or "",
+        residuals=residuals_of(job),
         **options.timing,
     )
 

@@ -50,6 +50,7 @@ from ..state.transfer import Snapshot, StateFetch, StateServer, fetch_of, frozen
 from ..wire.client import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
 from ..wire.needed_links import needed_links
 from .final_contribution import left_unsaid, say_all, say_no_more_than_usual
+from .handover import add, given, taken, unsent
 from .say_again import SayAgain
 from .standby import Follower
 from .steps import Training, ViewEnds
@@ -168,6 +169,8 @@ class Trainer:
         """The place that this node follows as a spare."""
         self._cannot_follow = ""
         """Why this spare cannot follow what the view wants it to."""
+        self._handed: dict[str, torch.Tensor] = {}
+        """What others hand to this node, until the view starts."""
         self._said: control_pb2.Report | None = None
         """What the coordinator was told last and has to act on."""
         self._idle, self._told_idle = 0, False
@@ -216,6 +219,7 @@ class Trainer:
         self.wire.doing = f"waits for the others of view {view.number}"
         self._wait_for(lambda order: order.WhichOneof("kind") == "start" and order.start.view == view.number)
         self._said = None
+        self._take_over()
         if self._cannot_follow:
             self.caught_up(self._cannot_follow)
         moved, self.previous, self._kept = self._kept is not None, None, None
@@ -473,6 +477,9 @@ class Trainer:
     def _flush(self, flush: control_pb2.Flush) -> None:
         """Stop where we are; from here on nothing of the old view is sent, and only the answer tells how far it got."""
         self.wire.leave_view()
+        if any(one.WhichOneof("kind") == "start" and one.start.view == self.view for one in self._orders):
+            self._take_over()  # those who had it have let go of it
+        self._handed = {}
         self._orders.clear()
         if self.training is not None:
             self.training.texts.clear()
@@ -496,6 +503,9 @@ class Trainer:
             answer.kept.append(control_pb2.Kept(step=step, view=kept_in))
         held = self._held()
         answer.layers.extend(sorted({layer for state in held for layer in state.layers}))
+        updates = self.job.updates
+        if self.previous is not None and updates.mode == "delta" and (updates.secure or updates.robust_average):
+            answer.unsent[:], answer.moved = unsent(self.previous, list(answer.layers), self.definition)
         if held:
             for name, section in held[0].sections.items():
                 answer.sections.append(control_pb2.SectionState(section=name, round=section.round, chain=section.chain))
@@ -528,7 +538,7 @@ class Trainer:
         held = self._held()
         begins = view.checkpoint == 0 and self.own is not None
         if not begins:
-            self.server.open(named(held))
+            self.server.open(named(held) | given(self, view))
         new: StageState | None = None
         if self.name in plan.nodes:
             new = next((state for state in held if state.same_place(self.definition, plan, self.name)), None)
@@ -552,9 +562,12 @@ class Trainer:
             followed = frozenset(stage for one in view.shadows for stage in plan.stages_of(one.like))
             self.training = Training(self, new, plan, position, view.save, view.evaluate, followed)
             self._keep_snapshots(view, plan, new)
-        # Until everybody is prepared, what this node held before may be asked for, now or by the next view.
-        self._kept = next((state for state in held if state is not new), None)
+        # Until everybody is prepared, what this node held before may be asked for, now or by the next view. Of several
+        # places the one that has trained: those of views that never started have nothing of their own.
+        self._kept = next((state for state in reversed(held) if state is not new), None)
         self.state = new
+        if new is not None:
+            self._handed = taken(self, view, new)
         self._cannot_follow = ""
         self.follower = self._follow(view, plan, position, round, held) if new is None else None
         prepared = control_pb2.Prepared(view=view.number)
@@ -564,6 +577,12 @@ class Trainer:
         if place is not None:
             prepared.bases.extend(control_pb2.Base(layer=layer, content=one) for layer, one in place.bases.items())
         self._say(control_pb2.Report(prepared=prepared))
+
+    def _take_over(self) -> None:
+        """The view starts: add what others had learnt of the layers that are this node's now."""
+        handed, self._handed = self._handed, {}
+        if self.training is not None and handed:
+            add(self.training, handed)
 
     def _read(self, view: control_pb2.View) -> tuple[Plan, Job | None]:
         """The plan and the job of a view, before anything is done for it. Broken: it breaks a promise."""

@@ -1,0 +1,97 @@
+"""What a layer's node had learnt of it and not sent goes along where the layer goes to another node: a pure function.
+
+In ``delta`` mode that is x - g. A node that leaves contributes it before its view ends; one that takes up another place
+can't know that before the plan, so the view says who takes it over (node/training/handover.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...job.schema import Job
+from ...scheduler.plans import Plan
+from .signals import Flushed, Handover
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Whether nodes hold something that is nobody else's. ``alone``: also one that is alone in its group.
+
+    ``shown_to_nobody``: the setting with which no node may say what it has learnt; empty: it may.
+    """
+
+    alone: bool = False
+    shown_to_nobody: str = ""
+
+
+def residuals_of(job: Job) -> Residuals | None:
+    """What a node's place has that is nobody else's: in delta mode x - g."""
+    updates = job.updates
+    if updates.mode != "delta" or not updates.agreed:
+        return None
+    secret = "updates.secure" if updates.secure else "updates.robust" if updates.robust_average else ""
+    return Residuals(not updates.outer_optimizer.is_average, secret)
+
+
+def handovers(
+    base: Plan,
+    plan: Plan,
+    holders: Sequence[Collection[str]],
+    gone: Collection[str],
+    residuals: Residuals | None,
+) -> tuple[Handover, ...]:
+    """Who gives what to whom as ``plan`` follows ``base``, the plan that trained last.
+
+    holders: who is in the new view and has each layer's reference, and so its own part of it. gone: who has given its
+    last contribution. A layer goes to the giver's own pipeline where it has one, else to the one with the largest
+    share, where it moves the weights least.
+    """
+    if residuals is None or base.layers != plan.layers or (len(base.pipelines) == 1 and not residuals.alone):
+        return ()
+    ends = (0, plan.layers - 1)
+    largest = max(range(len(plan.pipelines)), key=lambda d: (plan.microbatches[d], -d))
+    found: dict[tuple[str, str], list[int]] = {}
+    tied: set[tuple[str, str]] = set()
+    for giver in base.nodes:
+        if giver in gone:
+            continue
+        keeps = _layers(plan, giver) if giver in plan else frozenset[int]()
+        trained = _layers(base, giver)
+        takers = plan.pipelines[plan.pipeline_of(giver) if giver in plan else largest]
+        for layer in sorted(trained - keeps):
+            if layer < len(holders) and giver in holders[layer]:
+                found.setdefault((giver, takers[_stage_of(plan, layer)]), []).append(layer)
+        mine = [layer for layer in ends if layer in trained]
+        if mine and not keeps.intersection(ends) and giver in holders[mine[0]]:
+            tied.add((giver, takers[0]))
+            found.setdefault((giver, takers[0]), [])
+    return tuple(
+        Handover(giver, taker, tuple(layers), (giver, taker) in tied) for (giver, taker), layers in found.items()
+    )
+
+
+def lost(found: Collection[Handover], flushed: Mapping[str, Flushed], why: str) -> str:
+    """What is lost where nothing may be handed over, in words; empty where that is nothing."""
+    layers = sorted({layer for one in found for layer in one.layers})
+    square, moved = 0.0, 0.0
+    for one in found:
+        answer = flushed[one.giver]
+        square += sum(answer.unsent.get(layer, 0.0) ** 2 for layer in one.layers)
+        moved = max(moved, answer.moved)
+    if not square:
+        return ""
+    norm = math.sqrt(square)
+    much = f"{norm / moved:.1%} of what the weights have moved" if moved else f"norm {norm:.3g}"
+    which = f"layer{'s' * (len(layers) > 1)} {', '.join(map(str, layers))}"
+    return f"what the nodes of before had learnt of {which} and not sent ({much}) is lost: {why} shows it to nobody"
+
+
+def _layers(plan: Plan, name: str) -> frozenset[int]:
+    ranges = [plan.stages[stage] for stage in plan.stages_of(name)]
+    return frozenset(layer for first, last in ranges for layer in range(first, last + 1))
+
+
+def _stage_of(plan: Plan, layer: int) -> int:
+    return next(stage for stage, (first, last) in enumerate(plan.stages) if first <= layer <= last)
