@@ -64,7 +64,7 @@ _CONVERT_TIMEOUT = 300
 class Tokenizer(Protocol):
     """``vocabulary``: the largest token and 1; ``encode`` gives the tokens of each of some texts, of whom the ones with
     ``True`` end a document, which it may mark. ``end``: the token that does so, None without one; ``ending``: the mark
-    in words, empty without one.
+    in words, empty without one. ``unknown``: the token of what it does not know, None where it knows everything.
 
     ``prompt`` gives the tokens of a text that is to go on, as training has them, ``text`` what tokens say; those that a
     vocabulary lacks, and those with a meaning of their own, say nothing. ``notes``: what a person should know of it.
@@ -72,6 +72,7 @@ class Tokenizer(Protocol):
 
     vocabulary: int
     end: int | None
+    unknown: int | None
     notes: Sequence[str]
 
     @property
@@ -89,6 +90,7 @@ class Bytes:
 
     vocabulary = 256
     end: int | None = None
+    unknown: int | None = None
     notes: Sequence[str] = ()
     ending = "a newline"
 
@@ -119,6 +121,8 @@ class Folder:
         if not self.vocabulary:
             raise JobError("data.tokenizer: its vocabulary is empty")
         self.notes: Sequence[str] = _neutral(rust)
+        word = getattr(rust.model, "unk_token", None)
+        self.unknown: int | None = None if word is None else rust.token_to_id(word)
 
     @property
     def ending(self) -> str:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from ...job.tokenizer import Tokenizer
@@ -17,6 +18,8 @@ from ...proto.progress import Tell
 
 FEWEST, MOST = 0.03, 1.1
 """Tokens a byte between which tokenizers of text are: byte-level ones have 1, English has 0.2 to 0.3."""
+STRANGE = 0.02
+"""The part of tokens, at most, that are the one of unknown things."""
 ENOUGH = 10_000
 """Bytes from which on a ratio says something."""
 
@@ -27,7 +30,8 @@ class Counted:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._of = tokenizer
         self.vocabulary, self.end, self.notes = tokenizer.vocabulary, tokenizer.end, tokenizer.notes
-        self.bytes = self.tokens = self.documents = 0
+        self.unknown = tokenizer.unknown
+        self.bytes = self.tokens = self.documents = self.strange = 0
 
     @property
     def ending(self) -> str:
@@ -40,6 +44,8 @@ class Counted:
         self.bytes += sum(len(text.encode()) for text, _ in texts)
         self.documents += ends
         self.tokens += sum(map(len, found)) - (ends if self.end is not None else 0)
+        if self.unknown is not None:
+            self.strange += sum(int(np.count_nonzero(tokens == self.unknown)) for tokens in found)
         largest = max((int(tokens.max()) for tokens in found if len(tokens)), default=0)
         if largest >= self.vocabulary:
             raise JobError(f"data.tokenizer made the token {largest}, but has only {self.vocabulary}", "save it again")
@@ -60,6 +66,13 @@ class Counted:
         many = f"{self.bytes:,} bytes in {self.documents:,} documents are {self.tokens:,} tokens"
         counted = f"data.{kind}: {many}, {ratio:.3g} tokens per byte; {ends}"
         _say("notice", "; ".join([counted, *self.notes]), tell)
+        if self.bytes >= ENOUGH and self.strange > STRANGE * self.tokens:
+            _say(
+                "warning",
+                f"data.{kind}: {self.strange / max(1, self.tokens):.0%} of the tokens are the one of what the "
+                f"tokenizer does not know: look at the files and at data.tokenizer = {name}",
+                tell,
+            )
         if self.bytes >= ENOUGH and not FEWEST <= ratio <= MOST:
             few = "most of the text may be lost" if ratio < FEWEST else "it may not know this language or these files"
             _say(

@@ -86,7 +86,19 @@ def test_a_ratio_that_no_text_has_is_a_warning(tmp_path, unit, many):
         rust.normalizer, rust.decoder = normalizers.Replace("b", "ba"), decoders.Fuse()
     told = []
     tokens_of(tmp_path, saved(tmp_path / "tokenizer", rust), (unit + (" " if unit != "ab" else "")) * many, told.append)
-    assert [event["event"] for event in told if event["event"] == "warning"] == ["warning"]
+    said = [event["message"] for event in told if event["event"] == "warning"]
+    assert any("tokens per byte is far from what text has" in one for one in said)
+
+
+def test_much_that_the_tokenizer_does_not_know_is_a_warning(tmp_path):
+    told = []
+    folder = saved(tmp_path / "tokenizer", words())
+    tokens_of(tmp_path, folder, "to be sein oder nicht sein " * 500, told.append)
+    said = [event["message"] for event in told if event["event"] == "warning"]
+    assert len(said) == 1 and "67% of the tokens are the one of what the tokenizer does not know" in said[0]
+    told.clear()
+    tokens_of(tmp_path, folder, "to be or not to be " * 1000, told.append)
+    assert "warning" not in {event["event"] for event in told}
 
 
 def test_ids_are_looked_at_and_not_counted(tmp_path):
