@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -139,7 +140,7 @@ def write(
         if tokenizer_files(pretrained):
             tokenizer = f"{folder}   # a folder that AutoTokenizer loads"
     text = TEMPLATE.format(
-        name=path,
+        name=shlex.quote(str(path)),
         stem=f'"{run_name(path)}"',
         model=model,
         tokenizer=tokenizer,
@@ -154,7 +155,7 @@ def write(
         path.write_text(with_every_key(text), encoding="utf-8")
     except OSError as error:
         raise FarflungError(f"can't write {path}: {error.strerror}") from error
-    return f"farflung run {path}"
+    return f"farflung run {shlex.quote(str(path))}"
 
 
 def compression() -> dict[str, dict[str, Any]]:

@@ -94,3 +94,15 @@ def test_hardware_from_a_cluster_file(folder: Path, monkeypatch: pytest.MonkeyPa
 def test_hardware_of_a_run_that_is_not_there(folder: Path) -> None:
     with pytest.raises(FarflungError, match="there is no run in"):
         _devices(str(folder / "runs"))
+
+
+def test_a_name_that_a_shell_would_take_apart(folder: Path) -> None:
+    path = folder / "job (1).toml"
+    assert write(path, folder / "model") == f"farflung run '{path}'"
+    assert load_job(path, check).run.name == "job--1-"
+
+
+def test_a_model_folder_with_nothing_but_a_tokenizer_json(folder: Path) -> None:
+    (folder / "model" / "tokenizer.json").write_text("{}")
+    write(folder / "job.toml", folder / "model")
+    assert load_job(folder / "job.toml", check).data.tokenizer == str(folder / "model")
