@@ -26,7 +26,7 @@ from ... import compress
 from ...proto import data_pb2
 from ..rounds.exchange import SEGMENT, Refused, contribution_of, pieces_of, received
 from ..rounds.messages import Contribution
-from ..rounds.outliers import Norms
+from ..rounds.outliers import FACTOR, Norms
 from ..state.optimizers import squared_norm
 from ..state.section import Section
 from .modes import DeltaMode
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 MOST_EARLY = 64
 """Differences of one neighbour that wait here until this node is as far as it."""
+MOST_GIVEN = 3
+"""Times that a member is given a section's whole weights in one view: who is new needs them once."""
 
 
 def neighbours_of(members: Sequence[str], weights: Sequence[float], me: str) -> dict[str, float]:
@@ -196,6 +198,8 @@ class UnagreedMode(DeltaMode):
         waits = updates.pattern == "gossip"
         self.mixings: dict[str, Mixing] = {}
         self._mix_at = 0
+        self._given: dict[tuple[str, str], int] = {}
+        """How often a member was given the weights of a section."""
         self._lacking: dict[str, list[str]] = {}
         """Sections of which this node has parameters that are new to it, and whom it can still ask for their weights,
         the first of them now."""
@@ -285,18 +289,28 @@ class UnagreedMode(DeltaMode):
             mixing.receive(sender, header.round, header.part, received(payload.data, header.sizes))
             self._complain()
         elif self._lacking.get(name, [""])[:1] == [sender]:
+            problem: Exception | None = None
             if header.sizes:
-                self._take(mixing.section, payload.data, header.sizes)
-                del self._lacking[name]
-            else:  # it is new itself
-                self._lacking[name].pop(0)
-                self._ask(name)
+                try:
+                    self._take(mixing.section, payload.data, header.sizes)
+                except (compress.CodecError, ValueError) as wrong:
+                    problem = wrong
+                else:
+                    del self._lacking[name]
+                    return
+            self._lacking[name].pop(0)  # it is new itself, or what it sends is nonsense: another one has weights too
+            self._ask(name)
+            if problem is not None:
+                raise problem
 
     def _take(self, section: Section, payload: memoryview, sizes: Sequence[int]) -> None:
         """Another member's distance from the last average, of the parameters that are new here."""
         pairs = list(zip(pieces_of(payload, sizes), _segments(section.layout.numel), strict=True))
-        for blob, here in pairs:
-            compress.norm(blob, here.stop - here.start, section.x.device)  # CodecError before anything is changed
+        # CodecError before anything is changed
+        norm = math.hypot(*(compress.norm(blob, here.stop - here.start, section.x.device) for blob, here in pairs))
+        limit = FACTOR * float(torch.linalg.vector_norm(section.g))
+        if norm > limit > 0:
+            raise compress.CodecError(f"an absurd norm: {norm:.3g}, more than {limit:.3g}")
         came = torch.zeros_like(section.x)
         for blob, here in pairs:
             compress.add(blob, came[here])
@@ -310,6 +324,9 @@ class UnagreedMode(DeltaMode):
         if name in self._lacking:
             self._send(to, name, data_pb2.WEIGHTS)
             return
+        if self._given.get((to, name), 0) >= MOST_GIVEN:
+            raise Refused(to, f"it wants the weights of {name} a {MOST_GIVEN + 1}th time in one view")
+        self._given[to, name] = self._given.get((to, name), 0) + 1
         section = self.mixings[name].section
         codec = compress.make("none")
         places = _segments(section.layout.numel)

@@ -2,18 +2,23 @@
 
 import math
 import random
+import struct
+import zlib
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from windows import Windows, facts_of, wait_until
 
+from farflung import compress
 from farflung.job.schema import Job
 from farflung.node.rounds.exchange import Refused
 from farflung.node.state.moments import Kept
 from farflung.node.state.section import Layout, Section
-from farflung.node.training.gossip_mode import Mixing, contraction, neighbours_of
+from farflung.node.training.gossip_mode import MOST_GIVEN, Mixing, contraction, neighbours_of
+from farflung.node.wire.events import Received
 from farflung.proto import data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
@@ -216,3 +221,64 @@ def test_a_node_dies_and_another_joins_with_a_neighbours_weights(pattern):
     outcome = hub.finish("abd")
     assert taken["d"] in "ab"
     check_end(hub, outcome, "abd")
+
+
+@pytest.mark.parametrize("lie", ["not a number", "too long by far", "cut short"])
+def test_nonsense_instead_of_weights_is_refused_and_another_member_asked(lie):
+    """Weights that nobody asked for do not count either."""
+    job, answers = job_of("gossip"), []
+    hub, data = begin(job, "abc")
+
+    def tamper(sender, to, header, payload):
+        if header.kind == data_pb2.WEIGHTS_REQUEST and to == "c":
+            hub.wires[sender].events.put(Received("a", stray(header), np.zeros(0, dtype=np.uint8)))
+        if header.kind == data_pb2.WEIGHTS:
+            answers.append(sender)
+            if len(answers) == 1:
+                values = compress.decode(payload.tobytes()).add(1.0) * (1e9 if lie == "too long by far" else 1.0)
+                blob = bytearray(compress.make("none").encode(values))
+                if lie == "not a number":
+                    blob[-4:] = struct.pack("<f", math.nan)
+                    blob[4:8] = struct.pack("<I", zlib.crc32(blob[8:], zlib.crc32(blob[:4])))
+                if lie == "cut short":
+                    del blob[-4:]
+                header.sizes[:] = [len(blob)]
+                return np.frombuffer(bytes(blob), dtype=np.uint8)
+        return payload
+
+    hub.tamper = tamper
+    hub.begin(plan_of("abc"), "abc", checkpoint=0)
+    wait_until(lambda: min(hub.trainers[name].step for name in "abc") >= 4)
+    hub.start("d", data)
+    hub.change(plan_of("abcd"), "abc", "d")
+    outcome = hub.finish("abcd")
+    assert not hub.errors and len(answers) == 2 and answers[0] != answers[1]
+    why = f"{answers[0]}: a WEIGHTS that makes no sense"
+    assert outcome.warnings and all(one.startswith(why) for one in outcome.warnings)
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
+def stray(header):
+    """Weights of a member that was not asked."""
+    return data_pb2.Header(kind=data_pb2.WEIGHTS, section=header.section, view=header.view)
+
+
+def test_whole_weights_are_given_to_a_member_a_few_times_only():
+    hub, _ = begin(job_of("gossip"), "abc")
+    sent, asked = [], []
+
+    def tamper(sender, to, header, payload):
+        if sender == "c" and header.kind == data_pb2.DIFFERENCE and header.part == 3 and not asked:
+            asked.append(to)
+            for _ in range(MOST_GIVEN + 2):
+                one = data_pb2.Header(kind=data_pb2.WEIGHTS_REQUEST, section="stage-0", view=header.view)
+                hub.wires[to].events.put(Received("c", one, np.zeros(0, dtype=np.uint8)))
+        if header.kind == data_pb2.WEIGHTS:
+            sent.append(to)
+        return payload
+
+    hub.tamper = tamper
+    hub.begin(plan_of("abc"), "abc", checkpoint=0)
+    outcome = hub.finish("abc")
+    assert sent == ["c"] * MOST_GIVEN and not hub.errors
+    assert len(outcome.warnings) == 2 and all("c: it wants the weights" in one for one in outcome.warnings)
