@@ -16,6 +16,10 @@ from ...proto.errors import Refused
 MOST_TOKENS, MOST_LETTERS = 100_000, 100_000
 LEAST_S, STEPS_OF_PATIENCE = 60.0, 20
 """How long a token may take: a text begins when a step ends, and its passes stand behind those of training."""
+CONTEXT = 16
+"""Tokens that are decoded again before the new ones: what a token says may depend on those before it."""
+LONGEST_LETTER = 16
+"""Tokens that a letter may have before it is shown unfinished."""
 UNFINISHED = "\ufffd"
 """What a token that ends amid a letter is shown as."""
 
@@ -101,7 +105,10 @@ class Text:
     async def parts(self) -> AsyncIterator[pb.GenerateReply]:
         """The text as it grows."""
         self._tell(self.row[0], pb.Order(write=self._order))
-        before, tokens, said = self._tokenizer.text(self._prompt), list(self._prompt), 0
+        tokens = list(self._prompt)
+        # What is decoded begins a little before what was not said yet: a text has as many tokens as its sender likes,
+        # and they come as fast as it likes.
+        begin, said = max(0, len(tokens) - CONTEXT), len(tokens)
         for left in reversed(range(self._order.tokens)):
             try:
                 written = await asyncio.wait_for(self._heard.get(), self._patience)
@@ -113,11 +120,12 @@ class Text:
             over = not left or written.token in self._ends
             if written.token not in self._ends:
                 tokens.append(written.token)
-            whole = self._tokenizer.text(tokens)[len(before) :]
-            if whole.endswith(UNFINISHED) and not over:
+            await asyncio.sleep(0)  # others have their turn, also where all of it is here at once
+            new = self._tokenizer.text(tokens[begin:])[len(self._tokenizer.text(tokens[begin:said])) :]
+            if new.endswith(UNFINISHED) and not over and len(tokens) - said < LONGEST_LETTER:
                 continue  # the rest of the letter comes with the next token
-            yield pb.GenerateReply(text=whole[said:], nodes=self.row, step=written.step, round=written.round)
-            said = len(whole)
+            yield pb.GenerateReply(text=new, nodes=self.row, step=written.step, round=written.round)
+            begin, said = max(0, said - CONTEXT), len(tokens)
             if over:
                 return
 

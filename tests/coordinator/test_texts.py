@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from farflung.coordinator.run.texts import Text, check_wanted, ends_of
+from farflung.coordinator.run.texts import CONTEXT, LONGEST_LETTER, Text, check_wanted, ends_of
 from farflung.coordinator.trust.tickets import issue
 from farflung.job.schema import Job
 from farflung.job.tokenizer import Bytes, load_tokenizer
@@ -52,6 +52,43 @@ async def test_a_text_comes_as_it_grows_and_only_from_its_first_node():
     assert text._heard.empty()
     text.end()
     assert told[-1][1] == pb.Write(number=1, view=5)
+
+
+@pytest.mark.parametrize("token", [65, 0x80, 1 << 31])
+async def test_a_burst_of_tokens_costs_each_of_them_little_and_leaves_others_their_turn(token):
+    """A member may send all tokens of a long text at once, and letters that never end."""
+
+    class Counts(Bytes):
+        most = 0
+
+        def text(self, tokens):
+            self.most = max(self.most, len(tokens))
+            return super().text(tokens)
+
+    counts, turns = Counts(), []
+    text = text_of(tokenizer=counts, tokens=2000, prompt="x" * 50_000)
+
+    async def other():
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    beside = asyncio.ensure_future(other())
+    for _ in range(2000):
+        text.wrote("a", wrote(token))
+    found = "".join([part.text async for part in text.parts()])
+    beside.cancel()
+    assert len(found) == (0 if token > 255 else 2000) and counts.most <= CONTEXT + 2 * LONGEST_LETTER
+    assert len(turns) >= 2000
+
+
+@pytest.mark.parametrize("said", ["na\u00efve \U0001f642 caf\u00e9", "a" * 40, "\u6f22\u5b57" * 20])
+async def test_what_comes_in_parts_is_the_text(said):
+    whole = list(said.encode())
+    text = text_of(tokens=len(whole), prompt="\u00e9" * 30)
+    for token in whole:
+        text.wrote("a", wrote(token))
+    assert "".join([part.text async for part in text.parts()]) == said
 
 
 async def test_what_ends_a_text():
