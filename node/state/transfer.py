@@ -20,7 +20,7 @@ from ...proto.progress import Meter, Tell, silent
 from ...scheduler.plans import Plan
 from ..ipc.arena import release_freed_memory
 from ..models.lora import base_digests, base_name, load_frozen
-from ..models.pretrained import initial_weights, weights_of
+from ..models.pretrained import Weights, initial_weights, weights_of
 from .checkpoint import Checkpoint, load_checkpoint
 from .section import Section
 from .stage_state import REFERENCE, StageState
@@ -176,6 +176,11 @@ class StateFetch:
         return self._machine.done
 
     @property
+    def missing(self) -> set[str]:
+        """The parameters that are not whole yet."""
+        return {piece.name for piece in self._machine.missing}
+
+    @property
     def failure(self) -> str:
         """Why it cannot go on; empty while it can."""
         return self._machine.failure
@@ -276,13 +281,12 @@ def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], vi
         elif view.checkpoint == 0 and trainer.own is not None and trainer.first != trainer.name:
             # Models that members bring begin with other weights in each: everybody takes those of the first.
             _fetch(trainer, new, names, lambda name: [trainer.first])
-        elif view.checkpoint == 0:
-            weights = None  # of an adapter: no folder has any
-            if not trainer.definition.frozen:
-                weights = weights_of(trainer.job, trainer.facts, trainer.wire.fetch)
+        elif view.checkpoint == 0 and trainer.job.model.pretrained is not None and not trainer.definition.frozen:
+            _from_folder(trainer, new, view, names)
+        elif view.checkpoint == 0:  # adapters too: no folder has any
             for name, prefix, values in new.tensors():
                 if not prefix:
-                    values.copy_(initial_weights(trainer.definition, [name], trainer.job.run.seed, weights)[name])
+                    values.copy_(initial_weights(trainer.definition, [name], trainer.job.run.seed)[name])
             trainer.definition.forget()
             release_freed_memory()
         else:
@@ -295,26 +299,84 @@ def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], vi
             _carry(trainer, new, held, view)
 
 
-def _from_checkpoint(trainer: Trainer, new: StageState, view: control_pb2.View, names: Sequence[str]) -> None:
-    """Load a checkpoint: the node that keeps a stage's file from the coordinator, the others of its group from that.
+@dataclass
+class Loading:
+    """A load of a checkpoint's step (0: of the weights to begin with) that is under way, or was broken off by a view
+    change: ``loaded`` parameters of ``state`` are whole."""
 
-    So the coordinator sends each stage once. Parameters go on as they come: nobody waits for the whole of a stage.
+    checkpoint: int
+    state: StageState
+    loaded: set[str]
+
+
+def _from_checkpoint(trainer: Trainer, new: StageState, view: control_pb2.View, names: Sequence[str]) -> None:
+    checkpoint = Checkpoint(view.checkpoint, trainer.load)
+    _once_a_stage(trainer, new, view, names, lambda name: load_checkpoint(new, checkpoint, [name]), new.moments_travel)
+    load_checkpoint(new, checkpoint, [])
+
+
+def _from_folder(trainer: Trainer, new: StageState, view: control_pb2.View, names: Sequence[str]) -> None:
+    """The weights of the job's model folder."""
+    places = {name: vectors[""] for name, vectors in new.named().items()}
+    weights: Weights | None = None
+
+    def load(name: str) -> None:
+        nonlocal weights
+        if weights is None:  # who takes everything from another reads nothing of the folder
+            weights = weights_of(trainer.job, trainer.facts, trainer.load)
+        places[name].copy_(initial_weights(trainer.definition, [name], trainer.job.run.seed, weights)[name])
+
+    _once_a_stage(trainer, new, view, names, load, moments=False)
+    trainer.definition.forget()
+    release_freed_memory()
+
+
+def _once_a_stage(
+    trainer: Trainer,
+    new: StageState,
+    view: control_pb2.View,
+    names: Sequence[str],
+    load: Callable[[str], None],
+    moments: bool,
+) -> None:
+    """Load these parameters: the node that keeps a stage's file from the coordinator, the others of its group from it.
+
+    So the coordinator sends each stage once. Parameters go on as they come: nobody waits for the whole of a stage. What
+    is here of a load that a view change broke off is not loaded again.
     """
     plan = Plan.from_json(view.plan)
-    checkpoint = Checkpoint(view.checkpoint, trainer.load)
+    before, loaded = trainer.loading, set[str]()
+    if before is not None:
+        loaded = before.loaded.intersection(names)
+        if before.state is not new:
+            _copy(before.state, new, loaded)
+    trainer.loading = Loading(view.checkpoint, new, loaded)
     from_whom = {name: plan.keeper(_stage_of(plan, trainer.definition.layer_of(name))) for name in names}
-    others = [name for name in names if from_whom[name] != trainer.name]
-    trainer.server.load(named([new]), names)
-    for name in names:
+    missing = [name for name in names if name not in loaded]
+    others = [name for name in missing if from_whom[name] != trainer.name]
+    trainer.server.load(named([new]), missing)
+    for name in missing:
         if from_whom[name] == trainer.name:
-            load_checkpoint(new, checkpoint, [name])
+            load(name)
+            loaded.add(name)
             trainer.server.ready(name)
             trainer.wire.worked()
     if others:
-        _fetch(trainer, new, others, lambda name: [from_whom[name]], moments=new.moments_travel)
+        fetch = fetch_of(trainer, new, others, lambda name: [from_whom[name]], moments=moments)
+        try:
+            _finish(trainer, fetch)
+        finally:
+            loaded.update(set(others) - fetch.missing)
     for name in others:
         trainer.server.ready(name)
-    load_checkpoint(new, checkpoint, [])
+    trainer.loading = None
+
+
+def _copy(source: StageState, target: StageState, names: Collection[str]) -> None:
+    here = source.named()
+    for name, vectors in target.named().items():
+        for prefix, values in vectors.items() if name in names else ():
+            values.copy_(here[name][prefix])
 
 
 def _stage_of(plan: Plan, layer: int) -> int:
@@ -408,10 +470,13 @@ def _fetch(
     names: Sequence[str],
     holders: Callable[[str], Sequence[str]],
     moments_only: bool = False,
-    moments: bool | None = None,
 ) -> None:
     """Fill these parameters of ``new`` from peers. FarflungError when none of the holders answers."""
-    fetch = fetch_of(trainer, new, names, holders, moments_only=moments_only, moments=moments)
+    _finish(trainer, fetch_of(trainer, new, names, holders, moments_only=moments_only))
+
+
+def _finish(trainer: Trainer, fetch: StateFetch) -> None:
+    """Work until it is here. FarflungError when none of the holders answers."""
     while not fetch.done:
         lost, trainer.lost = trainer.lost, set()
         fetch.work(lost)

@@ -46,7 +46,7 @@ from ..rounds.signed import Signer
 from ..state.optimizers import Optimizer, make_optimizer
 from ..state.rests import Rests, contribute
 from ..state.stage_state import StageState
-from ..state.transfer import Snapshot, StateFetch, StateServer, fetch_of, frozen, load_base, load_state, named
+from ..state.transfer import Loading, Snapshot, StateFetch, StateServer, fetch_of, frozen, load_base, load_state, named
 from ..wire.client import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
 from ..wire.needed_links import needed_links
 from .final_contribution import left_unsaid, say_all, say_no_more_than_usual
@@ -135,6 +135,8 @@ class Trainer:
         self.optimizer: Optimizer = make_optimizer(job) if own is None else own.optimizer
         self.state: StageState | None = None
         self._kept: StageState | None = None
+        self.loading: Loading | None = None
+        """A load that is under way, or that a view change broke off."""
         self.previous: Training | None = None
         """The training of the view before, whose rounds' log and reference peers may still ask for."""
         self.training: Training | None = None
@@ -222,7 +224,7 @@ class Trainer:
         self._take_over()
         if self._cannot_follow:
             self.caught_up(self._cannot_follow)
-        moved, self.previous, self._kept = self._kept is not None, None, None
+        moved, self.previous, self._kept, self.loading = self._kept is not None, None, None, None
         self.server = StateServer(self.send, self._snapshots)  # lets go of what only joiners needed
         if moved:
             gc.collect()  # the place before, whose training is full of cycles
@@ -526,6 +528,8 @@ class Trainer:
         self._mail.clear()
         self.wire.enter(view.number, view.members, self._needed(view, plan))
         self._share_cores(view)
+        if self.loading is not None and self.loading.checkpoint != view.checkpoint:
+            self.loading = None
         if view.checkpoint >= 0:
             self.state = self._kept = self.previous = self.follower = None
             self._snapshots.clear()
@@ -543,7 +547,9 @@ class Trainer:
         if self.name in plan.nodes:
             new = next((state for state in held if state.same_place(self.definition, plan, self.name)), None)
             if new is None:
-                new = self._take_up(plan, self.name, held)
+                begun = [self.loading.state] if self.loading is not None else []  # of the same checkpoint
+                new = next((one for one in begun if one.same_place(self.definition, plan, self.name)), None)
+                new = new or self._take_up(plan, self.name, [*held, *begun])
                 load_state(self, new, held, view)
                 if self.name in view.restores:
                     self._contribute(view, plan, new)
