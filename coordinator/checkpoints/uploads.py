@@ -86,10 +86,12 @@ class Incoming:
 
 
 class Uploads:
-    """The files on their way into a run's checkpoints. Lives on the event loop; ``write`` may run in threads."""
+    """The files on their way into a run's checkpoints. Methods block on the disk: call them from threads."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
+        self._changing = threading.Lock()
+        """Of the two tables. Nothing that waits for a disk is done under it."""
         self._open: dict[tuple[str, str], tuple[Owner, _Upload]] = {}
         """By (node, file)."""
         self._newest: dict[str, Which] = {}
@@ -123,29 +125,33 @@ class Uploads:
         if upload is None or not shard.offset:
             if shard.offset:
                 raise ShardRefused(f"nothing of {shard.file} of step {shard.step} is here to go on with: send it whole")
-            if (old := self._open.get(key)) is not None:
-                self.forget(key, old[1])
             upload = _Upload(which, receiver)
-            self._open[key] = owner, upload
-            self._newest[shard.file] = max(which, self._newest.get(shard.file, which))
-            self._forget_others(shard.file)
+            with self._changing:
+                over = [self._open.pop(key)] if key in self._open else []
+                self._open[key] = owner, upload
+                self._newest[shard.file] = max(which, self._newest.get(shard.file, which))
+                over += [self._open.pop(other) for other in self._others(shard.file)]
+            for _, old in over:
+                old.receiver.close()
             self._checkpoints.leave_out(self.given_up)
         return Incoming(self, key, upload)
 
-    def _forget_others(self, file: str) -> None:
+    def _others(self, file: str) -> list[tuple[str, str]]:
         """Of one file no more than two senders' parts lie here: one that is gone would leave its own for good."""
         known = [(upload.which, key) for key, (_, upload) in self._open.items() if key[1] == file]
-        for _, key in sorted(known)[:-_SENDERS]:
-            self.forget(key, self._open[key][1])
+        return [key for _, key in sorted(known)[:-_SENDERS]]
 
     def given_up(self, which: Which) -> str:
         """See the function of that name."""
-        return given_up(which, self._newest, lambda file: self._checkpoints.has_whole(*which, file))
+        with self._changing:
+            newest = dict(self._newest)
+        return given_up(which, newest, lambda file: self._checkpoints.has_whole(*which, file))
 
     def forget(self, key: tuple[str, str], upload: _Upload) -> None:
         """Throw away what is left of an upload."""
-        if (known := self._open.get(key)) is not None and known[1] is upload:
-            del self._open[key]
+        with self._changing:
+            if (known := self._open.get(key)) is not None and known[1] is upload:
+                del self._open[key]
         upload.receiver.close()
 
     def _of(self, owner: Owner, step: int, file: str, view: int) -> _Upload | None:

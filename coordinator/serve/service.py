@@ -293,7 +293,9 @@ class CoordinatorService(rpc.CoordinatorServicer):
         try:
             if self._run.checkpoints.has_whole(request.view, request.step, request.file):
                 return pb.ShardHeld(complete=True)
-            return pb.ShardHeld(offset=self._uploads.held(owner, request.step, request.file, request.view))
+            which = request.step, request.file, request.view
+            # In a thread: an older stream's last piece may still be on its way to a slow disk.
+            return pb.ShardHeld(offset=await asyncio.to_thread(self._uploads.held, owner, *which))
         except GivenUp:
             return pb.ShardHeld(complete=True)
 
@@ -306,7 +308,8 @@ class CoordinatorService(rpc.CoordinatorServicer):
                 if shard.file.startswith(FILE):
                     return await self._trace(name, shard, requests)
                 if incoming is None:
-                    incoming = self._uploads.begin(owner, shard, await self._expected(owner, shard))
+                    wanted = await self._expected(owner, shard)
+                    incoming = await asyncio.to_thread(self._uploads.begin, owner, shard, wanted)
                     if incoming is None:
                         return pb.StoreReply(complete=True)
                     meter = Meter(f"storing {shard.file} of step {shard.step}", "bytes", self._run.emit)

@@ -1,9 +1,13 @@
 """A member that sends files of checkpoints which are none: over real gRPC, and the run goes on from its good ones."""
 
+import asyncio
 import json
+import threading
 
 from coordinator_process import pairs
 
+from farflung.coordinator.checkpoints.uploads import Uploads
+from farflung.coordinator.run.run import Run
 from farflung.proto import control_pb2 as pb
 from farflung.scheduler.plans import Plan
 
@@ -64,3 +68,32 @@ async def test_a_file_and_what_it_says_of_itself_are_looked_into(cluster):
     assert not (await nodes["a"].store(20, FIRST)).complete
     assert "both have" in (await d.store(20, SECOND, data=nodes["a"].content(20))).refused
     assert (await d.store(20, SECOND)).complete
+
+
+async def test_a_disk_that_takes_long_holds_up_nobody_else(cluster, monkeypatch):
+    """Whoever comes back asks how much is here while the last piece of its older stream still goes to the disk."""
+    loop, busy, free = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def slow(answer):
+        def method(*_):
+            loop.call_soon_threadsafe(busy.set)
+            assert free.wait(20), "the event loop waits with it"
+            return answer
+
+        return method
+
+    monkeypatch.setattr(Uploads, "held", slow(7))
+    monkeypatch.setattr(Uploads, "begin", slow(None))
+    monkeypatch.setattr(Run, "expects", lambda *_: None)
+    coordinator = cluster.coordinator(cluster.job(*LONG))
+    node = await cluster.node(await coordinator.link, "a")
+    shard = pb.Shard(step=20, file=FIRST, data=b"x")
+    asked = pb.ShardName(step=20, file=FIRST, view=1)
+    for method, said in ((node.stub.Held, asked), (node.stub.Store, iter([shard]))):
+        busy.clear()
+        free.clear()
+        answer = asyncio.ensure_future(method(said, metadata=node.metadata))
+        await busy.wait()
+        await node.stub.Describe(pb.ArtifactName(name="data/tokens"), metadata=node.metadata)
+        free.set()
+        assert (await answer).SerializeToString()
