@@ -14,12 +14,11 @@ import json
 import math
 import os
 import re
-import struct
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import xxhash
@@ -28,6 +27,7 @@ from torch import Tensor
 
 from ..device.disk_cache import remove
 from .stage_state import StageState, member_weights
+from .tensor_writer import Written, written
 
 if TYPE_CHECKING:
     from ...scheduler import Plan
@@ -39,7 +39,6 @@ REST, FEEDBACK, MOMENT = "rest.", "feedback.", "moment."
 """Prefixes of the tensors: x - g with the server errors, the explicit error feedback, the node's own moments."""
 _FILE = re.compile(r"^step-(\d{1,18})-view-(\d{1,9})\.safetensors$")
 _CHUNK = 1 << 22
-_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
 @dataclass(frozen=True)
@@ -140,8 +139,9 @@ class Rests:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with partial.open("wb") as file:
-                file.write(self._head(rest))
-                for name in sorted(rest.tensors):
+                layout = self._layout(rest)
+                file.write(layout.header)
+                for name in layout.offsets:  # piece by piece: it never lies in memory twice
                     data = _bytes(rest.tensors[name])
                     for start in range(0, len(data), _CHUNK):
                         file.write(data[start : start + _CHUNK])
@@ -157,8 +157,7 @@ class Rests:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
 
-    def _head(self, rest: Rest) -> bytes:
-        """The header of a safetensors file, which is written piece by piece and never lies in memory twice."""
+    def _layout(self, rest: Rest) -> Written:
         told = {
             "run": self.run,
             "norms": [rest.norm, rest.moved],
@@ -166,16 +165,7 @@ class Rests:
             "beside": dict(rest.beside),
             "content": _content(rest.tensors),
         }
-        head: dict[str, Any] = {"__metadata__": {"rest": json.dumps(told)}}
-        at = 0
-        for name in sorted(rest.tensors):
-            values = rest.tensors[name]
-            place = [at, at + values.nbytes]
-            head[name] = {"dtype": _DTYPES[values.dtype], "shape": list(values.shape), "data_offsets": place}
-            at = place[1]
-        text = json.dumps(head).encode()
-        text += b" " * (-len(text) % 8)
-        return struct.pack("<Q", len(text)) + text
+        return written(rest.tensors, {"rest": json.dumps(told)})
 
 
 def rest_of(training: Training, step: int) -> Rest | None:

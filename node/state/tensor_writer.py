@@ -32,10 +32,10 @@ class Written:
     size: int
 
 
-def written(tensors: Mapping[str, Tensor]) -> Written:
-    """The layout of a file of these tensors. Only shapes and dtypes are looked at."""
+def written(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> Written:
+    """The layout of a file of these tensors. Only shapes and dtypes are looked at. ``about``: its metadata."""
     ordered = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"} if about is None else dict(about)}
     begins, at = {}, 0
     for name in ordered:
         tensor = tensors[name]
