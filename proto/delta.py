@@ -12,6 +12,8 @@ import zlib
 DIGEST_BYTES = 8
 LARGEST = 64 << 20
 """Bytes that edits may make."""
+KEPT = 8
+"""The newest views whose bytes both ends keep: edits are of one of these."""
 _ANCHOR, _STRIDE = 24, 16
 _MOST_MISSES = 500
 """Anchors that the old bytes do not have; after so many the rest goes as it is."""

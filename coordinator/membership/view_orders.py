@@ -10,12 +10,9 @@ from __future__ import annotations
 from ...proto import control_pb2 as pb
 from ...proto import delta
 
-KEPT = 8
-"""Views whose bytes are kept: a node with an older one gets the whole view."""
-
 
 class ViewOrders:
-    """The bytes of the newest views, and who has which."""
+    """The bytes of the newest views, and who has which: a node with an older one gets the whole view."""
 
     def __init__(self) -> None:
         self._bytes: dict[int, bytes] = {}
@@ -45,7 +42,7 @@ class ViewOrders:
         number = order.view.number
         if number not in self._bytes:
             self._bytes[number] = order.view.SerializeToString(deterministic=True)
-            for old in sorted(self._bytes)[:-KEPT]:
+            for old in sorted(self._bytes)[: -delta.KEPT]:
                 del self._bytes[old]
                 self._edits = {pair: edits for pair, edits in self._edits.items() if old not in pair}
         new = self._bytes[number]

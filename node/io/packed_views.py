@@ -31,6 +31,7 @@ class PackedViews:
         except (ValueError, DecodeError) as error:
             self._bytes = {}
             raise ValueError(str(error)) from None
-        self._bytes = {number: kept for number, kept in self._bytes.items() if number >= packed.base}
-        self._bytes[packed.number] = data
+        kept = {number: known for number, known in self._bytes.items() if number >= packed.base}
+        kept[packed.number] = data
+        self._bytes = {number: kept[number] for number in sorted(kept)[-delta.KEPT :]}
         return view

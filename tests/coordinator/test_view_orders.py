@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.coordinator.membership.view_orders import KEPT, ViewOrders
+from farflung.coordinator.membership.view_orders import ViewOrders
 from farflung.node.io.packed_views import PackedViews
 from farflung.proto import control_pb2 as pb
+from farflung.proto.delta import KEPT
 
 
 def view(number, names):
@@ -94,3 +95,12 @@ def test_what_cannot_be_made_whole_is_refused_and_asked_for_anew():
     order.packed.digest = b"12345678"
     with pytest.raises(ValueError, match="another than the coordinator's"):
         node.open(order.packed)
+
+
+def test_a_node_that_never_prepares_keeps_no_more_than_the_coordinator():
+    orders, node = ViewOrders(), PackedViews()
+    orders.attend("a-1", hello(node))
+    for number in range(1, 3 * KEPT):
+        whole = view(number, ["a", "b", f"c{number}"])
+        assert node.open(orders.order("a-1", pb.Order(view=whole)).packed) == whole
+    assert len(node._bytes) == KEPT and node.newest == number
