@@ -13,11 +13,11 @@ import contextlib
 import logging
 import os
 import socket
-import stat
 import time
-import urllib.parse
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+
+from .sockets import End, connections, plain
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +33,6 @@ DESCRIPTORS = 65536
 _PAUSE_S = 1.0
 _EVERY, _UNPROVED_EVERY = 20, 3  # pauses, where nothing much has come; where somebody is unproved
 _MANY = 32
-
-End = tuple[str, int]
-"""Address and port of who called."""
 
 
 def too_many(since: Mapping[End, float], now: float, most: int = MOST, per_address: int = PER_ADDRESS) -> list[End]:
@@ -67,13 +64,6 @@ def raise_descriptor_limit() -> int:
     return soft
 
 
-def end_of(peer: str) -> End | None:
-    """The far end in gRPC's ``ipv4:1.2.3.4:567`` or ``ipv6:[::1]:567`` (percent-encoded or not)."""
-    kind, _, rest = urllib.parse.unquote(peer).partition(":")
-    host, _, port = rest.rpartition(":")
-    return (_plain(host.strip("[]")), int(port)) if kind in ("ipv4", "ipv6") and port.isdigit() else None
-
-
 class Door:
     """Watches the connections to some ports of this process. Lives on one event loop."""
 
@@ -89,7 +79,7 @@ class Door:
     def proved(self, end: End | None) -> None:
         """Whoever has this connection has shown a secret of the run."""
         if end is not None:
-            self._proved[_plain(end[0]), end[1]] = self._clock()
+            self._proved[plain(end[0]), end[1]] = self._clock()
 
     async def look(self) -> int:
         """End the connections that have to go; how many unproved ones were there."""
@@ -136,41 +126,19 @@ def _lowest_free() -> int:
     return free
 
 
-def descriptors() -> list[int]:
-    """This process's own; none where the system does not tell."""
-    try:
-        return [int(name) for name in os.listdir("/proc/self/fd")]
-    except OSError:
-        return []
-
-
 def _connections(ports: Collection[int]) -> dict[End, socket.socket]:
     """Duplicates of this process's TCP connections to its own ports, by their far ends; the caller closes them."""
     found: dict[End, socket.socket] = {}
-    for number in descriptors():
-        with contextlib.suppress(OSError):  # closed meanwhile, or not connected
-            if not stat.S_ISSOCK(os.fstat(number).st_mode):
-                continue
-            one = socket.socket(fileno=os.dup(number))
-            end = _far_end(one, ports)
-            if end is None or end in found:
-                one.close()
-            else:
-                found[end] = one
+    for one, end in connections():
+        if end in found or not _is_to(one, ports):
+            one.close()
+        else:
+            found[end] = one
     return found
 
 
-def _far_end(one: socket.socket, ports: Collection[int]) -> End | None:
-    if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM:
-        return None
+def _is_to(one: socket.socket, ports: Collection[int]) -> bool:
     try:
-        if one.getsockname()[1] not in ports:
-            return None
-        host, port = one.getpeername()[:2]
-    except OSError:  # it listens, or has ended
-        return None
-    return _plain(host), port
-
-
-def _plain(host: str) -> str:
-    return host.removeprefix("::ffff:").partition("%")[0]
+        return one.getsockname()[1] in ports
+    except OSError:  # it has ended
+        return False

@@ -16,7 +16,6 @@ Trust
 from __future__ import annotations
 
 import asyncio
-import urllib.parse
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +25,6 @@ import grpc.aio
 
 from . import control_pb2_grpc, names
 from .border import printable
-from .link import split_address
 
 CHUNK = 1 << 20
 """Bytes of payload in one message of a bulk transfer."""
@@ -276,12 +274,6 @@ def peer_handler(serve: Callable[[PeerContext], Awaitable[None]]) -> grpc.Generi
 
     handler = grpc.stream_stream_rpc_method_handler(exchange)
     return grpc.method_handlers_generic_handler(PEER_SERVICE, {"Exchange": handler})
-
-
-def caller(context: PeerContext) -> tuple[str, int]:
-    """(address, port) from which the peer has called, as its socket has them."""
-    address, port = split_address(urllib.parse.unquote(context.peer()).partition(":")[2])
-    return address.removeprefix("::ffff:"), port
 
 
 def is_peer(context: PeerContext, name: str) -> bool:

@@ -12,12 +12,12 @@ import asyncio
 import ipaddress
 import logging
 import socket
-import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...proto.errors import FarflungError, Refused
 from ...proto.link import join_address, split_address
+from ...proto.sockets import end_of
 from ..run.run import dial
 
 log = logging.getLogger(__name__)
@@ -47,9 +47,9 @@ def canonical(host: str) -> Address | None:
 
 
 def caller_of(peer: str) -> Address | None:
-    """The address in gRPC's ``ipv4:1.2.3.4:567`` or ``ipv6:[::1]:567`` (percent-encoded or not)."""
-    kind, _, rest = urllib.parse.unquote(peer).partition(":")
-    return canonical(rest.rpartition(":")[0].strip("[]")) if kind in ("ipv4", "ipv6") else None
+    """The address of who called, as gRPC names it."""
+    end = end_of(peer)
+    return canonical(end[0]) if end is not None else None
 
 
 def may_dial(found: Address, caller: Address | None, allowed: Sequence[Network]) -> bool:

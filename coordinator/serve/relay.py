@@ -18,8 +18,9 @@ from google.protobuf.message import DecodeError
 from ...proto import frame as frames
 from ...proto import rpc
 from ...proto.data_pb2 import Greeting
-from ...proto.door import Door, end_of
+from ...proto.door import Door
 from ...proto.frame import Frame, FrameError, Kind
+from ...proto.sockets import end_of
 
 log = logging.getLogger(__name__)
 

@@ -23,10 +23,11 @@ from ...job.tokenizer import load_tokenizer
 from ...proto import PROTOCOL, names, rpc
 from ...proto import control_pb2 as pb
 from ...proto.border import Hostile, printable
-from ...proto.door import Door, end_of
+from ...proto.door import Door
 from ...proto.errors import FarflungError, Refused
 from ...proto.fields import checked
 from ...proto.progress import Meter
+from ...proto.sockets import end_of
 from ..checkpoints.acceptance import Expected, NotAccepted
 from ..checkpoints.checkpoints import ShardRefused
 from ..checkpoints.uploads import GivenUp, Uploads

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from ...proto import rpc
+from ...proto.sockets import end_of
 from .greeting import LinkBroken, within
 
 
@@ -26,7 +27,8 @@ class Offer:
     def callers(self) -> set[tuple[str, int]]:
         """Where its connection and those of its lanes come from."""
         here = [lane.result() for lane in self.lanes.values() if lane.done() and not lane.cancelled()]
-        return {rpc.caller(one.context) for one in (self, *here)}
+        ends = (end_of(one.context.peer()) for one in (self, *here))
+        return {end for end in ends if end is not None}
 
     async def lane(self, number: int) -> Offer:
         """The lane of that number, once the peer has opened it."""

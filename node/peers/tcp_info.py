@@ -1,18 +1,17 @@
 """What the kernel knows of this process's TCP connections: how fast they are and what holds them up.
 
-gRPC keeps its sockets to itself, so they are found among this process's own descriptors and duplicated. Only Linux has
-these figures; elsewhere nothing is found, and links stay as they are.
+Only Linux has these figures; elsewhere nothing is found, and links stay as they are.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
-import stat
 import struct
 from collections.abc import Collection
 from dataclasses import dataclass
+
+from ...proto.sockets import connections
 
 _TCP_INFO, _TCP_CONGESTION, _TCP_NOTSENT_LOWAT = 11, 13, 25
 _INFO = struct.Struct("=68xI76xI8xQQQQ8xQQ")  # struct tcp_info: rtt, min_rtt and the totals below
@@ -57,15 +56,11 @@ class TcpFigures:
 def connected_to(addresses: Collection[tuple[str, int]]) -> list[socket.socket]:
     """Duplicates of this process's TCP connections to any of these (address, port); the caller closes them."""
     found: list[socket.socket] = []
-    for name in _descriptors():
-        with contextlib.suppress(OSError):  # closed meanwhile, or not connected
-            if not stat.S_ISSOCK(os.fstat(name).st_mode) or any(one.fileno() == name for one in found):
-                continue
-            one = socket.socket(fileno=os.dup(name))
-            if one.family in (socket.AF_INET, socket.AF_INET6) and _peer(one) in addresses:
-                found.append(one)
-            else:
-                one.close()
+    for one, end in connections():
+        if end in addresses:
+            found.append(one)
+        else:
+            one.close()
     return found
 
 
@@ -99,18 +94,3 @@ def figures(connections: Collection[socket.socket]) -> TcpFigures:
         max(busy) / 1e6,
         8.0 * (sum(rate) - (rate[busy.index(min(busy))] if len(rate) > 1 else 0)),
     )
-
-
-def _descriptors() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc/self/fd")]
-    except OSError:
-        return []
-
-
-def _peer(one: socket.socket) -> tuple[str, int] | None:
-    try:
-        address, port = one.getpeername()[:2]
-    except OSError:
-        return None
-    return address.removeprefix("::ffff:"), port

@@ -15,8 +15,9 @@ from half_sent import HalfSent
 from farflung.proto import control_pb2 as pb
 from farflung.proto import door as doors
 from farflung.proto import rpc
-from farflung.proto.door import Door, end_of, raise_descriptor_limit, too_many
+from farflung.proto.door import Door, raise_descriptor_limit, too_many
 from farflung.proto.link import parse_link
+from farflung.proto.sockets import end_of
 
 LONG = [("steps = 12", "steps = 100000"), ("stages = 2\npipelines = 2\n", "stages = 2\n")]
 
@@ -36,6 +37,7 @@ def test_which_connections_have_to_go():
 
 def test_the_far_end_of_a_call():
     assert end_of("ipv4:10.0.0.1:55") == end_of("ipv6:%5B::ffff:10.0.0.1%5D:55") == ("10.0.0.1", 55)
+    assert end_of("ipv6:%5Bfd00::1%5D:567") == ("fd00::1", 567)
     assert end_of("ipv6:[fe80::1%25eth0]:55") == ("fe80::1", 55) and end_of("unix:/x") is None
 
 

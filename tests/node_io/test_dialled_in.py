@@ -3,7 +3,6 @@
 import socket
 import sys
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from wires import accepted, receive, wait_for
 from farflung.node.peers.receiving import dial_out as offers
 from farflung.node.peers.tcp_info import figures
 from farflung.node.wire.client import PeerLost, Received
-from farflung.proto import rpc
 from farflung.proto.control_pb2 import Member
 from farflung.proto.data_pb2 import Header, Kind
 
@@ -74,18 +72,6 @@ def with_a_lane(nodes):
     receive(b)
     until(a, CONNECTIONS)
     return a, b
-
-
-@pytest.mark.parametrize(
-    ("peer", "caller"),
-    [
-        ("ipv4:10.0.0.7:567", ("10.0.0.7", 567)),
-        ("ipv6:%5Bfd00::1%5D:567", ("fd00::1", 567)),
-        ("ipv6:[::ffff:10.0.0.7]:567", ("10.0.0.7", 567)),
-    ],
-)
-def test_where_a_peer_calls_from(peer, caller):
-    assert rpc.caller(SimpleNamespace(peer=lambda: peer)) == caller
 
 
 def test_what_is_urgent_goes_by_another_connection_than_bulk(thread_nodes):

@@ -21,6 +21,7 @@ from ....proto.data_pb2 import Greeting, Header
 from ....proto.data_pb2 import Kind as Message
 from ....proto.door import Door
 from ....proto.frame import Frame, FrameError, Kind
+from ....proto.sockets import end_of
 from ..greeting import within
 from ..offers import Offer, Offers
 from ..traffic import OTHER, Traffic
@@ -128,7 +129,7 @@ class Inbound:
         finally:
             self._strangers -= 1
         greeting = self._greeting(first, context)
-        self.door.proved(rpc.caller(context))
+        self.door.proved(end_of(context.peer()))
         if self._open[greeting.name] >= MOST_STREAMS:
             raise StreamRefused(f"{greeting.name} has {MOST_STREAMS} streams open here already")
         return greeting
