@@ -11,7 +11,6 @@ from ...scheduler import Device, Layer, Network, PlanError, Workload, plan
 from ...scheduler.codecs import SUMMED, bits_of, parse
 from ...scheduler.ladder import workload_fields
 from ...scheduler.plans import Plan
-from ..membership.members import Planner
 from .beside import Questions, Work
 
 _SEARCH_S = 1.0  # no view changes meanwhile
@@ -79,19 +78,6 @@ def workload_of(job: Job, facts: Facts) -> Workload:
     )
 
 
-def planner_of(
-    workload: Workload,
-    device_of: Callable[[str], Device],
-    links: Callable[[], Links],
-    seed: int = 0,
-    reached: Callable[[], float] = lambda: 1.0,
-    least: int = 1,
-) -> Planner:
-    """A planner that works a plan out while its caller waits; see ``questions_of``."""
-    questions = questions_of(workload, device_of, links, seed, reached, least)
-    return lambda names, current, broken: questions(names, current, broken)()
-
-
 def questions_of(
     workload: Workload,
     device_of: Callable[[str], Device],
@@ -100,11 +86,12 @@ def questions_of(
     reached: Callable[[], float] = lambda: 1.0,
     least: int = 1,
 ) -> Questions:
-    """``reached()``: the part of their measured speed that nodes reach in training. ``least``: of pipelines.
+    """What takes a membership's question for a plan, with all that is known when it is asked: the search itself may be
+    made at any time and in any thread.
 
-    What takes a membership's question for a plan, with all that is known now, so that it can be worked out at any time
-    and in any thread. Where fewer nodes are left than the job's shape wants, or some of them can't reach each
-    other, it takes fewer pipelines, and fewer stages only when not even one pipeline can be filled.
+    Where fewer nodes are left than the job's shape wants, or some of them can't reach each other, a plan has fewer
+    pipelines, and fewer stages only when not even one pipeline can be filled. ``reached()``: the part of their measured
+    speed that nodes reach in training. ``least``: the fewest pipelines.
     """
 
     def ask(names: tuple[str, ...], current: Plan | None, broken: frozenset[tuple[str, str]]) -> Work:

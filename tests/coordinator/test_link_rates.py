@@ -1,9 +1,9 @@
 """Links are believed to be what training shows of them; who shares a line is not taken for slow."""
 
 import pytest
+from planners import planner_of
 
 from farflung.coordinator.planning.link_rates import LEAST_REPORTS, LinkRates
-from farflung.coordinator.planning.planner import planner_of
 from farflung.coordinator.planning.speeds import FIRST_PAUSE_S, FORGET_S
 from farflung.proto.control_pb2 import Sent
 from farflung.scheduler import Device, Layer, Workload

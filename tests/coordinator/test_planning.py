@@ -1,8 +1,9 @@
 """The scheduler asked with a run's numbers."""
 
 import pytest
+from planners import planner_of
 
-from farflung.coordinator.planning.planner import fit_shape, memory_of, planner_of, wanted_nodes, workload_of
+from farflung.coordinator.planning.planner import fit_shape, memory_of, wanted_nodes, workload_of
 from farflung.job.schema import Facts, Job, LayerProfile, Profile
 from farflung.scheduler import Device, PlanError
 

@@ -2,10 +2,10 @@
 
 import pytest
 from membership_script import Script, holding
+from planners import planner_of
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.members import FLUSHING, TRAINING
-from farflung.coordinator.planning.planner import planner_of
 from farflung.coordinator.planning.speeds import FEW, FIRST_PAUSE_S, FORGET_S, GROSS_STEPS, STEPS, Speeds
 from farflung.job.schema import Facts, LayerProfile, Profile
 from farflung.scheduler import Device, Layer, Workload
