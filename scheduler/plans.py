@@ -121,6 +121,15 @@ class Plan:
         pipeline = self.pipelines[self.pipeline_of(node)]
         return tuple(stage for stage, name in enumerate(pipeline) if name == node)
 
+    def layers_in(self, stage: int) -> range:
+        """The layers of a stage."""
+        first, last = self.stages[stage]
+        return range(first, last + 1)
+
+    def layers_of(self, node: str) -> frozenset[int]:
+        """The layers that the node holds. PlanError if the node trains nothing."""
+        return frozenset(layer for stage in self.stages_of(node) for layer in self.layers_in(stage))
+
     def group(self, stage: int) -> tuple[str, ...]:
         """The nodes that hold this stage, in pipeline order."""
         return tuple(pipeline[stage] for pipeline in self.pipelines)

@@ -116,7 +116,7 @@ def move_cost(estimator: Estimator, current: Plan, best: Candidate) -> Move:
     """What it takes to go from the plan in force to the candidate: state fetched over the real links."""
     network, workload = estimator.network, estimator.workload
     cut = best.cut
-    held = {node: set(_layers(current, node)) for node in current.nodes if node in network.index}
+    held = {node: current.layers_of(node) for node in current.nodes if node in network.index}
     moved: list[str] = []
     longest = 0.0
     for row in best.places:
@@ -126,7 +126,7 @@ def move_cost(estimator: Estimator, current: Plan, best: Candidate) -> Move:
             for stage in range(position, len(cut.stages), cut.nodes):
                 first, last = cut.stages[stage]
                 needed |= set(range(first, last + 1))
-            missing = needed - held.get(name, set())
+            missing = needed - held.get(name, frozenset())
             if not missing:
                 continue
             moved.append(name)
@@ -138,12 +138,6 @@ def move_cost(estimator: Estimator, current: Plan, best: Candidate) -> Move:
                 took += bits / rate if rate > 0 else 60.0
             longest = max(longest, took)
     return Move(longest, tuple(sorted(set(moved))))
-
-
-def _layers(plan: Plan, node: str) -> list[int]:
-    return [
-        layer for stage in plan.stages_of(node) for layer in range(plan.stages[stage][0], plan.stages[stage][1] + 1)
-    ]
 
 
 def _best(

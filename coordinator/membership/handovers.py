@@ -57,8 +57,8 @@ def handovers(
     for giver in base.nodes:
         if giver in gone:
             continue
-        keeps = _layers(plan, giver) if giver in plan else frozenset[int]()
-        trained = _layers(base, giver)
+        keeps = plan.layers_of(giver) if giver in plan else frozenset[int]()
+        trained = base.layers_of(giver)
         takers = plan.pipelines[plan.pipeline_of(giver) if giver in plan else largest]
         for layer in sorted(trained - keeps):
             if layer < len(holders) and giver in holders[layer]:
@@ -86,11 +86,6 @@ def lost(found: Collection[Handover], flushed: Mapping[str, Flushed], why: str) 
     much = f"{norm / moved:.1%} of what the weights have moved" if moved else f"norm {norm:.3g}"
     which = f"layer{'s' * (len(layers) > 1)} {', '.join(map(str, layers))}"
     return f"what the nodes of before had learnt of {which} and not sent ({much}) is lost: {why} shows it to nobody"
-
-
-def _layers(plan: Plan, name: str) -> frozenset[int]:
-    ranges = [plan.stages[stage] for stage in plan.stages_of(name)]
-    return frozenset(layer for first, last in ranges for layer in range(first, last + 1))
 
 
 def _stage_of(plan: Plan, layer: int) -> int:

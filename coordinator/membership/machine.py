@@ -1019,8 +1019,7 @@ class Membership:
         new: list[dict[int, int]] = []
         for name in state.nodes:  # in the order in which they joined
             if name in change.prepared and name in view.plan:
-                ranges = [view.plan.stages[stage] for stage in view.plan.stages_of(name)]
-                own = {layer for first, last in ranges for layer in range(first, last + 1)}
+                own = view.plan.layers_of(name)
                 bases = {layer: one for layer, one in change.prepared[name].bases.items() if layer in own}
                 before = state.view is not None and trains(state, name, state.view)
                 (trained if before else new).append(bases)

@@ -44,7 +44,7 @@ class StageState:
         for values in self._parameters().values():
             values.data = values.new_empty(0)  # before there is a vector for them to be views of: not both at once
         release_freed_memory()
-        self.layers = _layers(plan, self.stages)
+        self.layers = tuple(layer for stage in self.stages for layer in plan.layers_in(stage))
         self.gradient = job.updates.mode == "gradient"
         self.moments_travel = self.gradient or not job.updates.secure
         """In delta mode moments come from this node's data alone: with ``updates.secure`` nobody gets them."""
@@ -153,10 +153,6 @@ def section_parameters(definition: ModelDefinition, plan: Plan, stages: Sequence
         if shared and stage in (0, last):
             sections[TIED] = [shared]
     return {name: parameters for name, parameters in sections.items() if parameters}
-
-
-def _layers(plan: Plan, stages: Sequence[int]) -> tuple[int, ...]:
-    return tuple(layer for stage in stages for layer in range(plan.stages[stage][0], plan.stages[stage][1] + 1))
 
 
 def codec_of(plan: Plan, section: str) -> str | None:

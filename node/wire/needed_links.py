@@ -28,7 +28,7 @@ def needed_links(
     step that all nodes take together. first: whose weights everybody begins with. tied: the first and the last stage
     share a parameter.
     """
-    layers = {name: _layers(plan, name) for name in plan.nodes}
+    layers = {name: plan.layers_of(name) for name in plan.nodes}
     follows = {spare: plan.stages_of(like) for spare, like in shadows if like in layers}
     last = len(plan.stages) - 1
 
@@ -38,7 +38,7 @@ def needed_links(
 
     def serves(one: str, other: str) -> bool:
         """Whether ``one`` holds something of what ``other`` is to hold."""
-        wanted = layers.get(other, set()) | {layer for stage in stages(other) for layer in _range(plan, stage)}
+        wanted = layers.get(other, frozenset()) | {layer for stage in stages(other) for layer in plan.layers_in(stage)}
         return any(one in holders.get(layer, ()) for layer in wanted)
 
     mine = stages(me)
@@ -51,15 +51,6 @@ def needed_links(
         if near or starred or mine & stages(other) or serves(other, me) or serves(me, other):
             found.add(other)
     return found
-
-
-def _layers(plan: Plan, name: str) -> set[int]:
-    return {layer for stage in plan.stages_of(name) for layer in _range(plan, stage)}
-
-
-def _range(plan: Plan, stage: int) -> range:
-    first, last = plan.stages[stage]
-    return range(first, last + 1)
 
 
 def _near(plan: Plan, one: str, other: str) -> bool:
