@@ -20,7 +20,6 @@ from .cli.screen.output import INTERRUPTED, Output
 from .proto.errors import FarflungError
 
 if TYPE_CHECKING:
-    from .job.schema import Model
     from .proto.link import Link
 
 _ANSWER_SECONDS = 10.0
@@ -98,6 +97,7 @@ def run(
     """
     from .cli.local.run import LocalRun
     from .cli.local.run import run as run_here
+    from .cli.next_words import following
     from .cli.screen.terminal import screen
     from .job.files import load_job
 
@@ -111,9 +111,9 @@ def run(
     except KeyboardInterrupt:
         output.note(view.story.parting())
         return INTERRUPTED
-    if status == 0 and _writes_text(read.model):
+    if status == 0:
         with contextlib.suppress(OSError):  # the run is done all the same
-            output.say(view.story.following())
+            output.say(following(view.story.state, read.model))
     return status
 
 
@@ -162,6 +162,7 @@ def start(
     Prints the line that nodes join with. The same state folder resumes from the newest checkpoint.
     """
     from .cli.linkfile import write_link
+    from .cli.next_words import following
     from .cli.screen.terminal import screen
     from .coordinator.serve.serve import serve
     from .job.files import load_job
@@ -193,14 +194,10 @@ def start(
         )
     if status == INTERRUPTED:
         output.note(view.story.parting())
-    elif status == 0 and view.story.state and _writes_text(load_job(job).model):
+    elif status == 0 and view.story.state:
         with contextlib.suppress(OSError):  # the run is done all the same
-            output.say(view.story.following())
+            output.say(following(view.story.state, load_job(job).model))
     return status
-
-
-def _writes_text(model: "Model") -> bool:
-    return model.build is None and model.parameters is None
 
 
 @command(app)
@@ -567,6 +564,7 @@ def export(
     ] = False,
 ) -> None:
     """A checkpoint as a folder that transformers loads."""
+    from .cli.next_words import load_line
     from .node.generation.export import beside
     from .node.generation.export import export as write
 
@@ -577,13 +575,7 @@ def export(
     else:
         if lacks:
             output.say(lacks)
-        output.say(f"{folder}\nload it: {_load_line(folder)}")
-
-
-def _load_line(folder: Path) -> str:
-    if (folder / "adapter_config.json").is_file():
-        return f"peft.PeftModel.from_pretrained(base, {str(folder)!r}), base being the model that was tuned"
-    return f"transformers.AutoModelForCausalLM.from_pretrained({str(folder)!r})"
+        output.say(f"{folder}\nload it: {load_line(folder)}")
 
 
 @command(app)

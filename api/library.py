@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,10 @@ def train(
         path.write_text(text, encoding="utf-8")
     else:
         path = Path(job)
-    read = load_job(path, check_codec=_check_codec)
+    try:
+        read = load_job(path, check_codec=_check_codec)
+    except JobError as error:
+        raise (_of_tables(error, path) if isinstance(job, Mapping) else error) from None
     folder = folder or Path("runs") / read.run.name
     code = tuple({spec.partition(":")[0] for spec in (read.model.build, read.data.build) if spec})
     done: dict[str, Any] = {}
@@ -109,6 +113,12 @@ def job_text(job: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(f"[{table}]")
         lines += [f"{key} = {_toml(_absolute(table, key, value))}" for key, value in keys.items() if value is not None]
     return "\n".join(lines) + "\n"
+
+
+def _of_tables(error: JobError, path: Path) -> JobError:
+    """A mistake in tables, without the file that they were written to: nobody is to edit that."""
+    message = re.sub(rf"{re.escape(str(path))}(:\d+)?:? ", "", error.message)
+    return JobError(message, error.hint.replace(f"edit {path}", "change the tables"))
 
 
 def _toml(value: Any) -> str:

@@ -75,6 +75,11 @@ class Trainer:
     ) -> None:
         if processing_class is None:
             raise FarflungError("the Trainer has no tokenizer", "Trainer(..., processing_class=tokenizer)")
+        if args is not None and not isinstance(args, Arguments):
+            raise FarflungError(
+                f"the Trainer takes farflung.Arguments and not {type(args).__name__}",
+                "farflung.Arguments(...) takes what both have under the same names: max_steps, learning_rate, ...",
+            )
         self.model, self.args, self.processing_class = model, args or Arguments(), processing_class
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.result: Trained | None = None
@@ -129,7 +134,9 @@ class Trainer:
         decays = {"cosine": "cosine", "constant": "none", "constant_with_warmup": "none"}
         if args.lr_scheduler_type not in decays:
             allowed = ", ".join(decays)
-            raise JobError(f"lr_scheduler_type = {args.lr_scheduler_type!r} is not known", f"allowed: {allowed}")
+            other = ": transformers' default is not among them" if args.lr_scheduler_type == "linear" else ""
+            message = f"lr_scheduler_type = {args.lr_scheduler_type!r} is not one that a run has"
+            raise JobError(message, f"allowed: {allowed}{other}")
         tables: dict[str, dict[str, Any]] = {
             "run": {"name": "trainer", "seed": args.seed, **length},
             "model": {"pretrained": str(start), "context": args.max_length},

@@ -16,6 +16,7 @@ from typing import Any
 from ..proto.errors import FarflungError, RunFailed
 from .local.children import Children, Ended, Said
 from .local.run import LocalRun, interruptible, run
+from .next_words import fresh
 from .screen.output import FAILED, Output
 from .screen.story import Event
 from .screen.terminal import screen
@@ -33,7 +34,7 @@ def demo(output: Output, state: Path | None, nodes: int, write_text: Callable[[P
         nodes: how many node processes.
         write_text: writes the text that the job trains on below a folder, where the job expects it beside itself.
     """
-    folder = state if state is not None else _fresh(Path("runs"), "demo")
+    folder = state if state is not None else fresh(Path("runs"), "demo")
     job = folder / _JOB
     if not job.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +47,7 @@ def demo(output: Output, state: Path | None, nodes: int, write_text: Callable[[P
         if status:
             return status
         output.say("\nexporting the checkpoint and writing some text with it ...")
-        exported = _ask(folder, "export", [str(folder), str(_fresh(folder, "model"))])
+        exported = _ask(folder, "export", [str(folder), str(fresh(folder, "model"))])
         written = _ask(folder, "generate", [str(exported["path"]), _PROMPT, "--tokens", str(_TOKENS)])
         if output.json:
             shown.show({"event": "export", "path": exported["path"]})
@@ -56,15 +57,6 @@ def demo(output: Output, state: Path | None, nodes: int, write_text: Callable[[P
     output.say("\n".join("  " + line for line in (_PROMPT + written["text"]).splitlines()))
     output.say(f"\nNext: farflung status {folder}, or with your own text: farflung job init")
     return 0
-
-
-def _fresh(parent: Path, name: str) -> Path:
-    """The first of NAME, NAME-2, ... that does not exist: a demo always trains, unless its folder is named."""
-    number, folder = 1, parent / name
-    while folder.exists():
-        number += 1
-        folder = parent / f"{name}-{number}"
-    return folder
 
 
 def _ask(folder: Path, name: str, arguments: list[str]) -> Event:

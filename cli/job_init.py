@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..job.files import run_name
+from ..job.files import folder_hint, run_name
 from ..job.schema import Job
 from ..job.tokenizer import tokenizer_files
 from ..proto.errors import FarflungError
@@ -133,7 +133,7 @@ def write(
     model, rate = _FAMILY, "1e-3"
     if pretrained is not None:
         if not (pretrained / "config.json").is_file():
-            raise FarflungError(f"{pretrained} has no config.json", "name a folder that transformers saved a model to")
+            raise FarflungError(f"{pretrained} has no config.json", folder_hint(str(pretrained)))
         folder = _quoted(pretrained, path.parent)
         model = _PRETRAINED.format(folder=folder)
         rate = "5e-5            # small steps: the model knows a lot already; with [model.lora] 5e-4"

@@ -320,11 +320,18 @@ def pretrained_config(folder: str) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         what = "has no config.json" if Path(folder).is_dir() else "is not a folder"
-        hint = "give a folder as transformers' save_pretrained writes it"
-        raise JobError(f"model.pretrained = {folder!r} {what}", hint) from None
+        raise JobError(f"model.pretrained = {folder!r} {what}", folder_hint(folder)) from None
     except (OSError, ValueError) as error:
         raise JobError(f"model.pretrained: cannot read {path}: {error}") from None
     return config if isinstance(config, dict) else {}
+
+
+def folder_hint(name: str) -> str:
+    """What to do where a model folder is none: a name of the Hugging Face hub is to be downloaded first."""
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists():
+        local = name.rpartition("/")[2]
+        return f"a name on the Hugging Face hub is downloaded first: hf download {name} --local-dir {local}"
+    return "give a folder as transformers' save_pretrained writes it"
 
 
 def _pretrained_mistakes(folder: str) -> Iterator[Mistake]:

@@ -151,6 +151,14 @@ def candidate(estimator: Estimator, places: Places, spare: list[int], cut: Cut, 
     return Candidate(places, tuple(spare), cut, share, estimate, origin)
 
 
+def size_text(count: float) -> str:
+    """Bytes in the largest unit, up to GB, in which they are 1 or more; three digits."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.0f} {unit}" if count >= 1000 * size else f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
 def why_nothing_fits(network: Network, workload: Workload) -> str:
     """One sentence for a job that no placement of these devices can hold."""
     layers, workload = workload.layers, smaller(workload)[-1]
@@ -159,15 +167,15 @@ def why_nothing_fits(network: Network, workload: Workload) -> str:
     need = stage_memory(workload, biggest, biggest, 1)
     if largest < need:
         return (
-            f"layer {layers[biggest].name!r} alone needs {need / 1e9:.2f} GB: "
-            f"the largest of the {_count(len(network), 'device')} has {largest / 1e9:.2f} GB"
+            f"layer {layers[biggest].name!r} alone needs {size_text(need)}: "
+            f"the largest of the {_count(len(network), 'device')} has {size_text(largest)}"
         )
     total = stage_memory(workload, 0, len(layers) - 1, 1)
     together = float(network.memory.sum())
     if together < total:
         return (
-            f"the model needs {total / 1e9:.2f} GB: the {_count(len(network), 'device')} that joined have "
-            f"{together / 1e9:.2f} GB together"
+            f"the model needs {size_text(total)}: the {_count(len(network), 'device')} that joined have "
+            f"{size_text(together)} together"
         )
     islands = components(network)
     if len(islands) > 1:

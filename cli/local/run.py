@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from ...job.files import load_job
 from ...proto.errors import FarflungError, RunFailed
 from ...proto.telling import undisturbed
 from ..screen.output import FAILED
@@ -41,6 +42,11 @@ class LocalRun:
     allow_code: tuple[str, ...] = ()
     insecure: bool = False
     debug: bool = False
+
+
+def run_name(job: Path) -> str:
+    """The name of the run of a job file: [run] name, or the file's own. JobError: the file is wrong."""
+    return load_job(job).run.name
 
 
 def run(plan: LocalRun, show: Callable[[Event], None]) -> int:

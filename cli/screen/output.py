@@ -8,8 +8,10 @@ words a person sees and which exit status a script gets.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import sqlite3
 import sys
 import time
 import traceback
@@ -131,7 +133,9 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         return str(error), _HINTS[type(error).__name__], WRONG
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
-        return f"{error.strerror}{where}", "", WRONG
+        return f"{error.strerror}{where}", _TAKES_NOTHING if error.errno in _WRITING else "", WRONG
+    if isinstance(error, sqlite3.OperationalError) and any(one in str(error) for one in ("readonly", "unable to open")):
+        return f"the run's database: {error}", _TAKES_NOTHING, WRONG
     place = traceback.extract_tb(error.__traceback__)
     where = f" at {place[-1].filename}:{place[-1].lineno}" if place else ""
     return (
@@ -141,6 +145,11 @@ def explain(error: BaseException) -> tuple[str, str, int]:
     )
 
 
+_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+_TAKES_NOTHING = (
+    "if it is to be written to, name another folder: --state DIR for a run, --cache DIR for a node, "
+    "and for an export its second word"
+)
 _HINTS = {
     "CodecError": "farflung codecs lists them all, with their keys",
     "PlanError": "farflung plan --help; docs/scheduling.md has a cluster file, and farflung job init writes a job",

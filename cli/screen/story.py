@@ -161,10 +161,6 @@ class Story:
         """What is safe after Ctrl-C, and what is lost."""
         return parting_text(self.interrupted, self.step, self.kept)
 
-    def following(self) -> str:
-        """What to type when a run of the coordinator here is done."""
-        return f'next: farflung export {self.state} model, or farflung generate {self.state} "Once upon a time"'
-
 
 def _schedule(view: Event) -> Schedule:
     """When a view's updates are compressed."""

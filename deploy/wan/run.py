@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cli.local.children import Child, Children, Ended, Said
+from ...cli.local.run import run_name
 from ...cli.screen.output import Output
 from ...cli.screen.terminal import screen
 from ...proto.errors import FarflungError, RunFailed
@@ -62,7 +63,7 @@ def run(
     with _interruptible(), _on(topology, fit) as made:
         names = made.topology
         chosen = tuple(names.index(n) for n in nodes) if nodes else tuple(range(len(names.hosts)))
-        folder = Path(state) if state else Path("runs") / f"{Path(job).stem}-{made.name}"
+        folder = Path(state) if state else Path("runs") / f"{run_name(Path(job))}-{made.name}"
         training = Training(Path(job), folder, chosen, insecure, device)
         report = check.check(made, quick=True)
         inside = {"hosts": [h.name for h in names.hosts], "coordinator": names.coordinator, "state": str(folder)}

@@ -78,7 +78,7 @@ def export(state: Path, out: Path, step: int | None = None, merge: bool = False)
     checkpoint = find_checkpoint(Path(state), step)
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise FarflungError(f"{out} exists already", hint="give the name of a new folder")
+        raise FarflungError(f"{out} exists already", hint=f"name a new folder, or remove {out} first")
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
     try:

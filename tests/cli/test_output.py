@@ -65,7 +65,8 @@ def test_an_error_keeps_its_words_and_status(error: FarflungError, status: int) 
 
 def test_other_errors() -> None:
     assert explain(KeyboardInterrupt())[2] == 130
-    assert explain(PermissionError(13, "Permission denied", "/x")) == ("Permission denied: /x", "", 2)
+    message, hint, status = explain(PermissionError(13, "Permission denied", "/x"))
+    assert (message, status) == ("Permission denied: /x", 2) and "--state" in hint
     try:
         {}["nowhere"]
     except KeyError as error:
@@ -92,12 +93,6 @@ def test_a_plan_of_one_stage_names_no_codec_of_activations() -> None:
     codecs = {"updates": "int8", "activations": "aqsgd:bits=4", "gradients": "int8"}
     assert plan_notes({"stages": [[0, 5]], "codecs": codecs}) == ["codecs: updates int8"]
     assert "activations aqsgd:bits=4" in plan_notes({"stages": [[0, 2], [3, 5]], "codecs": codecs})[0]
-
-
-def test_what_to_type_next_names_the_runs_folder() -> None:
-    story = Story()
-    story.add({"event": "listening", "link": "farflung://a:1/#t", "state": "runs/tune"})
-    assert "farflung export runs/tune model" in story.following()
 
 
 def test_story_adds_up() -> None:
