@@ -100,6 +100,7 @@ def test_job_init_for_a_model_folder(tmp_path: Path) -> None:
     (folder / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2}')
     (folder / "model.safetensors").write_bytes(b"")
     (folder / "tokenizer_config.json").write_text("{}")
+    (folder / "tokenizer.json").write_text("{}")
     done = farflung("job", "init", "mine.toml", "--pretrained", str(folder), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     job = load_job(tmp_path / "mine.toml")
