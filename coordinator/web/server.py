@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from ...proto.errors import FarflungError
 from ...proto.link import join_address, split_address
+from .patience import PatientProtocol
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 7071
 _GRACE_S = 2
@@ -72,7 +73,7 @@ class PageServer:
         self._server = _Quiet(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=PatientProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
