@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from liars import Liars, install
 from windows import Windows, facts_of
 
+from farflung.coordinator.membership.judged import LIMIT as USELESS
 from farflung.job.schema import Job
 from farflung.node.rounds.judge import LIMIT, MOST_MEMBERS, MOST_SAMPLES, extent_of, scores
 from farflung.proto import control_pb2
@@ -64,7 +65,7 @@ def test_members_see_who_does_not_train(monkeypatch, kind):
     _, said = train(job_of(judge=1.0))
     of = {name: [own for (_, one), some in said.items() if one == name for own, _ in some] for name in NAMES}
     for name in "abcd":
-        assert mean(of[name]) > 0.5, (name, of)
+        assert mean(of[name]) > USELESS, (name, of)  # judges throw dice: what the coordinator asks of a mean
         assert mean(of["e"]) < mean(of[name]) / 2
     assert not {(name, name) for name in NAMES} & set(said)
 
@@ -75,7 +76,8 @@ def test_a_spare_judges_what_it_follows(monkeypatch):
     assert {judge for judge, _ in said} == {"s"}
     flipped = said["s", "e"]
     assert len(flipped) >= 3 and mean(own for own, _ in flipped) < 0 and mean(held for _, held in flipped) < 0
-    assert all(mean(own for own, _ in said["s", name]) > 0.5 for name in "abcd" if ("s", name) in said)
+    honest = {name: mean(own for own, _ in said["s", name]) for name in "abcd" if ("s", name) in said}
+    assert all(one > USELESS for one in honest.values()), honest
 
 
 def test_judging_changes_no_bit_of_the_training():
