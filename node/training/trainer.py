@@ -540,7 +540,8 @@ class Trainer:
         self.step = view.step
         self.first = plan.pipelines[0][0]
         held = self._held()
-        begins = view.checkpoint == 0 and self.own is not None
+        # Who asks before there is anything waits: for what is loaded, or for the weights that the first node brings.
+        begins = view.checkpoint > 0 or (view.checkpoint == 0 and self.own is not None)
         if not begins:
             self.server.open(named(held) | given(self, view))
         new: StageState | None = None
@@ -553,7 +554,7 @@ class Trainer:
                 load_state(self, new, held, view)
                 if self.name in view.restores:
                     self._contribute(view, plan, new)
-        if begins:  # the weights to begin with are asked of the plan's first node, which has them now
+        if begins:
             self.server.open(named([new] if new is not None else []))
         try:
             redo = (*view.redo, *of_runs(view.redo_runs, view.cursor))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from liars import Liars, install
 from windows import Windows, facts_of
 
+from farflung.coordinator.membership.judged import ENOUGH
 from farflung.coordinator.membership.judged import LIMIT as USELESS
 from farflung.job.schema import Job
 from farflung.node.rounds.judge import LIMIT, MOST_MEMBERS, MOST_SAMPLES, extent_of, scores
@@ -76,7 +77,8 @@ def test_a_spare_judges_what_it_follows(monkeypatch):
     assert {judge for judge, _ in said} == {"s"}
     flipped = said["s", "e"]
     assert len(flipped) >= 3 and mean(own for own, _ in flipped) < 0 and mean(held for _, held in flipped) < 0
-    honest = {name: mean(own for own, _ in said["s", name]) for name in "abcd" if ("s", name) in said}
+    scores = {name: [own for own, _ in said.get(("s", name), [])] for name in "abcd"}
+    honest = {name: mean(own) for name, own in scores.items() if len(own) >= ENOUGH}
     assert all(one > USELESS for one in honest.values()), honest
 
 
