@@ -180,12 +180,14 @@ class Membership:
         """A step is done. It took no longer than the coordinator has waited for it, whatever its node says."""
         if state.view is None or event.view != state.view.number or not trains(state, event.name, state.view):
             return state
-        seconds = min(event.seconds, now - max(state.started, state.stepped.get(event.name, 0.0)))
+        waited = now - max(state.started, state.stepped.get(event.name, 0.0))
         best = max(event.step, state.reported.get(event.name, 0))
         if not state.nodes[event.name].has_stepped:
             state = put(state, replace(state.nodes[event.name], has_stepped=True))
         state = replace(state, reported={**state.reported, event.name: best})
-        return slowest(replace(state, stepped={**state.stepped, event.name: now}), event.name, seconds)
+        state = replace(state, stepped={**state.stepped, event.name: now})
+        # Steps of an hour in which this coordinator was away are reported at once: that does not make them short.
+        return slowest(state, event.name, min(event.seconds, waited), fades=waited >= event.seconds / 2)
 
     def _joined(self, state: State, event: s.Joined, now: float) -> Result:
         effects: list[s.Effect] = []

@@ -195,12 +195,13 @@ def expected_bases(
     return found
 
 
-def slowest(state: State, name: str, seconds: float) -> State:
+def slowest(state: State, name: str, seconds: float, fades: bool = True) -> State:
     """A node's step took so long. What others wait by is not what one of three or more says alone: it may have kept
-    silent about its steps for hours."""
-    known = {**state.seconds, name: max(seconds, 0.9 * state.seconds.get(name, 0.0))}
+    silent about its steps for hours. ``fades``: what was longer before counts for less."""
+    fade = 0.9 if fades else 1.0
+    known = {**state.seconds, name: max(seconds, fade * state.seconds.get(name, 0.0))}
     ordered = sorted(known.values())
-    slowest_s = max(ordered[-2] if len(ordered) > 2 else ordered[-1], 0.9 * state.slowest_s)
+    slowest_s = max(ordered[-2] if len(ordered) > 2 else ordered[-1], fade * state.slowest_s)
     return replace(state, seconds=known, slowest_s=slowest_s)
 
 

@@ -113,6 +113,16 @@ def test_a_step_takes_no_longer_than_it_was_waited_for():
     assert script.state.slowest_s <= 5.0
 
 
+def test_steps_that_are_reported_at_once_took_as_long_as_they_did():
+    """The coordinator was away for a hundred steps of a minute: whoever computes one now is waited for all the same."""
+    script = Script().started().wait(60)
+    script(*(s.StepFinished(name, name + "1", 1, 1, 60.0) for name in "abcd"))
+    before = script.state.slowest_s
+    for step in range(2, 100):
+        script(*(s.StepFinished(name, name + "1", 1, step, 60.0) for name in "abcd"), dt=0.0)
+    assert script.state.slowest_s == before > 50.0
+
+
 def test_before_the_first_step_the_plan_says_how_long_one_takes():
     script = Script()
     script.machine = Membership(planner, known=Known(step_s=lambda plan: 90.0))
