@@ -75,14 +75,11 @@ def handovers(
 def lost(found: Collection[Handover], flushed: Mapping[str, Flushed], why: str) -> str:
     """What is lost where nothing may be handed over, in words; empty where that is nothing."""
     layers = sorted({layer for one in found for layer in one.layers})
-    square, moved = 0.0, 0.0
-    for one in found:
-        answer = flushed[one.giver]
-        square += sum(answer.unsent.get(layer, 0.0) ** 2 for layer in one.layers)
-        moved = max(moved, answer.moved)
-    if not square:
+    said = (flushed[one.giver].unsent.get(layer, 0.0) for one in found for layer in one.layers)
+    norm = math.hypot(*said)  # whatever one has said, it raises nothing
+    moved = max((flushed[one.giver].moved for one in found), default=0.0)
+    if not norm:
         return ""
-    norm = math.sqrt(square)
     much = f"{norm / moved:.1%} of what the weights have moved" if moved else f"norm {norm:.3g}"
     which = f"layer{'s' * (len(layers) > 1)} {', '.join(map(str, layers))}"
     return f"what the nodes of before had learnt of {which} and not sent ({much}) is lost: {why} shows it to nobody"

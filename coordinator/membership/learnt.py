@@ -92,7 +92,7 @@ def taken_up(
     why = f"with what {_names(back)} had learnt beside it" if back else ""
     absent = sorted(name for name in said if name not in back and said[name].norm > 0)
     if absent:
-        norm = math.sqrt(sum(said[name].norm ** 2 for name in absent))
+        norm = math.hypot(*(said[name].norm for name in absent))  # whatever one has said, it raises nothing
         moved = max(one.moved for one in said.values())
         of = f"of norm {norm:.3g}"
         if moved and gradient:

@@ -82,3 +82,8 @@ def test_what_a_job_leaves(updates, wanted):
         }
     )
     assert residuals_of(job) == wanted
+
+
+def test_a_norm_that_no_float_can_square_stops_no_view():
+    view = with_three(script_of(Residuals(shown_to_nobody="updates.secure")), unsent={0: 1e300}, moved=1.0)
+    assert "is lost: updates.secure shows it to nobody" in view.why

@@ -45,6 +45,11 @@ def test_nobody_or_of_another_history():
     assert taken_up(NEWEST, None, {"a": HERE}, {}, False) == (NEWEST, (), "")
 
 
+def test_a_norm_that_no_float_can_square_ends_nothing():
+    kept = noted(KEPT, 40, 3, "d", 1e300, 1.0)
+    assert "what d had (" in taken_up(NEWEST, BESIDE, dict.fromkeys("abc", HERE), kept, False)[2]
+
+
 def test_the_manifest_tells_of_each_pipeline():
     meta = {"view": 3, "step": 40, "cursor": 100, "pipelines": [["a", "b"], ["c", "d"]]}
     metas = {
