@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from statistics import median
+from statistics import median, median_low
 
 from ...job.schema import Facts
 from ...scheduler.plans import Plan
@@ -132,6 +132,6 @@ class Speeds:
 
 
 def _usual(reached: Iterable[float]) -> float:
-    """Of the faster half: half of the nodes may be slow."""
+    """Of the faster half: half of the nodes may be slow. Of three or more it is not what one alone says."""
     found = sorted(reached)
-    return median(found[len(found) // 2 :])
+    return median_low(found[len(found) // 2 :])

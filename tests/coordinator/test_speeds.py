@@ -47,6 +47,13 @@ def test_all_as_planned():
     assert made.news(1.0) == "" and made.factor("a", 1.0) == 1.0
 
 
+def test_who_claims_to_compute_in_no_time_makes_nobody_slow():
+    made = speeds()
+    made.enter(PLAN)
+    assert run(made, {"a": 1.0, "b": 1.0, "c": 1.0, "d": 1e-300}) == dict.fromkeys("abcd", 1.0)
+    assert made.news(10.0) == ""
+
+
 def test_one_is_slow():
     made = speeds()
     made.enter(PLAN)
