@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean as mean
-from statistics import median
+from statistics import median, median_high
 
 LIMIT = 1 / 3
 """A mean score below this is that of no honest member."""
@@ -36,6 +36,8 @@ APART = 0.5
 """From what a juror says of the others."""
 LOOK_ROUNDS = 12
 """Rounds in which everybody judges whom an alarm was about."""
+_LATE = 4
+"""Rounds after a look in which what was said of it may still come. As long as one lasts nobody else is looked at."""
 _FALSE_ALARMS = 2
 
 
@@ -126,21 +128,24 @@ class Judged:
             return None
         low = mean(value for _, value in newest)
         accusers = frozenset(by for by, value in newest if value < LIMIT)
-        self._look = _Look(accused, now + 4 * LOOK_ROUNDS, accusers)
+        self._look = _Look(accused, now + LOOK_ROUNDS + _LATE, accusers)
         self._newest[accused].clear()
         names = " and ".join(sorted(accusers))
         why = f"{names} found what {accused} sends of no use (a score of {low:.2f}): the members look at it"
         return Finding(look=accused, why=why)
 
     def _end_look(self, jury: Collection[str], now: int) -> None:
-        """It has not put the accused out: if the members had nothing against it, the alarm was false."""
+        """It has not put the accused out: if the members had nothing against it, the alarm was false. If they find what
+        the alarm said, only not surely enough, another look may begin at once."""
         assert self._look is not None
         given = self._scores.get(self._look.accused, {})
         words = [mean(some) for name, some in given.items() if name in jury and name not in self._look.accusers]
         if len(words) >= 2 and sum(word >= FINE for word in words) > len(words) / 2:
             for name in self._look.accusers:
                 self._false[name] = self._false.get(name, 0) + 1
-        self._look, self._again = None, now + LOOK_ROUNDS
+        all_words = [mean(some) for name, some in given.items() if name in jury and len(some) >= ENOUGH]
+        borne_out = len(all_words) > len(jury) / 2 and median_high(all_words) < LIMIT
+        self._look, self._again = None, now if borne_out else now + LOOK_ROUNDS
 
     def _usual(self, juror: str, accused: str) -> float:
         """What a juror's mean score of the others is: where scores tell little, that is low too."""

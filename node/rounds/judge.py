@@ -1,11 +1,12 @@
 """What one contribution to a round does to the loss: how members and spares judge each other by effect.
 
 A judge takes some contributions c of a round, and of each contributor a few samples of the steps before it. It
-computes the loss of every such sample at g and at g + p c, where p is the contributor's part of the mean. So each
-contribution is seen on its own samples and on the others', and on each sample stands beside the others': what all
-have in common (hard samples, steps that are too long) cancels out. Two numbers follow. ``own``: how much more c lowers
-the loss of its own samples than others' contributions do; who did not train them has 0. ``held``: how much less it
-lowers the loss of the samples that it has not seen. Both in units of what is usual in the round.
+computes the loss of every such sample at g and at g + c / members: each contribution as if all had the same part of
+the mean. (By its part of the mean alone whoever trains few samples a step, for want of speed, would stand below the
+others.) So each contribution is seen on its own samples and on the others', and on each sample stands beside the
+others': what all have in common (hard samples, steps that are too long) cancels out. Two numbers follow. ``own``: how
+much more c lowers the loss of its own samples than others' contributions do; who did not train them has 0. ``held``:
+how much less it lowers the loss of the samples that it has not seen. Both in units of what is usual in the round.
 
 The idea is Gauntlet's (Lidin et al., "Incentivizing Permissionless Distributed Learning of LLMs", 2025), which scores
 by held-out loss and by the difference to assigned data; here no node judges alone (coordinator/membership/judged.py).
@@ -14,7 +15,7 @@ by held-out loss and by the difference to assigned data; here no node judges alo
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, median_high
 from typing import TYPE_CHECKING
@@ -166,7 +167,7 @@ class Judge:
     def _gains(
         self, exchange: Exchange, results: Sequence[Result], sent: Sent, picked: dict[int, list[int]]
     ) -> list[list[float]]:
-        """By how much each contribution, weighted as in the mean, lowers the loss of each contributor's samples."""
+        """By how much each contribution, all with the same weight, lowers the loss of each contributor's samples."""
         section, plan = exchange.section, exchange.plan
         data = [self._trainer.data.batch(ids) for ids in picked.values()]
         weights = torch.empty_like(section.g)
@@ -178,9 +179,14 @@ class Judge:
                 part, one = plan.parts[result.part], sent[result.part, i]
                 for start, blob in exchange.blobs(one.payload, one.sizes, part, plan.members[i]).items():
                     here = weights[start : min(start + SEGMENT, part.stop)]
-                    compress.add(blob, here, exchange.weights[i] / exchange.divisor)
+                    compress.add(blob, here, 1 / len(plan.members))
             gains.append([old - new for old, new in zip(before, self._losses(weights, data), strict=True)])
         return gains
+
+    def _together(self, data: Sequence[tuple[Tensor, Tensor]]) -> Iterator[Sequence[tuple[Tensor, Tensor]]]:
+        """Batches that are computed at once: a few samples each by itself would leave most of a device idle."""
+        count = max(1, MOST_SAMPLES // max(len(inputs) for inputs, _ in data))
+        yield from (data[first : first + count] for first in range(0, len(data), count))
 
     def _losses(self, weights: Tensor, data: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
         """The mean loss of each batch with these weights, in fp32: differences are small."""
@@ -190,9 +196,12 @@ class Judge:
         found = []
         try:
             with torch.no_grad(), self._trainer.clock.span("judge"):
-                for inputs, targets in data:
-                    loss = model.loss_sum(model(inputs.to(device)), targets.to(device))
-                    found.append(float(loss) / model.target_count(targets))
+                for some in self._together(data):
+                    inputs = torch.cat([one for one, _ in some]).to(device)
+                    outputs = model(inputs).split([len(one) for one, _ in some])
+                    for output, (_, targets) in zip(outputs, some, strict=True):
+                        loss = model.loss_sum(output, targets.to(device))
+                        found.append(float(loss) / model.target_count(targets))
         finally:
             model.train()
             self._state.use_local()

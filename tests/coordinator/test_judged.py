@@ -66,6 +66,36 @@ def test_spares_make_the_members_look_and_have_no_vote():
         assert set(out) == {"h"} and out["h"] <= 60 and set(looks) == {"h"}
 
 
+def say(table, now, name, score, judges="abcdefg"):
+    found = []
+    for by in judges:
+        found += table.count(by, NAMES, (1, now), now, {name: (score, 0.0)}) or ()
+    return found
+
+
+def looks_at(table, name, score, rounds):
+    return [now for now in rounds for one in say(table, now, name, score, "ab") if one.look]
+
+
+def test_a_look_that_found_too_little_to_be_sure_goes_on_at_once():
+    """Where scores tell little: what is usual is 0.7, and the members' word is 0.05."""
+    table = Judged()
+    for now in range(1, 40):
+        for other in "abcdefg":
+            say(table, now, other, 0.7)
+    began = [now for now in range(41, 80) for one in say(table, now, "h", 0.05) if one.look]
+    assert len(began) >= 2 and began[1] - began[0] <= LOOK_ROUNDS + 6, began
+
+
+def test_a_look_keeps_nobody_from_being_looked_at_longer_than_it_lasts_and_a_pause():
+    table = Judged()
+    (first,) = looks_at(table, "g", -1.0, range(1, 6))
+    for now in range(6, 6 + 2 * LOOK_ROUNDS):
+        say(table, now, "g", 0.9, "cdef")
+    (second,) = looks_at(table, "h", -1.0, range(6 + 2 * LOOK_ROUNDS, 16 + 2 * LOOK_ROUNDS))
+    assert second - first <= 3 * LOOK_ROUNDS
+
+
 words = st.tuples(st.floats(-2, 2), st.floats(-2, 2))
 
 

@@ -71,6 +71,14 @@ def test_members_see_who_does_not_train(monkeypatch, kind):
     assert not {(name, name) for name in NAMES} & set(said)
 
 
+def test_who_trains_few_samples_of_a_step_is_judged_as_the_others_are():
+    """A slow member's part of the mean is small, and so is what it moves; it is of as much use for that part."""
+    shares = Plan(pipelines=PLAN.pipelines, stages=PLAN.stages, microbatches=(1, 4, 3, 1, 1))
+    _, said = train(job_of(judge=1.0), plan=shares)
+    slow = [own for (_, one), some in said.items() if one in "ade" for own, _ in some]
+    assert mean(slow) > 0.25, said
+
+
 def test_a_spare_judges_what_it_follows(monkeypatch):
     install(monkeypatch, Liars({"e": "sign flip"}))
     _, said = train(job_of(judge=1e-9), spare=True)
