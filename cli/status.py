@@ -11,7 +11,7 @@ from typing import Any
 
 from ..coordinator.observe.savings import compared
 from .screen.output import Output
-from .screen.story import stage_text
+from .screen.story import stage_text, view_text
 from .screen.tables import table
 from .screen.units import count_text, rate_text, seconds_text
 
@@ -29,9 +29,11 @@ def show(output: Output, record: Record) -> None:
         output.say(line)
     view = record.get("view")
     if view:
-        output.say(f"view {view['view']}: {view.get('why') or 'begun'}")
+        output.say(f"view {view['view']}: {view_text(view) or 'begun'}")
         for line in plan_lines(view):
             output.say("  " + line)
+        if ";" in str(view.get("why")):
+            output.say(f"  details: {view['why']}")
     if record.get("nodes"):
         output.say()
         now = float(record.get("time") or time.time())

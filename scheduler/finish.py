@@ -40,7 +40,7 @@ def finish(estimator: Estimator, best: Candidate, why: str = "", current: Plan |
         origin = "" if best.origin == "in the order given" else f" ({best.origin})"
         why = (
             f"{count} pipeline{'s' * (count != 1)} of {nodes * best.cut.chunks} stage{'s' * (nodes != 1)}{chunks}"
-            f"{origin}: a step is expected to take {seconds:.3g} s"
+            f"{origin}"
         )
     if updates is not None and updates.why:
         why = f"{why}; {updates.why}"

@@ -49,12 +49,8 @@ def replan(network: Network, workload: Workload, current: Plan, deadline: float,
         move = move_cost(estimator, current, found[1])
         if gained < move.seconds:
             return _kept(estimator, kept, current)
-        why = (
-            f"{_nodes(move) if move.nodes else 'other shares'} for {now / found[0]:.2f} times the speed: "
-            f"a step is expected to take {found[0]:.3g} s, not {now:.3g} s"
-        )
-        if move.nodes:
-            why += f", and the move costs {move.seconds:.3g} s"
+        change = _nodes(move) if move.nodes else "pipelines get other shares of the batch"
+        why = f"{change}: steps should be about {now / found[0]:.2g} times as fast"
         return finish(estimator, found[1], why, current)
     near = _nearest(estimator, current, deadline)
     found = _best(estimator, near, current, stay)
@@ -70,13 +66,11 @@ def replan(network: Network, workload: Workload, current: Plan, deadline: float,
             found = _best(estimator, [*near, fresh], current, stay)
     if found is None:
         raise PlanError("no plan near the one in force and no new one can be made of the joined devices")
-    seconds, best = found
+    _, best = found
     move = move_cost(estimator, current, best)
     count, nodes = best.places.shape
-    why = (
-        f"{_difference(network, current)}: {count} x {nodes}, {_nodes(move)} ({move.seconds:.3g} s), "
-        f"a step is expected to take {seconds:.3g} s"
-    )
+    shape = f"{count} pipeline{'s' * (count != 1)} of {nodes} node{'s' * (nodes != 1)}"
+    why = f"{_difference(network, current)}: {shape}{f', {_nodes(move)}' if move.nodes else ''}"
     return finish(estimator, best, why, current)
 
 

@@ -225,6 +225,21 @@ def codecs_text(codecs: Any) -> str:
     return ", ".join(map(str, codecs)) if isinstance(codecs, (list, tuple)) else str(codecs)
 
 
+def view_text(event: Event) -> str:
+    """A view in a sentence of cause and effect; ``farflung status`` has the whole reason."""
+    clauses = [one.strip() for one in str(event.get("why") or "").split(";")]
+    said = [clauses[0], *(one for one in clauses[1:] if "from the checkpoint" in one)]
+    pipelines, stages, spares = (event.get(key) or [] for key in ("pipelines", "stages", "spares"))
+    shape = f"now {_many(len(pipelines), 'pipeline')} of {_many(len(stages), 'stage')}" if pipelines else ""
+    if spares:
+        shape += f", {_many(len(spares), 'spare')}"
+    return "; ".join(one for one in [*said, shape] if one)
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}{'s' if count != 1 else ''}"
+
+
 def why_text(event: Event) -> str:
     """': ' and the reason, where there is one."""
     return f": {event['why']}" if event.get("why") else ""
@@ -268,7 +283,7 @@ def join_line(link: str) -> str:
 
 
 def _view(event: Event) -> str:
-    return "\n".join([f"view {event.get('view')}{why_text(event)}", *("  " + line for line in plan_lines(event))])
+    return "\n".join([f"view {event.get('view')}: {view_text(event)}", *("  " + line for line in plan_lines(event))])
 
 
 def _step(event: Event) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ...coordinator.observe.savings import compared
 from ...proto.border import harmless_values
 from .output import Output
-from .story import Event, Story, advice_lines, plan_notes, sentence, stage_text, why_text
+from .story import Event, Story, advice_lines, plan_notes, sentence, stage_text, view_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -150,7 +150,7 @@ class RichScreen(_Screen):
         self.story.add(event)
         kind, line = event.get("event"), escape(sentence(event))
         if kind == "view":
-            self._console.print(f"[bold]view {event.get('view')}[/]{escape(why_text(event))}")
+            self._console.print(f"[bold]view {event.get('view')}[/]: {escape(view_text(event))}", soft_wrap=True)
             self._console.print(plan_table(event))
             for note in plan_notes(event):
                 self._console.print(f"[dim]{escape(note)}[/]")

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from farflung.cli.screen.output import Output, explain
-from farflung.cli.screen.story import Story, plan_notes, sentence
+from farflung.cli.screen.story import Story, plan_notes, sentence, view_text
 from farflung.cli.screen.terminal import PlainScreen, RichScreen, bytes_line, plan_table, screen
 from farflung.cli.screen.units import bytes_text, count_text, rate_text, seconds_text
 from farflung.coordinator.observe.savings import savings_text, schedule_of
@@ -240,3 +240,12 @@ def test_rounds_of_many_steps_start_to_compress_after_as_many_steps():
     assert savings_text(schedule, 15, 1, 2) == "compression starts after round 2"
     assert savings_text(schedule, 16, 1, 2) == "2.0x fewer bytes than fp16"
     assert savings_text(schedule_of({}), 1, 0, 0) == "" and savings_text(schedule_of({"codec": "none"}), 9, 2, 1) != ""
+
+
+def test_a_view_is_one_sentence_of_cause_and_effect():
+    why = "node-3 left: its owner wants it back; the others keep what they hold; node-3 left: 1 pipeline of 2 nodes"
+    view = {**VIEW, "pipelines": [["a", "b"]], "why": why}
+    assert view_text(view) == "node-3 left: its owner wants it back; now 1 pipeline of 2 stages, 1 spare"
+    assert sentence(view).splitlines()[0] == f"view 2: {view_text(view)}"
+    back = {**view, "why": "b died; from the checkpoint of step 8; and so on"}
+    assert view_text(back).startswith("b died; from the checkpoint of step 8; now 1 pipeline")
