@@ -101,6 +101,10 @@ def taken_up(
             of = f"{norm / moved:.1%} of what the weights have moved"
         lost = f"what {_names(absent)} had ({of}) is lost"
         why = f"{why}; {lost}" if why else lost
+    if any(one.norm > 0 for one in said.values()):  # killed before they could say what they keep
+        silent = sorted({name for pipeline in unsent.pipelines for name in pipeline} - {*said, *back})
+        if silent:
+            why = f"{why}; " * bool(why) + f"what {_names(silent)} had (how much was not said yet) is lost"
     return position, back, why
 
 

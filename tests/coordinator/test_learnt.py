@@ -45,6 +45,14 @@ def test_nobody_or_of_another_history():
     assert taken_up(NEWEST, None, {"a": HERE}, {}, False) == (NEWEST, (), "")
 
 
+def test_who_was_killed_before_saying_what_it_keeps_is_named():
+    kept = {(40, 3): {"a": Norms(0.3, 6.0)}}
+    why = taken_up(NEWEST, BESIDE, {"a": HERE, "c": HERE}, kept, False)[2]
+    assert why == "with what a and c had learnt beside it; what b and d had (how much was not said yet) is lost"
+    exact = {(40, 3): {"a": Norms(0.0, 6.0)}}
+    assert "lost" not in taken_up(NEWEST, BESIDE, {"a": HERE}, exact, False)[2], "nothing is unsent with codec none"
+
+
 def test_a_norm_that_no_float_can_square_ends_nothing():
     kept = noted(KEPT, 40, 3, "d", 1e300, 1.0)
     assert "what d had (" in taken_up(NEWEST, BESIDE, dict.fromkeys("abc", HERE), kept, False)[2]

@@ -212,7 +212,7 @@ def test_a_killed_peer_is_lost_and_nothing_is_truncated(processes):
     assert all(
         np.array_equal(event.payload, payload) for event in [*others, *b.poll(0.3)] if isinstance(event, Received)
     )
-    with pytest.raises(RunFailed, match="I/O process has ended"):
+    with pytest.raises(RunFailed, match="I/O process was ended by SIGKILL"):
         for _ in range(100):
             a.poll(0.1)
 
