@@ -540,8 +540,8 @@ class Trainer:
         self.step = view.step
         self.first = plan.pipelines[0][0]
         held = self._held()
-        # Who asks before there is anything waits: for what is loaded, or for the weights that the first node brings.
-        begins = view.checkpoint > 0 or (view.checkpoint == 0 and self.own is not None)
+        # Nobody holds anything yet: who asks waits for what is loaded, or for the weights that the first node brings.
+        begins = view.checkpoint >= 0
         if not begins:
             self.server.open(named(held) | given(self, view))
         new: StageState | None = None

@@ -3,6 +3,7 @@
 import json
 from functools import partial
 
+import late_keepers
 import pytest
 import torch
 from plain_loop import plain_losses
@@ -10,7 +11,6 @@ from windows import Windows, facts_of, wait_until
 
 from farflung.job.sampling import Position
 from farflung.job.schema import Job
-from farflung.node.training.trainer import Trainer
 from farflung.proto import control_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
@@ -241,14 +241,6 @@ def test_where_aqsgd_does_not_pay_the_sender_goes_on_without_it():
 @pytest.mark.parametrize(("mode", "updates"), [("gradient", {}), ("delta", {"codec": "none", "overlap": 1})])
 def test_a_checkpoint_goes_on_where_it_was(mode, updates, monkeypatch):
     """Keepers of stages load them, the others have them from these, also who asks before a keeper has begun to."""
-    keepers, take_up = {PLAN.keeper(stage) for stage in range(len(PLAN.stages))}, Trainer._take_up
-
-    def late(trainer, *place):
-        if trainer.name in keepers:
-            for _ in range(20):
-                trainer.pump(0.05)
-        return take_up(trainer, *place)
-
     job = job_of(mode, updates, checkpoint=10)
     hub, _, _ = start(job)
     whole = hub.finish(PLAN.nodes)
@@ -262,7 +254,7 @@ def test_a_checkpoint_goes_on_where_it_was(mode, updates, monkeypatch):
 
     def count(hub):
         """Bytes of stages that each node has from the coordinator."""
-        monkeypatch.setattr(Trainer, "_take_up", late)
+        late_keepers.install(monkeypatch, PLAN)
         for name, wire in hub.wires.items():
             wire.fetch = partial(counted, name, wire.fetch)
 
@@ -283,6 +275,7 @@ def test_a_checkpoint_goes_on_where_it_was(mode, updates, monkeypatch):
     )
     rest = again.finish(PLAN.nodes)
     assert sorted(rest.losses) == list(range(11, STEPS + 1))
+    keepers = {PLAN.keeper(stage) for stage in range(len(PLAN.stages))}
     least = min(len(content) for content, _ in shards.values()) // 2
     assert {name for name, count in loaded.items() if count > least} == keepers, "the others have it from these"
     got, wanted = ([outcome.losses[step] for step in range(11, STEPS + 1)] for outcome in (rest, whole))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import late_keepers
 import pytest
 import torch
 from plain_lora import save_base
@@ -95,6 +96,15 @@ def test_a_model_folder_is_read_once_a_stage(base):
     assert {name for name, *_ in read} == {PLAN.keeper(stage) for stage in range(2)}
     assert len({offset for _, offset, _ in read}) == len(read) and sum(length for *_, length in read) < size
     outcome = hub.finish(PLAN.nodes)
+    assert not outcome.warnings and all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
+def test_who_asks_a_keeper_of_a_model_folder_too_early_waits(base, monkeypatch):
+    hub, read, _ = base
+    late_keepers.install(monkeypatch, PLAN)
+    hub.begin(PLAN, PLAN.nodes, checkpoint=0)
+    outcome = hub.finish(PLAN.nodes)
+    assert {name for name, *_ in read} == {PLAN.keeper(stage) for stage in range(2)}
     assert not outcome.warnings and all(len(contents) == 1 for contents in outcome.fingerprints.values())
 
 
