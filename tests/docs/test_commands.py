@@ -27,7 +27,7 @@ PARSED = {
     "coordinator start": "stays until its run is done: tests/recipes/test_commands_run.py",
     **dict.fromkeys(
         [f"coordinator {name}" for name in ("drain", "evict", "readmit", "pause", "resume", "set")],
-        "needs a run that goes on: tests/coordinator/test_commands.py",
+        "needs a run that goes on: tests/coordinator/run/test_commands.py",
     ),
     "doctor LINK": "needs a coordinator: tests/cli/test_doctor.py",
     "status LINK": "needs a coordinator: tests/cli/test_status.py",

@@ -25,7 +25,7 @@ RUNS = [
 
 @pytest.fixture
 def restarts(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
     from benchmarks import restarts
 
     monkeypatch.setattr(restarts, "AT", 6)

@@ -134,7 +134,7 @@ def test_what_nodes_keep_is_all_of_s_that_g_is_not(codec, pattern, weights, abse
 
 @pytest.fixture
 def restarts(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
     from benchmarks import restarts
 
     monkeypatch.setattr(restarts, "AT", 6)

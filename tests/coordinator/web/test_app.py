@@ -18,7 +18,7 @@ from farflung.coordinator.web.app import make_app
 from farflung.coordinator.web.server import PageServer, bind, url_of
 from farflung.proto.errors import FarflungError
 
-ASSETS = Path(__file__).parents[2] / "coordinator" / "web" / "assets"
+ASSETS = Path(__file__).parents[3] / "coordinator" / "web" / "assets"
 
 
 def test_the_page_is_whole_and_works_offline(site: Any) -> None:

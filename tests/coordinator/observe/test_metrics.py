@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from farflung import __version__
 from farflung.coordinator.observe.metrics import NAMES, Counts, registry_of, text_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
