@@ -120,3 +120,13 @@ def view_of(script, names, step, *more):
 
 def flushed(script, name, step, layers=range(0)):
     return s.Flushed(name, name + "1", script.state.change.number, step, step, layers=frozenset(layers))
+
+
+def silence(script, name, seconds):
+    """Everybody but one sends heartbeats for a while; all effects."""
+    beats = [beat for beat in script.heartbeats() if beat.name != name]
+    made = []
+    for _ in range(int(seconds * 2)):
+        script(*beats, s.Tick(), dt=0.5)
+        made += script.effects
+    return made
