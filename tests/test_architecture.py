@@ -82,3 +82,11 @@ def test_the_table_has_every_room() -> None:
 def test_a_room_imports_what_the_table_says(room: str) -> None:
     used = {other[0] for module, others in GRAPH.items() if module[0] == room for other in others} - {room}
     assert used == table()[room], "the table in docs/architecture.md and the imports differ"
+
+
+def test_the_front_door_lists_the_commands_and_each_is_a_file_of_its_own() -> None:
+    tree = ast.parse((ROOT / "__main__.py").read_text(encoding="utf-8"))
+    here = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    assert here == {"front_door", "wan", "main"}  # the words of `wan` are read by the emulator
+    files = {one for one in MODULES if one[:2] == ("cli", "commands") and one[2] not in ("__init__", "words")}
+    assert files == {one for one in GRAPH[("__main__",)] if one[:2] == ("cli", "commands")}

@@ -40,7 +40,7 @@ def named(topology: str) -> str:
         return topology
     try:
         return files.load(topology).name
-    except WanError:
+    except FarflungError:
         return topology
 
 
@@ -240,7 +240,7 @@ def _obey(options: argparse.Namespace, out: Printer) -> int:
             try:
                 there = lab.load(name)
                 there.require_alive()
-            except WanError as error:  # one that cannot be read hides no other
+            except FarflungError as error:  # one that cannot be read hides no other
                 out("lab", [f"{name}: {error.message}; hint: {error.hint}"], name=name, problem=error.message)
                 continue
             out("lab", [f"{name}: {there.backend}, {len(there.topology.hosts)} hosts"], **describe(there))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import units
+from ...cli import quantities
 from .errors import WanError
 from .topology import Change, Host, Link, Pair, Topology, change_values, link_values
 
@@ -118,7 +118,9 @@ def _build(data: Mapping[str, Any], name: str, where: str) -> Topology:
         bare,
         links={**bare.links, **named},
         congestion=None if congestion is None else str(congestion),
-        tcp_memory=None if data.get("tcp_memory") is None else units.size(data["tcp_memory"], f"{where}: tcp_memory"),
+        tcp_memory=None
+        if data.get("tcp_memory") is None
+        else quantities.size(data["tcp_memory"], f"{where}: tcp_memory"),
         coordinator=str(data.get("coordinator", reachable[0])),
         seed=int(data.get("seed", 1)),
     )
@@ -162,8 +164,8 @@ def _hosts(regions: dict[str, dict[str, Any]], named: list[dict[str, Any]], wher
 def _host(name: str, region: str, table: Mapping[str, Any], where: str) -> Host:
     label = f"{where}: {name}"
     up, down = (
-        units.rate(table.get("uplink"), f"{label} uplink"),
-        units.rate(table.get("downlink"), f"{label} downlink"),
+        quantities.rate(table.get("uplink"), f"{label} uplink"),
+        quantities.rate(table.get("downlink"), f"{label} downlink"),
     )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}", name):
         raise WanError(f"{where}: {name!r} is no host name", "use letters, digits, '.', '_', '-' and '/'")

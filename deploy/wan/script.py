@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from ...cli import quantities
 from . import lab as labs
-from . import units
 from .lab import Lab
 from .topology import RATES, Change, timeline
 
@@ -31,7 +31,7 @@ def play(lab: Lab, stop: threading.Event, say: Callable[[float, Change, int], No
 
 def words(change: Change) -> str:
     """A change as a person would type it."""
-    values = " ".join(f"{k}={units.rate_word(v) if k in RATES else f'{v:g}'}" for k, v in change.values.items())
+    values = " ".join(f"{k}={quantities.rate_word(v) if k in RATES else f'{v:g}'}" for k, v in change.values.items())
     return f"{change.action} {change.target} {values}".rstrip()
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import units
+from ...cli import quantities
 from .errors import WanError
 
 Pair = tuple[int, int]
@@ -192,7 +192,7 @@ RATES = ("rate", *HOST_KEYS)
 
 def change_values(values: Mapping[str, Any], target: str, where: str) -> dict[str, Any]:
     """The fields of Host and Link that a change sets; uplink and downlink only where its target is hosts."""
-    hosts = {key: units.rate(value, f"{where}: {key}") for key, value in values.items() if key in HOST_KEYS}
+    hosts = {key: quantities.rate(value, f"{where}: {key}") for key, value in values.items() if key in HOST_KEYS}
     if hosts and ">" in target:
         raise WanError(
             f"{where}: {min(hosts)} belongs to a host and not to the link {target}",
@@ -207,17 +207,17 @@ def link_values(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     for key, value in values.items():
         label = f"{where}: {key}"
         if key in ("delay_ms", "delay"):
-            found["delay_ms"] = units.milliseconds(value, label)
+            found["delay_ms"] = quantities.milliseconds(value, label)
         elif key == "rtt_ms":
-            found["delay_ms"] = units.milliseconds(value, label) / 2
+            found["delay_ms"] = quantities.milliseconds(value, label) / 2
         elif key in ("jitter_ms", "jitter"):
-            found["jitter_ms"] = units.milliseconds(value, label)
+            found["jitter_ms"] = quantities.milliseconds(value, label)
         elif key in ("queue_ms", "queue"):
-            found["queue_ms"] = units.milliseconds(value, label)
+            found["queue_ms"] = quantities.milliseconds(value, label)
         elif key == "rate":
-            found["rate"] = units.rate(value, label)
+            found["rate"] = quantities.rate(value, label)
         elif key == "loss":
-            found["loss"] = units.share(value, label)
+            found["loss"] = quantities.share(value, label)
         else:
             raise WanError(
                 f"{where}: unknown key {key!r}", "a link has " + ", ".join(LINK_KEYS) + "; a host also uplink, downlink"

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from farflung.__main__ import _devices, app
+from farflung.__main__ import app
+from farflung.cli.commands.job_init import devices
 from farflung.cli.common import execute
 from farflung.cli.job_init import write
 from farflung.compress import check
@@ -93,7 +94,7 @@ def test_hardware_from_a_cluster_file(folder: Path, monkeypatch: pytest.MonkeyPa
 
 def test_hardware_of_a_run_that_is_not_there(folder: Path) -> None:
     with pytest.raises(FarflungError, match="there is no run in"):
-        _devices(str(folder / "runs"))
+        devices(str(folder / "runs"))
 
 
 def test_a_name_that_a_shell_would_take_apart(folder: Path) -> None:

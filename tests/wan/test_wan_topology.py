@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from farflung.deploy.wan import files, units
+from farflung.cli import quantities
+from farflung.deploy.wan import files
 from farflung.deploy.wan.errors import WanError
 from farflung.deploy.wan.topology import GOODPUT, Change, apply, change_values, differences, dns_name, timeline
+from farflung.proto.errors import FarflungError
 
 TWO = {
     "regions": {"a": {"hosts": 2, "local": {"delay_ms": 1}}, "b": {}},
@@ -140,7 +142,7 @@ def test_a_cluster_without_all_numbers_is_refused() -> None:
     ],
 )
 def test_what_is_refused_and_how(change: dict, words: str) -> None:
-    with pytest.raises(WanError) as caught:
+    with pytest.raises(FarflungError) as caught:
         parse({**TWO, **change})
     assert words in f"{caught.value.message} {caught.value.hint}"
     assert caught.value.hint
@@ -220,11 +222,15 @@ def test_a_timeline_repeats_in_order() -> None:
 
 
 def test_units() -> None:
-    assert units.rate("1.12 gbit") == 1.12e9 and units.rate("unlimited") is None
-    assert units.milliseconds("0.3s") == 300 and units.milliseconds("250us") == 0.25 and units.milliseconds(25) == 25
-    assert units.share("0.5%") == 0.005 and units.share(0.01) == 0.01
-    assert units.size("64MiB") == 64 << 20 and units.size("16MB") == 16_000_000
-    assert [units.show_rate(r) for r in (None, 1.12e9, 95.6e6, 9e3, 12)] == [
+    assert quantities.rate("1.12 gbit") == 1.12e9 and quantities.rate("unlimited") is None
+    assert (
+        quantities.milliseconds("0.3s") == 300
+        and quantities.milliseconds("250us") == 0.25
+        and quantities.milliseconds(25) == 25
+    )
+    assert quantities.share("0.5%") == 0.005 and quantities.share(0.01) == 0.01
+    assert quantities.size("64MiB") == 64 << 20 and quantities.size("16MB") == 16_000_000
+    assert [quantities.show_rate(r) for r in (None, 1.12e9, 95.6e6, 9e3, 12)] == [
         "unlimited",
         "1.12 Gbit/s",
         "95.6 Mbit/s",

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from farflung.__main__ import _check_codec
+from farflung.cli.codecs_of_a_job import check_codec
 from farflung.examples import shakespeare
 from farflung.job.files import load_job
 from farflung.node.data.dataset import BuildData
@@ -77,7 +77,7 @@ def test_examples_on_shakespeare_are_jobs(name, tmp_path):
         return  # digits and finetune have tests of their own
     (tmp_path / "shakespeare").mkdir()
     (tmp_path / "shakespeare" / "a.txt").write_text("to be or not to be")
-    job = load_job(path, _check_codec)
+    job = load_job(path, check_codec)
     assert job.run.name == path.stem
     assert job.parallel.min_nodes == job.parallel.stages * job.parallel.pipelines
     assert f"run {name} --nodes {job.parallel.min_nodes}" in path.read_text() or name == "shakespeare.toml"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .errors import WanError
+from ..proto.errors import FarflungError
 
 _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([a-zµ/%]*)\s*$", re.IGNORECASE)
 _RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "bit/s": 1.0, "kbit/s": 1e3, "mbit/s": 1e6, "gbit/s": 1e9}
@@ -15,7 +15,7 @@ _SIZES = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2.0**10, "m
 def _split(text: object, what: str, example: str) -> tuple[float, str]:
     match = _NUMBER.match(str(text)) if isinstance(text, str | int | float) and not isinstance(text, bool) else None
     if match is None:
-        raise WanError(f"{what}: cannot read {text!r}", f"write it like {example}")
+        raise FarflungError(f"{what}: cannot read {text!r}", f"write it like {example}")
     return float(match[1]), match[2].lower()
 
 
@@ -25,7 +25,9 @@ def rate(text: object, what: str = "rate") -> float | None:
         return None
     value, unit = _split(text, what, '"20mbit" or "unlimited"')
     if unit not in _RATES or value <= 0:
-        raise WanError(f"{what}: {text!r} is no rate", 'write a positive number with kbit, mbit or gbit, like "20mbit"')
+        raise FarflungError(
+            f"{what}: {text!r} is no rate", 'write a positive number with kbit, mbit or gbit, like "20mbit"'
+        )
     return value * _RATES[unit]
 
 
@@ -33,7 +35,7 @@ def milliseconds(text: object, what: str = "delay") -> float:
     """Milliseconds from 25, "25ms", "0.3s", "250us"."""
     value, unit = _split(text, what, '25, "25ms" or "0.3s"')
     if unit not in _TIMES:
-        raise WanError(f"{what}: unknown unit in {text!r}", "use us, ms or s")
+        raise FarflungError(f"{what}: unknown unit in {text!r}", "use us, ms or s")
     return value * _TIMES[unit]
 
 
@@ -42,7 +44,7 @@ def share(text: object, what: str = "loss") -> float:
     value, unit = _split(text, what, '0.01 or "1%"')
     value = value / 100 if unit == "%" else value
     if unit not in ("", "%") or not 0 <= value <= 1:
-        raise WanError(f"{what}: {text!r} is no share of packets", 'write 0.01 or "1%"')
+        raise FarflungError(f"{what}: {text!r} is no share of packets", 'write 0.01 or "1%"')
     return value
 
 
@@ -50,7 +52,7 @@ def size(text: object, what: str = "size") -> int:
     """Bytes from 65536, "64MiB", "16MB"."""
     value, unit = _split(text, what, '"64MiB"')
     if unit not in _SIZES:
-        raise WanError(f"{what}: unknown unit in {text!r}", "use kB, MB, KiB or MiB")
+        raise FarflungError(f"{what}: unknown unit in {text!r}", "use kB, MB, KiB or MiB")
     return int(value * _SIZES[unit])
 
 

@@ -1,0 +1,72 @@
+"""What is asked of a running coordinator, and what a state folder says in its place."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from ..proto.errors import FarflungError
+
+if TYPE_CHECKING:
+    from ..proto.link import Link
+
+_ANSWER_SECONDS = 10.0
+
+
+def operating(target: str) -> AbstractContextManager["Link"]:
+    """A link that commands: the one that was given, or one made beside the state folder for the time of a command."""
+    from ..coordinator.trust import tickets
+    from ..proto.link import parse_link
+
+    return nullcontext(parse_link(target)) if target.startswith("farflung:") else tickets.operating(target)
+
+
+def status_record(target: str) -> dict[str, Any]:
+    """The status of a run, from its link or from its state folder."""
+    from ..coordinator.observe.status import read_status
+    from .linkfile import link_text
+
+    target = link_text(target)
+    return ask_status(target) if target.startswith("farflung:") else read_status(target)
+
+
+def ask_status(text: str) -> dict[str, Any]:
+    """The status as a running coordinator answers it."""
+    import json
+
+    from ..proto.border import harmless_values
+    from ..proto.control_pb2 import StatusRequest
+    from ..proto.link import parse_link
+
+    link = parse_link(text)
+    record: dict[str, Any] = json.loads(ask(link, "Status", StatusRequest(run=link.run, ticket=link.ticket)).status)
+    return dict(harmless_values(record))
+
+
+def ask(link: "Link", method: str, request: Any) -> Any:
+    """A running coordinator's answer; its refusal, or why there is none, as an error."""
+    from ..proto.errors import Refused
+    from ..proto.fields import checked
+
+    with calling(link) as stub:
+        reply = checked(getattr(stub, method)(request, timeout=_ANSWER_SECONDS))
+    if reply.refused:
+        raise Refused.of(reply.refused)
+    return reply
+
+
+@contextmanager
+def calling(link: "Link") -> Iterator[Any]:
+    """A running coordinator's methods; that it does not answer is an error."""
+    import grpc
+
+    from ..node.join import find
+    from ..proto import rpc
+    from ..proto.border import printable
+
+    with rpc.blocking_coordinator_channel(link.address, find(link).pinned) as channel:
+        try:
+            yield rpc.coordinator_stub(channel)
+        except grpc.RpcError as error:
+            words = printable((isinstance(error, grpc.Call) and error.details()) or str(error))
+            message = f"the coordinator at {link.address} did not answer: {words}"
+            raise FarflungError(message, "copy the whole link again; is it still running?") from error

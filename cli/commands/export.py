@@ -1,0 +1,34 @@
+"""``farflung export``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..checkpoints import checkpoints_of
+from ..screen.output import Output
+
+
+def export(
+    output: Output,
+    state: Annotated[str, typer.Argument(help="The run's folder, or the address of its checkpoints (s3://...).")],
+    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    *,
+    step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint.", show_default="the newest")] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="The whole model where adapters were trained ([model.lora]).")
+    ] = False,
+) -> None:
+    """A checkpoint as a folder that transformers loads."""
+    from ...node.generation.export import beside
+    from ...node.generation.export import export as write
+    from ..next_words import load_line
+
+    with checkpoints_of(state, step) as found:
+        folder, lacks = write(found, out, step=step, merge=merge), beside(found, step)
+    if output.json:
+        output.record({"path": str(folder), **({"lacks": lacks} if lacks else {})})
+    else:
+        if lacks:
+            output.say(lacks)
+        output.say(f"{folder}\nload it: {load_line(folder)}")

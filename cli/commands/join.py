@@ -1,0 +1,111 @@
+"""``farflung join``: this machine becomes a node of a run."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..screen.output import INTERRUPTED, Output
+from .words import Device, Insecure
+
+
+def join(
+    output: Output,
+    link: Annotated[
+        str,
+        typer.Argument(
+            envvar="FARFLUNG_LINK",
+            help="farflung://HOST:PORT/#TICKET, as the coordinator prints it; @FILE: what FILE holds.",
+        ),
+    ],
+    *,
+    device: Device = "auto",
+    name: Annotated[str | None, typer.Option(help="This node's name.", show_default="the next free node-N")] = None,
+    advertise: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the other nodes reach this one.")
+    ] = None,
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = None,
+    allow_code: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE", help="A module whose functions the job may call.")
+    ] = None,
+    cache: Annotated[Path | None, typer.Option(help="Where this node keeps its key and fetched data.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where Prometheus finds this node's metrics.")
+    ] = None,
+    insecure: Insecure = False,
+    pause_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The node pauses while this file exists; so it does on SIGUSR1.")
+    ] = None,
+    island: Annotated[
+        int, typer.Option(min=1, metavar="N", help="So many devices of this machine, from --device on, as one node.")
+    ] = 1,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Private data, for a run whose nodes have their own.")
+    ] = None,
+    require: Annotated[
+        str | None,
+        typer.Option(metavar="WORDS", help="Only if the run is all of these: private, secure, robust, no-code, tls."),
+    ] = None,
+    max_upload: Annotated[
+        str | None, typer.Option(metavar="RATE", help="The most that it sends, e.g. 20mbit, all links together.")
+    ] = None,
+    max_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the device, e.g. 6GB.")] = None,
+    max_disk: Annotated[str | None, typer.Option(metavar="SIZE", help="For the training data that it keeps.")] = None,
+    hours: Annotated[float | None, typer.Option(min=0.0, help="It leaves after so many.")] = None,
+    lifeline: Annotated[bool, typer.Option("--lifeline", hidden=True)] = False,
+) -> int:
+    """Join a run with this machine.
+
+    Measures the device and the links, gets a stage of the model and trains. Ctrl-C leaves politely.
+    """
+    from ...node.join import find
+    from ...node.promises import required_of
+    from ...proto.link import parse_link
+    from ..linkfile import link_text
+    from ..own_data import opener
+    from ..quantities import rate, size
+    from ..screen.terminal import screen
+
+    address, required = parse_link(link_text(link)), required_of(require)
+    upload = rate(max_upload, "--max-upload") or 0.0
+    memory, disk = (
+        size(text, name) if text else 0 for text, name in ((max_memory, "--max-memory"), (max_disk, "--max-disk"))
+    )
+    # Idle threads must not spin while another process has their core; read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    find(address)  # before the seconds that torch takes: a wrong address is a matter of milliseconds
+    from ...node.agent import Interrupted
+    from ...node.agent import run as run_node
+    from ...node.device.limits import Limits
+
+    if lifeline:
+        from ..local.children import hold_lifeline
+
+        hold_lifeline()
+    try:
+        with screen(output) as view:
+            return run_node(
+                address,
+                device=device,
+                island=island,
+                name=name,
+                advertise=advertise,
+                listen=listen,
+                allow_code=tuple(allow_code or ()),
+                cache=cache,
+                insecure=insecure,
+                metrics=metrics,
+                pause_file=pause_file,
+                limits=Limits(upload, memory, disk, hours or 0.0),
+                own_data=None if data is None else opener(data),
+                require=required,
+                emit=view.show,
+            )
+    except Interrupted as interrupt:
+        output.note(
+            "interrupted; the run has heard a goodbye and goes on without this node; the same line joins again"
+            if interrupt.heard
+            else "interrupted; the coordinator did not answer, so the run has to find out by itself"
+        )
+        return INTERRUPTED

@@ -1,0 +1,65 @@
+"""What an operator tells a running coordinator: ``drain evict readmit pause resume set``."""
+
+from typing import Annotated
+
+import typer
+
+from ..asking import ask, operating
+from ..screen.output import Output
+from .words import Node, Target, TheNode, Why
+
+
+def drain(output: Output, target: Target, node: TheNode, *, why: Why = "") -> None:
+    """Let a node hand over and leave; it has no place until `resume`."""
+    _command(output, target, "drain", node, why=why)
+
+
+def evict(output: Output, target: Target, node: TheNode, *, why: Why = "") -> None:
+    """Put a node out at once, for good: its key and its name are refused from now on."""
+    _command(output, target, "evict", node, why=why)
+
+
+def readmit(output: Output, target: Target, node: TheNode, *, why: Why = "") -> None:
+    """Let a node that was evicted join again."""
+    _command(output, target, "readmit", node, why=why)
+
+
+def pause(output: Output, target: Target, node: Node = None, *, why: Why = "") -> None:
+    """Stop training after the step in work, of the whole run or of one node, until `resume`."""
+    _command(output, target, "pause", node, why=why)
+
+
+def resume(output: Output, target: Target, node: Node = None, *, why: Why = "") -> None:
+    """Go on training: the run after `pause`, a node after `drain` or `pause`."""
+    _command(output, target, "resume", node, why=why)
+
+
+def set_value(
+    output: Output,
+    target: Target,
+    value: Annotated[str, typer.Argument(metavar="KEY=VALUE", help="As in the job file: train.learning_rate=0.0005")],
+    *,
+    why: Why = "",
+) -> None:
+    """Change a job value at the next view: steps, learning rate and schedule, codecs, checkpoints, evaluation."""
+    _command(output, target, "set", argument=value, why=why)
+
+
+def _command(
+    output: Output, target: str, kind: str, node: str | None = None, argument: str = "", why: str = ""
+) -> None:
+    """Give a running coordinator a command, and show its answer."""
+    import getpass
+    import socket
+
+    from ...proto.control_pb2 import CommandRequest
+    from ..linkfile import link_text
+
+    target = link_text(target)
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    with operating(target) as link:
+        request = CommandRequest(
+            run=link.run, ticket=link.ticket, command=kind, node=node or "", argument=argument, by=by, why=why
+        )
+        answer = ask(link, "Command", request).answer
+    output.record({"answer": answer}) if output.json else output.say(answer)

@@ -1,0 +1,32 @@
+"""``farflung plan``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..screen.output import Output
+
+
+def plan(
+    output: Output,
+    *,
+    cluster: Annotated[Path, typer.Option(metavar="FILE", help="Regions, devices, latencies, bandwidths.")],
+    job: Annotated[
+        Path | None, typer.Option(help="The job to plan for.", show_default="DT-FM's 24 layers of width 2048")
+    ] = None,
+    stages: Annotated[int | None, typer.Option(min=1, metavar="P")] = None,
+    pipelines: Annotated[int | None, typer.Option(min=1, metavar="D")] = None,
+    objective: Annotated[str, typer.Option(metavar="step|dtfm|cost", help="What to make small.")] = "step",
+    time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds of search.")] = 10.0,
+    seed: Annotated[int, typer.Option(metavar="N")] = 0,
+    picture: Annotated[Path | None, typer.Option(metavar="OUT.svg", help="Draw the map and the timeline.")] = None,
+) -> None:
+    """What speed to expect of a cluster, and who would do what."""
+    from ..plan import run as search
+    from ..plan import table as rows_of
+    from ..screen.tables import show_plan
+
+    with output.working(f"looking for a plan, for up to {time_limit:g} s"):
+        made = search(cluster, job, stages, pipelines, objective, time_limit, seed, picture)
+    output.record(made) if output.json else show_plan(output, rows_of(made), made)

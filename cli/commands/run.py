@@ -1,0 +1,46 @@
+"""``farflung run``: a coordinator and nodes on this machine."""
+
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..codecs_of_a_job import check_codec
+from ..screen.output import INTERRUPTED, Output
+from .words import Device, Insecure, State
+
+
+def run(
+    output: Output,
+    job: Annotated[Path, typer.Argument(help="The job file.")],
+    *,
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes to start.")] = 4,
+    state: State = None,
+    device: Device = "auto",
+    insecure: Insecure = False,
+) -> int:
+    """Your job, everything on this machine.
+
+    Starts a coordinator and N nodes; starting again with the same state folder goes on.
+    """
+    from ...job.files import load_job
+    from ..local.run import LocalRun
+    from ..local.run import run as run_here
+    from ..next_words import following
+    from ..screen.terminal import screen
+
+    read = load_job(job, check_codec=check_codec)
+    code = tuple({one.partition(":")[0] for one in (read.model.build, read.data.build) if one})
+    plan = LocalRun(job, state or Path("runs") / read.run.name, nodes, device, code, insecure, output.debug)
+    view = screen(output)
+    try:
+        with view:
+            status = run_here(plan, view.show)
+    except KeyboardInterrupt:
+        output.note(view.story.parting())
+        return INTERRUPTED
+    if status == 0:
+        with contextlib.suppress(OSError):  # the run is done all the same
+            output.say(following(view.story.state, read.model))
+    return status

@@ -1,0 +1,27 @@
+"""``farflung status``."""
+
+from typing import Annotated
+
+import typer
+
+from ..asking import status_record
+from ..screen.output import Output
+from .words import Target
+
+
+def status(
+    output: Output,
+    target: Target,
+    *,
+    watch: Annotated[bool, typer.Option("--watch", help="Again and again, until the run is over.")] = False,
+    every: Annotated[float, typer.Option(min=0.2, metavar="S", help="Seconds between two looks.")] = 2.0,
+) -> None:
+    """Who is in, who does what, why anything waits."""
+    from ..status import show
+    from ..watch import watch as keep_looking
+
+    if watch:
+        keep_looking(output, lambda: status_record(target), every)
+    else:
+        record = status_record(target)
+        output.record(record) if output.json else show(output, record)
