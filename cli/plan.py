@@ -152,4 +152,4 @@ def _choice(forward: str, backward: str, plain: float) -> CodecChoice:
     """A choice of the forward codec's name. Coding is a memory-bound pass or two over the elements at each end."""
     names = [codec.partition(":")[0] for codec in (forward, backward)]
     seconds = sum(CODING_NANOSECONDS.get(name, 0.5) for name in names) * 1e-9
-    return CodecChoice(forward, bits_of(forward, plain), bits_of(backward, plain), seconds)
+    return CodecChoice(forward, bits_of(forward, plain=plain), bits_of(backward, plain=plain), seconds)

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from .declarations import CODECS, Declaration
 from .errors import CodecError
+from .sizes import HEADER_BITS, SEED_BITS
 from .traits import PATTERNS, ROLES, Traits, Value
 
 
@@ -124,6 +125,19 @@ def traits_of(spec: Spec | str) -> Traits:
         bits = {"global_qsgd": 8, "intsgd": 8, "thc": 10}[spec.name]
         traits = replace(traits, sum_bits=spec.number("bits") if spec.name == "global_qsgd" else bits)
     return traits
+
+
+def bits_of(spec: Spec | str, elements: int) -> float:
+    """Bits on the wire of an encoded vector of so many elements, its header too; of codec none as fp32.
+
+    Where it depends on the values, that of normally distributed ones; of AQ-SGD a change of a sample seen before.
+    """
+    spec = parse(spec) if isinstance(spec, str) else spec
+    declaration = CODECS[spec.name]
+    written = [one for one in declaration.parameters if spec[one.name] != one.default and one.name != "feedback"]
+    words = sum(8 * (1 + len(repr(spec[one.name])) * isinstance(one.default, float)) for one in written)
+    seed = SEED_BITS * (declaration.traits.seed != "none")
+    return HEADER_BITS + seed + words + declaration.bits(dict(spec.values), elements)
 
 
 def check(text: str, role: str, pattern: str | None = None) -> Spec:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .codecs import bits_of
+from .codecs import BLOCK, bits_of
 from .errors import PlanError
 from .files import load_json
 from .ladder import workload_fields
@@ -166,25 +166,27 @@ def workload_of(job: Mapping[str, Any], folder: Path | str = ".") -> Workload:
     adapters = "lora" in model  # alone train: a tied matrix is frozen with the rest of the base
     optimizer = str(train.get("optimizer", "adamw"))
     mode = str(updates.get("mode", "delta"))
-    fragments = _whole(updates, "fragments", 1)
+    fragments, block = _whole(updates, "fragments", 1), _whole(updates, "block", BLOCK)
     interval = max(1, _whole(updates, "every", 1) // fragments)
     overlap = "auto" if updates.get("overlap") == "auto" else _whole(updates, "overlap", 0, least=0)
     reference = 4.0 if mode == "delta" else 0.0
     half = 0.5 if train.get("moments") == "bf16" else 1.0
     moments = 0.0 if train.get("offload") else MOMENT_BYTES.get(optimizer, 8.0) * half
     precision_bits = 16.0 if train.get("precision") == "bf16" else 32.0
+    microbatch = _whole(train, "microbatch", 4)
+    sent = microbatch * shape.context * shape.width
     return Workload(
         layers=adapter_layers(shape, _table(model, "lora")) if adapters else decoder_layers(shape),
         batch=_whole(train, "batch", 32),
-        microbatch=_whole(train, "microbatch", 4),
+        microbatch=microbatch,
         stages=_wish(parallel, "stages"),
         pipelines=_wish(parallel, "pipelines"),
         schedule=str(parallel.get("schedule", "1f1b")),
         mode=mode,
-        **workload_fields(mode, str(updates.get("codec", "none")), overlap, interval, fragments),
+        **workload_fields(mode, str(updates.get("codec", "none")), overlap, interval, fragments, block),
         pattern=str(updates.get("pattern", "auto")),
-        activation_bits=bits_of(str(activations.get("forward", "none")), precision_bits),
-        gradient_bits=bits_of(str(activations.get("backward", "none")), precision_bits),
+        activation_bits=bits_of(str(activations.get("forward", "none")), sent, precision_bits),
+        gradient_bits=bits_of(str(activations.get("backward", "none")), sent, precision_bits),
         optimizer_bytes=8.0 + moments + reference,
         activation_bytes=precision_bits / 8,
         recompute=bool(train.get("recompute", False)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .codecs import bits_of
+from .codecs import BLOCK, bits_of
 
 _DENSE = ("none", "bf16", "int8", "int4")
 _SPARSE = ((0.5, 0.5), (0.25, 0.4), (0.2, 0.2), (0.1, 0.2), (0.1, 0.1), (0.05, 0.1))
@@ -26,10 +26,13 @@ def ladder(mode: str, interval: int) -> tuple[str, ...]:
     return (*_DENSE, *sparse)
 
 
-def workload_fields(mode: str, codec: str, overlap: int | str, interval: int, fragments: int) -> dict[str, Any]:
-    """The fields of a Workload for the job's `codec` and `overlap`, either of them "auto"."""
+def workload_fields(
+    mode: str, codec: str, overlap: int | str, interval: int, fragments: int, block: int = BLOCK
+) -> dict[str, Any]:
+    """The fields of a Workload for the job's `codec` and `overlap`, either of them "auto". block: elements that a round
+    encodes together."""
     steps = ladder(mode, interval) if codec == "auto" else (codec,)
-    bits = tuple(bits_of(spec, 32.0) / fragments for spec in steps)
+    bits = tuple(bits_of(spec, block) / fragments for spec in steps)
     # What the search for a placement counts with: the choice is made for the placement that was found.
     fields: dict[str, Any] = {
         "update_bits": bits[-1],

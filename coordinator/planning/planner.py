@@ -8,7 +8,7 @@ from functools import partial
 
 from ...job.schema import SECURE_MEMBERS, Facts, Job
 from ...scheduler import Device, Layer, Network, PlanError, Workload, plan
-from ...scheduler.codecs import SUMMED, bits_of, parse
+from ...scheduler.codecs import SUMMED, bits_of
 from ...scheduler.ladder import workload_fields
 from ...scheduler.plans import Plan
 from .beside import Questions, Work
@@ -43,7 +43,7 @@ def workload_of(job: Job, facts: Facts) -> Workload:
     reference = (4.0 + 4.0 * bool(job.updates.outer_optimizer.momentum)) if job.updates.mode == "delta" else 0.0
     stages, pipelines, updates = job.parallel.stages, job.parallel.pipelines, job.updates
     pattern: str = updates.pattern if updates.agreed else "ring"
-    if updates.agreed and parse(updates.codec)[0] in SUMMED:
+    if updates.agreed and updates.codec.partition(":")[0] in SUMMED:
         pattern = "publishers"
     overlap = updates.interval if updates.pattern == "async" else updates.overlap  # of async: nobody waits
     if job.model.parameters is not None and pipelines == "auto":
@@ -58,6 +58,7 @@ def workload_of(job: Job, facts: Facts) -> Workload:
         )
         for one in facts.profile.layers
     )
+    sent = job.train.microbatch * max((layer.activation for layer in layers[:-1]), default=1)
     return Workload(
         layers=layers,
         batch=job.train.batch,
@@ -66,10 +67,10 @@ def workload_of(job: Job, facts: Facts) -> Workload:
         pipelines=None if pipelines == "auto" else pipelines,
         schedule=job.parallel.schedule,
         mode=job.updates.mode,
-        **workload_fields(updates.mode, updates.codec, overlap, updates.interval, updates.fragments),
+        **workload_fields(updates.mode, updates.codec, overlap, updates.interval, updates.fragments, updates.block),
         pattern=pattern,
-        activation_bits=bits_of(job.activations.forward, precision_bits),
-        gradient_bits=bits_of(job.activations.backward, precision_bits),
+        activation_bits=bits_of(job.activations.forward, sent, precision_bits),
+        gradient_bits=bits_of(job.activations.backward, sent, precision_bits),
         optimizer_bytes=_WEIGHT_BYTES + (0.0 if job.train.offload else moment_bytes(job)) + reference,
         activation_bytes=precision_bits / 8,
         recompute=job.train.recompute,
