@@ -22,6 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import uvloop
+
 from farflung.benchmarks import coordinator_streams
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.membership.members import TRAINING
@@ -341,7 +343,7 @@ def report(counts: list[int], seconds: int, as_json: bool, streams: bool) -> Non
         print("  ".join(f"{name:>12}" for name in names))
     found = []
     for count in counts:
-        found.append(asyncio.run(once(count, seconds)))
+        found.append(uvloop.run(once(count, seconds)))
         if not as_json:
             print("  ".join(f"{getattr(found[-1], name):>12.4g}" for name in names), flush=True)
     if as_json:

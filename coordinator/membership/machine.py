@@ -63,11 +63,11 @@ from .members import (
     no_place,
     plannable,
     put,
-    slowest,
     trains,
 )
 from .resume import Resume, fresh_layers, planned_nodes, resume
 from .shadows import CATCHES_UP, place_to_follow, shadows
+from .steps import stepped
 from .stuck import ASKED_S, ask, awake, standing
 
 _STALL_S = 1.0  # a longer gap between two ticks is the coordinator's own, and nobody's silence
@@ -135,6 +135,10 @@ class Membership:
             return self._joined(state, event, now)
         if isinstance(event, s.Beats):
             return beaten(state, event, now), []
+        if isinstance(event, s.StepFinished):
+            return stepped(state, ((event, now),)), []
+        if isinstance(event, s.Steps):
+            return stepped(state, event.finished), []
         node = state.nodes.get(event.name)
         if node is None or node.session != event.session:
             return state, []
@@ -162,8 +166,6 @@ class Membership:
             return replace(state, kept=noted(state.kept, *said)), []
         if isinstance(event, s.CaughtUp):
             return self._caught_up(state, event, now)
-        if isinstance(event, s.StepFinished):
-            return self._stepped(state, event, now), []
         if isinstance(event, s.Finished):
             return self._finished(state, event, now)
         if isinstance(event, s.Leaving):
@@ -175,19 +177,6 @@ class Membership:
                 return self._mended(state, event), []
             return self._diverged(state, event, now) if event.diverged else self._accused(state, event)
         return state, []
-
-    def _stepped(self, state: State, event: s.StepFinished, now: float) -> State:
-        """A step is done. It took no longer than the coordinator has waited for it, whatever its node says."""
-        if state.view is None or event.view != state.view.number or not trains(state, event.name, state.view):
-            return state
-        waited = now - max(state.started, state.stepped.get(event.name, 0.0))
-        best = max(event.step, state.reported.get(event.name, 0))
-        if not state.nodes[event.name].has_stepped:
-            state = put(state, replace(state.nodes[event.name], has_stepped=True))
-        state = replace(state, reported={**state.reported, event.name: best})
-        state = replace(state, stepped={**state.stepped, event.name: now})
-        # Steps of an hour in which this coordinator was away are reported at once: that does not make them short.
-        return slowest(state, event.name, min(event.seconds, waited), fades=waited >= event.seconds / 2)
 
     def _joined(self, state: State, event: s.Joined, now: float) -> Result:
         effects: list[s.Effect] = []
@@ -670,11 +659,16 @@ class Membership:
         """Nodes that attend and are not in the view: measure them, then see whether the plan wants them."""
         view = state.view
         assert view is not None
-        new = [
+        sessions = view.sessions
+        outside = (  # first, for of a thousand nodes nearly all are in the view
             node
             for node in state.nodes.values()
+            if sessions.get(node.name) != node.session or (node.returns and node.name not in view.plan.nodes)
+        )
+        new = [
+            node
+            for node in outside
             if node.attending and node.ready and not node.passed_over and not no_place(state, node)
-            if not in_view(state, node.name, view) or (node.returns and node.name not in view.plan.nodes)
         ]
         if not new or not self._settled(state, now):
             return state, []

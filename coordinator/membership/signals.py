@@ -136,6 +136,13 @@ class StepFinished:
 
 
 @dataclass(frozen=True)
+class Steps:
+    """Reports of steps of many nodes since the last ones, each with when it came."""
+
+    finished: tuple[tuple[StepFinished, float], ...]
+
+
+@dataclass(frozen=True)
 class Finished:
     """A node has trained the last step, and the final checkpoint is complete."""
 
@@ -325,6 +332,7 @@ Input = (
     | CaughtUp
     | Kept
     | StepFinished
+    | Steps
     | Finished
     | Accused
     | Apart

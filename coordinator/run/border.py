@@ -48,6 +48,10 @@ class About:
     tokens: int
 
 
+ANYBODY = About("", (), 0, 0, 0, None, None, 0, 0)
+"""For reports that are held against nothing."""
+
+
 def refused(report: Report, known: About) -> str:
     """Why a report is not used, as a sentence; empty where it is."""
     kind = report.WhichOneof("kind")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ from ...proto import control_pb2 as pb
 
 EVERY_S = 60.0
 """Between two questions to a node."""
+LOOK_S = 1.0
+"""How often all are looked through."""
 LONGEST_S = 30.0
 """What counts as a round trip at most: a node may answer late on purpose, and would be waited for as long."""
 FIRST_NUMBER = 1 << 31
@@ -29,7 +32,7 @@ class RoundTrips:
     def __init__(self, tell: Callable[[str, pb.Order], None], clock: Callable[[], float]) -> None:
         """``tell(node, order)`` sends an order."""
         self._tell, self._clock = tell, clock
-        self._number = FIRST_NUMBER
+        self._number, self._looked = FIRST_NUMBER, -math.inf
         self._nodes: dict[str, _Node] = {}
 
     def of(self, name: str) -> float:
@@ -47,6 +50,9 @@ class RoundTrips:
     def tick(self, names: Iterable[str]) -> None:
         """Ask those again who answered long ago."""
         now = self._clock()
+        if now - self._looked < LOOK_S:
+            return
+        self._looked = now
         for name in names:
             node = self._nodes.get(name)
             if node is not None and node.answered and now - node.asked > EVERY_S:

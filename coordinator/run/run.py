@@ -58,7 +58,7 @@ from ..planning.speeds import Speeds
 from ..store.database import LeaseLost
 from ..store.store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
 from ..trust.identity import digest
-from .border import FASTEST_BPS, LONGEST_LATENCY_S, About, refused
+from .border import ANYBODY, FASTEST_BPS, LONGEST_LATENCY_S, About, refused
 from .commands import Command, Desk, held_in
 from .ledger import Progress
 from .mirror import Mirror
@@ -79,6 +79,8 @@ WORK_S = 10.0
 """How often the ledger of useful work is stored."""
 ADVICE_S = 10.0
 """How often a node is told of what use it is."""
+_ADVISED = 200
+"""Nodes up to which; in a run of five times as many, five times as rarely."""
 _SAME_WARNING_S = 10.0
 _MOST_WARNINGS = 20
 """Of one node within that time."""
@@ -87,6 +89,8 @@ _COME_BACK_S = 5.0
 """How long the end of a run waits for nodes whose control stream is broken just then."""
 _NOT_BACK = "it has not come back since the coordinator started again"
 _VIEWS_KEPT = 8
+_AT_ONCE = 64
+"""Nodes up to which each report of a step is given to the machine when it comes; of more, all of a tick together."""
 _LOADING_S, _ALIVE_S = 2.5, 1.5
 
 
@@ -186,6 +190,8 @@ class Run:
         self._streams: dict[str, Attendance] = {}
         self._beats: dict[str, s.Heard] = {}
         """Heartbeats since the last tick."""
+        self._stepped: list[tuple[s.StepFinished, float]] = []
+        """Reports of steps since the last event, of a run of many nodes."""
         self._views = ViewOrders()
         self._deserted = asyncio.Event()
         self._absent: set[str] = set()
@@ -393,7 +399,8 @@ class Run:
         name, session, kind = stream.name, stream.session, report.WhichOneof("kind")
         if self._streams.get(name) is not stream or not self.store.leads:
             return
-        if why := refused(report, self._about(name)):
+        # Of a beat nothing depends on what the run knows, and a thousand come in a second.
+        if why := refused(report, ANYBODY if kind == "heartbeat" else self._about(name)):
             self.warn(name, why)
             return
         if kind == "heartbeat":
@@ -556,7 +563,11 @@ class Run:
             self.speeds.step(name, report.compute_seconds, self._clock())
             self.rates.step(name, report.sent, self._clock())
             self._worked(name)
-        self.feed(s.StepFinished(name, session, report.view, report.step, report.seconds))
+        finished = s.StepFinished(name, session, report.view, report.step, report.seconds)
+        if len(self.state.nodes) > _AT_ONCE:
+            self._stepped.append((finished, self._clock()))
+        else:
+            self.feed(finished)
         self._keep_steps(self._progress.step(name, report, time.time()))
 
     def _worked(self, name: str) -> None:
@@ -594,9 +605,15 @@ class Run:
         """Give the machine an input and do what it asks for; nothing once another coordinator may lead."""
         if not self.store.leads:
             return
+        if self._stepped and not self.is_planning:
+            steps, self._stepped = tuple(self._stepped), []
+            self._apply(s.Steps(steps))
         if not self.is_planning:
             self._apply(event)
         elif not isinstance(event, (s.Tick, s.Replan)):  # of these there are more to come
+            if self._stepped:
+                self._later.append(s.Steps(tuple(self._stepped)))
+                self._stepped = []
             self._later.append(event)
 
     @property
@@ -817,7 +834,8 @@ class Run:
     def _advise(self) -> None:
         """Tell every node how it does, now and then and when that has changed."""
         now = self._clock()
-        if now - self._advised < ADVICE_S or not self.trains:
+        pause = max(ADVICE_S, ADVICE_S * len(self._streams) / _ADVISED)
+        if now - self._advised < pause or not self.trains:
             return
         self._advised = now
         try:

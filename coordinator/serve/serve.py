@@ -63,6 +63,7 @@ from ..trust.tickets import DEFAULT_TTL, DEFAULT_USES, IDENTITY, default_uses, m
 from ..web.access import write_certificate
 from ..web.run_page import RunPage, is_loopback
 from ..web.server import bind as bind_page
+from .collector import calm
 from .dial_back import networks
 from .gate import Gate
 from .lease import leading, stand_by
@@ -276,6 +277,7 @@ async def _serve(
         rpc.add_CoordinatorServicer_to_server(service, server)
         server.add_generic_rpc_handlers((rpc.peer_handler(Relay(identity.run, run.knows, door).serve),))
         await server.start()
+        calm()
         if page_socket is not None:
             page = _page(authority, run, store, state, page_socket, counts, emit, door)
         watching = asyncio.create_task(door.watch())

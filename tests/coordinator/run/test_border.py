@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 from coordinator_process import pairs
 
-from farflung.coordinator.membership.members import State, slowest
-from farflung.coordinator.membership.resume import Rules
 from farflung.coordinator.membership.signals import Announcement
+from farflung.coordinator.membership.steps import waited_by
 from farflung.coordinator.run.border import CHECKS, About, refused
 from farflung.job.sampling import Position
 from farflung.proto import control_pb2 as pb
@@ -93,9 +92,6 @@ def test_a_node_without_a_place_reports_no_steps():
 
 
 def test_others_wait_by_what_more_than_one_says():
-    state = State(Rules("gradient", 8, 2, 0, 50, 4))
-    for name in "abc":
-        state = slowest(state, name, 2.0)
-    state = slowest(state, "a", 1e6)
-    assert state.slowest_s == 2.0
-    assert slowest(state, "b", 9.0).slowest_s == 9.0
+    assert waited_by([1e6, 2.0, 2.0]) == 2.0
+    assert waited_by([1e6, 9.0, 2.0]) == 9.0
+    assert waited_by([2.0]) == 2.0 and waited_by([5.0, 9.0]) == 9.0

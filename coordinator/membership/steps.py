@@ -1,0 +1,45 @@
+"""What the membership machine takes from reports of steps: how far each node is, and how long a step takes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from heapq import nlargest
+
+from . import signals as s
+from .members import State, altered, trains
+
+
+def waited_by(seconds: Collection[float]) -> float:
+    """The seconds of a step that others wait by: not what one of three or more says alone, for it may have kept silent
+    about its steps for hours."""
+    longest = nlargest(2, seconds)
+    return longest[1] if len(seconds) > 2 else longest[0]
+
+
+def stepped(state: State, finished: Iterable[tuple[s.StepFinished, float]]) -> State:
+    """Steps are done, each with when its report came. A step took no longer than the coordinator has waited for it,
+    whatever its node says. What the state holds of a thousand nodes is copied once for all reports."""
+    nodes, view = dict(state.nodes), state.view
+    reported, at_last, seconds = dict(state.reported), dict(state.stepped), dict(state.seconds)
+    slowest_s, counted = state.slowest_s, False
+    for event, now in finished:
+        node = nodes.get(event.name)
+        if node is None or node.session != event.session:
+            continue
+        node = nodes[event.name] = altered(node, heard=max(node.heard, now), doubted=False)
+        if view is None or event.view != view.number or not trains(state, event.name, view):
+            continue
+        counted = True
+        if not node.has_stepped:
+            nodes[event.name] = altered(node, has_stepped=True)
+        waited = now - max(state.started, at_last.get(event.name, 0.0))
+        reported[event.name] = max(event.step, reported.get(event.name, 0))
+        at_last[event.name] = now
+        # Steps of an hour in which this coordinator was away are reported at once: that does not make them short.
+        fade = 0.9 if waited >= event.seconds / 2 else 1.0
+        seconds[event.name] = max(min(event.seconds, waited), fade * seconds.get(event.name, 0.0))
+        slowest_s = max(waited_by(seconds.values()), fade * slowest_s)
+    if not counted:
+        return replace(state, nodes=nodes)
+    return replace(state, nodes=nodes, reported=reported, stepped=at_last, seconds=seconds, slowest_s=slowest_s)
