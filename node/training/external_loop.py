@@ -162,8 +162,9 @@ class OwnLoop:
                 if loss is not None:
                     tally.loss_sum, tally.tokens = loss * count, count
                 order.tally = tally
-        for parameter in self.model.parameters.values():
-            parameter.grad = None
+            # Before the lock is free: then the trainer's thread lays the sum there, and steps by it.
+            for parameter in self.model.parameters.values():
+                parameter.grad = None
 
     def _load(self, sections: Sequence[Section], reference: bool) -> None:
         with torch.no_grad():
