@@ -18,10 +18,11 @@ _NAMES = """JoinReply.name LinkMeasurement.from LinkMeasurement.to Sent.peer Evi
 Member.name Shadow.node Shadow.like Holder.nodes View.restores ProfilePart.node GenerateReply.nodes
 Score.node Judge.node Handover.giver Handover.taker"""
 _ADDRESSES = "Member.address"
-_IDS = """JoinReply.session Hello.session Member.session Trace.id SectionState.section Fingerprint.section"""
+_IDS = """JoinReply.session Hello.session Member.session Trace.id SectionState.section Fingerprint.section
+Unreadable.file"""
 _SECRETS = "JoinReply.secret"
 _SENTENCES = """Heartbeat.doing Evidence.why Warning.node Warning.message
-Goodbye.why Leaving.why CaughtUp.failed Written.failed
+Goodbye.why Leaving.why CaughtUp.failed Written.failed Unreadable.why
 Flush.why Stop.why Leave.why Notice.message Advice.doing Advice.use Advice.better View.why StoreReply.refused
 ProfilePart.told ProfilePart.missing ShardHeld.refused"""
 _TOLD = """JoinReply.refused StatusReply.refused CommandReply.answer CommandReply.refused ProfilePart.refused

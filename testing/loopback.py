@@ -109,7 +109,7 @@ class LoopbackWire:
         data = self.artifacts[name]
         return data[offset : None if length is None else offset + length]
 
-    def fetch_later(self, name: str, offset: int, length: int) -> Callable[[], bytes]:
+    def fetch_later(self, name: str, offset: int, length: int | None) -> Callable[[], bytes]:
         return lambda: self.fetch(name, offset, length)
 
     def room(self, length: int) -> memoryview:

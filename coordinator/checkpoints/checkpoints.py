@@ -342,10 +342,12 @@ class Checkpoints:
         passed: list[str] = []
         for step in reversed(self.steps()):
             folder = self._target(step)
+            if step in self._damaged:
+                continue
             if known is not None and step not in known:
                 why = "is not of this run's history any more"
             elif wrong := damaged(folder):
-                passed.append(f"the checkpoint of step {step} is damaged ({wrong}); {self._move_aside(step)}")
+                passed.append(f"the checkpoint of step {step} is damaged ({wrong}); {self.move_aside(step)}")
                 continue
             else:
                 return Complete(step, folder, position_in(read_manifest(folder))), passed
@@ -353,14 +355,20 @@ class Checkpoints:
             passed.append(f"the checkpoint of step {step} {why}; an older one is taken")
         return None, passed
 
-    def _move_aside(self, step: int) -> str:
+    def wrong_with(self, step: int) -> str:
+        """What is not as it was stored, by reading all of a checkpoint again; empty where nothing is."""
+        with self.held(step) as folder:
+            return damaged(folder)
+
+    def move_aside(self, step: int) -> str:
         """Take a damaged checkpoint out of the way of the others; what became of it, and what is taken, in words."""
         aside = self.folder / f"damaged-{_name(step)}"
         try:
-            if aside.exists():  # of the same step, from before
-                shutil.rmtree(aside)
-            self._target(step).replace(aside)
-            _sync(self.folder)
+            with self._changing:
+                if aside.exists():  # of the same step, from before
+                    shutil.rmtree(aside)
+                self._target(step).replace(aside)
+                _sync(self.folder)
         except OSError as error:
             self._damaged.add(step)
             return f"it cannot be moved aside ({error.strerror}); an older one is taken"

@@ -102,6 +102,12 @@ class Target:
             check()
             self._fs.pipe_file(f"{self._root}/{_name(step)}/{MANIFEST}", (folder / MANIFEST).read_bytes())
 
+    def remove(self, step: int) -> None:
+        """Remove the checkpoint of a step, if there is one."""
+        with self._at("written"):
+            for name in sorted(self._files().get(step, set()), key=lambda name: name != MANIFEST):
+                self._fs.rm_file(f"{self._root}/{_name(step)}/{name}")
+
     def prune(self, keep: int, newest: int) -> None:
         """Remove all but the last ``keep`` up to step ``newest``, and what is older than those and has no manifest.
 

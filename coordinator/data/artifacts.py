@@ -104,7 +104,14 @@ class Artifacts:
         known.over.wait(ANSWER_S)
         if known.failed is not None:
             raise NoArtifact(f"{name} cannot be read: {known.failed.strerror or known.failed}")
-        return known.artifact or Artifact(name=name, size=known.size, described=max(1, known.read))
+        if known.artifact is None:
+            return Artifact(name=name, size=known.size, described=max(1, known.read))
+        if name.startswith("checkpoint/") and self._checkpoints is not None:
+            _, step, file = name.split("/")
+            stored = self._checkpoints.digest(int(step), file)
+            if stored is not None and stored != known.artifact.digest.hex():
+                raise NoArtifact(f"{name} has another digest than when it was stored")
+        return known.artifact
 
     def read(self, name: str, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of a range in chunks of 1 MiB; ``length`` 0 means to the end. NoArtifact past the end, and

@@ -69,6 +69,7 @@ from .resume import Resume, fresh_layers, planned_nodes, resume
 from .shadows import CATCHES_UP, place_to_follow, shadows
 from .steps import stepped
 from .stuck import ASKED_S, ask, awake, standing
+from .unreadable import apart, cannot_read, distrust, judged
 
 _STALL_S = 1.0  # a longer gap between two ticks is the coordinator's own, and nobody's silence
 _BROKEN_AFTER, _BROKEN_WITHIN_S = 3, 60.0
@@ -131,6 +132,10 @@ class Membership:
                 return state, []
             state = replace(state, newest=event.position, unsent=event.unsent, saving=False)
             return self._check_finished(state, now)
+        if isinstance(event, s.CheckpointSound):
+            return self._sound(state, event, now)
+        if isinstance(event, s.CheckpointLost):
+            return self._lost(state, event, now)
         if isinstance(event, s.Joined):
             return self._joined(state, event, now)
         if isinstance(event, s.Beats):
@@ -161,6 +166,8 @@ class Membership:
             return self._flushed(state, event, now)
         if isinstance(event, s.Prepared):
             return self._prepared(state, event, now)
+        if isinstance(event, s.Unreadable):
+            return self._unreadable(state, event, now)
         if isinstance(event, s.Kept):
             said = (event.step, event.view, event.name, event.norm, event.moved)
             return replace(state, kept=noted(state.kept, *said)), []
@@ -535,6 +542,10 @@ class Membership:
             return state, []
         assert change is not None
         late = change.awaited - set(change.flushed if state.phase == FLUSHING else change.prepared)
+        if state.phase == PREPARING and change.sound is not None:
+            state, effects = self._check_readable(state, now)
+            if effects:
+                return state, effects
         watch = change.watch.at(sum(state.nodes[name].moved for name in late), now)
         if watch is not change.watch:
             state = replace(state, change=replace(change, watch=watch))
@@ -833,6 +844,8 @@ class Membership:
             return state, []
         if state.paused:
             return replace(state, phase=WAITING, change=None, why=state.paused), []
+        if state.aside is not None:
+            return state, []  # nobody knows yet which checkpoint is left
         decision = self._decide(state, change.flushed)
         names = tuple(sorted(change.awaited))
         current = state.pinned or state.view
@@ -956,12 +969,68 @@ class Membership:
             or event.name not in change.awaited
         ):
             return state, self._say_again(state, event.name, event.view)
+        unreadable = {name: one for name, one in state.unreadable.items() if name != event.name}
         change = replace(change, prepared={**change.prepared, event.name: event})
-        return self._check_prepared(replace(state, change=change), now)
+        return self._check_prepared(replace(state, change=change, unreadable=unreadable), now)
+
+    def _unreadable(self, state: State, event: s.Unreadable, now: float) -> Result:
+        """A node cannot use the checkpoint with which the view is to begin."""
+        change, view = state.change, state.pinned
+        if state.phase != PREPARING or change is None or view is None or event.view != change.number:
+            return state, self._say_again(state, event.name, event.view)
+        known = state.unreadable.get(event.name)
+        if view.checkpoint <= 0 or event.name not in view.plan.nodes or (known and known.session == event.session):
+            return state, []
+        why = f"{event.name} cannot read {event.file} of the checkpoint of step {view.checkpoint}: {event.why}"
+        effects: list[s.Effect] = [s.Say("warning", event.name, why)]
+        if not change.looked_at:
+            effects.append(s.LookAt(view.checkpoint, why))
+        state = replace(state, unreadable={**state.unreadable, event.name: event})
+        state = replace(state, change=replace(change, looked_at=True))
+        state, more = self._check_prepared(state, now)
+        return state, effects + more
+
+    def _sound(self, state: State, event: s.CheckpointSound, now: float) -> Result:
+        """The checkpoint that somebody cannot read is as it was stored."""
+        if state.phase != PREPARING or state.change is None or state.pinned is None:
+            return state, []
+        if state.pinned.checkpoint != event.step:
+            return state, []
+        return self._check_prepared(replace(state, change=replace(state.change, sound=now)), now)
+
+    def _lost(self, state: State, event: s.CheckpointLost, now: float) -> Result:
+        """A checkpoint is out of the way: who was to begin with it begins with the one before."""
+        if state.newest.step >= event.step:
+            state = replace(state, newest=event.position, unsent=event.unsent)
+        state = replace(state, aside=None, unreadable={})
+        effects: list[s.Effect] = [s.Say("warning", "", event.why)]
+        if state.phase == PREPARING and state.pinned is not None and state.pinned.checkpoint == event.step:
+            state, more = self._begin(state, event.why, now)
+        elif state.phase == FLUSHING:
+            state, more = self._check_flushed(state, now)
+        else:
+            more = []
+        return state, effects + more
+
+    def _check_readable(self, state: State, now: float) -> Result:
+        """What follows from some who cannot read the checkpoint, once the coordinator has read it."""
+        change, view = state.change, state.pinned
+        assert change is not None and view is not None
+        if change.sound is None or state.aside is not None:
+            return state, []
+        here, spoken = cannot_read(state), set(change.prepared)
+        found = judged(view.plan, view.checkpoint, state.unreadable, here, spoken, now - change.sound)
+        if found.aside:
+            return replace(state, aside=view.checkpoint), [s.PutAside(view.checkpoint, found.aside)]
+        if not found.wrong:
+            return state, []
+        return self._outvoted(state, found.wrong, now, "test its memory and its disk")
 
     def _check_prepared(self, state: State, now: float) -> Result:
         change, view = state.change, state.pinned
         assert change is not None and view is not None
+        if cannot_read(state) & set(view.plan.nodes):
+            return self._check_readable(state, now)
         if len(change.prepared) < len(change.awaited) or change.awaited - set(change.prepared):
             return state, []
         bases = self._bases(state, change, view)
@@ -996,6 +1065,7 @@ class Membership:
             seconds={},
             finished={},
             disagreements=0,
+            unreadable={} if view.checkpoint >= 0 else state.unreadable,
             unplannable=frozenset(),
             why=f"view {view.number} trains: {view.why}",
         )
@@ -1038,13 +1108,15 @@ class Membership:
             effects += more
         return state, effects
 
-    def _outvoted(self, state: State, outvoted: Mapping[str, str], now: float) -> Result:
-        """Most members of a section hold the same weights, these do not: the others go on without them."""
+    def _outvoted(
+        self, state: State, outvoted: Mapping[str, str], now: float, advice: str = "test its memory"
+    ) -> Result:
+        """What these hold, or can read, is not what most members of a section do: the others go on without them."""
         effects: list[s.Effect] = []
         for name, what in outvoted.items():
             if name not in state.nodes:
                 continue
-            why = f"{what}; test its memory, and join again when it is sound"
+            why = f"{what}; {advice}, and join again when it is sound"
             effects.append(s.SendStop((name,), f"{name} cannot train: {why}", refused=True))
             effects.append(s.Say("warning", name, f"{name} is put out: {why}"))
             state, more = self._gone(state, state.nodes[name], why, now)
@@ -1064,13 +1136,20 @@ class Membership:
                 s.Fail(why, "this is a fault of farflung: report it"),
             ]
         if count == _DISAGREEMENTS:
-            first, second = found.camps[:2]
-            apart = {(min(one, other), max(one, other)) for one in first for other in second}
-            state = replace(state, broken=state.broken | apart, unplannable=frozenset())
+            state = replace(state, broken=state.broken | apart(found.camps), unplannable=frozenset())
             clash += " again: they are planned apart"
-        state = replace(state, eligible=frozenset(), disagreements=count)
+        state = replace(state, disagreements=count)
+        view = state.pinned
+        assert view is not None
+        # Where they have just read it from a checkpoint, that is not what is wrong.
+        return self._back(state, clash, view.position.step if view.checkpoint < 0 else 0, now)
+
+    def _back(self, state: State, clash: str, step: int, now: float) -> Result:
+        """Of nobody's weights of ``step`` it is known whether they are right: all go back to what was before."""
+        state, aside = distrust(state, step, clash)
+        state = replace(state, eligible=frozenset())
         state, effects = self._begin(state, f"{clash}: back to the newest checkpoint", now)
-        return state, [s.Say("warning", "", clash), *effects]
+        return state, [s.Say("warning", "", clash), *aside, *effects]
 
     # ---- the end -------------------------------------------------------------------------------
 
@@ -1088,10 +1167,8 @@ class Membership:
         found = split({name: answer.fingerprints for name, answer in state.finished.items()})
         step = max(answer.step for name, answer in state.finished.items() if name not in found.outvoted)
         everybody = tuple(sorted(state.nodes))
-        if found.tie and not found.outvoted:
-            state = replace(state, phase=DONE, why=f"at the end, {found.tie}")
-            stop = s.SendStop(everybody, state.why, failed=True)
-            return state, [stop, s.Fail(state.why, "the checkpoints before the end are good: see `farflung status`")]
+        if found.tie:
+            return self._tie_at_end(state, found, step, now)
         effects: list[s.Effect] = []
         if state.newest.step < step:
             least = state.rules.last_checkpoint_s
@@ -1111,3 +1188,17 @@ class Membership:
         ]
         why = f"the run is done: {step} steps"
         return replace(state, phase=DONE, why=why), [*effects, s.Finish(step, why), s.SendStop(everybody, why)]
+
+    def _tie_at_end(self, state: State, found: Split, step: int, now: float) -> Result:
+        """As many have trained one thing to the end as another: back to a checkpoint, as in the middle. From the second
+        time on those who cannot agree are planned apart, so that it ends."""
+        clash, pairs = f"at the end, {found.tie}", apart(found.camps)
+        if state.ties_at_end and pairs <= state.broken:
+            everybody = tuple(sorted(state.nodes))
+            state = replace(state, phase=DONE, why=clash)
+            stop = s.SendStop(everybody, clash, failed=True)
+            return state, [stop, s.Fail(clash, "the checkpoints before the end are good: see `farflung status`")]
+        if state.ties_at_end:
+            state = replace(state, broken=state.broken | pairs, unplannable=frozenset())
+            clash += " again: they are planned apart"
+        return self._back(replace(state, ties_at_end=state.ties_at_end + 1), clash, step, now)

@@ -110,6 +110,10 @@ class Change:
     """Of those who are awaited."""
     needs_all: bool = False
     """Nobody could train without those who are late: they are waited for."""
+    looked_at: bool = False
+    """The coordinator reads the checkpoint with which the view begins again, for somebody cannot (unreadable.py)."""
+    sound: float | None = None
+    """When it had, and found nothing."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,12 @@ class State:
     ended: Watch | None = None
     """Since the last node finished: the last checkpoint, which is waited for."""
     disagreements: int = 0
+    ties_at_end: int = 0
+    """How often those who had finished could not agree."""
+    unreadable: Mapping[str, s.Unreadable] = field(default_factory=dict)
+    """Who cannot read the newest checkpoint, until a view has begun with it."""
+    aside: int | None = None
+    """The step of a checkpoint that is being put aside: no view begins before the one that is left is known."""
     ticked: float | None = None
     held: Mapping[str, s.Hold] = field(default_factory=dict)
     """Nodes that a person wants to have no place, also while they are not there."""

@@ -315,6 +315,37 @@ class CheckpointComplete:
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """A node cannot use a file of the checkpoint with which an announced view begins, and why. ``voice``: the ticket by
+    which it came, for several names of one count once; empty: it counts by itself."""
+
+    name: str
+    session: str
+    view: int
+    file: str
+    why: str
+    voice: str = ""
+
+
+@dataclass(frozen=True)
+class CheckpointSound:
+    """The answer to LookAt: every file is as it was when it was stored."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class CheckpointLost:
+    """The answer to LookAt or PutAside: the checkpoint of ``step`` is out of the way, ``position`` is that of the
+    newest one which is left (step 0: none)."""
+
+    step: int
+    position: Position
+    unsent: Unsent | None
+    why: str
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed. ``stored``: bytes of checkpoints that have arrived since the coordinator's start."""
 
@@ -351,6 +382,9 @@ Input = (
     | Save
     | Replan
     | CheckpointComplete
+    | Unreadable
+    | CheckpointSound
+    | CheckpointLost
     | Tick
 )
 
@@ -503,6 +537,23 @@ class Dial:
 
 
 @dataclass(frozen=True)
+class LookAt:
+    """Read a checkpoint again, and put it aside if it is not as it was stored; answered by CheckpointSound or
+    CheckpointLost."""
+
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
+class PutAside:
+    """Take a checkpoint out of the way of the others, where a person may look at it; answered by CheckpointLost."""
+
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
 class Say:
     """Something that people should know: ``kind`` joined, left, warning or waiting."""
 
@@ -537,6 +588,8 @@ Effect = (
     | SendLeave
     | Fence
     | Dial
+    | LookAt
+    | PutAside
     | Say
     | Finish
     | Fail

@@ -148,6 +148,10 @@ def _evidence(said: Any, known: About) -> str:
     return "" if said.peer in known.nodes else f"{said.peer[:80]!r} never joined"
 
 
+def _unreadable(said: Any, known: About) -> str:
+    return f"the run ends with step {known.last}" if said.step > known.last else ""
+
+
 def _clock(said: Any, known: About) -> str:
     return "" if math.isfinite(said.monotonic) else "its clock is no number"
 
@@ -205,6 +209,7 @@ CHECKS: Mapping[str, tuple[str, Callable[[Any, About], str]]] = {
     "kept": ("what it keeps", _kept),
     "clock": ("its clock", _clock),
     "written": ("a text", _written),
+    "unreadable": ("a checkpoint", _unreadable),
     "scores": ("what contributions do", _scores),
 }
 """Kind of a report -> (what it is, in words; its check)."""

@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from .. import events
 from ..checkpoints.acceptance import Expected, expected, finished
 from ..checkpoints.checkpoints import Checkpoints, Complete
 from ..checkpoints.manifest import read_manifest
+from ..data.facts import in_thread
 from ..membership import signals as s
 from ..membership.judged import LOOK_ROUNDS, MOST, Judged
 from ..membership.learnt import Kept, from_json, to_json, unsent_in
@@ -60,6 +61,7 @@ from ..store.store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
 from ..trust.identity import digest
 from .border import ANYBODY, FASTEST_BPS, LONGEST_LATENCY_S, About, refused
 from .commands import Command, Desk, held_in
+from .fallback import answer
 from .ledger import Progress
 from .mirror import Mirror
 from .profiling import Profiling
@@ -421,6 +423,10 @@ class Run:
             prints = fingerprints_of(report.prepared.fingerprints)
             bases = {one.layer: one.content for one in report.prepared.bases}
             self.feed(s.Prepared(name, session, report.prepared.view, prints, bases))
+        elif kind == "unreadable":
+            said = report.unreadable
+            voice = self._sessions[name].ticket if name in self._sessions else ""
+            self.feed(s.Unreadable(name, session, said.view, said.file, printable(said.why), voice))
         elif kind == "caught_up":
             view, failed = report.caught_up.view, printable(report.caught_up.failed)
             self.feed(s.CaughtUp(name, session, view, failed))
@@ -444,8 +450,8 @@ class Run:
                 self.history.evaluation(row)
                 self.emit(events.evaluation(row))
         elif kind == "evidence":
-            said = report.evidence
-            self.feed(s.Accused(name, session, said.peer, printable(said.why), said.diverged, said.mended))
+            lost = report.evidence
+            self.feed(s.Accused(name, session, lost.peer, printable(lost.why), lost.diverged, lost.mended))
         elif kind == "warning":
             warning: Any = report.warning  # grpc-stubs and the builtin share the name Warning
             self.warn(warning.node if warning.node in self._devices else name, printable(warning.message, 1000))
@@ -666,10 +672,14 @@ class Run:
             except LeaseLost:
                 raise
             except Exception as error:
-                self._undone.add(effect, self._clock())
-                what = type(effect).__name__
-                log.exception("%s could not be done", what)
-                self._try("a warning", self.warn, "", f"{what} failed ({error}); it is tried again, the run goes on")
+                self._failed_to(effect, error)
+
+    def _failed_to(self, effect: s.Effect, error: Exception) -> None:
+        """An effect could not be performed."""
+        self._undone.add(effect, self._clock())
+        what = type(effect).__name__
+        log.error("%s could not be done", what, exc_info=error)
+        self._try("a warning", self.warn, "", f"{what} failed ({error}); it is tried again, the run goes on")
 
     def _try(self, what: str, do: Callable[..., object], *arguments: Any) -> None:
         """Something beside the run: it may fail, and then the log says so."""
@@ -895,9 +905,9 @@ class Run:
                     self.warn("", f"updates.agreed = false: {UNAGREED}")
                 self.store.put("began", str(time.time()))
         elif isinstance(effect, s.Dial):
-            task = asyncio.get_running_loop().create_task(self._dial(effect))
-            self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            self._begin_task(self._dial(effect))
+        elif isinstance(effect, (s.LookAt, s.PutAside)):
+            self._begin_task(self._fall_back(effect))
         elif isinstance(effect, s.Fence):
             self._fence(effect)
         elif isinstance(effect, s.Say):
@@ -993,6 +1003,29 @@ class Run:
             self.emit(events.event("notice", message=effect.why, node=effect.node))
         else:
             self.emit(events.event(effect.kind, node=effect.node, why=effect.why))
+
+    def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def _fall_back(self, effect: s.LookAt | s.PutAside) -> None:
+        """Read a checkpoint again, or put it aside, and tell the machine which one is left."""
+        target = self.mirror.target if self.mirror is not None else None
+        try:
+            known = {row.step for row in self.store.checkpoints()} if self.store.server is not None else None
+            found = await in_thread(answer, effect, self.checkpoints, target, known)
+        except FarflungError as error:
+            self._failed_to(effect, error)
+            return
+        if isinstance(found, s.CheckpointLost):
+            if self.mirror is not None and isinstance(effect, s.PutAside):
+                self.mirror.there = self.mirror.there - {effect.step}
+            for row in self.store.checkpoints():
+                if row.step > found.position.step:
+                    self.store.forget_checkpoint(row.step)
+        self.feed(found)
+        self._tell_complete()
 
     async def _dial(self, effect: s.Dial) -> None:
         row = self._sessions.get(effect.name)

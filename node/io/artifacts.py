@@ -95,6 +95,9 @@ class Artifacts:
     async def fetch(self, name: str, offset: int, length: int | None, patient: bool = False) -> bytearray:
         """Bytes [offset, offset + length) of an artifact (length None: to its end), verified piece by piece.
         ``patient``: a coordinator that is away is waited for, however long."""
+        if name.startswith("checkpoint/") and name.endswith("/manifest.json"):  # the step may have been stored anew
+            folder = name.rpartition("/")[0] + "/"
+            self._described = {other: one for other, one in self._described.items() if not other.startswith(folder)}
         artifact = self._described.get(name) or await self.describe(name, patient)
         end = artifact.size if length is None else offset + length
         if not 0 <= offset <= end <= artifact.size:

@@ -58,6 +58,8 @@ class Source:
             try:
                 dtype, shape = str(entry["dtype"]), tuple(int(size) for size in entry["shape"])
                 begin, end = (int(offset) for offset in entry["data_offsets"])
+                if not 0 <= begin <= end:
+                    raise ValueError(f"bytes {begin} to {end}")
             except (KeyError, TypeError, ValueError) as error:
                 raise FarflungError(f"{file} of {self.where} has a damaged header at {tensor}", self.hint) from error
             found[tensor] = Slot(file, dtype, shape, 8 + length + begin, 8 + length + end)

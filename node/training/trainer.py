@@ -43,6 +43,7 @@ from ..pipeline.island import Island
 from ..promises import Broken, Promises
 from ..rounds.exchange import Refused
 from ..rounds.signed import Signer
+from ..state.checkpoint import Unreadable
 from ..state.optimizers import Optimizer, make_optimizer
 from ..state.rests import Rests, contribute
 from ..state.stage_state import StageState
@@ -217,7 +218,10 @@ class Trainer:
 
     def _live(self, view: control_pb2.View) -> None:
         self.wire.doing = f"prepares for view {view.number}"
-        self._prepare(view)
+        try:
+            self._prepare(view)
+        except Unreadable as problem:
+            self._cannot_read(view, problem)
         self.wire.doing = f"waits for the others of view {view.number}"
         self._wait_for(lambda order: order.WhichOneof("kind") == "start" and order.start.view == view.number)
         self._said = None
@@ -249,6 +253,15 @@ class Trainer:
             else:
                 self.follower.work()
                 self.pump(1.0 if self.follower.failed else 0.05)
+
+    def _cannot_read(self, view: control_pb2.View, problem: Unreadable) -> None:
+        """Tell the coordinator which file is of no use, and wait for what comes of it: another view, or the end."""
+        self.state = self.training = self.loading = None
+        self.tell(problem.message)
+        self.wire.doing = "cannot read a checkpoint"
+        said = control_pb2.Unreadable(view=view.number, step=problem.step, file=problem.file, why=problem.why[:500])
+        self._say(control_pb2.Report(unreadable=said))
+        self._wait_for(lambda order: False)
 
     def _tell(self, view: control_pb2.View) -> None:
         """Show the person at this node what the view makes of it."""
@@ -323,7 +336,7 @@ class Trainer:
     def load(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         """Bytes of an artifact of the coordinator's, as Wire.fetch: meanwhile whatever arrives is handled. ViewEnds."""
         if length is None:
-            return self.wire.fetch(name, offset)
+            return self.wire.fetch_later(name, offset, None)()
         found = bytearray()
         while len(found) < length:
             data = self.wire.fetch_later(name, offset + len(found), min(LOADED_AT_ONCE, length - len(found)))()

@@ -228,9 +228,10 @@ class Wire:
         """Bytes of an artifact (`length` None: to its end), each piece verified. Waits. Errors as describe."""
         return self._call("fetch", name, offset, length)
 
-    def fetch_later(self, name: str, offset: int, length: int) -> Callable[[], bytes]:
-        """Asks for bytes of an artifact, for as long as it takes; what it returns waits for them, and handles what else
-        arrives (``while_waiting``). Raises as describe does, and what that raises: then it is to be asked again."""
+    def fetch_later(self, name: str, offset: int, length: int | None) -> Callable[[], bytes]:
+        """Asks for bytes of an artifact (`length` None: to its end), for as long as it takes; what it returns waits for
+        them, and handles what else arrives (``while_waiting``). Raises as describe does, and what that raises: then it
+        is to be asked again."""
         number = self._ask("fetch", name, offset, length, True)
 
         def answer() -> bytes:

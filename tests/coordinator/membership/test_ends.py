@@ -43,9 +43,3 @@ def test_done_without_the_last_checkpoint():
     script.wait(2)
     assert "the checkpoint of step 9 did not arrive; the newest is of step 0" in script.get(s.Say)[0].why
     assert script.state.phase == DONE
-
-
-def test_different_weights_at_the_end_fail_the_run():
-    script = Script().started()
-    script(*(s.Finished(name, name + "1", 1, 9, (s.Fingerprint("stage-0", 9, ord(name) // 99),)) for name in "abcd"))
-    assert "a and c hold different weights" in script.get(s.Fail)[0].why

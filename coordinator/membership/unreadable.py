@@ -1,0 +1,76 @@
+"""Checkpoints that members cannot use, and those that hold what members do not agree on: pure.
+
+A member that cannot read a file of the checkpoint with which a view begins says which, and why. The coordinator reads
+the files again: whatever is not as it was stored is put aside, on nobody's word. Where it finds nothing, the word
+of one member throws no checkpoint away, nor that of several names of one ticket: only two voices or more do, when they
+are more than half of a stage's members, or of all. Else whoever accuses is the one with the bad memory, disk or
+intention, and is put out. The others of a stage get its weights from one of them, so those who were put out for what
+they said of this checkpoint count on, until a view has begun with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Set
+from dataclasses import dataclass, replace
+
+from ...scheduler.plans import Plan
+from . import signals as s
+from .members import State
+
+OTHERS_S = 10.0
+"""How long others may take to say that they cannot read it either, once the coordinator has found nothing."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``aside``: the checkpoint is of no use. ``wrong``: who is put out, and why. Neither: not everybody has spoken."""
+
+    aside: str = ""
+    wrong: Mapping[str, str] | None = None
+
+
+def cannot_read(state: State) -> set[str]:
+    """Who of those who are in has said that it cannot read the newest checkpoint."""
+    said = state.unreadable.items()
+    return {name for name, one in said if name in state.nodes and state.nodes[name].session == one.session}
+
+
+def judged(
+    plan: Plan, step: int, accusers: Mapping[str, s.Unreadable], present: Set[str], spoken: Set[str], waited_s: float
+) -> Verdict:
+    """What follows for a checkpoint whose files are as they were stored, ``waited_s`` after that was found.
+
+    ``accusers``: also those who are gone; ``present``: those of them who are not. ``spoken``: who has said anything.
+    """
+    gone = accusers.keys() - present
+    for group in (*(set(plan.group(stage)) for stage in range(len(plan.stages))), set(plan.nodes)):
+        here = group & present
+        said = sorted(here | gone)
+        voices = {accusers[name].voice or name for name in said}
+        enough = len(voices) > 1 or (here == group and len(group) > 1)
+        if here and enough and len(said) > len(group | gone) // 2:
+            first = accusers[said[0]]
+            return Verdict(aside=f"{', '.join(said)} cannot read {first.file}: {first.why}")
+    here = set(plan.nodes) & present
+    if not here or (set(plan.nodes) - spoken - here and waited_s < OTHERS_S):
+        return Verdict()
+    return Verdict(
+        wrong={
+            name: f"it cannot read {accusers[name].file} of the checkpoint of step {step}, which is as it was stored, "
+            f"and not enough others say so ({accusers[name].why})"
+            for name in sorted(here)
+        }
+    )
+
+
+def distrust(state: State, step: int, why: str) -> tuple[State, list[s.Effect]]:
+    """Of ``step`` nobody knows whose weights are right: no checkpoint of it, or after it, is gone back to."""
+    if not 0 < step <= state.newest.step:
+        return state, []
+    return replace(state, aside=state.newest.step), [s.PutAside(state.newest.step, why)]
+
+
+def apart(camps: Collection[Collection[str]]) -> frozenset[tuple[str, str]]:
+    """Every pair of members of the two largest camps."""
+    first, second = list(camps)[:2]
+    return frozenset((min(one, other), max(one, other)) for one in first for other in second)
