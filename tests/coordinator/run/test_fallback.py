@@ -28,7 +28,7 @@ def checkpoints(tmp_path):
 
 @pytest.fixture
 def target(checkpoints, tmp_path):
-    made = Target(f"file://{tmp_path}/there")
+    made = Target(f"memory://fallback{tmp_path}")
     for step in (4, 8):
         made.upload(checkpoints.path(step), step)
     return made
