@@ -14,7 +14,7 @@ from .cli.commands.export import export
 from .cli.commands.generate import generate
 from .cli.commands.job_init import init
 from .cli.commands.join import join
-from .cli.commands.operate import drain, evict, pause, readmit, resume, set_value
+from .cli.commands.operate import drain, evict, forget, pause, readmit, resume, set_value
 from .cli.commands.plan import plan
 from .cli.commands.profile import profile
 from .cli.commands.run import run
@@ -55,7 +55,7 @@ def wan(context: typer.Context) -> None:
 
 # The order is that of `--help`.
 _ALONE: tuple[Body, ...] = (demo, run, join, status, runs, profile, export, generate, plan, doctor)
-_COORDINATOR: tuple[Body, ...] = (start, token, drain, evict, readmit, pause, resume)
+_COORDINATOR: tuple[Body, ...] = (start, token, drain, evict, readmit, forget, pause, resume)
 
 for body in _ALONE:
     command(app)(body)

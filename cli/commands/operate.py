@@ -1,4 +1,4 @@
-"""What an operator tells a running coordinator: ``drain evict readmit pause resume set``."""
+"""What an operator tells a running coordinator: ``drain evict readmit forget pause resume set``."""
 
 from typing import Annotated
 
@@ -22,6 +22,11 @@ def evict(output: Output, target: Target, node: TheNode, *, why: Why = "") -> No
 def readmit(output: Output, target: Target, node: TheNode, *, why: Why = "") -> None:
     """Let a node that was evicted join again."""
     _command(output, target, "readmit", node, why=why)
+
+
+def forget(output: Output, target: Target, node: TheNode, *, why: Why = "") -> None:
+    """Free the name of a node whose key is lost: whoever joins with it next has it."""
+    _command(output, target, "forget", node, why=why)
 
 
 def pause(output: Output, target: Target, node: Node = None, *, why: Why = "") -> None:

@@ -55,8 +55,11 @@ def status_of(
     plan: Any = json.loads(view.plan) if view else None
     dial_out = {row.name for row in rows if row.dials_out}
     held = json.loads(store.get("held") or "{}")
+    evicted = json.loads(store.get("evicted") or "{}")
     places = _places(plan)
     nodes = [_node(row, plan, places, (live or {}).get(row.name), held.get(row.name)) for row in rows]
+    for node in nodes:
+        node["evicted"] = evicted.get(node["node"], {}).get("why")
     record = {
         "run": store.get("run"),
         "name": job.get("run", {}).get("name"),

@@ -1,5 +1,5 @@
-"""What a person may want of a run that goes on: drain, evict, readmit, pause, resume, set. One entry for the command
-line and the web page; every answer is a sentence, every refusal says what to type instead.
+"""What a person may want of a run that goes on: drain, evict, readmit, forget, pause, resume, set. One entry for the
+command line and the web page; every answer is a sentence, every refusal says what to type instead.
 
 What is wanted stays in the database (``held``, ``paused``, ``evicted``, ``set``), so that a coordinator that starts
 again goes on with it.
@@ -8,8 +8,9 @@ again goes on with it.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...job.files import check_facts, with_value
@@ -23,7 +24,7 @@ from ..membership.machine import Membership
 from ..membership.members import State
 from ..store.store import Store
 
-KINDS = ("drain", "evict", "readmit", "pause", "resume", "set")
+KINDS = ("drain", "evict", "readmit", "forget", "pause", "resume", "set")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Desk:
         kind, name = command.kind, command.node
         if kind not in KINDS:
             raise Refused(f"there is no command {kind[:40]!r}", f"there are {', '.join(KINDS)}")
-        if kind in ("drain", "evict", "readmit") and not name:
+        if kind in ("drain", "evict", "readmit", "forget") and not name:
             raise Refused(f"{kind} which node?", f"farflung coordinator {kind} STATE NODE")
         if name and name not in state.nodes and name not in state.held and self.store.node(name) is None:
             known = ", ".join(row.name for row in self.store.nodes() if row.left_at is None)
@@ -79,6 +80,8 @@ class Desk:
             return self._evict(command, state)
         if kind == "readmit":
             return self._readmit(command)
+        if kind == "forget":
+            return self._forget(command, state)
         if kind == "resume":
             return self._resume(command, state)
         if kind == "pause" and not name:
@@ -133,6 +136,22 @@ class Desk:
         why = command.sentence(f"{name} may join again, readmitted")
         self._feed(s.Readmit(name, why))
         return f"{why}; on its machine: farflung join LINK --name {name}"
+
+    def _forget(self, command: Command, state: State) -> str:
+        """Free a name: whoever comes next with it may have any key."""
+        name, row = command.node, self.store.node(command.node)
+        if name in state.nodes:
+            raise Refused(f"{name} is in the run", "a name is freed when its node is gone")
+        if name in self.evicted:
+            raise Refused(f"{name} was {self.evicted[name]['why']}", f"farflung coordinator readmit STATE {name}")
+        if name in state.held:
+            raise Refused(f"{name} is {state.held[name].why}", f"first: farflung coordinator resume STATE {name}")
+        if row is None or not row.key_hash:
+            raise Refused(f"the name {name} belongs to no key", f"join with it: farflung join LINK --name {name}")
+        left = row.left_at if row.left_at is not None else time.time()
+        self.store.put_node(replace(row, session="", secret_hash="", key_hash="", left_at=left))
+        why = command.sentence(f"the name {name} is free, forgotten")
+        return f"{why}; who joins with it next has it: farflung join LINK --name {name}"
 
     def _pause(self, command: Command, state: State) -> str:
         if state.paused:

@@ -243,9 +243,13 @@ class Run:
         """Do what a person wants; the answer in a sentence. Refused or JobError, with a hint, say why not."""
         if self.is_over:
             raise Refused(f"the run is over: {self.state.why}", "start the coordinator again to go on with it")
+        if command.kind == "forget" and command.node in self.present:
+            raise Refused(f"{command.node} is in the run", "a name is freed when its node is gone")
         answer = self.desk.take(command, self.machine, self.state, self.job, self.facts, self._reached())
-        if command.kind == "readmit":
+        if command.kind in ("readmit", "forget"):
             self._refusals.forget(command.node)
+        if command.kind == "forget":
+            self._sessions.pop(command.node, None)
         if not self.is_planning:
             self._plans.forget()
         log.info("%s", answer)

@@ -27,7 +27,7 @@ def picture(record: Record, timeline: Sequence[Record], commands: Sequence[str] 
         "run": _run(record),
         "plan": _plan(view),
         "nodes": [node for node in record["nodes"] if node["in"]],
-        "gone": [_gone(node) for node in record["nodes"] if not node["in"]][-10:],
+        "gone": [_gone(node) for node in _left(record["nodes"])],
         "links": _links(record, view),
         "timeline": list(timeline)[-TIMELINE:],
         "warnings": record["warnings"],
@@ -139,7 +139,14 @@ def carried(view: Record | None) -> dict[tuple[str, str], str]:
     return found
 
 
+def _left(nodes: list[Record]) -> list[Record]:
+    """The last that are gone, and those that may be readmitted."""
+    gone = [node for node in nodes if not node["in"]]
+    return [node for node in gone[:-10] if node.get("evicted")][-40:] + gone[-10:]
+
+
 def _gone(node: Record) -> dict[str, Any]:
     why = str(node.get("why") or "left")
     why = why.removeprefix(f"{node['node']} ")
-    return {"node": node["node"], "left": node["left"], "why": why, "held": node.get("held")}
+    may = {key: node.get(key) for key in ("held", "evicted")}
+    return {"node": node["node"], "left": node["left"], "why": why, **may}

@@ -26,7 +26,7 @@ PARSED = {
     "join": "needs a coordinator that waits for it: tests/recipes/test_commands_run.py",
     "coordinator start": "stays until its run is done: tests/recipes/test_commands_run.py",
     **dict.fromkeys(
-        [f"coordinator {name}" for name in ("drain", "evict", "readmit", "pause", "resume", "set")],
+        [f"coordinator {name}" for name in ("drain", "evict", "readmit", "forget", "pause", "resume", "set")],
         "needs a run that goes on: tests/coordinator/run/test_commands.py",
     ),
     "doctor LINK": "needs a coordinator: tests/cli/test_doctor.py",

@@ -15,7 +15,8 @@ const COMMANDS = {
   "pause node": ["Pause", "Pause {node}?", "It stays as a spare from the edge of its next step on, until you resume it."],
   "resume node": ["Resume", "Let {node} take part again?", "It gets a place in the next view, if the plan wants it."],
   drain: ["Drain", "Let {node} leave?", "It hands over and goes; the others take over its share. It has no place until you resume it."],
-  evict: ["Evict", "Put {node} out?", "At once. Its key and its name are refused from now on: `farflung coordinator readmit` takes it back."],
+  evict: ["Evict", "Put {node} out?", "At once. Its key and its name are refused from now on, until you readmit it."],
+  readmit: ["Readmit", "Let {node} join again?", "Its key and its name are not refused any more. It joins when its owner says so."],
 };
 
 let me = null, state = null, chosen = null, stream = null, curves = { edition: -1, points: [], evals: [] };
@@ -228,7 +229,7 @@ function views() {
     h("div", { class: "when" }, h("b", {}, `view ${view.view}`), h("time", {}, clock(view.time)), h("span", { class: "faint" }, `after step ${view.step} · ${view.shape[0]} × ${view.shape[1]} · ${view.nodes} nodes`)),
     h("div", {}, view.why)) }));
   for (const gone of state.gone)
-    rows.push({ time: gone.left, make: () => h("li", { class: "gone" }, h("div", { class: "when" }, h("b", {}, `${gone.node} is gone`), h("time", {}, clock(gone.left)), gone.held && nodeCommands(gone)), h("div", {}, gone.why)) });
+    rows.push({ time: gone.left, make: () => h("li", { class: "gone" }, h("div", { class: "when" }, h("b", {}, `${gone.node} is gone`), h("time", {}, clock(gone.left)), (gone.held || gone.evicted) && nodeCommands(gone)), h("div", {}, gone.why)) });
   if (!rows.length) return h("li", { class: "empty" }, "The first view is made when enough nodes are in.");
   return rows.toSorted((a, b) => b.time - a.time).map((row) => row.make());
 }
@@ -247,7 +248,7 @@ function runCommands() {
 }
 
 function nodeCommands(node) {
-  const can = (node.held ? ["resume"] : ["pause", "drain", "evict"]).filter((name) => state.commands.includes(name));
+  const can = (node.evicted ? ["readmit"] : node.held ? ["resume"] : ["pause", "drain", "evict"]).filter((name) => state.commands.includes(name));
   return me.role === "operator" && can.length > 0 && h("div", { class: "buttons" }, can.map((name) =>
     h("button", { class: "small", onclick: (event) => { event.stopPropagation(); ask(name, node.node); } }, COMMANDS[name][0])));
 }

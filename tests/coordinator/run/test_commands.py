@@ -115,6 +115,32 @@ async def test_evict(run, cluster, eventually):
     assert "evicted" in (await other.join()).refused, "also by the next coordinator"
 
 
+async def test_a_name_whose_key_is_lost_is_freed(run, cluster, eventually):
+    coordinator, nodes, operator = run
+    link = await coordinator.link
+    for name, sentence in (("d", "d is in the run"), ("z", "there is no node z"), ("", "forget which node?")):
+        assert sentence in (await ask(nodes["a"], operator, "forget", name)).refused
+    assert "commands nobody" in (await ask(nodes["a"], link, "forget", "d")).refused
+    await nodes["d"].die()
+    await coordinator.event("left", node="d")
+    stranger = cluster.fake(link, "d")
+    assert "belongs to the node that had it first" in (await stranger.join()).refused
+    await ask(nodes["a"], operator, "drain", "d")
+    assert "d is drained" in (await ask(nodes["a"], operator, "forget", "d")).refused
+    await ask(nodes["a"], operator, "resume", "d")
+    await ask(nodes["a"], operator, "evict", "d")
+    assert "d was evicted" in (await ask(nodes["a"], operator, "forget", "d")).refused
+    await ask(nodes["a"], operator, "readmit", "d")
+    answer = (await ask(nodes["a"], operator, "forget", "d", why="its disk burnt")).answer
+    assert answer.startswith("the name d is free, forgotten by alice@lab: its disk burnt; who joins")
+    assert (await coordinator.event("notice", message=answer))["node"] == "d"
+    assert "belongs to no key" in (await ask(nodes["a"], operator, "forget", "d")).refused
+    new = await cluster.node(link, "d")
+    assert new.key != nodes["d"].key
+    late = cluster.fake(link, "d", key=nodes["d"].key)
+    assert "d is in the run already" in (await late.join()).refused
+
+
 async def test_pause_and_resume(run, cluster, eventually):
     coordinator, nodes, operator = run
     answer = (await ask(nodes["a"], operator, "pause", why="the power is needed")).answer

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -94,6 +95,15 @@ async def test_the_operator_acts(site: Any, url: str) -> None:
         assert await tab.inner_text("#toast") == "attic is asked to leave"
         assert site.commands[before:] == [("drain", "attic", "")]
         assert errors == []
+
+        # Who was put out may come back.
+        site.run.offered = ["pause", "readmit"]
+        site.run.store.put("evicted", json.dumps({"spot-7": {"key": "", "why": "evicted by alice"}}))
+        await tab.click("#views li.gone:has-text('spot-7') >> text=Readmit")
+        assert "Let spot-7 join again?" in await tab.inner_text("#act-dialog")
+        await tab.click("#act-go")
+        await until(tab, "document.querySelector('#act-dialog').open === false")
+        assert site.commands[before + 1 :] == [("readmit", "spot-7", "")]
 
         await tab.reload()  # the cookie is enough
         await tab.wait_for_selector(".node-row")

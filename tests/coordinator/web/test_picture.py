@@ -52,6 +52,15 @@ def test_the_plan_and_the_time_to_go(run: MadeUpRun) -> None:
     assert shown["gone"][0]["why"] == "left: its machine is being taken away (SIGTERM)"
 
 
+def test_who_was_put_out_is_shown_however_many_have_left_since(run: MadeUpRun) -> None:
+    record = run.record()
+    gone = [{"node": f"n-{number}", "in": False, "left": number, "why": "left"} for number in range(30)]
+    gone[3]["evicted"] = "evicted by alice"
+    shown = picture({**record, "nodes": record["nodes"] + gone}, [])["gone"]
+    assert [one["node"] for one in shown] == ["n-3", *(f"n-{number}" for number in range(20, 30))]
+    assert shown[0]["evicted"] == "evicted by alice" and shown[1]["evicted"] is None
+
+
 def test_stages_of_an_interleaved_schedule_stand_in_one_column() -> None:
     view = {"pipelines": [["a", "b", "a", "b"]], "stages": [[0, 0], [1, 2], [3, 3], [4, 5]]}
     assert columns(view) == [
