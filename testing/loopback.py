@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -33,7 +33,9 @@ Tamper = Callable[[str, str, data_pb2.Header, npt.NDArray[np.uint8]], npt.NDArra
 """``tamper(sender, to, header, data)`` gives the data to deliver, None to lose the message."""
 
 
-HandsOver = Callable[[Plan | None, Plan, Sequence[Collection[str]]], Sequence[control_pb2.Handover]]
+HandsOver = Callable[
+    [Plan | None, Plan, Sequence[Collection[str]], Mapping[str, control_pb2.Flushed]], Sequence[control_pb2.Handover]
+]
 
 
 class LoopbackWire:
@@ -112,6 +114,10 @@ class LoopbackWire:
     def fetch_later(self, name: str, offset: int, length: int | None) -> Callable[[], bytes]:
         return lambda: self.fetch(name, offset, length)
 
+    def uplink(self) -> float:
+        """Bits a second; 0: not known."""
+        return 0.0
+
     def room(self, length: int) -> memoryview:
         return memoryview(bytearray(length))
 
@@ -155,7 +161,7 @@ class Hub:
         self.position = Position()
         self.follow: list[control_pb2.Shadow] = []
         """Spares of the views that ``change`` makes."""
-        self.hands_over: HandsOver = lambda before, plan, holders: ()
+        self.hands_over: HandsOver = lambda before, plan, holders, answers: ()
         """Who gives what to whom in the views that ``change`` makes."""
         self.plan: Plan | None = None
         self._sums: dict[int, tuple[float, int]] = {}
@@ -294,7 +300,9 @@ class Hub:
             holders=[control_pb2.Holder(layer=layer, nodes=nodes) for layer, nodes in holders.items()],
             shadows=self.follow,
             save=any(answer.save for answer in answers.values()),
-            handovers=self.hands_over(self.plan, plan, [holders.get(layer, []) for layer in range(plan.layers)]),
+            handovers=self.hands_over(
+                self.plan, plan, [holders.get(layer, []) for layer in range(plan.layers)], answers
+            ),
             **more,
         )
 

@@ -1,7 +1,8 @@
 """What a layer's node had learnt of it and not sent goes along where the layer goes to another node: a pure function.
 
-In ``delta`` mode that is x - g. A node that leaves contributes it before its view ends; one that takes up another place
-can't know that before the plan, so the view says who takes it over (node/training/handover.py).
+In ``delta`` mode that is x - g, in ``gradient`` mode the error feedback of a lossy codec. A node that leaves
+contributes x - g before its view ends; one that takes up another place can't know that before the plan, so the view
+says who takes it over (node/training/handover.py).
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from .signals import Flushed, Handover
 class Residuals:
     """Whether nodes hold something that is nobody else's. ``alone``: also one that is alone in its group.
 
-    ``shown_to_nobody``: the setting with which no node may say what it has learnt; empty: it may.
+    ``shown_to_nobody``: the setting with which no node may say what it has learnt; empty: it may. ``gradient``: it is
+    an error feedback, and nodes say of which layers they have one.
     """
 
     alone: bool = False
     shown_to_nobody: str = ""
+    gradient: bool = False
 
 
 def residuals_of(job: Job) -> Residuals | None:
-    """What a node's place has that is nobody else's: in delta mode x - g."""
+    """What a node's place has that is nobody else's: in delta mode x - g, in gradient mode an error feedback."""
     updates = job.updates
-    if updates.mode != "delta" or not updates.agreed:
+    if not updates.agreed:
         return None
     secret = "updates.secure" if updates.secure else "updates.robust" if updates.robust_average else ""
-    return Residuals(not updates.outer_optimizer.is_average, secret)
+    gradient = updates.mode == "gradient"
+    return Residuals(not gradient and not updates.outer_optimizer.is_average, secret, gradient)
 
 
 def handovers(
@@ -41,15 +45,19 @@ def handovers(
     holders: Sequence[Collection[str]],
     gone: Collection[str],
     residuals: Residuals | None,
+    unsent: Mapping[str, Mapping[int, float]] | None = None,
 ) -> tuple[Handover, ...]:
     """Who gives what to whom as ``plan`` follows ``base``, the plan that trained last.
 
     holders: who is in the new view and has each layer's reference, and so its own part of it. gone: who has given its
-    last contribution. A layer goes to the giver's own pipeline where it has one, else to the one with the largest
-    share, where it moves the weights least.
+    last contribution. unsent: of each node the norms by layer that it has said; in gradient mode, and of a single
+    pipeline, where mostly there is nothing, only of those layers something goes. A layer goes to the giver's own
+    pipeline where it has one, else to the one with the largest share, where it moves the weights least.
     """
-    if residuals is None or base.layers != plan.layers or (len(base.pipelines) == 1 and not residuals.alone):
+    if residuals is None or base.layers != plan.layers:
         return ()
+    must_say = residuals.gradient or (len(base.pipelines) == 1 and not residuals.alone)
+    said = unsent or {}
     ends = (0, plan.layers - 1)
     largest = max(range(len(plan.pipelines)), key=lambda d: (plan.microbatches[d], -d))
     found: dict[tuple[str, str], list[int]] = {}
@@ -60,10 +68,11 @@ def handovers(
         keeps = plan.layers_of(giver) if giver in plan else frozenset[int]()
         trained = base.layers_of(giver)
         takers = plan.pipelines[plan.pipeline_of(giver) if giver in plan else largest]
-        for layer in sorted(trained - keeps):
+        has = {layer for layer, norm in said.get(giver, {}).items() if norm} if must_say else trained
+        for layer in sorted((trained - keeps) & has):
             if layer < len(holders) and giver in holders[layer]:
                 found.setdefault((giver, takers[_stage_of(plan, layer)]), []).append(layer)
-        mine = [layer for layer in ends if layer in trained]
+        mine = [layer for layer in ends if layer in trained & has]
         if mine and not keeps.intersection(ends) and giver in holders[mine[0]]:
             tied.add((giver, takers[0]))
             found.setdefault((giver, takers[0]), [])
@@ -72,7 +81,7 @@ def handovers(
     )
 
 
-def lost(found: Collection[Handover], flushed: Mapping[str, Flushed], why: str) -> str:
+def lost(found: Collection[Handover], flushed: Mapping[str, Flushed], why: str, gradient: bool = False) -> str:
     """What is lost where nothing may be handed over, in words; empty where that is nothing."""
     layers = sorted({layer for one in found for layer in one.layers})
     said = (flushed[one.giver].unsent.get(layer, 0.0) for one in found for layer in one.layers)
@@ -80,7 +89,8 @@ def lost(found: Collection[Handover], flushed: Mapping[str, Flushed], why: str) 
     moved = max((flushed[one.giver].moved for one in found), default=0.0)
     if not norm:
         return ""
-    much = f"{norm / moved:.1%} of what the weights have moved" if moved else f"norm {norm:.3g}"
+    of = "a gradient" if gradient else "what the weights have moved"
+    much = f"{norm / moved:.1%} of {of}" if moved else f"norm {norm:.3g}"
     which = f"layer{'s' * (len(layers) > 1)} {', '.join(map(str, layers))}"
     return f"what the nodes of before had learnt of {which} and not sent ({much}) is lost: {why} shows it to nobody"
 

@@ -871,9 +871,10 @@ class Membership:
         given: tuple[s.Handover, ...] = ()
         if decision.checkpoint < 0 and state.view is not None:
             gone = {name for name, node in state.nodes.items() if node.parting or node.away}
-            given = handovers(state.view.plan, plan, decision.holders, gone, state.rules.residuals)
+            unsent = {name: answer.unsent for name, answer in change.flushed.items()}
+            given = handovers(state.view.plan, plan, decision.holders, gone, state.rules.residuals, unsent)
         if state.rules.residuals is not None and (secret := state.rules.residuals.shown_to_nobody):
-            if said := lost(given, change.flushed, secret):
+            if said := lost(given, change.flushed, secret, state.rules.residuals.gradient):
                 why += f"; {said}"
             given = ()
         announcement = s.Announcement(

@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..device.disk_cache import remove
-from .stage_state import StageState, member_weights
+from .stage_state import StageState, share_of
 from .tensor_writer import Written, written
 
 if TYPE_CHECKING:
@@ -200,8 +200,8 @@ def contribute(rest: Rest, state: StageState, plan: Plan, me: str) -> float:
     so that S is what it was. Returns the norm of what finds no place here (another parameter, other bits)."""
     lost = set(rest.beside)
     for section_name, section in state.sections.items():
-        members, weights = member_weights(plan, section_name)
-        share = weights[members.index(me)] / math.fsum(weights)
+        share = share_of(plan, section_name, me)
+        section.weight = 0.0 if state.gradient else share
         reference = dict(section.layout.views(section.g))
         known = {
             name

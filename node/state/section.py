@@ -76,6 +76,8 @@ class Section:
         outer: the outer optimiser's momentum, fp32 [numel], which is part of the reference; None where it has none.
         feedback: what this node's own encodings lost and a next one will carry, fp32 [numel], where that is not kept in
             x; None before the first. Its own, not the group's.
+        weight: this node's part of the group when what is its own, x - g and the feedback, was last given its size: S
+            has weight (x - g + feedback) of it. 0: it has nothing of its own.
         round: the last round applied. chain: h(round).
     """
 
@@ -86,6 +88,7 @@ class Section:
         self.grad = zeros(layout.numel, device)
         self.moments = kept.zeros(layout.numel, device)
         self.feedback: Tensor | None = None
+        self.weight = 0.0
         self.outer = zeros(layout.numel, device) if outer else None
         self.round = 0
         self.chain = 0
@@ -124,8 +127,19 @@ class Section:
 
     def adopt(self) -> None:
         """x := g, as a joiner begins."""
+        self.weight = 0.0
         if self.x is not self.g:
             self.x.copy_(self.g)
+
+    def weigh(self, weight: float) -> None:
+        """Delta mode: this node's part of the group is ``weight`` from here on. What is its own takes the size with
+        which it counts as much as before, so that S stays; the same weight changes no bit."""
+        if self.weight not in (0.0, weight):
+            factor = self.weight / weight
+            self.x.sub_(self.g).mul_(factor).add_(self.g)
+            if self.feedback is not None:
+                self.feedback.mul_(factor)
+        self.weight = weight
 
     def fingerprint(self, with_moments: bool) -> int:
         """64 bits of everything that the members of the group must agree on."""

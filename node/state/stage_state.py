@@ -232,6 +232,12 @@ def member_weights(plan: Plan, section: str) -> tuple[tuple[str, ...], tuple[flo
     return plan.group(int(section.removeprefix("stage-"))), plan.shares
 
 
+def share_of(plan: Plan, section: str, name: str) -> float:
+    """A member's part of those who share a section; they add up to 1."""
+    members, weights = member_weights(plan, section)
+    return weights[members.index(name)] / math.fsum(weights)
+
+
 def takers_of(members: Sequence[str], regions: Sequence[Sequence[str]], publisher: str, turn: int) -> tuple[str, ...]:
     """Of each member, who adds up its part: the publisher in its own region, else the region's members by turns.
 

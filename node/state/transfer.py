@@ -23,7 +23,7 @@ from ..models.lora import base_digests, base_name, load_frozen
 from ..models.pretrained import Weights, initial_weights, weights_of
 from .checkpoint import Checkpoint, load_checkpoint
 from .section import Section
-from .stage_state import REFERENCE, StageState
+from .stage_state import REFERENCE, StageState, share_of
 from .transfer_plan import DIGESTS, Fetching, piece_at, pieces_of
 
 if TYPE_CHECKING:
@@ -427,6 +427,7 @@ def _holders(trainer: Trainer, view: control_pb2.View) -> Callable[[str], list[s
 def _carry(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
     """The local part of every parameter that this node held in another place goes with it. Of what is new to it the
     moments are one peer's, for they count as many steps as its own; or, where moments are private, all begin anew."""
+    plan, agreed = Plan.from_json(view.plan), trainer.job.updates.agreed and not new.gradient
     before = [section for state in held for section in state.sections.values()]
     old: dict[str, tuple[Section, slice]] = {}
     for section in before:
@@ -434,8 +435,9 @@ def _carry(trainer: Trainer, new: StageState, held: Sequence[StageState], view: 
         for name, start, stop in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
             old.setdefault(name, (section, slice(start, stop)))
     lacking: list[str] = []
-    for section in new.sections.values():
+    for section_name, section in new.sections.items():
         layout = section.layout
+        weight = share_of(plan, section_name, trainer.name) if agreed else 0.0
         for name, start, stop in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
             here = slice(start, stop)
             if name not in old:
@@ -443,12 +445,16 @@ def _carry(trainer: Trainer, new: StageState, held: Sequence[StageState], view: 
                 continue
             source, there = old[name]
             section.x[here] = source.x[there]
+            factor = source.weight / weight if source.weight and weight else 1.0  # sections differ in it
+            if factor != 1.0:
+                section.x[here].sub_(section.g[here]).mul_(factor).add_(section.g[here])
             if source.feedback is not None:
                 if section.feedback is None:
                     section.feedback = torch.zeros_like(section.g)
-                section.feedback[here] = source.feedback[there]
+                section.feedback[here] = source.feedback[there] * factor
             for kind, vector in section.moments.items():
                 vector[here] = source.moments[kind][there]
+        section.weight = weight
     new.lacking = frozenset(lacking)
     steps = max((state.optimizer_steps for state in held), default=0)
     if new.gradient or len(lacking) == len(new.named()):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ... import compress
 from ..rounds.exchange import Exchange
 from ..rounds.machine import ROUNDS_WITHOUT_DEADLINE
+from ..state.optimizers import squared_norm
 
 if TYPE_CHECKING:
     from .steps import Training
@@ -61,8 +62,13 @@ def say_no_more_than_usual(training: Training) -> None:
 
 def left_unsaid(training: Training) -> str:
     """What goes with the node, in words; empty where everything was told."""
-    if training.gradient:
-        return ""
+    if training.gradient:  # an error feedback would be another step's gradient, and as long as the stage
+        kept = [one.feedback for one in training.state.sections.values() if one.feedback is not None]
+        if not kept:
+            return ""
+        norm = math.sqrt(math.fsum(map(squared_norm, kept)))
+        of = math.hypot(*(one.own_norm for one in training.exchanges.values()))
+        return f"; an error feedback of {norm / of:.1f} gradients goes with it" if norm and of else ""
     steps = training.step - training.mode.reached
     sections = training.state.sections.values()
     rests = [one.x - one.g if one.feedback is None else one.x - one.g + one.feedback for one in sections]

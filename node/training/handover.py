@@ -1,8 +1,9 @@
-"""A layer goes to another node: what its node had learnt of it and not sent goes along (``delta`` mode).
+"""A layer goes to another node: what its node had learnt of it and not sent goes along.
 
 The giver serves p (x - g + e) of its parameters as ``local:NAME`` while the next view is prepared; p is its weight in
 its group, and g the same bits on both. The taker adds it to its own x, divided by its own weight, when the view starts:
-so S = sum p x + server errors stays, also where the view is given up before it starts and another one is made.
+so S = sum p x + server errors stays, also where the view is given up before it starts and another one is made. In
+``gradient`` mode it is the error feedback, whose sum over the group counts as it is.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ LOCAL = "local:"
 """Prefix of the parameters' names under which it is served."""
 MOST = 1.0
 """Times the norm of g: more than this is not what somebody has learnt between rounds."""
+MOST_GRADIENTS = 100.0
+"""Times the norm of the last committed step's gradient: no error feedback is as long."""
 
 
 def may_be_handed_over(trainer: Trainer) -> bool:
     """Not where nobody may see a node's own update, or where one is judged before it counts."""
     updates = trainer.job.updates
-    return updates.mode == "delta" and updates.agreed and not updates.secure and not updates.robust_average
+    return updates.agreed and not updates.secure and not updates.robust_average
 
 
 def given(trainer: Trainer, view: control_pb2.View) -> dict[str, dict[str, Tensor]]:
@@ -44,7 +47,7 @@ def given(trainer: Trainer, view: control_pb2.View) -> dict[str, dict[str, Tenso
     wanted = {name for one in mine for name in _names(one, training.state, trainer.definition)}
     found: dict[str, dict[str, Tensor]] = {}
     for section_name, section in training.state.sections.items():
-        share = training.exchanges[section_name].share
+        share = section.weight or _counts(training, section_name)
         local = dict(section.layout.views(section.x))
         feedback = dict(section.layout.views(section.feedback)) if section.feedback is not None else {}
         for name, reference in section.layout.views(section.g):
@@ -57,10 +60,11 @@ def given(trainer: Trainer, view: control_pb2.View) -> dict[str, dict[str, Tenso
 
 
 def taken(trainer: Trainer, view: control_pb2.View, new: StageState) -> dict[str, Tensor]:
-    """Fetch what others hand to this node: parameter -> p (x - g + e), summed over them. What one of them can't give
-    any more is lost with it, and said."""
+    """Fetch what others hand to this node: parameter -> p (x - g + e) (in gradient mode e), summed over them. What one
+    of them can't give any more is lost with it, and said."""
     if not may_be_handed_over(trainer):
         return {}
+    gradient = view.norm if new.gradient else None
     references = {name: values for one in new.sections.values() for name, values in one.layout.views(one.g)}
     fetches: dict[str, tuple[StateFetch, dict[str, Tensor]]] = {}
     for one in view.handovers:
@@ -73,7 +77,7 @@ def taken(trainer: Trainer, view: control_pb2.View, new: StageState) -> dict[str
         lost, trainer.lost = trainer.lost, set()
         for giver, (fetch, values) in list(fetches.items()):
             fetch.work(lost)
-            problem = fetch.failure or (_wrong(values, references) if fetch.done else "")
+            problem = fetch.failure or (_wrong(values, references, gradient) if fetch.done else "")
             if problem:
                 which = f"{len(values)} parameters that move to {trainer.name}"
                 trainer.warn(giver, f"what it had learnt of {which} and not sent is lost: {problem}")
@@ -87,29 +91,64 @@ def taken(trainer: Trainer, view: control_pb2.View, new: StageState) -> dict[str
     return found
 
 
+def weigh(training: Training) -> None:
+    """The view starts with other shares of the batch: p (x - g + e) of every member stays what it was. Without agreed
+    rounds x - g is the way of all, and is no node's own."""
+    if training.gradient or not training.job.updates.agreed:
+        return
+    with torch.no_grad():
+        for name, section in training.state.sections.items():
+            section.weigh(training.exchanges[name].share)
+
+
 def add(training: Training, handed: Mapping[str, Tensor]) -> None:
-    """The view starts: x += what was handed over / p."""
+    """The view starts: x += what was handed over / p; in gradient mode the error feedback += it."""
     with torch.no_grad():
         for section_name, section in training.state.sections.items():
-            share = training.exchanges[section_name].share
-            for name, x in section.layout.views(section.x):
+            if handed.keys().isdisjoint(section.layout.names):
+                continue
+            if training.gradient and section.feedback is None:
+                section.feedback = torch.zeros_like(section.g)
+            into = section.feedback if training.gradient else section.x
+            assert into is not None
+            for name, values in section.layout.views(into):
                 if name in handed:
-                    x.add_(handed[name].to(x.device) / share)
+                    values.add_(handed[name].to(values.device) / _counts(training, section_name))
+
+
+def must_say(training: Training) -> bool:
+    """Whether the coordinator has to know what this node had learnt and not sent: where nobody may see it, the view
+    says what is lost; where it is often nothing, only what is something is handed over."""
+    updates = training.job.updates
+    if not updates.agreed:
+        return False
+    if training.gradient:
+        return any(section.feedback is not None for section in training.state.sections.values())
+    alone = len(training.plan.pipelines) == 1 and not training.is_alone
+    return updates.secure or bool(updates.robust_average) or alone
 
 
 def unsent(training: Training, layers: list[int], definition: ModelDefinition) -> tuple[list[float], float]:
-    """Of each layer the norm of what this node has learnt and not sent, by its weight; and the norm g has moved."""
+    """Of each layer the norm of what this node has learnt and not sent, by its weight; and the norm g has moved, in
+    gradient mode that of the newest gradient."""
     squares = dict.fromkeys(layers, 0.0)
     moved = 0.0
     for section_name, section in training.state.sections.items():
         exchange = training.exchanges[section_name]
-        moved += section.moved**2
+        moved += exchange.own_norm**2 if training.gradient else section.moved**2
         whole = sum(exchange.unsent().values(), torch.zeros(()))
-        for name, values in section.layout.views(whole):
+        for name, values in section.layout.views(whole) if whole.dim() else ():
             layer = definition.layer_of(name)
+            if layer not in squares and name == definition.tied_trained:  # on the last stage's nodes
+                layer = max(squares, default=layer)
             if layer in squares:
-                squares[layer] += float(values.double().square().sum()) * exchange.share**2
+                squares[layer] += float(values.double().square().sum()) * _counts(training, section_name) ** 2
     return [math.sqrt(one) for one in squares.values()], math.sqrt(moved)
+
+
+def _counts(training: Training, section: str) -> float:
+    """How much of what is a member's own counts in S."""
+    return 1.0 if training.gradient else training.exchanges[section].share
 
 
 def _names(one: control_pb2.Handover, state: StageState, definition: ModelDefinition) -> list[str]:
@@ -136,12 +175,15 @@ def _fetch(trainer: Trainer, giver: str, values: Mapping[str, Tensor]) -> StateF
     return fetch
 
 
-def _wrong(values: Mapping[str, Tensor], references: Mapping[str, Tensor]) -> str:
-    """Why this is nothing that a node can have learnt; empty where it can be."""
+def _wrong(values: Mapping[str, Tensor], references: Mapping[str, Tensor], gradient: float | None) -> str:
+    """Why this is nothing that a node can have learnt; empty where it can be. ``gradient``: in gradient mode the norm
+    of the last step's."""
     norm, most = (
         math.sqrt(sum(float(one.double().square().sum()) for one in group))
         for group in (values.values(), [references[name] for name in values])
     )
-    if math.isfinite(norm) and (norm <= MOST * most or not most):
+    limit = MOST * most if gradient is None else MOST_GRADIENTS * gradient
+    if math.isfinite(norm) and (norm <= limit or not limit):
         return ""
-    return f"it has norm {norm:.3g}, and the weights {most:.3g}"
+    of = "the weights" if gradient is None else "the last gradient"
+    return f"it has norm {norm:.3g}, and {of} {most if gradient is None else gradient:.3g}"

@@ -51,7 +51,7 @@ from ..state.transfer import Loading, Snapshot, StateFetch, StateServer, fetch_o
 from ..wire.client import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
 from ..wire.needed_links import needed_links
 from .final_contribution import left_unsaid, say_all, say_no_more_than_usual
-from .handover import add, given, taken, unsent
+from .handover import add, given, must_say, taken, unsent, weigh
 from .say_again import SayAgain
 from .standby import Follower
 from .steps import Training, ViewEnds
@@ -518,8 +518,7 @@ class Trainer:
             answer.kept.append(control_pb2.Kept(step=step, view=kept_in))
         held = self._held()
         answer.layers.extend(sorted({layer for state in held for layer in state.layers}))
-        updates = self.job.updates
-        if self.previous is not None and updates.mode == "delta" and (updates.secure or updates.robust_average):
+        if self.previous is not None and must_say(self.previous):
             answer.unsent[:], answer.moved = unsent(self.previous, list(answer.layers), self.definition)
         if held:
             for name, section in held[0].sections.items():
@@ -599,9 +598,11 @@ class Trainer:
         self._say(control_pb2.Report(prepared=prepared))
 
     def _take_over(self) -> None:
-        """The view starts: add what others had learnt of the layers that are this node's now."""
+        """The view starts: what is this node's own counts as much as it did with the weight of before; add what others
+        had learnt of the layers that are its own now."""
         handed, self._handed = self._handed, {}
-        if self.training is not None and handed:
+        if self.training is not None:
+            weigh(self.training)
             add(self.training, handed)
 
     def _read(self, view: control_pb2.View) -> tuple[Plan, Job | None]:
