@@ -22,8 +22,8 @@ import numpy
 
 from farflung.benchmarks import coordinator_load
 from farflung.scheduler import Device, Workload
+from farflung.scheduler.decoders import Shape, decoder_layers
 from farflung.scheduler.estimate import Cut, Estimator
-from farflung.scheduler.jobs import Shape, decoder_layers
 from farflung.scheduler.volunteers import Volunteers, plan_volunteers, round_of_volunteers
 
 NETWORKS = Path(__file__).parent / "data" / "dtfm_networks.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +10,10 @@ from typing import Any
 
 import numpy
 
+from ..job.files import load_job
 from ..job.forward import AUTO, expected
+from ..job.tokenizer import load_tokenizer
+from ..proto.errors import JobError
 from ..scheduler.codecs import bits_of
 from ..scheduler.dtfm import Dtfm
 from ..scheduler.errors import PlanError
@@ -24,15 +26,10 @@ from ..scheduler.plans import Plan
 from ..scheduler.predict import indices, predict
 from ..scheduler.predict import run as simulate_plan
 from ..scheduler.workload import CodecChoice, Workload
+from .codecs_of_a_job import check_codec
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-CODING_NANOSECONDS = {"none": 0.0, "bf16": 0.02, "fp16": 0.02, "int8": 0.1, "aqsgd": 0.25}
-"""Device nanoseconds for each element at one end, where nobody has measured the codec: a memory-bound pass or two of
-a data-centre GPU."""
+INT8_SECONDS = 1e-10
+"""Device seconds for each element at one end, of the published model alone: a memory-bound pass or two of a GPU."""
 
 
 def run(
@@ -121,35 +118,26 @@ def table(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [header, *rows]
 
 
+def workload_of_file(path: Path) -> Workload:
+    """The workload that a run of this job file has, but for the model's profile: its sizes come from its shape alone.
+
+    PlanError for a file that no run would take (its data need not be there), or whose model is built by code.
+    """
+    try:
+        job = load_job(path, check_codec, files=False)
+        vocabulary = None
+        if job.model.vocabulary is None and job.model.family and job.data.tokenizer != "bytes":
+            vocabulary = load_tokenizer(job.data.tokenizer).vocabulary
+    except JobError as error:
+        raise PlanError(str(error)) from error
+    if job.activations.forward == AUTO:
+        settled = job.activations.model_copy(update={"forward": expected(job.run.epochs)})
+        job = job.model_copy(update={"activations": settled})
+    return workload_of(job.model_dump(), vocabulary=vocabulary)
+
+
 def _workload(job: str | Path | Mapping[str, Any] | None) -> Workload:
     if job is None:
-        made = paper_workload()
-        return replace(made, codecs=(_choice("none", "none", 16.0), _choice("int8", "int8", 16.0)))
-    folder = Path(".")
-    content: Mapping[str, Any]
-    if isinstance(job, Mapping):
-        content = job
-    else:
-        folder = Path(job).parent
-        try:
-            content = tomllib.loads(Path(job).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise PlanError(f"can't read {job}: {error.strerror}") from error
-        except ValueError as error:
-            raise PlanError(f"{job} is not TOML: {error}") from error
-    wanted = content.get("activations", {})
-    if wanted.get("forward") == AUTO:
-        wanted = {**wanted, "forward": expected(content.get("run", {}).get("epochs"))}
-        content = {**content, "activations": wanted}
-    made = workload_of(content, folder)
-    forward, backward = str(wanted.get("forward", "none")), str(wanted.get("backward", "none"))
-    plain = 8 * made.activation_bytes
-    pairs = dict.fromkeys([("none", "none"), (forward, backward)])
-    return replace(made, codecs=tuple(_choice(one, two, plain) for one, two in pairs))
-
-
-def _choice(forward: str, backward: str, plain: float) -> CodecChoice:
-    """A choice of the forward codec's name. Coding is a memory-bound pass or two over the elements at each end."""
-    names = [codec.partition(":")[0] for codec in (forward, backward)]
-    seconds = sum(CODING_NANOSECONDS.get(name, 0.5) for name in names) * 1e-9
-    return CodecChoice(forward, bits_of(forward, plain=plain), bits_of(backward, plain=plain), seconds)
+        choices = (CodecChoice("none", 16.0, 16.0), CodecChoice("int8", bits_of("int8"), 16.0, INT8_SECONDS))
+        return replace(paper_workload(), codecs=choices)
+    return workload_of(job) if isinstance(job, Mapping) else workload_of_file(Path(job))

@@ -54,8 +54,11 @@ _FILES = {("data", name) for name in ("text", "jsonl", "parquet", "webdataset", 
 _FILES |= {("model", "pretrained")}
 
 
-def load_job(path: str | Path, check_codec: CheckCodec | None = None) -> Job:
-    """Read and check a job file; relative paths in it are taken from its folder. JobError names every mistake."""
+def load_job(path: str | Path, check_codec: CheckCodec | None = None, files: bool = True) -> Job:
+    """Read and check a job file; relative paths in it are taken from its folder. JobError names every mistake.
+
+    files: whether the files that it names are looked for; a plan needs none of the data.
+    """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -76,7 +79,7 @@ def load_job(path: str | Path, check_codec: CheckCodec | None = None) -> Job:
     except ValidationError as error:
         raise _job_error(path, lines, list(_schema_mistakes(error, raw))) from None
     job = _resolved(job, path)
-    mistakes = list(job_mistakes(job, check_codec))
+    mistakes = list(job_mistakes(job, check_codec, files))
     if mistakes:
         raise _job_error(path, lines, mistakes)
     return job

@@ -372,6 +372,12 @@ class LayerProfile(BaseModel):
     """Weights that do not train, beside ``parameters``."""
     flops_per_sample: float
     activation_elements_per_sample: int
+    stored_elements_per_sample: int = 0
+    """What the backward pass needs kept, in fp32 elements; 0: not known."""
+    copied_elements: int = 0
+    """What is kept for each microbatch however many samples it has: weights in the precision of computing."""
+    working_elements_per_sample: int = 0
+    """What is there beside that while the layer computes: logits and their gradient."""
 
 
 class Profile(BaseModel):

@@ -25,17 +25,20 @@ def prefix(values: Sequence[float]) -> Matrix:
 def stage_memory(workload: Workload, first: int, last: int, held: int) -> float:
     """Bytes that a device needs for layers first..last with `held` microbatches in flight.
 
-    Frozen weights, parameters with everything that moves them, the activations kept for the backward pass (with
-    recompute: the stage's inputs, and one microbatch's insides), and twice the boundary activation for sending and
+    Frozen weights, parameters with everything that moves them, what the backward pass needs kept of each microbatch in
+    flight (with recompute: every layer's input, and the insides of one layer of one microbatch), what the layer with
+    the largest need of it has beside that while it computes, and twice the boundary activation for sending and
     receiving.
     """
-    layers = workload.layers[first : last + 1]
+    layers, micro = workload.layers[first : last + 1], workload.microbatch
     weights = sum(layer.parameters * workload.optimizer_bytes + 4.0 * layer.frozen for layer in layers)
-    insides = sum(layer.stored or 8 * layer.activation for layer in layers) * workload.microbatch
-    boundary = workload.layers[first - 1].activation * workload.microbatch if first else 0
-    kept = held * boundary + insides if workload.recompute else held * insides
-    sends = 2 * max(boundary, layers[-1].activation * workload.microbatch)
-    return weights + (kept + sends) * workload.activation_bytes
+    insides = [(layer.stored or 8 * layer.activation) * micro + layer.copies for layer in layers]
+    inputs = [before.activation * micro for before in workload.layers[max(first - 1, 0) : last]]
+    kept = held * sum(inputs) + max(insides) if workload.recompute else held * sum(insides)
+    working = max(layer.working for layer in layers) * micro
+    boundary = workload.layers[first - 1].activation * micro if first else 0
+    sends = 2 * max(boundary, layers[-1].activation * micro)
+    return weights + (kept + working + sends) * workload.activation_bytes
 
 
 def smaller(workload: Workload) -> list[Workload]:

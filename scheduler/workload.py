@@ -17,7 +17,9 @@ class Layer:
     flops: floating point operations of one sample's forward pass (a backward counts twice that).
     activation: elements of one sample's output, what a stage boundary after this layer sends.
     stored: elements of one sample that the backward pass needs kept (0: a guess of 8 times `activation`).
-    frozen: weights beside the parameters that do not train, 4 bytes each.
+    frozen: weights beside the parameters that do not train, 4 bytes each. copies: elements that are kept for each
+    microbatch, however many samples it has (weights in another precision). working: elements of one sample that are
+    there beside what is kept while the layer computes.
     """
 
     name: str
@@ -26,6 +28,8 @@ class Layer:
     activation: int
     stored: int = 0
     frozen: int = 0
+    copies: int = 0
+    working: int = 0
 
 
 @dataclass(frozen=True, slots=True)

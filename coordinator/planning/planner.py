@@ -7,17 +7,11 @@ from dataclasses import replace
 from functools import partial
 
 from ...job.schema import SECURE_MEMBERS, Facts, Job
-from ...scheduler import Device, Layer, Network, PlanError, Workload, plan
-from ...scheduler.codecs import SUMMED, bits_of
-from ...scheduler.ladder import workload_fields
+from ...scheduler import Device, Layer, Network, PlanError, Workload, jobs, plan
 from ...scheduler.plans import Plan
 from .beside import Questions, Work
 
 _SEARCH_S = 1.0  # no view changes meanwhile
-_MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "onebit_adam": 8.0}
-_HALF = {"fp32": 1.0, "bf16": 0.5}
-_WEIGHT_BYTES = 8.0
-"""Of a weight and its gradient."""
 _FORWARD_PART = 1 / 3  # a profile counts forward and backward, the scheduler the forward alone
 
 Links = Mapping[tuple[str, str], tuple[float, float]]
@@ -26,7 +20,7 @@ Links = Mapping[tuple[str, str], tuple[float, float]]
 
 def moment_bytes(job: Job) -> float:
     """Bytes that the optimiser's moments take for each parameter."""
-    return _MOMENT_BYTES[job.train.optimizer] * _HALF[job.train.moments]
+    return jobs.moment_bytes(job.train.model_dump())
 
 
 def memory_of(job: Job, kind: str, memory: float) -> float:
@@ -34,49 +28,25 @@ def memory_of(job: Job, kind: str, memory: float) -> float:
     has no other place for them, so it counts as that much smaller."""
     if not job.train.offload or kind != "cpu":
         return memory
-    return memory * _WEIGHT_BYTES / (_WEIGHT_BYTES + moment_bytes(job))
+    return memory * jobs.WEIGHT_BYTES / (jobs.WEIGHT_BYTES + moment_bytes(job))
 
 
 def workload_of(job: Job, facts: Facts) -> Workload:
     """One step of the job in the scheduler's numbers, layer costs from the profile."""
-    precision_bits = 16.0 if job.train.precision == "bf16" else 32.0
-    reference = (4.0 + 4.0 * bool(job.updates.outer_optimizer.momentum)) if job.updates.mode == "delta" else 0.0
-    stages, pipelines, updates = job.parallel.stages, job.parallel.pipelines, job.updates
-    pattern: str = updates.pattern if updates.agreed else "ring"
-    if updates.agreed and updates.codec.partition(":")[0] in SUMMED:
-        pattern = "publishers"
-    overlap = updates.interval if updates.pattern == "async" else updates.overlap  # of async: nobody waits
-    if job.model.parameters is not None and pipelines == "auto":
-        pipelines = job.train.microbatches  # what the members' own loops cost is not known: as many as there are
-    layers = tuple(
+    layers = [
         Layer(
             one.name,
             one.parameters,
             one.flops_per_sample * _FORWARD_PART,
             max(1, one.activation_elements_per_sample),
-            frozen=one.frozen,
+            one.stored_elements_per_sample,
+            one.frozen,
+            one.copied_elements,
+            one.working_elements_per_sample,
         )
         for one in facts.profile.layers
-    )
-    sent = job.train.microbatch * max((layer.activation for layer in layers[:-1]), default=1)
-    return Workload(
-        layers=layers,
-        batch=job.train.batch,
-        microbatch=job.train.microbatch,
-        stages=None if stages == "auto" else stages,
-        pipelines=None if pipelines == "auto" else pipelines,
-        schedule=job.parallel.schedule,
-        mode=job.updates.mode,
-        **workload_fields(updates.mode, updates.codec, overlap, updates.interval, updates.fragments, updates.block),
-        pattern=pattern,
-        activation_bits=bits_of(job.activations.forward, sent, precision_bits),
-        gradient_bits=bits_of(job.activations.backward, sent, precision_bits),
-        optimizer_bytes=_WEIGHT_BYTES + (0.0 if job.train.offload else moment_bytes(job)) + reference,
-        activation_bytes=precision_bits / 8,
-        recompute=job.train.recompute,
-        tied=facts.profile.tied,
-        tokens_per_sample=max(1, facts.context),
-    )
+    ]
+    return jobs.numbers(job.model_dump(), layers, facts.profile.tied, facts.context)
 
 
 def questions_of(
@@ -152,7 +122,7 @@ def fetch_seconds(job: Job, facts: Facts, plan: Plan, name: str, links: Links) -
     ranges = [plan.stages[stage] for stage in plan.stages_of(name)]
     layers = [layer for first, last in ranges for layer in facts.profile.layers[first : last + 1]]
     outer = 4.0 * bool(job.updates.outer_optimizer.momentum)
-    moments = _MOMENT_BYTES[job.train.optimizer] if job.updates.mode == "gradient" else 0.0
+    moments = jobs.MOMENT_BYTES[job.train.optimizer] if job.updates.mode == "gradient" else 0.0
     size = sum(layer.parameters * (4.0 + outer + moments) + 4.0 * layer.frozen for layer in layers)
     return 8 * size / max(rates) if rates and max(rates) > 0 else 0.0
 

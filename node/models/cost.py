@@ -20,10 +20,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...job.schema import Job, LayerProfile, Profile
 from ...proto.errors import FarflungError
+from ...scheduler.decoders import decoder_layers, shape_of
 from .builds import SequentialModel, build_data
 from .definition import LanguageModel
 from .factory import model_of
 from .families import DEFAULT_CONTEXT
+from .kept import Kept
 from .lora import LoraModel
 from .pretrained import check, weights_of
 
@@ -46,7 +48,8 @@ def profile(job: Job, vocabulary: int | None) -> Profile:
             )
         if (weights := weights_of(job, None)) is not None:
             check(definition, weights, str(job.model.pretrained))
-        layers = language_layers(definition, job.model.context or min(definition.longest, DEFAULT_CONTEXT))
+        context = job.model.context or min(definition.longest, DEFAULT_CONTEXT)
+        layers = language_layers(definition, context, job.train.precision)
     else:
         assert isinstance(definition, SequentialModel)
         if data is None:
@@ -74,16 +77,17 @@ def own_profile(parameters: int, samples: int | None) -> Profile:
     return Profile(layers=[layer], tied=False, family="own", samples=samples, validation_samples=0)
 
 
-def language_layers(definition: LanguageModel, context: int) -> list[LayerProfile]:
+def language_layers(definition: LanguageModel, context: int, precision: str = "fp32") -> list[LayerProfile]:
     """The layers' cost for samples of ``context`` tokens, by counting.
 
     A matrix of n weights costs 2n flops a token forward; attention 4 t d a token (scores and values over the whole
     window, as the causal half is computed by most kernels anyway). See Kaplan et al. 2020, 2.1.
     """
     if isinstance(definition, LoraModel):
-        return _lora_layers(definition, context)
+        return _lora_layers(definition, context, precision)
     width = int(definition.config.hidden_size)
     last = len(definition.layers) - 1
+    kept = decoder_layers(shape_of(definition.config.to_dict(), context), precision)
     profiles = []
     for layer, name in enumerate(definition.layers):
         names = definition.parameter_names(layer, layer)
@@ -98,15 +102,18 @@ def language_layers(definition: LanguageModel, context: int) -> list[LayerProfil
                 parameters=weights,
                 flops_per_sample=3 * forward,
                 activation_elements_per_sample=context * width if layer < last else 0,
+                stored_elements_per_sample=kept[layer].stored,
+                copied_elements=kept[layer].copies,
+                working_elements_per_sample=kept[layer].working,
             )
         )
     return profiles
 
 
-def _lora_layers(definition: LoraModel, context: int) -> list[LayerProfile]:
+def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[LayerProfile]:
     """Those of the base, embedding and head with the blocks beside them. The backward pass computes no gradients of
     frozen weights, and so costs what the forward pass does."""
-    whole = language_layers(LanguageModel(definition.config), context)
+    whole = language_layers(LanguageModel(definition.config), context, precision)
     profiles = []
     for layer, name in enumerate(definition.layers):
         last = layer == len(definition.layers) - 1
@@ -119,6 +126,9 @@ def _lora_layers(definition: LoraModel, context: int) -> list[LayerProfile]:
                 frozen=sum(part.parameters for part in parts),
                 flops_per_sample=sum(part.flops_per_sample for part in parts) * 2 / 3 + 6.0 * context * trained,
                 activation_elements_per_sample=0 if last else context * int(definition.config.hidden_size),
+                stored_elements_per_sample=sum(part.stored_elements_per_sample for part in parts),
+                copied_elements=sum(part.copied_elements for part in parts),
+                working_elements_per_sample=max(part.working_elements_per_sample for part in parts),
             )
         )
     return profiles
@@ -136,9 +146,11 @@ def sequential_layers(
     stage = definition.build(0, last)
     definition.initialise(stage, 0)
     profiles, hidden = [], inputs
+    kept = Kept([*stage.parameters(), *stage.buffers()])
     try:
         for layer, name in enumerate(definition.layers):
-            with FlopCounterMode(display=False) as counter:
+            before = kept.bytes
+            with FlopCounterMode(display=False) as counter, kept.watched():
                 hidden = stage.run_layer(layer, hidden)
             if not isinstance(hidden, Tensor) or not hidden.is_floating_point():
                 raise FarflungError(
@@ -152,6 +164,8 @@ def sequential_layers(
                     ),
                     flops_per_sample=3.0 * (counter.get_total_flops() + hidden.numel()) / count,
                     activation_elements_per_sample=hidden.numel() // count if layer < last else 0,
+                    stored_elements_per_sample=max(1, (kept.bytes - before) // (4 * count)),
+                    working_elements_per_sample=2 * hidden.numel() // count,
                 )
             )
         total = stage.loss_sum(hidden, targets)

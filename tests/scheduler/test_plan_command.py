@@ -15,16 +15,21 @@ from farflung.scheduler.layers import stage_memory
 from farflung.scheduler.volunteers import plan_volunteers
 
 JOB = """
+[run]
+steps = 10
 [model]
 family = "gpt2"
 layers = 4
 width = 128
 heads = 4
 context = 128
+[data]
+text = ["none.txt"]
 [train]
 batch = 32
 microbatch = 4
 [updates]
+mode = "delta"
 codec = "cocktail:random=0.1,top=0.2,bits=4"
 overlap = 1
 [activations]
@@ -72,7 +77,7 @@ def test_a_job_as_tomllib_gives_it():
     workload = workload_of(job)
     assert len(workload.layers) == 6
     assert workload.microbatches == 8 and workload.tied and workload.tokens_per_sample == 128
-    assert workload.parameters == pytest.approx(4 * 12 * 128**2 + 2 * 257 * 128 + 128 * 128, rel=0.02)
+    assert workload.parameters == pytest.approx(4 * 12 * 128**2 + 2 * 256 * 128 + 128 * 128, rel=0.02)
     assert workload.update_bits < 0.2 and workload.activation_bits == pytest.approx(4.1, abs=0.1)
     network = Network.from_mapping(CLUSTER)
     assert plan(network, job, time_limit=2).layers == 6
@@ -134,7 +139,7 @@ def test_bits_of_codecs():
 
 def test_a_missing_job_file(tmp_path):
     cluster, _ = files(tmp_path)
-    with pytest.raises(PlanError, match="can't read"):
+    with pytest.raises(PlanError, match="there is no job file"):
         run(cluster, tmp_path / "nowhere.toml")
 
 
