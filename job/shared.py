@@ -12,6 +12,8 @@ from .schema import Job
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:.*@)?([^?#]*)", re.DOTALL)
 
+_LINK_OF_A_CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:://|$)")
+
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
 
 
@@ -43,6 +45,12 @@ def without_secrets(address: str) -> str:
     (``simplecache::s3://...``) each; anything that is no address is left as it is."""
     if "://" not in address:
         return address
-    parts = re.split(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::|$))", address)
+    parts: list[str] = []
+    for part in re.split(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::|$))", address):
+        if parts and not _LINK_OF_A_CHAIN.match(part):  # no address and no protocol's name: the password went on
+            part = f"{parts.pop()}::{part}"
+            while parts and "://" not in part:
+                part = f"{parts.pop()}::{part}"
+        parts.append(part)
     found = [(part, _ADDRESS.match(part)) for part in parts]
     return "::".join(one[1] + one[2] if one else part for part, one in found)

@@ -45,7 +45,8 @@ def test_signals_and_tickets(tmp_path):
     for number in (signal.SIGINT, signal.SIGTERM):
         words = [sys.executable, "-c", CODE, str(tmp_path / "job.toml"), str(tmp_path / "state")]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            link = parse_link(json.loads(process.stdout.readline())["link"])
+            said = (json.loads(line) for line in process.stdout)
+            link = parse_link(next(event["link"] for event in said if event["event"] == "listening"))
             made = issue(tmp_path / "state", ttl="1h", uses=2)
             assert (made.host, made.port, made.run, made.fingerprint) == (
                 link.host,
