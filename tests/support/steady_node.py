@@ -27,6 +27,7 @@ def steady(fake_node):
             super().__init__(*words, **keys)
             self.reports, self.recent, self.counted = deque(), deque(), deque()
             self.wake = asyncio.Event()
+            self.waiting, self.sending = {}, set()
             self.keeper = None
             self.terms = []
 
@@ -93,19 +94,30 @@ def steady(fake_node):
                     await asyncio.wait_for(self.wake.wait(), 0.1)
 
         async def store(self, step, name, position=None, data=None, **changes):
-            """In the background, and again when the coordinator went away meanwhile."""
-            self.tasks.append(asyncio.create_task(self._store_again(step, name, position)))
+            """In the background, one after the other; of those that wait only the newest is sent."""
+            self.waiting[name] = step, position
+            if name not in self.sending:
+                self.sending.add(name)
+                self.tasks.append(asyncio.create_task(self._send(name)))
 
-        async def _store_again(self, step, name, position):
-            while True:
-                channel = rpc.coordinator_channel(self.link.address, self.authority)
-                try:
-                    self.stub = rpc.coordinator_stub(channel)
-                    return await super().store(step, name, position)
-                except grpc.aio.AioRpcError:
+        async def _send(self, name):
+            while name in self.waiting:
+                step, position = self.waiting.pop(name)
+                while not await self._sent(step, name, position):
                     await asyncio.sleep(0.2)
-                finally:
-                    await channel.close(None)
+            self.sending.discard(name)
+
+        async def _sent(self, step, name, position):
+            """Whether the coordinator has answered; it may have gone away meanwhile."""
+            channel = rpc.coordinator_channel(self.link.address, self.authority)
+            try:
+                self.stub = rpc.coordinator_stub(channel)
+                await super().store(step, name, position)
+                return True
+            except grpc.aio.AioRpcError:
+                return False
+            finally:
+                await channel.close(None)
 
         async def leave(self):
             """Say goodbye and go."""
