@@ -115,9 +115,14 @@ class Uploads:
         """A stream begins, at offset 0 or where `held` said; None when this step or a later one is complete.
         ``wanted``: what the file has to be, see Receiver.
 
-        ShardRefused: a bad name, or no part of the file is here that it could go on with.
+        ShardRefused: a bad name, or no part of the file is here that it could go on with. GivenUp: its sender has
+        begun a later one.
         """
         key, which = (owner[0], shard.file), (shard.view, shard.step)
+        known = self._open.get(key)
+        if known is not None and known[0] == owner and known[1].which > which:
+            later = known[1].which[1]
+            raise GivenUp(f"the checkpoint of step {shard.step} is left out: {owner[0]} goes on with step {later}")
         upload = self._of(owner, shard.step, shard.file, shard.view)
         receiver = self._checkpoints.receive(shard, wanted)
         if receiver is None:

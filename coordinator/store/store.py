@@ -218,6 +218,8 @@ class Store:
         """
         self.place = place
         self._late: list[Statement] = []
+        self._late_steps: list[StepRow] = []
+        """Those among them."""
         self._locked, self._locked_until = "", 0.0
         """Why nothing is tried until then."""
         self._totals: tuple[int, dict[str, int]] | None = None
@@ -264,7 +266,7 @@ class Store:
                 if time.monotonic() < self._locked_until:
                     return self._locked
                 self._database.write(self._late)
-                self._late = []
+                self._late, self._late_steps = [], []
         except NoRoom as error:
             self._note(error)
             return error.message
@@ -279,7 +281,7 @@ class Store:
         try:
             if not (self._late and time.monotonic() < self._locked_until):
                 self._database.write([*self._late, *statements])
-                self._late = []
+                self._late, self._late_steps = [], []
                 return
         except NoRoom as error:
             self._note(error)
@@ -409,6 +411,8 @@ class Store:
         """Store a step; a step trained again replaces what was there."""
         known, self._totals = self._totals, None
         self._put_row(row)
+        if self.is_behind:
+            self._late_steps.append(row)
         if known is not None and row.step > known[0]:
             sums = {name: known[1][name] + getattr(row, name) for name in _SUMMED}
             self._totals = row.step, {"steps": known[1]["steps"] + 1, **sums}
@@ -441,7 +445,11 @@ class Store:
                 query = "select coalesce(sum(samples * 1.0), 0) from steps where step > ?"
                 since = int(self._database.read(query, (view.step,))[0][0])
                 totals["samples"] = view.cursor - len(json.loads(view.redo or "[]")) + since
-            if self.is_behind:  # by steps, perhaps
+            if self.is_behind:
+                for row in self._late_steps:
+                    if row.step > last:
+                        totals["steps"] += 1
+                        totals.update({name: totals[name] + getattr(row, name) for name in _SUMMED})
                 return totals
             self._totals = int(last), totals
         return dict(self._totals[1])

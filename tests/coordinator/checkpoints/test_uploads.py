@@ -83,6 +83,15 @@ def test_an_older_stream_that_still_has_something_to_say_is_shut_out(checkpoints
     assert send(uploads, A, shards[1:]).step == 5
 
 
+def test_an_older_step_does_not_take_a_later_ones_place(checkpoints):
+    uploads = Uploads(checkpoints)
+    send(uploads, A, pieces(8, "stage-0"), 3)
+    with pytest.raises(GivenUp, match="a goes on with step 8"):
+        send(uploads, A, pieces(4, "stage-0"))
+    send(uploads, A, pieces(8, "stage-0", uploads.held(A, 8, "stage-0", 2)))
+    assert checkpoints.steps() == [8]
+
+
 def test_what_is_damaged_is_not_gone_on_with(checkpoints):
     uploads = Uploads(checkpoints)
     shards = list(pieces(5, "stage-0"))

@@ -268,6 +268,7 @@ def test_another_process_holds_the_file(tmp_path, monkeypatch):
             store.put_step(step(number))
         assert time.monotonic() - began < 5, "one wait and not forty"
         assert store.is_behind and "is locked" in store.catch_up() and store.steps() == []
+        assert store.totals()["steps"] == 39, "what waits counts"
         holder.execute("rollback")
         holder.close()
         store._locked_until = 0.0
