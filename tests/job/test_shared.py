@@ -27,9 +27,13 @@ def test_addresses_without_secrets(address, shown):
     assert without_secrets(address) == shown
 
 
+RESTS = st.text("ab1/:@?&=", max_size=12).filter(lambda rest: not re.search("::[ab1]+://", rest))
+"""Of passwords. One that has the beginning of an address in it is read as a chain of two."""
+
+
 @example("::a::", "https")
 @example("::a@b::a?::", "s3")
-@given(st.text("ab1/:@?&=", max_size=12).filter(lambda rest: not re.search("::[ab1]+://", rest)), st.sampled_from(["https", "s3", "abfs+x"]))
+@given(RESTS, st.sampled_from(["https", "s3", "abfs+x"]))
 def test_nothing_before_the_at_or_after_the_question_mark_stays(rest, kind):
     for address in (f"{kind}://SECRET{rest}@host/x", f"{kind}://host/x?SECRET{rest}", f"a::{kind}://SECRET{rest}@h/x"):
         assert "SECRET" not in without_secrets(address)

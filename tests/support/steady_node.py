@@ -103,7 +103,7 @@ def steady(fake_node):
         async def _send(self, name):
             while name in self.waiting:
                 step, position = self.waiting.pop(name)
-                while not await self._sent(step, name, position):
+                while not await self._sent(step, name, position):  # noqa: ASYNC110
                     await asyncio.sleep(0.2)
             self.sending.discard(name)
 
