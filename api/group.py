@@ -13,8 +13,9 @@ import torch
 
 from .. import compress
 from ..cli.linkfile import link_text
-from ..node.agent import CACHE, check_secure, enter
+from ..node.agent import check_secure, enter
 from ..node.device.limits import Limits
+from ..node.device.own_folder import own_folder, writable
 from ..node.device.probe import measure_device
 from ..node.join import Joined
 from ..node.promises import Promises
@@ -60,7 +61,7 @@ class Group:
         check_secure(self._link, insecure)
         self._model = OwnModel(model, optimizer)
         self._loop = OwnLoop(self._model, optimizer)
-        self._cache = cache or CACHE
+        self._cache = writable(own_folder(cache))
         self._enter = partial(enter, name=name, advertise=advertise, listen=listen, cache=self._cache, limits=Limits())
         self._emit = undisturbed(on_event)
         self._thread: threading.Thread | None = None

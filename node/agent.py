@@ -33,21 +33,23 @@ from ..proto.telling import undisturbed
 from .data.dataset import BuildData, Dataset, OwnData, dataset_of, disk_for_tokens, tokens_size
 from .data.streamed import StreamedTokens
 from .device.disk_cache import remove
-from .device.identity import known_names
+from .device.identity import keeps_key, known_names
 from .device.limits import Limits, Owner
+from .device.own_folder import own_folder, writable
 from .device.probe import beside_cuda, find_device, measure_device
-from .io.metrics import check_address
+from .io.metrics import check_address, check_free
 from .ipc.pipe import IoEnded
 from .join import Joined, join
 from .models.factory import model_of
 from .models.fetch import Fetch
 from .pipeline.island import Island
 from .promises import Broken, Promises, terms
+from .rejoin import Backoff, RunOver, mends, wait
+from .rejoin import told as again_told
 from .state.rests import Rests
 from .training.trainer import Stopped, Trainer, error_of
 from .wire.client import Wire
 
-CACHE = Path.home() / ".cache" / "farflung"
 Emit = Callable[[dict[str, Any]], None]
 OpenOwnData = Callable[[Job, Facts, Fetch, Path, Emit], Dataset]
 """``open_own_data(job, facts, fetch, cache, emit)``: a node's private text as samples; see cli/own_data.py."""
@@ -83,6 +85,22 @@ class Crashes:
         return not often
 
 
+class Past:
+    """What the lives of this process have left for the next one. ``name``: of the node, empty where none is known."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.joined = name, False
+        self._device: Device | None = None
+
+    def measured(self, device: str) -> Device:
+        """The device, which takes seconds to measure and is the same in all lives."""
+        if self._device is None:
+            self._device = measure_device(device)
+        copied = Device()
+        copied.CopyFrom(self._device)
+        return copied
+
+
 class OwnDataUnusable(FarflungError):
     """Something is wrong with this node's private files. What it is stays here: it may quote them."""
 
@@ -116,7 +134,8 @@ def run(
     """Join the run of ``link`` and train in it; ``emit`` gets the node's events. Returns the exit status.
 
     ``island``: how many devices the node has, from ``device`` on. ``own_data``: reads this node's private data, for a
-    run whose nodes have their own.
+    run whose nodes have their own. A node that has lost the run, or was in it before and does not reach it, joins
+    again under its key until its owner has had enough (`node/rejoin.py`).
 
     Raises:
         FarflungError: the node could not join, was refused, or the run failed; ``status`` says which.
@@ -127,36 +146,56 @@ def run(
     emit = undisturbed(emit)
     owner = Owner(pause_file, limits)
     _obey_signals(owner)
-    crashes = Crashes()
-    try:
+    cache, served = writable(own_folder(cache)), check_address(metrics)
+    check_free(served)
+    crashes, backoff, past = Crashes(), Backoff(), Past(name or "")
+
+    def life() -> int:
         with Island(device, island) if island > 1 else contextlib.nullcontext() as several:
-            while True:
-                try:
-                    return _live(
-                        link,
-                        device,
-                        several,
-                        name,
-                        advertise,
-                        listen,
-                        allow_code,
-                        cache,
-                        check_address(metrics),
-                        owner,
-                        own_data,
-                        require,
-                        emit,
-                    )
-                except IoEnded as ended:
-                    # An island's processes have ended with this life, and a machine that goes is not worth a new one.
-                    if several is not None or owner.taken_away or not crashes.again():
-                        raise
-                    told = f"{ended.message}: this node joins again under its key, with what the others hold"
-                    emit({"event": "warning", "time": time.time(), "message": told, "node": name or ""})
-                owner.listens = False
-                gc.collect()  # the life before, as large as the next one
+            return _live(
+                link,
+                device,
+                several,
+                past,
+                advertise,
+                listen,
+                allow_code,
+                cache,
+                served,
+                owner,
+                own_data,
+                require,
+                emit,
+            )
+
+    try:
+        while True:
+            begun = time.monotonic()
+            try:
+                return life()
+            except IoEnded as ended:
+                # An island's processes have ended with this life, and a machine that goes is not worth a new one.
+                if island > 1 or owner.taken_away or not crashes.again():
+                    raise
+                told = f"{ended.message}: this node joins again under its key, with what the others hold"
+                pause = 0.0
+            except FarflungError as problem:
+                was_in = past.joined or keeps_key(cache, link.run, past.name)
+                if past.joined and isinstance(problem, RunOver):
+                    emit({"event": "left", "time": time.time(), "node": past.name, "why": problem.message})
+                    return 0
+                if owner.taken_away or not mends(problem, was_in):
+                    raise
+                pause = backoff.next(time.monotonic() - begun)
+                told = again_told(problem, pause)
+            emit({"event": "warning", "time": time.time(), "message": told, "node": past.name})
+            owner.listens = False
+            gc.collect()  # the life before, as large as the next one
+            if wish := wait(pause, owner):
+                emit({"event": "left", "time": time.time(), "node": past.name, "why": wish.why})
+                return 0
     except Terminated:
-        emit({"event": "left", "time": time.time(), "node": name or "", "why": _TAKEN_AWAY})
+        emit({"event": "left", "time": time.time(), "node": past.name, "why": _TAKEN_AWAY})
         return 0
 
 
@@ -164,22 +203,22 @@ def _live(
     link: Link,
     device: str,
     island: Island | None,
-    name: str | None,
+    past: Past,
     advertise: str | None,
     listen: str | None,
     allow_code: Sequence[str],
-    cache: Path | None,
+    cache: Path,
     metrics: str,
     owner: Owner,
     own_data: OpenOwnData | None,
     require: Collection[str],
     emit: Emit,
 ) -> int:
-    cache = cache or CACHE
     # Seconds of work that the others would wait for if it came after the join.
     importlib.import_module("transformers.modeling_utils")
-    measure = partial(measure_device, device) if island is None else island.measure
-    joined, lock = enter(link, measure, name, advertise, listen, cache, owner.limits)
+    measure = partial(past.measured, device) if island is None else island.measure
+    joined, lock = enter(link, measure, past.name, advertise, listen, cache, owner.limits)
+    past.joined, past.name = True, joined.name
     emit(
         {
             "event": "joined",

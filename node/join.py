@@ -14,12 +14,14 @@ from ..job.schema import Facts, Job
 from ..proto import OLDEST_PROTOCOL, PROTOCOL, names, rpc
 from ..proto.border import LEAVE, Hostile, printable, whole
 from ..proto.control_pb2 import Device, JoinReply, JoinRequest
-from ..proto.errors import FarflungError, Refused
+from ..proto.errors import FarflungError, NotNow, Refused, Unreachable
 from ..proto.fields import checked
 from ..proto.link import Link, join_address, split_address
 from .device import identity
+from .device.own_folder import own_folder, writable
 from .ipc.config import WireConfig
 from .promises import read_facts, read_job
+from .rejoin import RunOver
 
 CONNECT_TIMEOUT = 10.0
 JOIN_TIMEOUT = 60.0
@@ -55,13 +57,13 @@ class Found:
 def find(link: Link) -> Found:
     """Resolves, connects and checks the fingerprint, without joining (`farflung doctor` calls this too).
 
-    FarflungError, each with a hint: the name does not resolve, nothing listens there, the machine does not answer,
-    another coordinator is there.
+    Unreachable, each with a hint: the name does not resolve, nothing listens there, the machine does not answer.
+    FarflungError: another coordinator is there.
     """
     try:
         socket.getaddrinfo(link.host, link.port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        raise FarflungError(
+        raise Unreachable(
             f"the coordinator's name {link.host} does not resolve: {error.strerror}",
             "check the link; from outside, the coordinator needs --advertise HOST:PORT with a name known here",
         ) from error
@@ -69,12 +71,12 @@ def find(link: Link) -> Found:
         with socket.create_connection((link.host, link.port), CONNECT_TIMEOUT) as connection:
             local_host = str(connection.getsockname()[0])
     except ConnectionRefusedError as error:
-        raise FarflungError(
+        raise Unreachable(
             f"nothing listens at {link.address}: connection refused",
             "is `farflung coordinator start` running there, and the port open?",
         ) from error
     except (TimeoutError, OSError) as error:
-        raise FarflungError(
+        raise Unreachable(
             f"no connection to the coordinator at {link.address}: {error}",
             "check the network and the firewall between here and there",
         ) from error
@@ -96,12 +98,12 @@ def join(
     cache      folder that keeps the node's key for the next join.
     listen     HOST:PORT to listen on, where it differs from what is advertised (behind a forwarded port).
 
-    FarflungError as in `find`, and when the port is taken; Refused with the coordinator's sentence, and where what it
-    answers cannot be meant (`proto.border`): nothing was written then.
+    FarflungError as in `find`, and when the port is taken; Refused with the coordinator's sentence (NotNow: it may
+    pass), and where what it answers cannot be meant (`proto.border`): nothing was written then.
     """
     if name and (why := names.mistake(name)):
         raise FarflungError(why, f"use {names.RULE}, e.g. --name lab-3")
-    cache = cache or Path.home() / ".cache" / "farflung"
+    cache = writable(own_folder(cache))
     found = find(link)
     host, port = _advertised(advertise, found.local_host)
     with _reserve(listen or _listen_on(host, port, bool(advertise))) as waiting:
@@ -168,7 +170,7 @@ def _ask(link: Link, pinned: bytes, request: JoinRequest) -> JoinReply:
             code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
             details = (error.details() or "") if isinstance(error, grpc.Call) else str(error)
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise FarflungError(
+                raise Unreachable(
                     f"the coordinator at {link.address} did not answer within {JOIN_TIMEOUT:.0f} s",
                     "look at its terminal: it may still be preparing the data",
                 ) from error
@@ -176,7 +178,7 @@ def _ask(link: Link, pinned: bytes, request: JoinRequest) -> JoinReply:
                 raise FarflungError(
                     f"what answers at {link.address} is no farflung coordinator", "check HOST:PORT of the link"
                 ) from error
-            raise FarflungError(
+            raise Unreachable(
                 f"the coordinator at {link.address} ended the connection: "
                 + (printable(details.split(": ")[-1]) or code.name),
                 "is it a run with TLS and the link without, or the reverse? copy the whole join line again",
@@ -188,7 +190,7 @@ def _accepted(reply: JoinReply, wished: str) -> JoinReply:
     """The answer as it must be. Refused by the coordinator, or by this node."""
     checked(reply)
     if reply.refused:
-        raise Refused.of(reply.refused)
+        raise (RunOver if reply.over else NotNow if reply.passes else Refused).of(reply.refused)
     if not (reply.name and reply.session and reply.secret) or (wished and reply.name != wished):
         raise Hostile(f"the coordinator calls this node {reply.name!r}, asked for {wished!r}", LEAVE)
     if reply.protocol:

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JoinRequest(_message.Message):
-    __slots__ = ("version", "protocol", "run", "ticket", "name", "address", "certificate_request", "device", "may_dial_out", "oldest_protocol")
+    __slots__ = ("version", "protocol", "run", "ticket", "name", "address", "certificate_request", "device", "may_dial_out", "oldest_protocol", "time")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class JoinRequest(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     MAY_DIAL_OUT_FIELD_NUMBER: _ClassVar[int]
     OLDEST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
     version: str
     protocol: int
     run: str
@@ -27,7 +28,8 @@ class JoinRequest(_message.Message):
     device: Device
     may_dial_out: bool
     oldest_protocol: int
-    def __init__(self, version: _Optional[str] = ..., protocol: _Optional[int] = ..., run: _Optional[str] = ..., ticket: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., device: _Optional[_Union[Device, _Mapping]] = ..., may_dial_out: bool = ..., oldest_protocol: _Optional[int] = ...) -> None: ...
+    time: float
+    def __init__(self, version: _Optional[str] = ..., protocol: _Optional[int] = ..., run: _Optional[str] = ..., ticket: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., certificate_request: _Optional[bytes] = ..., device: _Optional[_Union[Device, _Mapping]] = ..., may_dial_out: bool = ..., oldest_protocol: _Optional[int] = ..., time: _Optional[float] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind", "description", "tflops", "memory_bytes", "cores", "upload_bps", "hours")
@@ -48,7 +50,7 @@ class Device(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., description: _Optional[str] = ..., tflops: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., cores: _Optional[int] = ..., upload_bps: _Optional[float] = ..., hours: _Optional[float] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("refused", "name", "session", "secret", "certificate", "authority", "job", "facts", "term", "dials_out", "certificate_life", "protocol")
+    __slots__ = ("refused", "name", "session", "secret", "certificate", "authority", "job", "facts", "term", "dials_out", "certificate_life", "protocol", "passes", "over", "time")
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +63,9 @@ class JoinReply(_message.Message):
     DIALS_OUT_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_LIFE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    PASSES_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
     refused: str
     name: str
     session: str
@@ -73,7 +78,10 @@ class JoinReply(_message.Message):
     dials_out: bool
     certificate_life: float
     protocol: int
-    def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ..., dials_out: bool = ..., certificate_life: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
+    passes: bool
+    over: bool
+    time: float
+    def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ..., dials_out: bool = ..., certificate_life: _Optional[float] = ..., protocol: _Optional[int] = ..., passes: bool = ..., over: bool = ..., time: _Optional[float] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew", "caught_up", "clock", "written", "kept", "scores", "unreadable")
@@ -481,14 +489,16 @@ class Start(_message.Message):
     def __init__(self, view: _Optional[int] = ...) -> None: ...
 
 class Stop(_message.Message):
-    __slots__ = ("why", "failed", "refused")
+    __slots__ = ("why", "failed", "refused", "again")
     WHY_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     why: str
     failed: bool
     refused: bool
-    def __init__(self, why: _Optional[str] = ..., failed: bool = ..., refused: bool = ...) -> None: ...
+    again: bool
+    def __init__(self, why: _Optional[str] = ..., failed: bool = ..., refused: bool = ..., again: bool = ...) -> None: ...
 
 class Write(_message.Message):
     __slots__ = ("number", "view", "prompt", "tokens", "temperature", "seed")

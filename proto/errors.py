@@ -2,8 +2,11 @@
 
     FarflungError       exit status 2: something that the person can change
     ├── JobError        2: the job file, or what it points to, is wrong
+    ├── Unreachable     2: nobody answers where the coordinator is to be
     ├── Refused         3: the coordinator refused (ticket, version, name, address)
+    │   └── NotNow      3: it may take this node later
     └── RunFailed       4: the run started and could not be finished
+        └── Parted      4: this node lost the run: joining again mends it
 
 The front door prints ``error: message`` and ``hint: hint``, without a traceback, and exits with ``status``.
 """
@@ -44,13 +47,26 @@ class JobError(FarflungError):
     status = 2
 
 
+class Unreachable(FarflungError):
+    """Nobody answers where the coordinator is to be. A first join ends with it; who was in the run before waits."""
+
+
 class Refused(FarflungError):
     """The coordinator refused a node or a command."""
 
     status = 3
 
 
+class NotNow(Refused):
+    """The coordinator refused a node for a reason that may pass. A first join ends with it; who was in the run before
+    asks again."""
+
+
 class RunFailed(FarflungError):
     """The run failed after it had started."""
 
     status = 4
+
+
+class Parted(RunFailed):
+    """This node and the run have lost each other; the run goes on, and the node joins again under its key."""

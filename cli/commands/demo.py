@@ -21,4 +21,5 @@ def demo(
     from ...examples.shakespeare import write_text
     from ..demo import demo as play
 
+    output.lasts = True
     return play(output, state, nodes, write_text)

@@ -59,14 +59,18 @@ def join(
 
     Measures the device and the links, gets a stage of the model and trains. Ctrl-C leaves politely.
     """
+    from ...node.device.identity import keeps_key
+    from ...node.device.own_folder import own_folder, writable
     from ...node.join import find
     from ...node.promises import required_of
+    from ...proto.errors import Unreachable
     from ...proto.link import parse_link
     from ..linkfile import link_text
     from ..own_data import opener
     from ..quantities import rate, size
     from ..screen.terminal import screen
 
+    output.lasts = True
     address, required = parse_link(link_text(link)), required_of(require)
     upload = rate(max_upload, "--max-upload") or 0.0
     memory, disk = (
@@ -74,7 +78,12 @@ def join(
     )
     # Idle threads must not spin while another process has their core; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    find(address)  # before the seconds that torch takes: a wrong address is a matter of milliseconds
+    cache = writable(own_folder(cache))  # before a ticket is spent
+    try:
+        find(address)  # before the seconds that torch takes: a wrong address is a matter of milliseconds
+    except Unreachable:
+        if not keeps_key(cache, address.run, name or ""):  # else it waits: it was in the run before
+            raise
     from ...node.agent import Interrupted
     from ...node.agent import run as run_node
     from ...node.device.limits import Limits

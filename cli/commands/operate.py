@@ -54,17 +54,14 @@ def _command(
     output: Output, target: str, kind: str, node: str | None = None, argument: str = "", why: str = ""
 ) -> None:
     """Give a running coordinator a command, and show its answer."""
-    import getpass
-    import socket
-
     from ...proto.control_pb2 import CommandRequest
     from ..linkfile import link_text
+    from ..who import who
 
     target = link_text(target)
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
     with operating(target) as link:
         request = CommandRequest(
-            run=link.run, ticket=link.ticket, command=kind, node=node or "", argument=argument, by=by, why=why
+            run=link.run, ticket=link.ticket, command=kind, node=node or "", argument=argument, by=who(), why=why
         )
         answer = ask(link, "Command", request).answer
     output.record({"answer": answer}) if output.json else output.say(answer)

@@ -8,7 +8,7 @@ import typer
 
 from ..codecs_of_a_job import check_codec
 from ..screen.output import INTERRUPTED, Output
-from .words import Device, Insecure, State
+from .words import Device, GiveUp, Insecure, State
 
 
 def run(
@@ -19,6 +19,7 @@ def run(
     state: State = None,
     device: Device = "auto",
     insecure: Insecure = False,
+    give_up: GiveUp = False,
 ) -> int:
     """Your job, everything on this machine.
 
@@ -30,9 +31,10 @@ def run(
     from ..next_words import following
     from ..screen.terminal import screen
 
+    output.lasts = True
     read = load_job(job, check_codec=check_codec)
     code = tuple({one.partition(":")[0] for one in (read.model.build, read.data.build) if one})
-    plan = LocalRun(job, state or Path("runs") / read.run.name, nodes, device, code, insecure, output.debug)
+    plan = LocalRun(job, state or Path("runs") / read.run.name, nodes, device, code, insecure, output.debug, give_up)
     view = screen(output)
     try:
         with view:

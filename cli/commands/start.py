@@ -9,7 +9,7 @@ import typer
 
 from ..codecs_of_a_job import check_codec
 from ..screen.output import INTERRUPTED, Output
-from .words import Insecure, LinkFile, State
+from .words import GiveUp, Insecure, LinkFile, State
 
 
 def start(
@@ -49,6 +49,7 @@ def start(
         str | None,
         typer.Option(metavar="URL", help="postgresql://...: the run's database, for coordinators on several machines."),
     ] = None,
+    give_up: GiveUp = False,
     lifeline: Annotated[bool, typer.Option("--lifeline", hidden=True)] = False,
 ) -> int:
     """Start a run, or go on with one.
@@ -61,6 +62,7 @@ def start(
     from ..next_words import following
     from ..screen.terminal import screen
 
+    output.lasts = True
     if lifeline:
         from ..local.children import hold_lifeline
 
@@ -87,6 +89,7 @@ def start(
             tensorboard=tensorboard,
             wandb=wandb,
             dial_back=dial_back or (),
+            give_up=give_up,
         )
     if status == INTERRUPTED:
         output.note(view.story.parting())

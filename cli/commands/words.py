@@ -11,6 +11,7 @@ LinkFile = Annotated[
     typer.Option("--link-file", metavar="FILE", help="Write the link there too, for its owner's eyes only."),
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS anywhere: only for a network that you trust.")]
+GiveUp = Annotated[bool, typer.Option("--give-up", help="End without the last checkpoint if it cannot be stored.")]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda:N|mps", help="What trains.")]
 Target = Annotated[
     str, typer.Argument(metavar="STATE|LINK", help="The run's folder, or its link (@FILE: what FILE holds).")

@@ -20,7 +20,9 @@ from ..screen.story import Event
 from .children import Child, Children, Ended, Said
 
 _START_SECONDS = 120.0
-"""How long a coordinator may read and tokenise its data before it says where it listens."""
+"""How long a coordinator that has not said where it listens may say nothing and do nothing."""
+_LEAST_WORK = 1.0
+"""What a process does in that time at least (`Child.work`) that reads data, or works out what a model costs."""
 _PARTING_SECONDS = 20.0
 _LEAVING_SECONDS, _GOODBYE_SECONDS = 40.0, 5.0
 """After Ctrl-C: for the coordinator's last checkpoint and everybody's goodbye; for the nodes' processes to end then."""
@@ -42,6 +44,7 @@ class LocalRun:
     allow_code: tuple[str, ...] = ()
     insecure: bool = False
     debug: bool = False
+    give_up: bool = False
 
 
 def run_name(job: Path) -> str:
@@ -99,11 +102,13 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
         [
             *("coordinator", "start", str(plan.job), "--state", str(plan.state)),
             *("--listen", "127.0.0.1:0", "--min-nodes", str(plan.nodes), *flags),
+            *(["--give-up"] if plan.give_up else []),
         ],
         {"OMP_NUM_THREADS": "1", **_python_path(plan)},
     )
     nodes: list[Child] = []
     lost: Ended | None = None
+    worked = 0.0
     deadline = time.monotonic() + _START_SECONDS
     while True:
         word = children.next(timeout=0.5)
@@ -112,6 +117,11 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
                 continue
             if lost is not None:
                 raise _deserted(nodes, lost)
+            if (work := coordinator.work()) >= worked + _LEAST_WORK:
+                worked, deadline = work, time.monotonic() + _START_SECONDS
+                told = f"the coordinator has said nothing for {_START_SECONDS:.0f} s, and works"
+                show({"event": "notice", "message": f"{told}; its log is {coordinator.log}", "node": ""})
+                continue
             silent = f"does not listen, and has said nothing for {_START_SECONDS:.0f} s"
             raise RunFailed(f"the coordinator {silent}", f"see {coordinator.log}")
         if isinstance(word, Ended) and word.child is coordinator:

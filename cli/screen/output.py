@@ -52,6 +52,9 @@ class Output:
         self.json_logs = json_logs
         self.stdout = stdout if stdout is not None else sys.stdout
         self.stderr = stderr if stderr is not None else sys.stderr
+        self.lasts = False
+        """Set by a command that runs for long: it goes on when nobody reads what it says (`| head`), and its status
+        is that of what it did."""
 
     @property
     def rich(self) -> bool:
@@ -60,8 +63,7 @@ class Output:
 
     def record(self, record: Mapping[str, Any]) -> None:
         """Write one object as one line of JSON. Non-finite numbers become null, as JSON has no word for them."""
-        self.stdout.write(json.dumps(_plain(record), separators=(", ", ": "), allow_nan=False) + "\n")
-        self.stdout.flush()
+        self._write(self.stdout, json.dumps(_plain(record), separators=(", ", ": "), allow_nan=False))
 
     def event(self, event: Mapping[str, Any]) -> None:
         """Write an event; ``time`` (seconds since the epoch) is added where it is missing."""
@@ -70,8 +72,7 @@ class Output:
     def say(self, text: str = "") -> None:
         """Write a line for a person; nothing with ``--json``."""
         if not self.json:
-            self.stdout.write(harmless(text) + "\n")
-            self.stdout.flush()
+            self._write(self.stdout, harmless(text))
 
     @contextlib.contextmanager
     def working(self, text: str) -> Iterator[None]:
@@ -86,24 +87,34 @@ class Output:
 
     def note(self, text: str, level: str = "info") -> None:
         """Write a line beside the result: progress, remarks. Always on stderr."""
-        self.stderr.write((log_line(level, text) if self.json_logs else harmless(text)) + "\n")
-        self.stderr.flush()
+        self._write(self.stderr, log_line(level, text) if self.json_logs else harmless(text))
 
     def close(self) -> None:
         """Write what is left. What stdout does not take is lost, and Python must not try again as it ends: its exit
         status would be another then."""
-        try:
-            self.stdout.flush()
-        except OSError:
-            self._write_nowhere()
+        for stream in (self.stdout, self.stderr):
+            try:
+                stream.flush()
+            except OSError:
+                self._write_nowhere(stream)
 
-    def _write_nowhere(self) -> None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), self.stdout.fileno())
+    def _write(self, stream: TextIO, line: str) -> None:
+        try:
+            stream.write(line + "\n")
+            stream.flush()
+        except BrokenPipeError:  # whoever read has read enough
+            if not self.lasts:
+                raise
+            self._write_nowhere(stream)
+
+    @staticmethod
+    def _write_nowhere(stream: TextIO) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
     def fail(self, error: BaseException) -> int:
         """Report an error that ended the command; returns the exit status."""
-        if isinstance(error, BrokenPipeError):  # whoever read our output has read enough: `farflung codecs | head`
-            self._write_nowhere()
+        if isinstance(error, BrokenPipeError) and not self.lasts:  # enough was read: `farflung codecs | head`
+            self._write_nowhere(self.stdout)
             return DONE
         message, hint, status = explain(error)
         if status == INTERRUPTED:

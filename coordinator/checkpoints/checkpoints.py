@@ -42,6 +42,10 @@ class ShardRefused(FarflungError):
     """A shard cannot be taken; the sentence goes to its sender."""
 
 
+class NotWritten(ShardRefused):
+    """The disk does not take it."""
+
+
 @dataclass(frozen=True)
 class Complete:
     """A complete checkpoint."""
@@ -89,7 +93,7 @@ class Receiver:
     def _write(self, shard: Shard) -> Complete | None:
         """Take a piece; with the last one the file is checked and kept. Returns the checkpoint that it completed.
 
-        ShardRefused: out of order, wrong digest, an older era, or the disk does not take it.
+        ShardRefused: out of order, wrong digest, an older era. NotWritten: the disk does not take it.
         """
         if self._checkpoints.era(self.step) != self._era:
             raise ShardRefused(f"step {self.step} was given up by a view change")
@@ -114,7 +118,7 @@ class Receiver:
             self._out.close()
             return self._checkpoints.keep_file(self._path, self._era, self._hash.hexdigest(), shard, self._wanted)
         except OSError as error:
-            raise ShardRefused(f"cannot write {self.file} of step {self.step}: {error.strerror or error}") from None
+            raise NotWritten(f"cannot write {self.file} of step {self.step}: {error.strerror or error}") from None
 
     def pause(self) -> None:
         """The stream broke, and another one may go on."""

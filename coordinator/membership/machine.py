@@ -37,6 +37,7 @@ from ...scheduler.errors import PlanError
 from ...scheduler.plans import Plan
 from . import signals as s
 from .handovers import handovers, lost
+from .last_checkpoint import NOT_DONE, Last, Unstored, last_of
 from .learnt import noted
 from .majority import Split, split
 from .measuring import ALL, chosen
@@ -127,6 +128,10 @@ class Membership:
             return self._tick(replace(state, stored=event.stored), now)
         if isinstance(event, s.Apart):
             return self._apart(state, event, now)
+        if isinstance(event, s.NotStored):
+            if state.unstored is not None and state.unstored.step == event.step:
+                return state, []
+            return self._check_finished(replace(state, unstored=Unstored(event.step, event.why, now)), now)
         if isinstance(event, s.CheckpointComplete):
             if event.position.step < state.newest.step:
                 return state, []
@@ -595,7 +600,7 @@ class Membership:
         for name in sorted(names):
             node = state.nodes.get(name)
             if node is not None:
-                effects.append(s.SendStop((name,), f"{why}; join again", failed=True))
+                effects.append(s.SendStop((name,), f"{why}; join again", failed=True, again=True))
                 state, more = self._gone(state, node, why, now)
                 effects += more
         return state, effects
@@ -1160,7 +1165,8 @@ class Membership:
         return self._check_finished(replace(state, finished={**state.finished, event.name: event}), now)
 
     def _check_finished(self, state: State, now: float) -> Result:
-        """Done when every node of the plan is, and the checkpoint of the last step is complete or given up."""
+        """Done when every node of the plan is, and the checkpoint of the last step is complete. One that does not come
+        is made again by another view, for as long as it takes: the weights are on the nodes, and nowhere else."""
         if state.phase != TRAINING or state.view is None or not state.finished:
             return state, []
         if set(state.view.plan.nodes) - set(state.finished):
@@ -1176,13 +1182,25 @@ class Membership:
             trips = max((self._known.round_trip_s(name) for name in state.nodes), default=0.0)
             watch = state.ended or Watch("the last checkpoint", now, patience(least, trips), state.stored)
             watch = watch.at(state.stored, now)
-            stood = watch.gives_up(now)
-            if not stood and state.nodes:
-                why = f"all {step} steps are trained; waiting for the last checkpoint"
-                return replace(state, ended=watch, why=why), []
+            stood, full = watch.gives_up(now), state.unstored
+            full = full if full is not None and full.step == step else None
+            what = last_of(state.rules.give_up, bool(state.nodes), stood, full, now)
+            reason = full.why if full is not None else stood
             lost = f"the checkpoint of step {step} did not arrive; the newest is of step {state.newest.step}"
-            lost += f" ({stood})" if stood else ""
-            effects.append(s.Say("warning", "", lost))
+            lost += f" ({reason})" if reason else ""
+            if what is Last.GIVE_UP:
+                effects.append(s.Say("warning", "", lost))
+            elif (full is not None and not full.told) or (full is None and what is Last.AGAIN):
+                effects.append(s.Say("warning", "", f"{lost}: {NOT_DONE}"))
+            if what is Last.WAIT:
+                full = None if full is None else replace(full, told=True)
+                why = f"all {step} steps are trained; waiting for the last checkpoint"
+                why += f": {reason}" if reason else ""
+                return replace(state, ended=watch, unstored=full, why=why), effects
+            if what is Last.AGAIN:
+                state = replace(state, saving=True, unstored=None)
+                state, more = self._begin(state, f"{lost}; it is made again", now)
+                return state, [*effects, *more]
         effects += [
             s.Say("warning", name, f"at the end {name} does not count: {why}; test its memory")
             for name, why in found.outvoted.items()

@@ -13,6 +13,7 @@ from ...job.sampling import Position
 from ...proto.patience import Watch
 from ...scheduler.plans import Plan
 from . import signals as s
+from .last_checkpoint import Unstored
 from .learnt import Kept, Unsent
 from .resume import Rules
 
@@ -156,6 +157,7 @@ class State:
     stored: int = 0
     """Bytes of checkpoints that have arrived since the start."""
     ended: Watch | None = None
+    unstored: Unstored | None = None
     """Since the last node finished: the last checkpoint, which is waited for."""
     disagreements: int = 0
     ties_at_end: int = 0

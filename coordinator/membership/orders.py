@@ -25,10 +25,15 @@ def order_of(effect: Send, term: int) -> pb.Order:
     if isinstance(effect, s.SendStart):
         return pb.Order(term=term, start=pb.Start(view=effect.view))
     if isinstance(effect, s.SendStop):
-        return pb.Order(term=term, stop=pb.Stop(why=effect.why, failed=effect.failed, refused=effect.refused))
+        return pb.Order(term=term, stop=stop_of(effect))
     if isinstance(effect, s.SendLeave):
         return pb.Order(term=term, leave=pb.Leave(why=effect.why, stays=effect.stays))
     return pb.Order(term=term, notice=pb.Notice(message=effect.why))
+
+
+def stop_of(effect: s.SendStop) -> pb.Stop:
+    """The word that a node's part is over."""
+    return pb.Stop(why=effect.why, failed=effect.failed, refused=effect.refused, again=effect.again)
 
 
 def view_of(view: s.Announcement) -> pb.View:

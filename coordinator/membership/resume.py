@@ -75,6 +75,8 @@ class Rules:
     return_s: float = 5.0
     leave_s: float = 30.0
     save_s: float = 15.0
+    give_up: bool = False
+    """The run is done without its last checkpoint where that does not come."""
     down_s: float = 5.0
 
 

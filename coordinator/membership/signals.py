@@ -346,6 +346,14 @@ class CheckpointLost:
 
 
 @dataclass(frozen=True)
+class NotStored:
+    """The disk does not take a file of a checkpoint."""
+
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed. ``stored``: bytes of checkpoints that have arrived since the coordinator's start."""
 
@@ -385,6 +393,7 @@ Input = (
     | Unreadable
     | CheckpointSound
     | CheckpointLost
+    | NotStored
     | Tick
 )
 
@@ -492,12 +501,13 @@ class SendStart:
 
 @dataclass(frozen=True)
 class SendStop:
-    """End a node's part in the run. ``refused``: it may not come back."""
+    """End a node's part in the run. ``refused``: it may not come back. ``again``: it does so by itself."""
 
     to: tuple[str, ...]
     why: str
     failed: bool = False
     refused: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ from ..planning.speeds import Speeds
 from ..store.database import LeaseLost
 from ..store.store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
 from ..trust.identity import digest
+from . import second
 from .border import ANYBODY, FASTEST_BPS, LONGEST_LATENCY_S, About, refused
 from .commands import Command, Desk, held_in
 from .fallback import answer
@@ -103,6 +104,8 @@ class Attendance:
     name: str
     session: str
     since: float
+    heard: float = -math.inf
+    """When its last heartbeat came."""
     queue: asyncio.Queue[pb.Order | None] = field(default_factory=asyncio.Queue)
 
 
@@ -358,6 +361,16 @@ class Run:
         """Who is in, or passed the join checks a moment ago."""
         return [*self.state.nodes, *(one.name for one in self._later if isinstance(one, s.Joined))]
 
+    def lives(self, name: str, asked: float) -> bool | None:
+        """Whether the session of a node that is in goes on: as of ``second.lives``. ``asked``: a time of this clock."""
+        stream = self._streams.get(name)
+        return second.lives(None if stream is None else stream.heard, asked, self._clock())
+
+    @property
+    def now(self) -> float:
+        """The clock by which nodes are heard of."""
+        return self._clock()
+
     def knows(self, name: str, session: str, secret: str) -> bool:
         """Whether this is a session of the run, and its secret."""
         row = self._sessions.get(name)
@@ -411,6 +424,7 @@ class Run:
             return
         if kind == "heartbeat":
             beat = report.heartbeat
+            stream.heard = self._clock()
             self.live[name] = Live(printable(beat.doing), beat.trainer_age)
             known = self._beats.get(name)
             was_ready = known is not None and known.session == session and known.ready
@@ -724,6 +738,10 @@ class Run:
         self._put_kept()
         self.feed(s.CheckpointComplete(position, unsent_in(read_manifest(complete.path))))
         self._tell_complete()
+
+    def not_stored(self, step: int, why: str) -> None:
+        """The disk did not take a file of a checkpoint."""
+        self.feed(s.NotStored(step, why))
 
     def _tell_complete(self, to: Attendance | None = None) -> None:
         """What nodes keep beside the newest complete checkpoint has to stay; to everybody or to a node that has just

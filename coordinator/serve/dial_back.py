@@ -15,7 +15,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...proto.errors import FarflungError, Refused
+from ...proto.errors import FarflungError, NotNow, Refused
 from ...proto.link import join_address, split_address
 from ...proto.sockets import end_of
 from ..run.run import dial
@@ -88,7 +88,7 @@ async def dial_back(
     if not insists:
         return Reached(address, True)
     if own or not found:
-        raise Refused(f"unreachable at {address}", hint)
+        raise NotNow(f"unreachable at {address}", hint)  # its router may be starting
     message = f"{address} is not the address that this join comes from, and the coordinator dials no other"
     hint = "leave --advertise out, or ask for the coordinator to be started with --dial-back and that network"
     raise Refused(message, hint)

@@ -103,6 +103,8 @@ class Options:
     certificate_life: float = NODE_LIFE
     dial_back: Sequence[str] = ()
     """Networks in which nodes may be dialled back, beside the address that a join comes from."""
+    give_up: bool = False
+    """End without the last checkpoint where it does not come."""
 
 
 class _Interrupted(Exception):
@@ -126,6 +128,7 @@ def serve(
     tensorboard: Path | None = None,
     wandb: str | None = None,
     dial_back: Sequence[str] = (),
+    give_up: bool = False,
 ) -> int:
     """Start or resume a run and serve it until it is done: exit status 0, or 130 after SIGINT or SIGTERM.
 
@@ -146,6 +149,7 @@ def serve(
         database,
         loggers_wanted(tensorboard, wandb),
         dial_back=tuple(dial_back),
+        give_up=give_up,
     )
     networks(dial_back)
     return _run_loop(_with_signals(options, emit))
@@ -590,6 +594,7 @@ def _rules(job: Job, facts: Facts, options: Options) -> Rules:
         round_every=job.updates.every if job.updates.mode == "delta" and job.updates.agreed else 0,
         base=job.model.pretrained or "",
         residuals=residuals_of(job),
+        give_up=options.give_up,
         **options.timing,
     )
 

@@ -24,18 +24,19 @@ from ...proto import PROTOCOL, names, rpc
 from ...proto import control_pb2 as pb
 from ...proto.border import Hostile, printable
 from ...proto.door import Door
-from ...proto.errors import FarflungError, Refused
+from ...proto.errors import FarflungError, NotNow, Refused
 from ...proto.fields import checked
 from ...proto.progress import Meter
 from ...proto.sockets import end_of
 from ..checkpoints.acceptance import Expected, NotAccepted
-from ..checkpoints.checkpoints import ShardRefused
+from ..checkpoints.checkpoints import NotWritten, ShardRefused
 from ..checkpoints.uploads import GivenUp, Uploads
 from ..data.artifacts import Artifacts, NoArtifact
 from ..data.streams import SourceUnreachable
 from ..run.commands import Command
 from ..run.profiling import FILE, received
 from ..run.run import Attendance, Run
+from ..run.second import check_alone
 from ..store.database import LeaseLost
 from ..store.store import NodeRow
 from ..trust.identity import (
@@ -94,7 +95,8 @@ class CoordinatorService(rpc.CoordinatorServicer):
             return await self._join(request, str(context.peer()))
         except FarflungError as error:
             log.info("refused a join: %s", error.message)
-            return pb.JoinReply(refused=error.told)
+            passes = isinstance(error, NotNow) or not isinstance(error, Refused)
+            return pb.JoinReply(refused=error.told, passes=passes, over=self._run.is_over)
 
     async def _join(self, request: pb.JoinRequest, peer: str) -> pb.JoinReply:
         run, store, now = self._run, self._run.store, time.time()
@@ -125,6 +127,9 @@ class CoordinatorService(rpc.CoordinatorServicer):
         check_joining(store, request.ticket, now, take_use=False, returns=returns)
         if not returns:
             self._check_free(name, known)
+        elif known is not None:
+            asked = run.now
+            await check_alone(lambda: run.lives(name, asked), name, known.address)
         self._joining.add(name)
         try:
             caller, insists = caller_of(peer), not request.may_dial_out
@@ -162,6 +167,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             facts=run.facts.model_dump_json(),
             term=run.term,
             dials_out=reached.dials_out,
+            time=time.time(),
         )
 
     def _check_free(self, name: str, known: NodeRow | None) -> None:
@@ -326,6 +332,8 @@ class CoordinatorService(rpc.CoordinatorServicer):
             return pb.StoreReply()
         except ShardRefused as error:
             self._run.warn(name, f"checkpoint: {error.message}")
+            if isinstance(error, NotWritten):
+                self._run.not_stored(shard.step, error.message)
             return pb.StoreReply(refused=error.message)
         except OSError as error:  # such as no descriptor left
             why = f"no room for a file of a checkpoint now: {error.strerror or error}"

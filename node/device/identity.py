@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from ...proto import names
 from ...proto.border import below
-from ...proto.errors import FarflungError
+from ...proto.errors import FarflungError, Unreachable
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,11 @@ def load_key(folder: Path, run: str, name: str) -> bytes | None:
         return _key_path(folder, run, name).read_bytes()
     except FileNotFoundError:
         return None
+
+
+def keeps_key(folder: Path, run: str, name: str = "") -> bool:
+    """Whether this machine was in `run` before, as `name` or (empty) as anybody."""
+    return load_key(folder, run, name) is not None if name else bool(known_names(folder, run))
 
 
 def known_names(folder: Path, run: str) -> list[str]:
@@ -99,13 +104,13 @@ def pinned_certificate(host: str, port: int, fingerprint: bytes, timeout: float)
         ):
             der = secured.getpeercert(binary_form=True)
     except ssl.SSLError as error:
-        raise FarflungError(
+        raise Unreachable(  # or a hotel's login page, which goes
             f"what answers at {where} does not speak TLS as a coordinator does ({error.reason or error})",
             "copy the whole line that `farflung coordinator start` prints; a run that was started with --insecure "
             "has another link",
         ) from error
     except OSError as error:
-        raise FarflungError(
+        raise Unreachable(
             f"the coordinator at {where} ended the connection: {error}",
             "is `farflung coordinator start` still running?",
         ) from error

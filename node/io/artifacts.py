@@ -19,7 +19,7 @@ import grpc.aio
 from ...proto import rpc
 from ...proto.border import printable
 from ...proto.control_pb2 import Artifact, ArtifactName, Range, Shard, ShardHeld, ShardName
-from ...proto.errors import FarflungError, RunFailed
+from ...proto.errors import FarflungError, Parted, RunFailed
 from ...proto.fields import checked
 from ..peers.greeting import FIRST_PAUSE, LONGEST_PAUSE
 from ..peers.traffic import OTHER, Traffic
@@ -67,7 +67,7 @@ class Artifacts:
             self._channel = None
 
     async def describe(self, name: str, patient: bool = False) -> Artifact:
-        """Size, pieces and digests. FarflungError if there is no such artifact, RunFailed if nobody answers."""
+        """Size, pieces and digests. FarflungError if there is no such artifact, Parted if nobody answers."""
         effort, described = _Effort(f"describe {name}", math.inf if patient else self._patience), 0
         while True:
             try:
@@ -274,13 +274,15 @@ class _Effort:
         """Pauses; raises instead when another try is useless."""
         why = rpc.why_broken(error)
         if isinstance(error, grpc.aio.AioRpcError) and error.code() in _FINAL:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:  # the session is over
+                raise Parted(f"cannot {self._what}: {printable(error.details() or why)}")
             raise FarflungError(f"cannot {self._what}: {printable(error.details() or why)}", "", 4)
         await self.stands(f"last error: {why}")
 
     async def stands(self, why: str) -> None:
         """Nothing has moved: pauses, or raises when that has been so for too long."""
         if time.monotonic() - self._since > self._patience:
-            raise RunFailed(
+            raise Parted(
                 f"cannot {self._what}: tried for {self._patience:.0f} s, {why}",
                 "is the coordinator running?",
             )

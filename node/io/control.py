@@ -190,14 +190,14 @@ class ControlLink:
                 self._on_order(order)
         code, details = await call.code(), printable(str(await call.details() or ""), MOST_WORDS)
         if code in _FENCED:
-            self._end(details or code.name)
+            self._end(details or code.name, again=code is grpc.StatusCode.UNAUTHENTICATED)
         if code is not grpc.StatusCode.OK:
             raise LinkBroken(details.strip().rstrip("]").split(": ")[-1][:200] or code.name)
 
-    def _end(self, why: str) -> None:
-        """This node does not come back to the coordinator."""
+    def _end(self, why: str, again: bool = False) -> None:
+        """This session does not come back to the coordinator. ``again``: the node may, in another one."""
         self._fenced = True
-        self._on_order(Order(term=self.term, stop=Stop(why=why, refused=True)))
+        self._on_order(Order(term=self.term, stop=Stop(why=why, refused=not again, again=again)))
 
     async def _write_reports(self, call: rpc.PeerCall) -> None:
         next_beat = time.monotonic()

@@ -5,6 +5,7 @@ docs/observing.md has the same table of names, and a test compares them.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -112,3 +113,15 @@ def check_address(address: str | None) -> str:
     if split_address(address, "--metrics")[1] == 0:
         raise FarflungError("--metrics needs a port that Prometheus can be told", "e.g. --metrics 127.0.0.1:9464")
     return address
+
+
+def check_free(address: str) -> None:
+    """FarflungError where nothing can listen at this address of ``--metrics``: before a run is asked, not after."""
+    if address:
+        host, port = split_address(address, "--metrics")
+        try:
+            socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+        except OSError as error:
+            raise FarflungError(
+                f"nothing can listen at --metrics {address}: {error.strerror or error}", "choose another port"
+            ) from error

@@ -25,13 +25,13 @@ import grpc.aio
 from ...proto import control_pb2 as control
 from ...proto import rpc
 from ...proto.data_pb2 import Header
-from ...proto.errors import FarflungError
+from ...proto.errors import FarflungError, Parted
 from ...proto.link import split_address
 from ...proto.logs import set_up as set_up_logs
 from ..device import identity
 from ..ipc.arena import Arena, LastAction, keep_freed_memory
 from ..ipc.config import WireConfig
-from ..ipc.pipe import From, LoopEnd, To
+from ..ipc.pipe import PARTED_STATUS, From, LoopEnd, To
 from ..peers.greeting import Self
 from ..peers.link_watch import TICK_SECONDS
 from ..peers.receiving.admission import Membership
@@ -262,6 +262,8 @@ class IoProcess:
             lent = self._inbox.lend(payload)
         except FarflungError as error:
             lent, problem, hint, status = b"", error.message, error.hint, error.status
+            if isinstance(error, Parted):
+                status = PARTED_STATUS
         except ArenaFull as error:
             lent, problem, hint, status = b"", str(error), "free some memory", 4
         self._end.write(int(From.REPLY), number, problem, hint, status, lent)

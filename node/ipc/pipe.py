@@ -21,6 +21,9 @@ from ...proto.errors import RunFailed
 INLINE_LIMIT = 64 << 10
 """Payloads up to this many bytes go over the pipe itself."""
 
+PARTED_STATUS = -1
+"""Of an answer whose error is Parted: whatever its exit status is, the node joins again."""
+
 _LENGTH = struct.Struct("<I")
 
 
@@ -49,7 +52,7 @@ class From(enum.IntEnum):
     PEER_LOST = 6  # peer, why
     COORDINATOR_LOST = 7  # why
     COORDINATOR_BACK = 8  # term
-    REPLY = 9  # call id, error sentence | "", bytes | (start, length)
+    REPLY = 9  # call id, error sentence | "", hint, exit status | PARTED_STATUS, bytes | (start, length)
     PARTED = 10  # whether the coordinator has taken the goodbye
 
 

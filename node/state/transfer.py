@@ -15,7 +15,7 @@ import xxhash
 from torch import Tensor
 
 from ...proto import control_pb2, data_pb2
-from ...proto.errors import FarflungError
+from ...proto.errors import FarflungError, Parted
 from ...proto.progress import Meter, Tell, silent
 from ...scheduler.plans import Plan
 from ..ipc.arena import release_freed_memory
@@ -487,7 +487,7 @@ def _finish(trainer: Trainer, fetch: StateFetch) -> None:
         lost, trainer.lost = trainer.lost, set()
         fetch.work(lost)
         if fetch.failure:
-            raise FarflungError(f"no holder of the stage's state answered: {fetch.failure}", "start the node again", 4)
+            raise Parted(f"no holder of the stage's state answered: {fetch.failure}", "start the node again")
         trainer.pump(0.05)
 
 

@@ -27,7 +27,7 @@ from ... import compress
 from ...job.sampling import Position, of_runs
 from ...job.schema import Facts, Job
 from ...proto import control_pb2, data_pb2
-from ...proto.errors import FarflungError, RunFailed
+from ...proto.errors import FarflungError, Parted, RunFailed
 from ...proto.patience import Watch
 from ...scheduler import Plan
 from ..data.dataset import Dataset, tokens_size
@@ -88,6 +88,7 @@ class Stopped(Exception):
     def __init__(self, stop: control_pb2.Stop) -> None:
         super().__init__(stop.why)
         self.why, self.failed, self.refused = stop.why, stop.failed, stop.refused
+        self.again = stop.again
 
 
 @dataclass
@@ -823,6 +824,8 @@ class Trainer:
 
 def error_of(stopped: Stopped) -> FarflungError | None:
     """The error that a coordinator's stop means for this node, None if it is the ordinary end."""
+    if stopped.again:
+        return Parted(stopped.why, "start it again: it comes back under its key")
     if stopped.refused:
         hint = "`farflung join LINK` begins anew; if a person has put this node out, ask the one at the coordinator"
         return FarflungError(stopped.why, hint, 3)

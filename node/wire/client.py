@@ -20,12 +20,12 @@ import numpy.typing as npt
 
 from ...proto import control_pb2 as control
 from ...proto.data_pb2 import Header
-from ...proto.errors import FarflungError, RunFailed
+from ...proto.errors import FarflungError, Parted, RunFailed
 from ...proto.frame import HEAD_LIMIT
 from ..device.identity import Identity
 from ..ipc.arena import Arena, LastAction, keep_freed_memory, machine_memory, make_file
 from ..ipc.config import WireConfig
-from ..ipc.pipe import INLINE_LIMIT, From, To, TrainerEnd
+from ..ipc.pipe import INLINE_LIMIT, PARTED_STATUS, From, To, TrainerEnd
 from ..peers.header_compression import FIELDS, MARK
 from .events import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received
 from .spawn import IoHost
@@ -452,6 +452,8 @@ class Wire:
             self._alive()
         problem, hint, status, payload = self._replies.pop(number)
         if problem:
+            if status == PARTED_STATUS:
+                raise Parted(problem, hint)
             raise (RunFailed if status == RunFailed.status else FarflungError)(problem, hint, status)
         return bytes(payload)
 

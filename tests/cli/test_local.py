@@ -6,12 +6,14 @@ import subprocess
 import sys
 import textwrap
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from farflung.cli.local import children as children_module
+from farflung.cli.local import run as run_module
 from farflung.cli.local.children import Children, Ended, Said
 from farflung.cli.local.run import LocalRun, run, threads_for
 from farflung.proto.errors import FarflungError, RunFailed
@@ -34,9 +36,18 @@ if words[0] == "coordinator":
         raise SystemExit(2)
     if play == "crash":
         raise SystemExit(7)
-    say("listening", link="farflung://127.0.0.1:1/#T")
+    if play not in ("silent", "works"):
+        say("listening", link="farflung://127.0.0.1:1/#T")
     if play == "done":
         time.sleep(0.3)
+        say("done", steps=3)
+        raise SystemExit(0)
+    if play == "silent":
+        time.sleep(60)
+    if play == "works":
+        began = time.process_time()
+        while time.process_time() < began + 1.5:  # one that is silent, and longer at it than may be silent
+            pass
         say("done", steps=3)
         raise SystemExit(0)
     time.sleep(60)
@@ -184,3 +195,40 @@ def test_a_child_whose_parent_dies_interrupts_itself() -> None:
 
 def test_threads_share_the_cores() -> None:
     assert threads_for(1) >= 1 and threads_for(10_000) == 1
+
+
+def test_a_coordinator_that_works_is_waited_for_and_one_that_does_nothing_is_not(
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "_START_SECONDS", 0.2)
+    monkeypatch.setattr(run_module, "_LEAST_WORK", 0.01)
+    done = count(1.0)
+    monkeypatch.setattr(children_module.Child, "work", lambda child: next(done))
+    status, shown = play(stand_in, "works", monkeypatch)
+    assert status == 0 and any("has said nothing for" in str(event.get("message")) for event in shown)
+    monkeypatch.setattr(children_module.Child, "work", lambda child: 0.0)
+    with pytest.raises(RunFailed, match="does not listen, and has said nothing for"):
+        play(stand_in, "silent", monkeypatch)
+
+
+def test_what_a_process_and_its_children_do_is_seen() -> None:
+    code = "import subprocess, sys; sys.stdout.write(sys.stdin.readline()); sys.stdout.flush(); sys.stdin.readline()"
+    loop = "import time\nwhile time.process_time() < 0.3: pass"
+    inner = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {loop!r}])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", inner + "; print(1, flush=True); " + code],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdout is not None and process.stdin is not None
+        process.stdout.readline()
+        child = children_module.Child("one", process, Path("log"))
+        before = child.work()
+        assert before >= 0.3
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert child.work() < before + 0.3  # it waits now
+        process.kill()

@@ -304,6 +304,10 @@ class FakeNode:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.channel.close(None)
 
+    def fall_silent(self):
+        """As a machine that is suspended: its connections stay open, and its heartbeats end."""
+        self.tasks[1].cancel()
+
     async def close(self):
         if self.server is not None:
             await self.die()

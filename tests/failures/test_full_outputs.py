@@ -1,5 +1,6 @@
 """Nobody ends because what happens cannot be shown or written just now: real processes."""
 
+import resource
 import sqlite3
 import time
 
@@ -40,3 +41,19 @@ def test_another_process_holds_the_database(farm):
     run.trains("a", "b")
     assert run.view()["view"] == number + 1
     assert all(nodes[name].alive for name in "ab") and run.c.alive
+
+
+def test_the_disk_is_full_when_the_last_checkpoint_is_stored(farm):
+    """The run is not done: its weights stay on the nodes, and are stored when there is room."""
+    run = farm(ballast=2_000_000, parallel={"pipelines": 2}, run={"steps": 12}, checkpoint={"every": 0})
+    run.coordinator()
+    resource.prlimit(run.c.pid, resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    nodes = run.nodes("ab")
+    told = run.wait(lambda: [one for one in run.events("warning") if "not done" in one["message"]], "it is said")
+    assert "the checkpoint of step 12 did not arrive" in told[0]["message"] and "--give-up" in told[0]["message"]
+    assert run.c.alive and all(node.alive for node in nodes.values()) and not run.events("done")
+    resource.prlimit(run.c.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    run.wait(lambda: not run.c.alive and not any(node.alive for node in nodes.values()), "the run is over")
+    [done] = run.events("done")
+    assert (run.c.status, done["steps"]) == (0, 12) and done["checkpoint"].endswith("step-12")
+    assert run.events("checkpoint", step=12)

@@ -1,5 +1,7 @@
 """Nodes are killed, frozen and cut off in the middle of training; the others go on, and nothing is lost."""
 
+import shutil
+
 import pytest
 from farm import Process
 
@@ -124,7 +126,8 @@ def test_joiners_and_their_sources_die(farm):
 
 @pytest.mark.slow
 def test_a_frozen_node_is_left_behind_and_told_so(farm):
-    """Its machine is suspended: no FIN, and the kernel still answers. When it wakes, it hears that it is out."""
+    """Its machine is suspended: no FIN, and the kernel still answers. When it wakes, it hears that it is out, and joins
+    again by itself. Another machine with a copy of its folder is told so, and nobody is put out for it."""
     run = farm(parallel={"pipelines": 3})
     run.coordinator()
     nodes = run.nodes("abc")
@@ -134,11 +137,16 @@ def test_a_frozen_node_is_left_behind_and_told_so(farm):
     [left] = run.events("left")
     assert left["node"] == "c" and "no heartbeat" in left["why"]
     nodes["c"].thaw()
-    run.wait(lambda: not nodes["c"].alive, "the one that slept hears that its session is over")
-    assert nodes["c"].status in (3, 4)
-    assert nodes["c"].of("error")
-    run.node("c")
     run.trains("a", "b", "c")
+    assert nodes["c"].alive and "this node joins again under its key" in nodes["c"].of("warning")[0]["message"]
+    assert len(nodes["c"].of("joined")) == 2
+
+    shutil.copytree(run.folder / "cache-c", run.folder / "copied")
+    copied = run.node("c", "--cache", "copied")
+    run.wait(lambda: not copied.alive, "the second of a key is told")
+    assert copied.status == 3 and "with this same key" in copied.of("error")[0]["message"]
+    run.trains("a", "b", "c", steps=4)
+    assert len(run.events("left")) == 1 and len(nodes["c"].of("joined")) == 2
 
 
 def test_masked_rounds_go_on_without_who_is_killed_and_wait_where_a_sum_hides_nothing(farm):

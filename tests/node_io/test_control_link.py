@@ -98,7 +98,7 @@ def test_a_fenced_session_is_told_to_stop(coordinator, thread_nodes):
     coordinator.refuse_attend = "node a has come back in another session"
     wire = start(thread_nodes, coordinator)
     stop = wait_for(wire, OrderEvent).order.stop
-    assert stop.refused and stop.why == coordinator.refuse_attend
+    assert stop.again and not stop.refused and stop.why == coordinator.refuse_attend
     tries = len(coordinator.sessions)  # gRPC may lose the first answers to a write that fails: it asks again
     time.sleep(1.0)
     assert len(coordinator.sessions) == tries

@@ -28,7 +28,7 @@ def planner(names, current, broken, stages=2):
     )
 
 
-def rules(wanted=4, mode="gradient"):
+def rules(wanted=4, mode="gradient", **more):
     return Rules(
         mode=mode,
         batch=BATCH,
@@ -39,14 +39,15 @@ def rules(wanted=4, mode="gradient"):
         wanted=wanted,
         wanted_why="2 stages x 2 pipelines",
         base="tiny",
+        **more,
     )
 
 
 class Script:
     """Feeds events and remembers the effects."""
 
-    def __init__(self, wanted=4):
-        self.machine, self.state, self.now, self.effects = Membership(planner), State(rules(wanted)), 0.0, []
+    def __init__(self, wanted=4, **more):
+        self.machine, self.state, self.now, self.effects = Membership(planner), State(rules(wanted, **more)), 0.0, []
 
     def __call__(self, *events, dt=0.0):
         self.now += dt

@@ -3,10 +3,8 @@
 from membership_script import Script, holding
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.members import (
-    DONE,
-    TRAINING,
-)
+from farflung.coordinator.membership.last_checkpoint import AGAIN_S
+from farflung.coordinator.membership.members import DONE, FLUSHING, TRAINING, WAITING
 from farflung.job.sampling import Position
 
 
@@ -36,10 +34,50 @@ def test_a_finished_node_that_goes_away_is_replaced_while_others_have_not_finish
     assert script.state.phase == DONE
 
 
-def test_done_without_the_last_checkpoint():
+def test_without_its_last_checkpoint_a_run_is_not_done():
+    """It is made again in another view, until it comes."""
     script = Script().started()
-    script(*(s.Finished(name, name + "1", 1, 9) for name in "abcd")).wait(119)
-    assert script.state.phase == TRAINING
+    for view in (1, 2, 3):
+        script(*(s.Finished(name, name + "1", view, 9) for name in "abcd")).wait(119)
+        assert script.state.phase == TRAINING
+        script.wait(2)
+        assert "the checkpoint of step 9 did not arrive; the newest is of step 0" in script.get(s.Say)[0].why
+        assert "--give-up" in script.get(s.Say)[0].why and script.state.phase == FLUSHING
+        script(*(holding(script, name, 9) for name in "abcd"))
+        assert script.state.pinned.save and script.state.pinned.position.step == 9
+        script.answer(s.Prepared, "abcd")
+    script(*(s.Finished(name, name + "1", 4, 9) for name in "abcd"))
+    script(s.CheckpointComplete(Position(9, 72)))
+    assert script.state.phase == DONE and not script.state.saving
+
+
+def test_a_disk_that_is_full_at_the_end_is_said_at_once_and_tried_again():
+    script = Script().started()
+    script(s.NotStored(9, "cannot write stage-0 of step 9: No space left on device"))
+    assert not script.effects
+    script(*(s.Finished(name, name + "1", 1, 9) for name in "abcd"))
+    [said] = script.get(s.Say)
+    assert "(cannot write stage-0 of step 9: No space left on device): the run is not done" in said.why
+    script(s.NotStored(9, "cannot write stage-1 of step 9: No space left on device")).wait(AGAIN_S - 1)
+    assert script.state.phase == TRAINING and not script.get(s.Say) and "No space left" in script.state.why
     script.wait(2)
+    assert script.state.phase == FLUSHING and not script.get(s.Say)
+    script(*(holding(script, name, 9) for name in "abcd"))
+    assert script.state.pinned.save
+    script.answer(s.Prepared, "abcd")
+    script(*(s.Finished(name, name + "1", 2, 9) for name in "abcd"), s.CheckpointComplete(Position(9, 72)))
+    assert script.state.phase == DONE
+
+
+def test_a_run_that_is_done_and_loses_all_nodes_before_its_last_checkpoint_waits_for_others():
+    script = Script().started()
+    script(*(s.Finished(name, name + "1", 1, 9) for name in "abcd"))
+    script(*(s.Left(name, name + "1", "gone") for name in "abcd"))
+    assert script.state.phase == WAITING
+
+
+def test_done_without_the_last_checkpoint_for_who_gives_it_up():
+    script = Script(give_up=True).started()
+    script(*(s.Finished(name, name + "1", 1, 9) for name in "abcd")).wait(121)
     assert "the checkpoint of step 9 did not arrive; the newest is of step 0" in script.get(s.Say)[0].why
     assert script.state.phase == DONE

@@ -17,6 +17,7 @@ async def test_a_restarted_node_is_no_node_that_has_left(cluster, eventually):
     link = await coordinator.link
     nodes = {name: await cluster.node(link, name) for name in "abcd"}
     await coordinator.event("step", step=2)
+    nodes["d"].fall_silent()
     again = await cluster.node(link, "d", key=nodes["d"].key)
     await coordinator.event("view", view=nodes["a"].view.number + 1)
     await eventually(lambda: again.view is not None)

@@ -41,13 +41,13 @@ def test_the_last_checkpoint_of_a_slow_link_is_waited_for():
     assert script.state.phase == DONE and not script.get(s.Say)
 
 
-def test_a_last_checkpoint_that_stands_still_is_given_up_with_a_word():
+def test_a_last_checkpoint_that_stands_still_is_made_again_with_a_word():
     script = finished(Script().started())
     pass_time(script, 300, stored=10)
     pass_time(script, 119)
     assert script.state.phase == TRAINING
     pass_time(script, 3)
-    assert "nothing has moved for 121 s" in script.get(s.Say)[0].why and script.state.phase == DONE
+    assert "nothing has moved for 121 s" in script.get(s.Say)[0].why and script.state.phase == FLUSHING
 
 
 def preparing():

@@ -8,6 +8,7 @@ import pytest
 
 from farflung import __version__
 from farflung.coordinator.observe.status import read_status
+from farflung.coordinator.run import second as second_of_a_key
 from farflung.coordinator.serve import serve
 from farflung.coordinator.store.store import Store
 from farflung.proto import PROTOCOL
@@ -306,10 +307,12 @@ async def test_who_cannot_be_dialled_dials_out(cluster, eventually):
     assert "its stream ended and it does not answer: it only dials out" in left["why"]
 
 
-async def test_same_key_comes_back_and_fences(cluster):
+async def test_same_key_comes_back_and_fences(cluster, monkeypatch):
+    monkeypatch.setattr(second_of_a_key, "SILENCE_S", 0.5)
     coordinator = cluster.coordinator()
     link = await coordinator.link
     first = await cluster.node(link, "a")
+    first.fall_silent()
     second = await cluster.node(link, "a", key=first.key)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await first.stub.Describe(pb.ArtifactName(name="data/tokens"), metadata=first.metadata)

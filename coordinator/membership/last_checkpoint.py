@@ -1,0 +1,46 @@
+"""The end of a run whose last checkpoint does not come: the weights are on the nodes, and nowhere else.
+
+So the run is not done. The checkpoint is made again, by another view, until there is room for it or the link carries
+it; who would rather have the run end than the weights starts the coordinator with ``--give-up``.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+AGAIN_S = 30.0
+"""Seconds from a checkpoint that the disk did not take until it is made again."""
+NOT_DONE = (
+    "the run is not done, its weights are on the nodes, and it is made again: make room where checkpoints go, "
+    "or start the coordinator again with --give-up to end without"
+)
+
+
+class Last(enum.Enum):
+    """What to do about the last checkpoint."""
+
+    WAIT = enum.auto()
+    AGAIN = enum.auto()
+    GIVE_UP = enum.auto()
+
+
+@dataclass(frozen=True)
+class Unstored:
+    """The disk did not take the checkpoint of ``step``, first at time ``at``. ``told``: people know."""
+
+    step: int
+    why: str
+    at: float
+    told: bool = False
+
+
+def last_of(give_up: bool, anybody: bool, stood: str, unstored: Unstored | None, now: float) -> Last:
+    """``anybody``: there are nodes; ``stood``: for how long nothing has moved, empty while it may still come;
+    ``unstored``: that the disk did not take it."""
+    if anybody and not stood and unstored is None:
+        return Last.WAIT
+    if give_up:
+        return Last.GIVE_UP
+    soon = unstored is not None and now < unstored.at + AGAIN_S
+    return Last.WAIT if anybody and soon else Last.AGAIN

@@ -1,0 +1,38 @@
+"""Two machines with one key, as when a folder was copied: the one that is in stays, and the second is told.
+
+A key proves who comes back, so a join with it ends the session before. If that session's node lives, it would come
+back in its turn, and the two would put each other out for ever. So who joins with the key of a node that is there waits
+for a heartbeat of it: one that comes shows that there are two. A node that was killed, cut off or suspended sends none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ...proto.errors import Refused
+
+HEARTBEATS_S = 1.5
+"""What was on its way when the question was put does not count: a heartbeat every second."""
+SILENCE_S = 5.0
+_LOOK_S = 0.05
+
+
+def lives(heard: float | None, asked: float, now: float) -> bool | None:
+    """Whether the node of a session goes on; None: to be seen. ``heard``: when its last heartbeat came, None where no
+    control stream of it is open; ``asked``: since when the question stands. All in seconds of one clock."""
+    if heard is None:
+        return False
+    if heard - asked >= HEARTBEATS_S:
+        return True
+    return False if now - max(heard, asked) >= SILENCE_S else None
+
+
+async def check_alone(lives_now: Callable[[], bool | None], name: str, address: str) -> None:
+    """Refused: another machine has the key of ``name``, at ``address``, and is in the run."""
+    while (found := lives_now()) is None:  # noqa: ASYNC110 -- silence is no event
+        await asyncio.sleep(_LOOK_S)
+    if found:
+        message = f"{name} is in the run already, at {address}, with this same key: two machines have one folder"
+        hint = "give this machine a folder and a name of its own: --cache DIR --name OTHER"
+        raise Refused(message, hint)

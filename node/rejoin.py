@@ -1,0 +1,62 @@
+"""When a node that has lost its run, or not found it again, joins again by itself.
+
+A machine is suspended, a line is down for a minute, a router starts again, everything starts after a power cut and
+this machine first: waiting mends it, and nobody sits in front of the node. What waiting cannot mend ends it: the run is
+over, a person has put it out, another machine has its key.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from ..proto.errors import FarflungError, NotNow, Parted, Unreachable
+from .device.limits import Owner, Wish
+
+FIRST_S, LONGEST_S, GROWTH = 1.0, 60.0, 2.0
+SETTLED_S = 300.0
+"""A life as long as this was one: the next pause is short again."""
+_LOOK_S = 0.5
+
+
+class RunOver(NotNow):
+    """The coordinator is there, and the run is over."""
+
+
+class Backoff:
+    """The pause before each next try: twice as long each time, a minute at most, up to a fifth shorter or longer."""
+
+    def __init__(self, chance: Callable[[], float] = random.random) -> None:
+        self._chance, self._pause = chance, FIRST_S
+
+    def next(self, lived_s: float) -> float:
+        """Seconds to wait now, after a life of so many."""
+        if lived_s >= SETTLED_S:
+            self._pause = FIRST_S
+        pause, self._pause = self._pause, min(LONGEST_S, GROWTH * self._pause)
+        return pause * (0.8 + 0.4 * self._chance())
+
+
+def mends(problem: FarflungError, was_in: bool) -> bool:
+    """Whether waiting may mend what has ended a life, or kept one from beginning. ``was_in``: this machine has a key
+    with which it was in the run; without one a wrong address is the likelier reason, and is to be said at once."""
+    if isinstance(problem, RunOver):
+        return False
+    return isinstance(problem, Parted) or (was_in and isinstance(problem, Unreachable | NotNow))
+
+
+def told(problem: FarflungError, pause: float) -> str:
+    """The word on the screen."""
+    return f"{problem.message}: this node joins again under its key in {max(1.0, pause):.0f} s"
+
+
+def wait(seconds: float, owner: Owner, clock: Callable[[], float] = time.monotonic) -> Wish | None:
+    """Wait, unless the owner wants it to leave meanwhile: that wish."""
+    until = clock() + seconds
+    while (left := until - clock()) > 0:
+        wish = owner.wish()
+        if wish is not None and not wish.stays:
+            return wish
+        time.sleep(min(left, _LOOK_S))
+    return None
