@@ -55,5 +55,5 @@ def test_the_disk_is_full_when_the_last_checkpoint_is_stored(farm):
     resource.prlimit(run.c.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     run.wait(lambda: not run.c.alive and not any(node.alive for node in nodes.values()), "the run is over")
     [done] = run.events("done")
-    assert (run.c.status, done["steps"]) == (0, 12) and done["checkpoint"].endswith("step-12")
+    assert (run.c.status, done["steps"]) == (0, 12) and done["checkpoint"].endswith("step-00000012")
     assert run.events("checkpoint", step=12)
