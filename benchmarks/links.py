@@ -5,9 +5,10 @@
 
 A transfer is 200 MB in messages of 4 MB, from the sender's `Wire.send` to the receiver's `Wire.poll`; its goodput is
 compared with 0.956 of the rate, which is what TCP's payload is of full frames, after half a round trip that the last
-byte needs. `cold` is the first transfer of a new connection, `warm` the median of the next. Beside bulk, urgent
-messages are sent and a transfer is cancelled, and it is measured how long that takes to arrive. Needs root, as
-`farflung wan` does. Results go to benchmarks/results/links.json, with the emulator's own lateness.
+byte needs. `probe` is what a node itself measures of a new link when it joins (`--probe`: only that), `cold` the first
+transfer of a new connection, `warm` the median of the next. Beside bulk, urgent messages are sent and a transfer is
+cancelled, and it is measured how long that takes to arrive. Needs root, as `farflung wan` does. Results go to
+benchmarks/results/links.json, with the emulator's own lateness.
 """
 
 from __future__ import annotations
@@ -157,6 +158,11 @@ def goodput(seconds: float, size: int, rate: float, rtt: float) -> float:
 def measure(rate: float, rtt: float, case: Case, options: argparse.Namespace) -> dict[str, Any]:
     """One row: parts of the possible goodput, and seconds that urgent messages and a cancellation took."""
     size, result = options.size * 1_000_000, dict[str, Any]()
+    with link(rate, rtt, case, options.nat) as (_, one, other):
+        found = one.do("measure", member=other.member)
+        result["probe"] = round(found["bps"] / (rate * 1e6 * GOODPUT), 4)
+    if options.probe:
+        return result
     with link(rate, rtt, case, options.nat) as (made, one, other):
         before = made.stat()
         score = lambda seconds: round(goodput(seconds, size, rate, rtt), 4)  # noqa: E731
@@ -210,18 +216,24 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=200, help="MB of a transfer")
     parser.add_argument("--repeat", type=int, default=1, help="warm transfers of which the median counts")
     parser.add_argument("--nat", action="store_true", help="the receiver cannot be dialled and opens the connections")
+    parser.add_argument("--probe", action="store_true", help="only what a node itself measures; writes no results")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     rows = []
-    print(
-        f"{'link':>12} {'case':<12} {'cold':>6} {'warm':>6} {'plain':>6} {'aim':>5}   1 kB       256 kB     cancelled"
-    )
+    head = " ".join(f"{word:>6}" for word in ("probe", "cold", "warm", "plain"))
+    if not options.probe:
+        print(f"{'link':>12} {'case':<12} {head} {'aim':>5}   1 kB       256 kB     cancelled")
     for name in options.cases.split(","):
         for pair in options.links.split(","):
             rate, rtt = map(float, pair.split("x"))
             row = measure(rate, rtt, CASES[name], options)
+            if options.probe:
+                print(f"{rate:g} Mbit/s x {rtt:g} ms, {name}: {row['probe']:.0%} of what it carries", flush=True)
+                continue
             rows.append({"rate_mbit": rate, "rtt_ms": rtt, "case": name, **row, "aim": CASES[name].aim})
             print(line(rows[-1]), flush=True)
+    if options.probe:
+        return
     what = {"size_mb": options.size, "nat": options.nat}
     result = {**what, "kernel": os.uname().release, "time": time.time(), "rows": rows}
     options.out.write_text(json.dumps(result, indent=1) + "\n")
@@ -231,7 +243,7 @@ def main() -> None:
 
 def line(row: dict[str, Any]) -> str:
     """A row of the table; parts in per cent, times in milliseconds (median / longest)."""
-    parts = " ".join(f"{100 * row[key]:5.1f}%" for key in ("cold", "warm", "plain"))
+    parts = " ".join(f"{100 * row[key]:5.1f}%" for key in ("probe", "cold", "warm", "plain"))
     aim = f"{100 * row['aim']:4.0f}%" if row["aim"] else "    -"
     times = " ".join(f"{1e3 * row[key][0]:4.0f}/{1e3 * row[key][1]:<5.0f}" for key in ("urgent_1kB", "urgent_256kB"))
     late = "" if row["usable"] else f"   not usable: {row['why']}"

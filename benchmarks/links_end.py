@@ -97,6 +97,12 @@ class End:
                     at[event.header.step] = time.monotonic()
         return {"at": [at[index] for index in sorted(at)]}
 
+    def measure(self, member: dict[str, Any]) -> dict[str, Any]:
+        """What the node itself finds out about the link: bits a second, seconds one way, and how long that took."""
+        began = time.monotonic()
+        (link,) = self.wire.measure([Member(session=f"{member['name']}-1", **member)]).links
+        return {"bps": link.bandwidth_bps, "latency": link.latency_s, "took": round(time.monotonic() - began, 1)}
+
     def listen(self) -> dict[str, Any]:
         server = socket.create_server((self.address, TCP_PORT))
         self.tcp, _ = server.accept()

@@ -53,6 +53,7 @@ from ..observe.status import position_of, status_of
 from ..observe.useful_work import UsefulWork, ledger, write_ledger
 from ..planning.beside import PlansBeside, Unanswered, Work
 from ..planning.claims import Claims
+from ..planning.equals import Equals
 from ..planning.link_rates import LinkRates
 from ..planning.planner import fetch_seconds, memory_of, questions_of, step_seconds, workload_of
 from ..planning.speeds import Speeds
@@ -141,6 +142,7 @@ class Run:
         self.links = {(source, target): (latency, rate) for source, target, latency, rate in store.links()}
         self.rates = LinkRates(self._measured_rate)
         self._devices = {row.name: json.loads(row.device or "{}") for row in store.nodes()}
+        self._equals = Equals(self._devices)
         self._planner = planner
         self.speeds = Speeds(facts, job.train.microbatch, lambda name: self._tflops(name) or 1.0)
         self.claims = Claims()
@@ -347,6 +349,7 @@ class Run:
     def admit(self, row: NodeRow) -> None:
         """A node passed the join checks: it may attend with its session."""
         self._devices[row.name] = json.loads(row.device or "{}")
+        self._equals.joined(row.name, self._devices[row.name])
         # A life that ended frozen or cut off left numbers that would keep the next one out.
         self.links = {pair: found for pair, found in self.links.items() if row.name not in pair}
         self.rates.forget(row.name)
@@ -1086,9 +1089,8 @@ class Run:
         return replace(device, tflops=tflops) if tflops > 0 else device
 
     def _tflops(self, name: str) -> float:
-        """As measured when it joined; 0 where that is not known."""
-        found = float(self._devices.get(name, {}).get("tflops") or 0.0)
-        return found if math.isfinite(found) and found > 0 else 0.0
+        """As measured when it joined, beside equal devices; 0 where that is not known."""
+        return self._equals.measured(name)
 
     def _done(self, step: int) -> events.Event:
         evals, checkpoints, totals = self.store.evals(1), self.store.checkpoints(), self.store.totals()

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("farflung.io")
 
-BURST_SECONDS = 0.5
 GOODBYE_TIMEOUT = 2.0
 BURST_BYTES = 16 << 20
 
@@ -366,9 +365,7 @@ class IoProcess:
         links = control.Links()
         # All connections first: a peer that can't dial this node measures meanwhile too.
         for link in [self._link(peer) for peer in peers if peer.name != self.config.name]:
-            measured = await measure(
-                link, self.config.name, self._next_transfer, BURST_SECONDS, BURST_BYTES, self._probe_patience()
-            )
+            measured = await measure(link, self.config.name, self._next_transfer, BURST_BYTES, self._probe_patience())
             if not link.closed:
                 links.links.append(measured)
                 self._fastest = max(self._fastest, measured.bandwidth_bps)

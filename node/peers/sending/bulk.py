@@ -38,6 +38,7 @@ class WithBulk(Protocol):
     lanes: int
     chunk: int
     wants_bulk: asyncio.Event
+    bulk_open: asyncio.Event
 
     def ask_for_lane(self, number: int) -> None: ...
     async def carry(self, stream: Stream, ended: asyncio.Event) -> None: ...
@@ -98,6 +99,7 @@ class Bulk:
                 async with self._stream(number) as (stream, ended):
                     opened = True
                     self._streams += 1
+                    self._link.bulk_open.set()
                     await self._find_sockets()
                     await self._link.carry(stream, ended)
             except (LinkBroken, FrameError, *rpc.BROKEN) as error:

@@ -68,6 +68,8 @@ class PeerLink:
         self.queue = SendQueue()
         self.connected = asyncio.Event()
         self.wants_bulk = asyncio.Event()
+        self.bulk_open = asyncio.Event()
+        """Large messages have a connection of their own, or the peer can have none."""
         self.lanes = 1
         """Bulk connections that it has, or will have when there is bulk."""
         self.chunk = rpc.CHUNK
@@ -168,10 +170,13 @@ class PeerLink:
         self._bulk = bulk
         if bulk is not None:
             tasks.append(asyncio.create_task(bulk.keep()))
+        else:
+            self.bulk_open.set()
         try:
             await self._run(stream, lambda: bulk.first_carries if bulk is not None else Carries.ALL, tasks)
         finally:
             self._bulk = None
+            self.bulk_open.clear()
             if bulk is not None:
                 bulk.close()
 

@@ -1,0 +1,44 @@
+"""Equal devices that measured themselves unequal: a factor of two is believed when it was seen twice. Pure.
+
+A node measures its device once, when it joins, and a busy moment makes that several times too slow. Nodes that call
+their device by the same name and have as many cores are taken for equal: one that is below half of them counts as they
+do. Their steps are the second measurement (``Speeds``): a node that then is slow too is planned with what it reaches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import median_high
+from typing import Any
+
+BELIEVED = 2.0
+
+
+class Equals:
+    """``measured``: node -> Tflop/s of its device to plan with; 0 where it said none."""
+
+    def __init__(self, devices: Mapping[str, Mapping[str, Any]]) -> None:
+        self._of: dict[tuple[str, str, int], dict[str, float]] = {}
+        self._kind: dict[str, tuple[str, str, int]] = {}
+        for name, device in devices.items():
+            self.joined(name, device)
+
+    def joined(self, name: str, device: Mapping[str, Any]) -> None:
+        """A node has come, or has come again on another machine. ``device``: what it says of it, unchecked."""
+        if (before := self._kind.pop(name, None)) is not None:
+            self._of[before].pop(name)
+        found = float(device.get("tflops") or 0.0)
+        kind = (str(device.get("kind")), str(device.get("description")), int(device.get("cores") or 0))
+        self._kind[name] = kind
+        self._of.setdefault(kind, {})[name] = found if math.isfinite(found) and found > 0 else 0.0
+
+    def measured(self, name: str) -> float:
+        """Of two equals the better one's is believed, of more the median's: one alone lifts nobody."""
+        if name not in self._kind:
+            return 0.0
+        equals = self._of[self._kind[name]]
+        if (own := equals[name]) == 0.0 or len(equals) == 1:
+            return own
+        usual = median_high(one for one in equals.values() if one > 0)
+        return usual if own * BELIEVED <= usual else own

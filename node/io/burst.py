@@ -1,0 +1,138 @@
+"""How long a burst of messages goes on that measures a link, and what rate it found. Pure: acknowledgements and the
+clock in.
+
+A new connection starts slowly: TCP sends about 15 kB in the first round trip, and twice as many bytes in each of the
+next. At 300 ms it takes 3 s until 100 Mbit/s are full, at 10 ms a tenth of a second. So a burst ends when its rate has
+stopped growing, and not by the clock alone; and only what came since then counts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+MESSAGE = 64 << 10
+"""Bytes of one message: small enough for a link of 0.2 Mbit/s to deliver some in time."""
+FIRST_WINDOW, IN_FLIGHT = 2, 1024
+"""Messages that may be unacknowledged, at first and at most: 64 MiB, over the bandwidth-delay product of 1 Gbit/s at
+300 ms."""
+PERIOD_S, PERIOD_MESSAGES = 0.05, 4
+"""A rate is one of a round trip at least, and of so many seconds and messages: acknowledgements come many at a time."""
+GROWS = 1.2
+"""A period is faster than all before where it has this many times their rate."""
+STILL = 3
+"""So many periods in a row that are not faster end a burst."""
+FULL = 0.8
+"""The link was full from the first two periods on that had this part of the second fastest two's rate."""
+FEWEST = 8
+"""Messages that must have arrived for a burst to end by the clock: fewer say how busy this machine is, not the link."""
+SHORTEST_S = 0.3
+"""What a burst takes that its limit of bytes does not end: a busy moment of the machine must not decide."""
+LONGEST_S, LONGEST_TRIPS = 2.0, 18
+"""Seconds and round trips, together, after which a burst ends that still grows."""
+STALLED = 0.5
+"""Below this part of that rate a period waits for a packet sent again, and the next one has what it lacks."""
+LONG_S, UNDISTURBED = 0.1, 0.95
+"""A period of so many seconds says something by itself. So much of the fastest counts: of many one is too fast."""
+MOST = 12
+"""A burst that still grows may send so many times its limit."""
+
+
+@dataclass
+class Burst:
+    """One burst. Times are seconds by one clock; ``trip``: the link's shortest round trip.
+
+    It ends ``patience`` seconds after ``begin`` where hardly anything arrives; else when its rate has stopped growing,
+    and it has gone on for SHORTEST_S or sent ``limit`` bytes.
+    """
+
+    begin: float
+    trip: float
+    patience: float
+    limit: int
+    sent: int = 0
+    there: int = 0
+    """Messages acknowledged."""
+    ends: list[tuple[float, int]] = field(default_factory=list)
+    """(when, messages there by then): the first acknowledgement, and the end of each period since."""
+    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+    _best: float = 0.0
+    _still: int = 0
+
+    def window(self, now: float) -> int:
+        """Messages that may be on the way: what doubles with each round trip while the link takes more, and 2.7 round
+        trips' of what it takes in the end, so that a slow one is not filled for seconds. Counted over two round trips,
+        because a lost packet holds up everything for one, and the next brings twice as much."""
+        while self._recent and self._recent[0][0] <= now - 2 * max(self.trip, PERIOD_S):
+            self._recent.popleft()
+        return min(FIRST_WINDOW + 4 * sum(count for _, count in self._recent) // 3, IN_FLIGHT)
+
+    def may_send(self, now: float) -> bool:
+        """Whether one more message may go now."""
+        return self.sent - self.there < self.window(now) and not self.over(now)
+
+    def acknowledge(self, when: float, count: int) -> None:
+        """So many messages have arrived; ``when`` never goes back."""
+        self.there += count
+        self._recent.append((when, count))
+        if not self.ends:
+            self.ends.append((when, self.there))
+            return
+        seconds, messages = when - self.ends[-1][0], self.there - self.ends[-1][1]
+        if seconds < max(self.trip, PERIOD_S) or messages < PERIOD_MESSAGES:
+            return
+        self.ends.append((when, self.there))
+        if messages / seconds > GROWS * self._best:
+            self._best, self._still = messages / seconds, 0
+        else:
+            self._still += 1
+
+    def over(self, now: float) -> bool:
+        """Whether nothing more is sent."""
+        seconds, size = now - self.begin, self.sent * MESSAGE
+        if self.there < FEWEST:
+            return seconds >= self.patience or size >= self.limit
+        if self._still >= STILL:
+            return seconds >= SHORTEST_S or size >= self.limit
+        return seconds >= LONGEST_S + LONGEST_TRIPS * self.trip or size >= MOST * self.limit
+
+    def bandwidth(self) -> float:
+        """Bits per second since the link was full; 0 where nothing arrived."""
+        if not self.ends:
+            return 0.0
+        last = self._recent[-1][0] if self._recent else self.ends[-1][0]
+        if len(self.ends) == 1:  # everything came in less than a period
+            (began, before), messages = self.ends[0], self.there
+            if last > began and messages - before >= PERIOD_MESSAGES:
+                return 8.0 * MESSAGE * (messages - before) / (last - began)
+            return 8.0 * MESSAGE * messages / max(last - self.begin, 1e-9)
+        apart = min(2, len(self.ends) - 1)  # two periods together: of a lost packet, the stall and what it held up
+        pairs = [self._rate(at, at + apart) for at in range(len(self.ends) - apart)]
+        full = FULL * sorted(pairs)[-2 if len(pairs) > 2 else -1]
+        first = next(at for at, rate in enumerate(pairs) if rate >= full)
+        stop = len(self.ends) - 1
+        if stop - first > 2 and self._rate(stop - 1, stop) < STALLED * full:
+            stop -= 1
+        return 8.0 * MESSAGE * max(self._rate(first, stop), UNDISTURBED * self._undisturbed())
+
+    def _undisturbed(self) -> float:
+        """Messages a second of the fastest period with no lost packet before it; 0 where none is long enough to say.
+
+        TCP begins by filling the link's queue, and over a long way recovers from that for seconds; what it carried just
+        before was the whole link.
+        """
+        fastest = quiet = 0.0
+        since = STILL  # periods since one that stalled
+        for at, (before, after) in enumerate(pairwise(self.ends)):
+            rate = self._rate(at, at + 1)
+            since = 0 if rate < STALLED * fastest else since + 1
+            if since > 2 and after[0] - before[0] >= LONG_S and after[1] - before[1] >= FEWEST:
+                quiet = max(quiet, rate)
+            fastest = max(fastest, rate)
+        return quiet
+
+    def _rate(self, first: int, stop: int) -> float:
+        """Messages a second between the ends of two periods."""
+        (began, before), (end, there) = self.ends[first], self.ends[stop]
+        return (there - before) / (end - began)
