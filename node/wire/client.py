@@ -73,8 +73,9 @@ class Wire:
         self._pending = 0  # bytes that wait for the network
         self._flying: dict[int, list[tuple[memoryview, int]]] = {}  # by address: what the I/O process still sends
         self._first = _address(self._send_arena.view(0, 1))
-        self._unused: deque[int] = deque()  # blocks of the send arena that nobody holds any more
-        self._read_up: deque[int] = deque()  # the same of the other arena
+        self._unused: deque[_Lent] = deque()  # blocks of the send arena that nobody holds any more
+        self._read_up: deque[_Lent] = deque()  # the same of the other arena
+        self._lent: tuple[dict[int, _Lent], dict[int, _Lent]] = {}, {}  # blocks that somebody holds, of both
         self._replies: dict[int, tuple[Any, ...]] = {}
         self._unwanted: set[int] = set()
         """Calls for whose answer nobody waits any more."""
@@ -391,12 +392,12 @@ class Wire:
 
     def _taken(self, payload: bytes | tuple[int, int]) -> npt.NDArray[np.uint8]:
         if isinstance(payload, tuple):
-            return _lent(self._receive_arena, *payload, self._read_up)
+            return self._lend(self._receive_arena, *payload)
         return np.frombuffer(payload, np.uint8).copy()
 
     def _tell_taken(self, count: int) -> None:
         """The I/O process may take in ``count`` bytes more, and use again the blocks that nobody here holds."""
-        free = [self._read_up.popleft() for _ in range(len(self._read_up))]
+        free = [self._lent[1].pop(self._read_up.popleft().start).start for _ in range(len(self._read_up))]
         if count or free:
             self._end.write(int(To.TAKEN), count, free)
 
@@ -419,11 +420,22 @@ class Wire:
                 raise RunFailed(f"no room for a message of {length} bytes", "this machine has too little memory")
             self._read(1.0)
             self._alive()
-        return _lent(self._send_arena, start, length, self._unused)
+        return self._lend(self._send_arena, start, length)
+
+    def _lend(self, arena: Arena, start: int, length: int) -> npt.NDArray[np.uint8]:
+        """The bytes of a block, which is noted down as free when the last view of the array is gone: only noted,
+        because that may be at any moment, and by C code alone (`deque.append`): what a signal's handler raises in the
+        Python code of such a callback is lost, and with it somebody's Ctrl-C."""
+        ours = arena is self._send_arena
+        array = np.frombuffer(arena.view(start, length), np.uint8)
+        lent = _Lent(array, (self._unused if ours else self._read_up).append)
+        lent.start = start
+        self._lent[0 if ours else 1][start] = lent
+        return array
 
     def _take(self, length: int) -> int | None:
         while self._unused:
-            self._send_arena.give_back(self._unused.popleft())
+            self._send_arena.give_back(self._lent[0].pop(self._unused.popleft().start).start)
         return self._send_arena.take(length)
 
     def _start(self, piece: memoryview) -> int:
@@ -465,12 +477,11 @@ class Wire:
         self._events = deque(kept)
 
 
-def _lent(arena: Arena, start: int, length: int, unused: deque[int]) -> npt.NDArray[np.uint8]:
-    """The bytes of a block, which is ``unused`` when the last view of the array is gone (noted down only, because that
-    may be at any moment)."""
-    array = np.frombuffer(arena.view(start, length), np.uint8)
-    weakref.finalize(array, unused.append, start).atexit = False
-    return array
+class _Lent(weakref.ref[npt.NDArray[np.uint8]]):
+    """A block of an arena that is lent, for as long as its array or a view of it is there."""
+
+    __slots__ = ("start",)
+    start: int
 
 
 def _address(view: memoryview) -> int:

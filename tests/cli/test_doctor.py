@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from join_answers import JOB
+from ports import free_port
 
 from farflung.cli.doctor import RECOMMENDED, Finding, examine, network, show, ways
 from farflung.cli.screen.output import Output
@@ -31,9 +32,7 @@ def link_to(host: str, port: int, fingerprint: bytes = b"\1" * 32) -> Link:
 
 @pytest.fixture
 def closed_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 
 from farflung.coordinator.store.store import Store
 from farflung.proto.link import Link, parse_link
@@ -40,9 +40,7 @@ def join(command: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def closed_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    return free_port()
 
 
 def test_nobody_listens_there(coordinator: tuple[Link, Path], join: Callable[..., Any], closed_port: int) -> None:

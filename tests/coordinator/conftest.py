@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from ports import free_port
 from postgres import running_server
 from tensor_files import stage_file
 
@@ -335,7 +336,7 @@ async def cluster(tmp_path):
         def coordinator(self, job=None, **keys) -> Coordinator:
             fields = {
                 "state": tmp_path / "state",
-                "listen": "127.0.0.1:0",
+                "listen": f"127.0.0.1:{free_port()}",
                 "profile_command": PROFILE_COMMAND,
                 "timing": TIMING,
                 "planner": pairs,

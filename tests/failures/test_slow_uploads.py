@@ -1,10 +1,10 @@
 """The last checkpoint over a link that is slow and breaks all the time: it arrives, and little of it goes twice."""
 
 import contextlib
-import socket
 import time
 
 from cable import Cable
+from ports import free_port
 
 CUT_EVERY = 2.0
 RATE = 6_000_000  # bytes a second
@@ -13,9 +13,7 @@ RATE = 6_000_000  # bytes a second
 def test_the_last_checkpoint_arrives_over_a_link_that_breaks_all_the_time(farm):
     """24 MB at 6 MB/s, cut every two seconds: begun anew each time it would never be whole."""
     it = farm(ballast=2_000_000, run={"steps": 6}, checkpoint={"every": 1000})
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    port = free_port()
     with contextlib.closing(Cable(f"127.0.0.1:{port}")) as cable:
         it.coordinator("--listen", f"127.0.0.1:{port}", "--advertise", cable.address)
         it.node("a")

@@ -24,7 +24,7 @@ def coordinator():
 
 
 def start(nodes, coordinator, name="a", **settings):
-    settings = {"coordinator": coordinator.address, "secret": "s3cret", "heartbeat": 0.2, "patience": 3.0, **settings}
+    settings = {"coordinator": coordinator.address, "secret": "s3cret", "heartbeat": 0.2, "patience": 60.0, **settings}
     return nodes.start(name, **settings)
 
 
@@ -41,9 +41,9 @@ def test_hello_heartbeats_orders_reports_goodbye(process, secure, authority, cer
         coordinator.wait("heartbeat", 2)
         assert coordinator.kinds()[0] == "hello" and coordinator.reports[0].hello.session == "a-1"
         assert coordinator.sessions == [("a", "a-1", "s3cret")]
-        time.sleep(0.5)
-        beat = coordinator.wait("heartbeat", 4)[-1]
-        assert beat.doing == "loading data" and 0.2 < beat.trainer_age < 5
+        count = len(coordinator.wait("heartbeat", 2))
+        beats = coordinator.wait("heartbeat", count + 4)[count:]  # meanwhile the trainer did nothing
+        assert beats[-1].doing == "loading data" and beats[-1].trainer_age > beats[0].trainer_age
         coordinator.order(notice=control.Notice(message="spare for now"))
         assert wait_for(wire, OrderEvent).order.notice.message == "spare for now"
         wire.report(control.Report(prepared=control.Prepared(view=3)))
@@ -202,7 +202,7 @@ def test_an_artifact_that_is_not_there(coordinator, thread_nodes):
 
 def test_a_coordinator_that_stays_away_ends_a_fetch(thread_nodes):
     wire = thread_nodes.start("a", coordinator="127.0.0.1:9", patience=0.5)
-    with pytest.raises(RunFailed, match=r"cannot describe model/x: tried for 0 s, last error: .*refused"):
+    with pytest.raises(RunFailed, match=r"cannot describe model/x: tried for \d+ s, last error: .*refused"):
         wire.fetch("model/x")
 
 
@@ -271,7 +271,7 @@ def test_store(coordinator, nodes):
     shards = {f"stage-{index}": np.random.default_rng(index).bytes(size) for index, size in enumerate((0, 3_000_000))}
     for file, data in shards.items():
         wire.store(100, file, data, len(shards), {"round": 7})
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while len(coordinator.stored) < 2 and time.monotonic() < deadline:
         wire.poll(0.05)
     assert {file: data for (_, file), (data, _, _) in coordinator.stored.items()} == shards
@@ -309,11 +309,12 @@ def test_of_a_file_only_the_newest_waits(coordinator, thread_nodes):
     wire = start(thread_nodes, coordinator)
     for step in range(1, 7):
         wire.store(step, "stage-0", bytes([step]) * 300_000, 1, {"view": 3})
-        coordinator.hold.wait(0.2)
-        wire.poll(0.1)
-    assert sum(map(len, wire._flying.values())) == 2
+        while not coordinator.began_at:  # of the first
+            wire.poll(0.05)
+    while sum(map(len, wire._flying.values())) > 2:
+        wire.poll(0.05)
     coordinator.hold.set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(coordinator.stored) < 2 and time.monotonic() < deadline:
         wire.poll(0.05)
     wire.poll(0.2)

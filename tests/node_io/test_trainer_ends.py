@@ -22,9 +22,9 @@ from farflung.proto.control_pb2 import Member
 from farflung.proto.data_pb2 import Header, Kind
 
 wire = Wire.start(WireConfig("run", "a", "a-1", coordinator=sys.argv[1], listen="127.0.0.1:0"))
-print(wire._host.pid, flush=True)
 why = "done"
 try:
+    print(wire._host.pid, flush=True)  # from here on it may be interrupted
     wire.enter(1, [Member(name="a", session="a-1"), Member(name="b", session="b-1", address="127.0.0.1:9")])
     for _ in range(10**9):  # busy on the pipe when the signal comes
         wire.send("b", Header(kind=Kind.STATE), bytes(60_000))

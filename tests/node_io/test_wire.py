@@ -1,6 +1,7 @@
 """Messages between real endpoints on loopback: threads and processes, with and without TLS."""
 
 import gc
+import sys
 import time
 
 import numpy as np
@@ -97,6 +98,20 @@ def test_what_lies_in_shared_memory_is_sent_to_all_from_there_and_freed_with_its
     assert bytes(first) == bytes(data[5:7]) and len(b._read_up) == 1  # a view keeps its block, not the other
 
 
+def test_no_handler_of_a_signal_runs_as_the_last_view_goes(thread_nodes):
+    """What it raises there (Ctrl-C) would be lost; handlers run between bytecodes, so there must be none."""
+    a, b = thread_nodes.start("a"), thread_nodes.start("b")
+    thread_nodes.enter(1)
+    a.send("b", Header(kind=Kind.STATE), noise(3_000_000))
+    payload, ran = receive(b)[0].payload, []
+    sys.setprofile(lambda frame, event, argument: ran.append(frame) if event == "call" else None)
+    try:
+        payload = None
+    finally:
+        sys.setprofile(None)
+    assert payload is None and ran == [] and len(b._read_up) == 1
+
+
 def test_order_is_kept_within_a_priority(thread_nodes):
     a, b = thread_nodes.start("a"), thread_nodes.start("b")
     thread_nodes.enter(1)
@@ -106,13 +121,13 @@ def test_order_is_kept_within_a_priority(thread_nodes):
 
 
 def test_urgent_messages_overtake_bulk(thread_nodes):
-    a, b = thread_nodes.start("a"), thread_nodes.start("b")
+    a, b = thread_nodes.start("a", max_upload=160e6), thread_nodes.start("b")  # a second for what is to be overtaken
     thread_nodes.enter(1)
     a.send("b", Header(kind=Kind.STATE), b"warm")
     receive(b)
-    a.send("b", Header(kind=Kind.STATE), noise(100_000_000), 2)
+    a.send("b", Header(kind=Kind.STATE), noise(20_000_000), 2)
     a.send("b", Header(kind=Kind.ACTIVATION), b"now", 0)
-    assert [message.header.kind for message in receive(b, 2, 60)] == [Kind.ACTIVATION, Kind.STATE]
+    assert [message.header.kind for message in receive(b, 2)] == [Kind.ACTIVATION, Kind.STATE]
 
 
 # ---- views ---------------------------------------------------------------------------------
@@ -150,7 +165,7 @@ def test_another_session_is_not_heard(thread_nodes):
     members[0].session = "a-2"
     b.enter(1, members)
     a.send("b", Header(kind=Kind.READY), b"from the past")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while "from another session" not in b.statistics() and time.monotonic() < deadline:
         assert not [event for event in b.poll(0.1) if isinstance(event, Received)]
     assert b.statistics()["from another session"] == 1
@@ -161,7 +176,7 @@ def test_a_node_outside_the_view_is_not_heard(thread_nodes):
     thread_nodes.enter(1, "a", "b")
     c.enter(1, thread_nodes.members())
     c.send("b", Header(kind=Kind.READY), b"let me in")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while "from a node outside the view" not in b.statistics() and time.monotonic() < deadline:
         assert not [event for event in b.poll(0.1) if isinstance(event, Received)]
     assert b.statistics()["from a node outside the view"] == 1
@@ -347,7 +362,7 @@ def test_links_are_measured(nodes):
     gone.name, gone.address = "c", "127.0.0.1:9"
     links = a.measure([*nodes.members(), gone]).links
     assert [link.to for link in links] == ["b", "c"]
-    assert 0 < links[0].latency_s < 0.5 and links[0].bandwidth_bps > 1e7
+    assert links[0].latency_s > 0 and links[0].bandwidth_bps > 1e6
     assert links[1].bandwidth_bps == 0
     nodes.enter(1)
     b.send("a", Header(kind=Kind.STATE), b"after")

@@ -11,7 +11,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from typing import Any
 
 import torch
 from cable import Cable
+from ports import free_port
 from torch import nn
 
 from farflung.coordinator.observe.status import read_status
@@ -258,7 +258,7 @@ class Farm:
 
     def coordinator(self, *words: str, wait: bool = True, **environment: str) -> Process:
         """Start it, or start it again at the same port with the same state folder."""
-        port = parse_link(self.link).port if self.current else 0
+        port = parse_link(self.link).port if self.current else free_port()
         start = ["coordinator", "start", "job.toml", "--state", "state", "--listen", f"127.0.0.1:{port}"]
         self.current = Process(self, "coordinator", [*start, *words], **environment)
         if wait:
@@ -281,9 +281,7 @@ class Farm:
         """Start a node, which keeps its key if it was there before. ``through``: peers reach it by a cable."""
         join = ["join", self.link, "--name", name, "--cache", f"cache-{name}", "--device", "cpu"]
         if through:
-            with socket.socket() as one:
-                one.bind(("127.0.0.1", 0))
-                port = one.getsockname()[1]
+            port = free_port()
             if name in self.cables:
                 self.cables.pop(name).close()
             self.cables[name] = Cable(f"127.0.0.1:{port}")

@@ -1,7 +1,6 @@
 """A real S3-compatible HTTP server on loopback (moto's), for tests; it can be stopped and started again, empty."""
 
 import contextlib
-import socket
 import subprocess
 import sys
 import time
@@ -9,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from ports import free_port
 
 _START_S = 120.0
 
@@ -17,9 +17,7 @@ class S3Server:
     """``options`` are what fsspec needs to reach it; ``bucket`` is there while it runs."""
 
     def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self.bucket = "s3://bucket"
         self.options = {
             "key": "an-id",

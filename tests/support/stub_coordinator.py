@@ -8,6 +8,7 @@ import time
 
 import grpc
 import grpc.aio
+from ports import free_port
 
 from farflung.coordinator.serve.relay import Relay
 from farflung.node.io.thread import IoThread
@@ -18,7 +19,7 @@ from farflung.proto.control_pb2 import Artifact, JoinReply, Order, Piece, ShardH
 class StubCoordinator(rpc.CoordinatorServicer):
     """Runs on the shared I/O thread. ``authority`` (certificate, key) makes it secure."""
 
-    def __init__(self, authority=None, term=1, port=0, piece_size=1 << 16):
+    def __init__(self, authority=None, term=1, port=None, piece_size=1 << 16):
         self.authority, self.term, self.piece_size = authority, term, piece_size
         self.greets = True  # an order without a kind right after the hello
         self.reports, self.sessions, self.ranges, self.joins = [], [], [], []
@@ -36,9 +37,9 @@ class StubCoordinator(rpc.CoordinatorServicer):
         self.knows = lambda *session: session in self.sessions
         self.relay = Relay("run-1", lambda *session: self.knows(*session))
         self._started, self._stop = threading.Event(), None
-        self._port, self.port = port, None
+        self._port, self.port = port or free_port(), None
         self._work = IoThread.run(self._serve())
-        assert self._started.wait(10)
+        assert self._started.wait(60)
 
     @property
     def address(self):
@@ -47,7 +48,7 @@ class StubCoordinator(rpc.CoordinatorServicer):
     def close(self):
         if self._work is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
-            self._work.wait(10)
+            self._work.wait(60)
             self._work = None
 
     def order(self, **kind):

@@ -79,7 +79,7 @@ def wait_for(wire, wanted, timeout=60.0, others=None):
     raise AssertionError(f"nothing came within {timeout} s")
 
 
-def receive(wire, count=1, timeout=20.0):
+def receive(wire, count=1, timeout=60.0):
     """The next `count` messages; a lost peer on the way is a failure."""
     got = []
     deadline = time.monotonic() + timeout
