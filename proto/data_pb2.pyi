@@ -36,6 +36,7 @@ class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     KEY: _ClassVar[Kind]
     STATE_COMING: _ClassVar[Kind]
     EQUIVOCATION: _ClassVar[Kind]
+    RECEIPTS: _ClassVar[Kind]
 UNKNOWN: Kind
 ACTIVATION: Kind
 ACTIVATION_GRADIENT: Kind
@@ -64,6 +65,7 @@ TEXT_END: Kind
 KEY: Kind
 STATE_COMING: Kind
 EQUIVOCATION: Kind
+RECEIPTS: Kind
 
 class Header(_message.Message):
     __slots__ = ("run", "view", "session", "kind", "step", "microbatch", "section", "round", "part", "chain", "codec", "shape", "dtype", "samples", "contributors", "digests", "value", "text", "sizes", "layer", "moments", "offset", "length", "error", "factors", "request", "signature", "certificate")

@@ -32,10 +32,14 @@ from .messages import (
     SendContribution,
     SendHeld,
     SendResult,
+    TwoResults,
+    what_counts,
 )
 
 Vouch = Callable[[int, int, int, Contribution], bool]
 """``vouch(member, round, part, sent)``: the member has signed that this is its contribution."""
+Attest = Callable[[int, Result], bool]
+"""``attest(round, result)``: the part's publisher has signed that this is its result."""
 KEPT_ROUNDS = 3
 """Applied rounds whose results a node keeps, for members that have not applied them yet. A publisher does not go on
 without a member that has missed as many less one: further behind, nobody could help it."""
@@ -100,6 +104,8 @@ class Rounds:
         """``vouch``: in all-to-all members sign what they contribute; None: nobody can show who sent what."""
         self.plan = plan
         self.vouch = vouch
+        self.attest: Attest | None = None
+        """None: nobody can show who published what."""
         self.me = me
         self.applied = applied
         self.chain = chain
@@ -389,7 +395,8 @@ class Rounds:
         return self.vouch is None or of == self._index[self.me] or self.vouch(of, number, part, sent)
 
     def _unsigned(self, sender: str, of: str) -> Refuse:
-        return Refuse(sender, f"a contribution of {of} that {of} has not signed", blocks=True)
+        why = f"a contribution of {of} that {of} has not signed"
+        return Refuse(sender, why, blocks=self.plan.patient or self.plan.whole)
 
     def _unshown(self, part: Part) -> Refuse:
         """The publisher has had time to show what it counted."""
@@ -424,9 +431,13 @@ class Rounds:
         publisher = part.publisher
         if publisher == self.me and sender in part.regional:
             return self._regional(sender, result, now)
+        known = current.results.get(result.part, current.unmatched.get(result.part))
+        if known is not None and publisher != self.me and not same_words(known, result):
+            signed = self._attested(current.number, result)
+            return [TwoResults(known, result) if signed else self._forged(sender, part)]
         if result.part in current.results and sender == publisher:
             return [SendHeld(publisher, result.part)]  # it would not say it again if it had heard so
-        if result.part in current.results or result.part in current.unmatched:
+        if known is not None:
             return []
         if sender not in (publisher, part.taker(self._index[self.me])) and not current.asked:
             return [
@@ -434,6 +445,8 @@ class Rounds:
             ]
         if publisher == self.me:
             return [Refuse(sender, f"a result of part {result.part}, which this node publishes itself")]
+        if not self._attested(current.number, result):
+            return [self._forged(sender, part)]
         wrong: list[Effect] = []
         for index, digest in zip(result.contributors, result.digests, strict=True):
             got = current.contributions.get((result.part, index))
@@ -451,6 +464,13 @@ class Rounds:
                 return [AskContribution(publisher, result.part, index) for index in self._missing(result)]
         current.results[result.part] = result
         return [*wrong, SendHeld(publisher, result.part), *self._hand_on(result), *self._next_phase(result)]
+
+    def _attested(self, number: int, result: Result) -> bool:
+        return self.attest is None or self.attest(number, result)
+
+    def _forged(self, sender: str, part: Part) -> Refuse:
+        why = f"a result of part {part.index} that {part.publisher} has not signed"
+        return Refuse(sender, why, blocks=True)
 
     def _differs_here(self, result: Result, index: int) -> bool:
         """Whether this node holds another contribution of a member than a result lists."""
@@ -576,7 +596,16 @@ class Rounds:
         return self.open
 
     def _differs(self, name: str, chain: int) -> str:
+        return self.differ(name, self.applied, chain, self.chain)
+
+    def differ(self, name: str, round: int, theirs: int, ours: int) -> str:
+        """The words for another history."""
         return (
-            f"{name} holds another history of {self.plan.section} than {self.me} after round {self.applied}: "
-            f"h is {chain:016x} there and {self.chain:016x} here"
+            f"{name} holds another history of {self.plan.section} than {self.me} after round {round}: "
+            f"h is {theirs:016x} there and {ours:016x} here"
         )
+
+
+def same_words(one: Result, other: Result) -> bool:
+    """Whether two results of a part say the same."""
+    return what_counts(one) == what_counts(other) and one.sizes == other.sizes

@@ -94,6 +94,16 @@ class Result:
     """Digest of the publisher's server error once this result counts; 0: it has none."""
     factors: tuple[float, ...] = ()
     """With publishers and a robust average: how much of each contributor counts (node/rounds/robust.py)."""
+    signature: bytes = b""
+    """Of its publisher, that this is what it publishes (node/rounds/receipts.py)."""
+    certificate: bytes = b""
+    """Of its publisher, DER, in the first round of a view in which it publishes."""
+
+
+def what_counts(result: Result) -> tuple[int, ...]:
+    """Everything that a publisher said in a result, as whole numbers: it goes into the chain."""
+    factors = [int(factor * 2**32) for factor in result.factors]
+    return (*result.contributors, *result.digests, result.digest, result.error, *factors)
 
 
 @dataclass(frozen=True)
@@ -168,7 +178,7 @@ class Refuse:
     diverged: bool = False
     """The sender's history of the section is another one: one of the two has to be repaired."""
     blocks: bool = False
-    """A round that waits for every member cannot go on with it."""
+    """The round cannot go on with it."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +189,14 @@ class Equivocated:
     of: int
     one: Contribution
     other: Contribution
+
+
+@dataclass(frozen=True)
+class TwoResults:
+    """Two different results of one part, both signed by its publisher, where one was expected."""
+
+    one: Result
+    other: Result
 
 
 Effect = (
@@ -192,4 +210,5 @@ Effect = (
     | Complete
     | Refuse
     | Equivocated
+    | TwoResults
 )

@@ -15,7 +15,7 @@ from ...proto import data_pb2
 from .audit import PROVEN, Auditor, NotShown
 from .exchange import Exchange, Refused, received
 from .judge import Judge
-from .machine import OpenRound, Rounds
+from .machine import KEPT_ROUNDS, OpenRound, Rounds
 from .masked import MaskedExchange
 from .messages import (
     Advance,
@@ -31,7 +31,10 @@ from .messages import (
     SendContribution,
     SendHeld,
     SendResult,
+    TwoResults,
+    what_counts,
 )
+from .receipts import PATIENCE_S, Receipt, Receipts, read
 from .signed import Signer
 from .update import Update
 
@@ -68,12 +71,24 @@ class RoundLink:
     ) -> None:
         """``coding(what)``: a context whose time is the codec's. ``audit``: the part of a publisher's traffic that may
         go into showing how it came to its sums. ``sending``: whether something is on its way that may be what is asked
-        for: bulk does not go twice over a slow link. ``signer``: signs contributions where a member could send others
-        different ones; without it (no TLS) nobody can show who sent what."""
+        for: bulk does not go twice over a slow link. ``signer``: signs contributions and results where a member could
+        send others different ones; without it (no TLS) nobody can show who sent what."""
         plan = rounds.plan
         self.signer = signer if plan.pattern == "all_to_all" and len(plan.members) > 2 else None
         if self.signer is not None:
             rounds.vouch = self._vouches
+        self.receipts: Receipts | None = None
+        if signer is not None and len(plan.members) > 2:
+            self.receipts = Receipts(signer, plan, rounds.me)
+            rounds.attest = self.receipts.attests
+        self._apart: dict[str, tuple[str, float]] = {}
+        """Members with another history: the words for it, and when the coordinator is to hear them."""
+        self._chains: dict[int, int] = {}
+        """h before each of the last rounds."""
+        self._told: set[str] = set()
+        """Members of whose other history the coordinator has heard."""
+        self._shown_to: set[str] = set()
+        """Members that have this node's receipts."""
         self._equivocators: set[str] = set()
         self.sending = sending
         self._keys: dict[str, bytes] = {}
@@ -140,10 +155,16 @@ class RoundLink:
             if self.signer is not None:
                 section, me = self.rounds.plan.section, self.rounds.me
                 own = {part: self.signer.signed(me, section, number, part, sent) for part, sent in own.items()}
+        self._chains = {n: chain for n, chain in self._chains.items() if n > number - KEPT_ROUNDS}
+        self._chains[number] = self.rounds.chain
         self._carry(self.rounds.begin(own, self.clock()))
 
     def tick(self) -> None:
-        self._carry(self.rounds.tick(self.clock(), self.sending()))
+        now = self.clock()
+        self._carry(self.rounds.tick(now, self.sending()))
+        for name in [name for name, (_, at) in self._apart.items() if now >= at]:
+            self._told.add(name)
+            self.diverged(name, self._apart.pop(name)[0])
 
     def ask(self) -> None:
         """Ask for what is missing now."""
@@ -190,6 +211,8 @@ class RoundLink:
         section = self.exchange.section
         section.chain = section.next_chain(digests_of(results), block)
         self.rounds.finish(section.chain)
+        if self.receipts is not None:
+            self.receipts.applied(self.rounds.applied)
         section.round = self.rounds.applied
 
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
@@ -205,6 +228,9 @@ class RoundLink:
             effects = rounds.result(sender, header.round, header.chain, received_result(header, payload.data), now)
         elif header.kind == data_pb2.RESULT_HELD:
             effects = rounds.held(sender, header.round, header.part, now)
+            before = self._chains.get(header.round, header.chain)
+            if header.chain and before != header.chain and sender in rounds.plan.members:
+                self._differs(sender, rounds.differ(sender, header.round - 1, header.chain, before))
             if header.value:
                 self._show(sender, header.round, header.part)
             self.auditor.held(sender, header.round, header.part)
@@ -212,8 +238,14 @@ class RoundLink:
             with self.coding("audit"):
                 self._judge(sender, header, payload.data)
             effects = []
+        elif header.kind == data_pb2.EQUIVOCATION and not header.sizes and self.receipts is not None:
+            self._take_results(sender, header, payload.tobytes(), self.receipts)
+            effects = []
         elif header.kind == data_pb2.EQUIVOCATION and self.signer is not None:
             self._take_proof(sender, header, payload)
+            effects = []
+        elif header.kind == data_pb2.RECEIPTS and self.receipts is not None:
+            self._compare(sender, payload.tobytes(), self.receipts)
             effects = []
         elif header.kind == data_pb2.RESULT_REQUEST:
             effects = rounds.result_wanted(sender, header.round, header.part)
@@ -280,7 +312,7 @@ class RoundLink:
     def _show_proof(self, found: Equivocated) -> None:
         """A member has sent different members different contributions: it is named, and the others are shown."""
         liar, round = self.rounds.plan.members[found.of], self.rounds.applied + 1
-        if not self._name_equivocator(liar, round, found.part):
+        if not self._name_equivocator(liar, round, found.part, "contributions to"):
             return
         both = (found.one, found.other)
         header = self._header(data_pb2.EQUIVOCATION, found.part, round)
@@ -304,17 +336,80 @@ class RoundLink:
                 for digest, signature in zip(header.digests, signatures, strict=True)
             ]
             if all(self._vouches(header.contributors[0], header.round, header.part, one) for one in shown):
-                self._name_equivocator(liar, header.round, header.part)
+                self._name_equivocator(liar, header.round, header.part, "contributions to")
                 return
         why = f"it accuses {liar or 'nobody'} of two contributions to round {header.round}, and shows no two signatures"
         self.refuse(sender, why, PROVEN)
 
-    def _name_equivocator(self, liar: str, round: int, part: int) -> bool:
+    # Results: their publishers sign them, and what was signed is compared where histories differ.
+
+    def _differs(self, name: str, why: str) -> None:
+        """A member has another history. What publishers told it goes first; then the coordinator hears of it."""
+        if self.receipts is None or name in self._told:
+            self.diverged(name, why)
+        elif name not in self._apart:
+            self._apart[name] = why, self.clock() + PATIENCE_S
+            if name not in self._shown_to:
+                self._show_receipts(name, self.receipts)
+
+    def _tell_next(self, part: int) -> None:
+        """Where one member publishes all of a round, the others hear nothing of each other: each says its h to one."""
+        rounds = self.rounds
+        publisher = rounds.plan.parts[part].publisher
+        alone = all(one.publisher == publisher for one in rounds.parts)
+        if self.receipts is None or not alone or part != rounds.parts[0].index:
+            return
+        others = [name for name in rounds.plan.members if name != publisher]
+        if rounds.me in others:
+            header = self._header(data_pb2.RESULT_HELD, part)
+            header.chain = rounds.chain
+            self.send(others[(others.index(rounds.me) + 1) % len(others)], header, ())
+
+    def _show_receipts(self, to: str, receipts: Receipts) -> None:
+        self._shown_to.add(to)
+        self.send(to, self._header(data_pb2.RECEIPTS, 0), (receipts.written(),))
+
+    def _compare(self, sender: str, data: bytes, receipts: Receipts) -> None:
+        """Another member, whose history is another one, shows what publishers told it."""
+        if sender not in self.rounds.plan.members:
+            raise ValueError(f"{sender} is not a member of {self.rounds.plan.section}")
+        if sender not in self._shown_to:
+            self._show_receipts(sender, receipts)
+        lies = list(receipts.lies(read(data)))
+        for one, other in lies:
+            self._show_results(one, other, receipts)
+        if sender in self._apart and not lies:
+            self._apart[sender] = self._apart[sender][0], self.clock()
+            self.tick()
+
+    def _show_results(self, one: Receipt, other: Receipt, receipts: Receipts) -> None:
+        """A publisher has signed two results: it is named, and the others are shown."""
+        plan = self.rounds.plan
+        liar = plan.parts[one.part].publisher
+        if not self._name_equivocator(liar, one.round, one.part, "results of"):
+            return
+        header = self._header(data_pb2.EQUIVOCATION, one.part, one.round)
+        header.contributors.append(plan.members.index(liar))
+        header.certificate = receipts.certificate_of(liar)
+        for name in plan.members:
+            if name not in (self.rounds.me, liar):
+                self.send(name, header, (one.written(), other.written()))
+
+    def _take_results(self, sender: str, header: data_pb2.Header, data: bytes, receipts: Receipts) -> None:
+        """Another member shows that a publisher has signed two results of one part."""
+        liar = self._member(header.contributors[0]) if len(header.contributors) == 1 else ""
+        proven = receipts.proven(liar, data, header.certificate) if sender in self.rounds.plan.members else None
+        if proven is not None:
+            self._name_equivocator(liar, proven.round, proven.part, "results of")
+            return
+        self.refuse(sender, f"it accuses {liar or 'nobody'} of two results, and shows no two signatures", PROVEN)
+
+    def _name_equivocator(self, liar: str, round: int, part: int, what: str) -> bool:
         """Once in a view; whether it was the first time."""
         if liar in self._equivocators or liar == self.rounds.me:
             return False
         self._equivocators.add(liar)
-        why = f"it signed two different contributions to part {part} of round {round}: members were sent different ones"
+        why = f"it signed two different {what} part {part} of round {round}: members were sent different ones"
         self.refuse(liar, why, PROVEN)
         return True
 
@@ -334,8 +429,11 @@ class RoundLink:
                 header = self._header(data_pb2.RESULT_HELD, effect.part)
                 assert self.rounds.open is not None
                 self.auditor.staged(header.round, self.rounds.open.results[effect.part])
+                if self.receipts is not None:
+                    self.receipts.staged(header.round, self.rounds.open.results[effect.part])
                 header.value = float(self.auditor.wants(header.round, effect.part))
                 self.send(effect.to, header, ())
+                self._tell_next(effect.part)
             elif isinstance(effect, AskResult):
                 self.send(effect.to, self._header(data_pb2.RESULT_REQUEST, effect.part), ())
             elif isinstance(effect, AskContribution):
@@ -348,6 +446,8 @@ class RoundLink:
                 for problem in refused:
                     points = self._blocking if self.rounds.plan.patient or self.rounds.plan.whole else 1
                     self.refuse(problem.member, f"update refused: {problem.why}", points)
+                if self.receipts is not None and self.rounds.plan.parts[effect.part].publisher == self.rounds.me:
+                    result = self.receipts.signed(self.rounds.applied + 1, result)
                 waiting += self.rounds.decided(effect.part, result, self.clock())
                 self.auditor.staged(self.rounds.applied + 1, result)
                 self.auditor.keep(self.rounds.applied + 1, result, dict(effect.contributions))
@@ -360,12 +460,15 @@ class RoundLink:
                 waiting += self.rounds.advance(effect.result, own, self.clock())
             elif isinstance(effect, Equivocated):
                 self._show_proof(effect)
+            elif isinstance(effect, TwoResults):
+                if self.receipts is not None:
+                    number = self.rounds.applied + 1
+                    self._show_results(Receipt.of(number, effect.one), Receipt.of(number, effect.other), self.receipts)
             elif isinstance(effect, Refuse):
                 if effect.diverged:
-                    self.diverged(effect.sender, effect.why)
+                    self._differs(effect.sender, effect.why)
                 else:
-                    stops = effect.blocks and (self.rounds.plan.patient or self.rounds.plan.whole)
-                    self.refuse(effect.sender, effect.why, self._blocking if stops else 1)
+                    self.refuse(effect.sender, effect.why, self._blocking if effect.blocks else 1)
             elif not isinstance(effect, Complete):
                 raise TypeError(effect)
 
@@ -402,6 +505,7 @@ def result_header(section: str, round: int, chain: int, result: Result) -> data_
     header.sizes.extend(result.sizes)
     header.error = result.error
     header.factors.extend(result.factors)
+    header.signature, header.certificate = result.signature, result.certificate
     return header
 
 
@@ -409,13 +513,8 @@ def received_result(header: data_pb2.Header, payload: memoryview) -> Result:
     """What ``result_header`` and the payload say."""
     sent = received(payload, header.sizes)
     who, digests, factors = tuple(header.contributors), tuple(header.digests), tuple(header.factors)
-    return Result(header.part, who, digests, sent.payload, sent.sizes, sent.digest, header.error, factors)
-
-
-def what_counts(result: Result) -> tuple[int, ...]:
-    """Everything that a publisher said in a result, as whole numbers: it goes into the chain."""
-    factors = [int(factor * 2**32) for factor in result.factors]
-    return (*result.contributors, *result.digests, result.digest, result.error, *factors)
+    signed = header.signature, header.certificate
+    return Result(header.part, who, digests, sent.payload, sent.sizes, sent.digest, header.error, factors, *signed)
 
 
 def digests_of(results: Sequence[Result]) -> list[int]:

@@ -67,6 +67,7 @@ ROUND_KINDS = {
     data_pb2.CONTRIBUTION_REQUEST,
     data_pb2.AUDIT,
     data_pb2.EQUIVOCATION,
+    data_pb2.RECEIPTS,
     data_pb2.KEY,
     data_pb2.ROUND_END,
 }

@@ -15,6 +15,8 @@ from farflung.coordinator.membership.refusals import ENOUGH, ONE_WORD, WORD_AGAI
 from farflung.job.schema import Job
 from farflung.node.rounds.exchange import received
 from farflung.node.rounds.outliers import FACTOR, Norms
+from farflung.node.rounds.receipts import said_in
+from farflung.node.rounds.round_link import received_result
 from farflung.node.rounds.signed import Signer
 from farflung.node.wire.events import Received
 from farflung.proto import data_pb2
@@ -165,6 +167,30 @@ def test_who_contributes_one_thing_to_the_publisher_and_another_to_the_rest_is_n
     assert len(outcome.warnings) == 3 and all(one.startswith("d: it signed two") for one in outcome.warnings)
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
     assert outcome.losses[STEPS] < outcome.losses[1]
+
+
+@pytest.mark.parametrize("mode,pattern", [("delta", "publishers"), ("gradient", "publishers"), ("delta", "all_to_all")])
+def test_who_publishes_one_result_to_some_and_another_to_others_is_named_by_all_and_the_rest_go_on(mode, pattern):
+    """Its victim alone holds another history: with the liar out, the victim begins anew from the others."""
+    made, liar = identities(NAMES), "a" if pattern == "all_to_all" else "d"
+    rest = [name for name in NAMES if name != liar]
+
+    def tamper(hub, sender, to, header, data):
+        if (sender, to) == (liar, "b") and header.kind == data_pb2.RESULT and header.round == 4:
+            header.error ^= 1
+            said = said_in(received_result(header, data.data))
+            signer = Signer(made[liar], header.view, {liar: liar})
+            header.signature = signer.attestation(liar, header.section, header.round, header.part, said)
+        return data
+
+    hub = start(job_of(mode, pattern=pattern), tamper, made=made)
+    wait_until(lambda: len([1 for _, text in said(hub) if "it signed two different results" in text]) == 3)
+    assert {node for node, _ in said(hub)} == {liar}
+    hub.change(Plan(pipelines=tuple((name,) for name in rest), stages=((0, 3),), microbatches=(2, 2, 2)), rest)
+    outcome = hub.finish(rest)
+    assert not {name for name in hub.errors if name != liar}
+    assert outcome.losses[STEPS] < outcome.losses[1]
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
 
 
 def said(hub):
