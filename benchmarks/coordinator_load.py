@@ -28,7 +28,6 @@ from farflung.benchmarks import coordinator_streams
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.membership.members import TRAINING
 from farflung.coordinator.membership.resume import Rules
-from farflung.coordinator.planning.beside import PlansBeside
 from farflung.coordinator.run.run import TICK_S, Attendance, Run
 from farflung.coordinator.store.store import NodeRow, Store
 from farflung.coordinator.trust.identity import digest
@@ -56,9 +55,9 @@ class Load:
     """Of a core, while the nodes train."""
     tick_ms: float
     change_s: float
-    """From a node's loss to the last order of the view without it."""
+    """From a node's loss to the last order of the view without it, the search for its plan included."""
     plan_s: float
-    """The search for a plan in it."""
+    """That search, in a process of its own."""
     change_bytes: float
     """Of orders, in MB."""
     status_s: float
@@ -257,7 +256,7 @@ async def measure(count: int, seconds: int = 20) -> Load:
         victim = next(name for name in nodes.names if name in nodes.place)
         stream = nodes.streams.pop(victim)
         nodes.bytes = 0
-        planned = timed(run) if planner is None else [0.0]
+        searched = run.searches.spent
         view = run.state.number
         own, began = nodes.spent, time.process_time()
         run.report(stream, pb.Report(goodbye=pb.Goodbye(why="it died")))
@@ -272,8 +271,8 @@ async def measure(count: int, seconds: int = 20) -> Load:
             begin,
             spent / seconds,
             1e3 * ticks / (seconds / TICK_S),
-            change,
-            planned[0],
+            change + run.searches.spent - searched,
+            run.searches.spent - searched,
             nodes.bytes / 1e6,
             status_s,
             len(status) / 1e6,
@@ -311,28 +310,6 @@ async def until(run: Run, nodes: Nodes, clock: Clock, there: Callable[[], bool])
                 nodes.beat()
             run.pass_time()
     raise AssertionError(f"the run does not get there: {run.state.phase}, {run.state.why}")
-
-
-def timed(run: Run) -> list[float]:
-    """Processor seconds that searches for plans take from now on."""
-    spent, asked = [0.0], run.machine._planner
-    assert isinstance(asked, PlansBeside)
-    questions = asked._questions
-
-    def timed_questions(*question: Any) -> Callable[[], Plan]:
-        work = questions(*question)
-
-        def timed_work() -> Plan:
-            began = time.thread_time()
-            try:
-                return work()
-            finally:
-                spent[0] += time.thread_time() - began
-
-        return timed_work
-
-    asked._questions = timed_questions
-    return spent
 
 
 def report(counts: list[int], seconds: int, as_json: bool, streams: bool) -> None:

@@ -29,8 +29,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from ...proto.patience import Watch, patience
 from ...scheduler.errors import PlanError
@@ -47,6 +48,7 @@ from .members import (
     PREPARING,
     TRAINING,
     WAITING,
+    Asking,
     Change,
     Known,
     Node,
@@ -66,10 +68,13 @@ from .members import (
     put,
     trains,
 )
+from .questions import Question, Unanswered, answer_to
 from .resume import Resume, fresh_layers, planned_nodes, resume
 from .shadows import CATCHES_UP, place_to_follow, shadows
 from .steps import stepped
 from .stuck import ASKED_S, ask, awake, standing
+from .transitions import caused, counted, named, told
+from .transitions import noted as transited
 from .unreadable import apart, cannot_read, distrust, judged
 
 _STALL_S = 1.0  # a longer gap between two ticks is the coordinator's own, and nobody's silence
@@ -89,28 +94,66 @@ _TRIPS_DOWN = 3
 
 
 class Membership:
-    """``apply`` with its injected planner. Holds no state of its own."""
+    """``apply``. Holds no state of its own."""
 
     def __init__(
         self,
-        planner: Planner,
+        planner: Planner | None = None,
         fetch_s: Patience = lambda name, plan: 0.0,
         follow: bool = True,
         known: Known | None = None,
     ) -> None:
-        """``follow``: whether spares can, for which rounds have to be agreed on."""
+        """``planner``: one that answers at once; without it plans are asked for (questions.py). ``follow``: whether
+        spares can, for which rounds have to be agreed on."""
         self._planner, self._fetch_s, self._follow, self._known = planner, fetch_s, follow, known or Known()
 
     def apply(self, state: State, event: s.Input, now: float) -> tuple[State, list[s.Effect], str]:
-        """The next state, what to do, and why (empty when nothing changed that a person would want to know)."""
-        if state.phase == DONE:
+        """The next state, what to do, and why (empty when nothing changed that a person would want to know).
+
+        Nothing else has a say in it but what was measured (``known``, ``fetch_s``). Impossible: no such event can be.
+        """
+        if state.phase == DONE and not isinstance(event, s.Over):
             return state, [], ""
-        before = state.why
-        state, effects = self._handle(state, event, now)
-        return state, effects, state.why if state.why != before else ""
+        counting = counted(state)
+        cause = named(counting.events, event)
+        if isinstance(event, s.Planned):
+            asking = state.asking
+            if asking is None or asking.number != event.number:
+                raise told(state, cause, "nobody asked for this plan")
+            answers = (*state.answers, (asking.question, event.answer))
+            after, effects = self._take(replace(counting, asking=None, answers=answers), asking.event, now)
+            cause = f"{cause} for {asking.cause}"
+        elif isinstance(event, s.Undecidable):
+            if state.asking is None or state.asking.number != event.number:
+                raise told(state, cause, "nothing waits for this plan")
+            after, effects = replace(counting, asking=None, answers=()), []
+        elif state.asking is not None:
+            raise told(state, cause, f"{state.asking.cause} has to be decided first, which waits for a plan")
+        else:
+            after, effects = self._take(counting, event, now)
+        after = transited(state, after, cause)
+        return after, caused(effects, cause), after.why if after.why != state.why else ""
+
+    def _take(self, state: State, event: s.Input, now: float) -> Result:
+        """An event. One that needs a plan which nobody has worked out yet changes nothing, and asks."""
+        try:
+            after, effects = self._handle(state, event, now)
+        except Unanswered as wanted:
+            number = state.asked + 1
+            asking = Asking(number, wanted.question, event, named(state.events, event))
+            why = f"{asking.cause} needs a plan of {len(wanted.question.names)} nodes"
+            return replace(state, asked=number, asking=asking), [s.Ask(number, wanted.question, why)]
+        return (replace(after, answers=()) if after.answers else after), effects
+
+    def _search(self, state: State, names: tuple[str, ...], current: Plan | None) -> Plan:
+        """A plan of these. PlanError: there is none. Unanswered: it has to be asked for first."""
+        if self._planner is not None:
+            return self._planner(names, current, state.broken)
+        return answer_to(Question(names, current, state.broken), state.answers)
 
     def cannot_do_without(self, state: State, name: str) -> str:
-        """Why nobody could train if this node had no place; empty where the others can, or nobody trains now."""
+        """Why nobody could train if this node had no place; empty where the others can, or nobody trains now.
+        Unanswered: that takes a plan, which is to be among ``state.answers``."""
         if state.view is None or state.phase in (WAITING, DONE) or name not in state.nodes:
             return ""
         try:
@@ -122,73 +165,69 @@ class Membership:
     # ---- one event ---------------------------------------------------------------------------
 
     def _handle(self, state: State, event: s.Input, now: float) -> Result:
-        if isinstance(event, (s.Hold, s.Release, s.Evict, s.Readmit, s.Pause, s.GoOn, s.Changed, s.Save, s.Replan)):
-            return self._commanded(state, event, now)
-        if isinstance(event, s.Tick):
-            return self._tick(replace(state, stored=event.stored), now)
-        if isinstance(event, s.Apart):
-            return self._apart(state, event, now)
-        if isinstance(event, s.NotStored):
-            if state.unstored is not None and state.unstored.step == event.step:
-                return state, []
-            return self._check_finished(replace(state, unstored=Unstored(event.step, event.why, now)), now)
-        if isinstance(event, s.CheckpointComplete):
-            if event.position.step < state.newest.step:
-                return state, []
-            state = replace(state, newest=event.position, unsent=event.unsent, saving=False)
-            return self._check_finished(state, now)
-        if isinstance(event, s.CheckpointSound):
-            return self._sound(state, event, now)
-        if isinstance(event, s.CheckpointLost):
-            return self._lost(state, event, now)
-        if isinstance(event, s.Joined):
-            return self._joined(state, event, now)
-        if isinstance(event, s.Beats):
-            return beaten(state, event, now), []
-        if isinstance(event, s.StepFinished):
-            return stepped(state, ((event, now),)), []
-        if isinstance(event, s.Steps):
-            return stepped(state, event.finished), []
-        node = state.nodes.get(event.name)
-        if node is None or node.session != event.session:
+        of_the_run = _OF_THE_RUN.get(type(event))
+        if of_the_run is not None:
+            return of_the_run(self, state, event, now)
+        of_a_node = _OF_A_NODE.get(type(event)) or _ABOUT_A_NODE.get(type(event))
+        if of_a_node is None:
+            raise told(state, named(state.events, event), "there is no such event")
+        name, session = event.name, event.session  # type: ignore[union-attr]  # every event of these tables has them
+        node = state.nodes.get(name)
+        if node is None or node.session != session:
             return state, []
-        if isinstance(event, s.Left):
-            return self._gone(state, node, event.why, now)
-        if isinstance(event, s.StreamEnded):
-            state = put(state, replace(node, attending=False))
-            why = f"the control stream of {node.name} ended: {event.why}"
-            return state, [s.Dial(node.name, node.session, node.address, why)]
-        if isinstance(event, s.Dialled):
-            return self._dialled(state, node, event, now)
-        state = put(state, replace(node, heard=now, doubted=False))
-        if isinstance(event, s.Heard):
-            return beaten(state, s.Beats((event,)), now), []
-        if isinstance(event, s.Hello):
-            return self._hello(state, event, now)
-        if isinstance(event, s.Measured):
-            return self._progress(put(state, replace(state.nodes[node.name], measured=True)), now)
-        if isinstance(event, s.Flushed):
-            return self._flushed(state, event, now)
-        if isinstance(event, s.Prepared):
-            return self._prepared(state, event, now)
-        if isinstance(event, s.Unreadable):
-            return self._unreadable(state, event, now)
-        if isinstance(event, s.Kept):
-            said = (event.step, event.view, event.name, event.norm, event.moved)
-            return replace(state, kept=noted(state.kept, *said)), []
-        if isinstance(event, s.CaughtUp):
-            return self._caught_up(state, event, now)
-        if isinstance(event, s.Finished):
-            return self._finished(state, event, now)
-        if isinstance(event, s.Leaving):
-            return self._leaving(state, event, now)
-        if isinstance(event, s.Back):
-            return self._returned(state, event.name, f"{event.name} is back", now)
-        if isinstance(event, s.Accused):
-            if event.mended:
-                return self._mended(state, event), []
-            return self._diverged(state, event, now) if event.diverged else self._accused(state, event)
-        return state, []
+        if type(event) in _OF_A_NODE:
+            state = put(state, replace(node, heard=now, doubted=False))
+        return of_a_node(self, state, event, now)
+
+    def _over(self, state: State, event: s.Over, now: float) -> Result:
+        return replace(state, phase=DONE, why=event.why), []
+
+    def _beats(self, state: State, event: s.Beats, now: float) -> Result:
+        return beaten(state, event, now), []
+
+    def _beat(self, state: State, event: s.Heard, now: float) -> Result:
+        return beaten(state, s.Beats((event,)), now), []
+
+    def _stepped(self, state: State, event: s.StepFinished, now: float) -> Result:
+        return stepped(state, ((event, now),)), []
+
+    def _all_stepped(self, state: State, event: s.Steps, now: float) -> Result:
+        return stepped(state, event.finished), []
+
+    def _stored(self, state: State, event: s.CheckpointComplete, now: float) -> Result:
+        if event.position.step < state.newest.step:
+            return state, []
+        state = replace(state, newest=event.position, unsent=event.unsent, saving=False)
+        return self._check_finished(state, now)
+
+    def _not_stored(self, state: State, event: s.NotStored, now: float) -> Result:
+        if state.unstored is not None and state.unstored.step == event.step:
+            return state, []
+        return self._check_finished(replace(state, unstored=Unstored(event.step, event.why, now)), now)
+
+    def _left(self, state: State, event: s.Left, now: float) -> Result:
+        return self._gone(state, state.nodes[event.name], event.why, now)
+
+    def _stream_ended(self, state: State, event: s.StreamEnded, now: float) -> Result:
+        node = state.nodes[event.name]
+        state = put(state, replace(node, attending=False))
+        why = f"the control stream of {node.name} ended: {event.why}"
+        return state, [s.Dial(node.name, node.session, node.address, why)]
+
+    def _links_known(self, state: State, event: s.Measured, now: float) -> Result:
+        return self._progress(put(state, replace(state.nodes[event.name], measured=True)), now)
+
+    def _keeps(self, state: State, event: s.Kept, now: float) -> Result:
+        said = (event.step, event.view, event.name, event.norm, event.moved)
+        return replace(state, kept=noted(state.kept, *said)), []
+
+    def _is_back(self, state: State, event: s.Back, now: float) -> Result:
+        return self._returned(state, event.name, f"{event.name} is back", now)
+
+    def _complained(self, state: State, event: s.Accused, now: float) -> Result:
+        if event.mended:
+            return self._mended(state, event), []
+        return self._diverged(state, event, now) if event.diverged else self._accused(state, event)
 
     def _joined(self, state: State, event: s.Joined, now: float) -> Result:
         effects: list[s.Effect] = []
@@ -228,7 +267,8 @@ class Membership:
                 return self._begin(state, f"{event.name} lost its place in view {view.number}", now)
         return state, []
 
-    def _dialled(self, state: State, node: Node, event: s.Dialled, now: float) -> Result:
+    def _dialled(self, state: State, event: s.Dialled, now: float) -> Result:
+        node = state.nodes[event.name]
         complaints = state.accused.get(node.name, {})
         state = replace(state, accused={name: who for name, who in state.accused.items() if name != node.name})
         if not event.reachable:
@@ -360,37 +400,41 @@ class Membership:
 
     # ---- what people want ----------------------------------------------------------------------
 
-    def _commanded(self, state: State, event: s.Input, now: float) -> Result:
+    def _held(self, state: State, event: s.Hold, now: float) -> Result:
+        state = replace(state, held={**state.held, event.name: event}, why=f"{event.name} is {event.why}")
+        return self._make_room(state, event.name, now)
+
+    def _released(self, state: State, event: s.Release, now: float) -> Result:
+        state = replace(state, held={name: hold for name, hold in state.held.items() if name != event.name})
+        return self._returned(state, event.name, event.why, now)
+
+    def _evicted(self, state: State, event: s.Evict, now: float) -> Result:
+        state = replace(state, held={name: hold for name, hold in state.held.items() if name != event.name})
+        node = state.nodes.get(event.name)
+        if node is None:
+            return state, []
+        state, effects = self._gone(state, node, event.why, now)
+        return state, [s.SendStop((node.name,), f"{node.name} was {event.why}", refused=True), *effects]
+
+    def _readmitted(self, state: State, event: s.Readmit, now: float) -> Result:
+        broken = frozenset(pair for pair in state.broken if event.name not in pair)
+        return replace(state, broken=broken, unplannable=frozenset(), why=event.why), []
+
+    def _paused(self, state: State, event: s.Pause, now: float) -> Result:
+        state = replace(state, paused=event.why, why=event.why)
+        return self._anew(state, event.why, now, [s.SendNotice(tuple(sorted(state.nodes)), event.why)])
+
+    def _goes_on(self, state: State, event: s.GoOn, now: float) -> Result:
+        state = replace(state, paused="", unplannable=frozenset(), why=event.why)
         everybody = tuple(sorted(state.nodes))
-        if isinstance(event, s.Hold):
-            state = replace(state, held={**state.held, event.name: event}, why=f"{event.name} is {event.why}")
-            return self._make_room(state, event.name, now)
-        if isinstance(event, s.Release):
-            state = replace(state, held={name: hold for name, hold in state.held.items() if name != event.name})
-            return self._returned(state, event.name, event.why, now)
-        if isinstance(event, s.Evict):
-            state = replace(state, held={name: hold for name, hold in state.held.items() if name != event.name})
-            node = state.nodes.get(event.name)
-            if node is None:
-                return state, []
-            state, effects = self._gone(state, node, event.why, now)
-            return state, [s.SendStop((node.name,), f"{node.name} was {event.why}", refused=True), *effects]
-        if isinstance(event, s.Readmit):
-            broken = frozenset(pair for pair in state.broken if event.name not in pair)
-            return replace(state, broken=broken, unplannable=frozenset(), why=event.why), []
-        if isinstance(event, s.Pause):
-            state = replace(state, paused=event.why, why=event.why)
-            return self._anew(state, event.why, now, [s.SendNotice(everybody, event.why)])
-        if isinstance(event, s.GoOn):
-            state = replace(state, paused="", unplannable=frozenset(), why=event.why)
-            state, effects = self._progress(state, now)
-            return state, [s.SendNotice(everybody, event.why), *effects]
-        if isinstance(event, s.Changed):
-            return self._anew(replace(state, job=event.job), event.why, now)
-        if isinstance(event, s.Save):
-            return self._anew(replace(state, saving=True), f"a checkpoint is wanted: {event.why}", now)
-        assert isinstance(event, s.Replan)
-        return self._replanned(state, event.why, now)
+        state, effects = self._progress(state, now)
+        return state, [s.SendNotice(everybody, event.why), *effects]
+
+    def _job_changed(self, state: State, event: s.Changed, now: float) -> Result:
+        return self._anew(replace(state, job=event.job), event.why, now)
+
+    def _saves(self, state: State, event: s.Save, now: float) -> Result:
+        return self._anew(replace(state, saving=True), f"a checkpoint is wanted: {event.why}", now)
 
     def _anew(self, state: State, why: str, now: float, effects: list[s.Effect] | None = None) -> Result:
         """What is new of the run begins with a view: the next one, if that is not announced yet."""
@@ -441,7 +485,7 @@ class Membership:
             state = put(state, node)
         return self._progress(state, now)
 
-    def _replanned(self, state: State, why: str, now: float) -> Result:
+    def _replanned(self, state: State, event: s.Replan, now: float) -> Result:
         """A view change, if the planner would now do it another way."""
         if state.phase != TRAINING or state.view is None or state.finished:
             return state, []
@@ -449,7 +493,7 @@ class Membership:
             plan = self._plan(state, plannable(state), state.view.plan)
         except PlanError:
             return state, []
-        return (state, []) if plan.same_placement(state.view.plan) else self._begin(state, why, now)
+        return (state, []) if plan.same_placement(state.view.plan) else self._begin(state, event.why, now)
 
     def _plan(self, state: State, names: tuple[str, ...], current: Plan | None) -> Plan:
         """A plan of those of ``names`` that may have a place; the others are spares, with the reason."""
@@ -468,19 +512,20 @@ class Membership:
             if wanted is not None and {*wanted.nodes, *wanted.spares} == set(ready):
                 plan = wanted  # it was made with these very nodes, and they hold what it gives them
             elif ready:
-                plan = self._planner(ready, current, state.broken)
+                plan = self._search(state, ready, current)
             else:
                 raise PlanError(f"nobody but {', '.join(behind)} is there")
         except PlanError:
             if not behind:
                 raise
-            plan, behind = self._planner(willing, current, state.broken), {}
+            plan, behind = self._search(state, willing, current), {}
         spares = {**plan.spares, **behind, **without}
         return plan if spares == plan.spares else replace(plan, spares=spares)
 
     # ---- time --------------------------------------------------------------------------------
 
-    def _tick(self, state: State, now: float) -> Result:
+    def _tick(self, state: State, event: s.Tick, now: float) -> Result:
+        state = replace(state, stored=event.stored)
         stalled = state.ticked is not None and now - state.ticked > _STALL_S
         state = replace(state, ticked=now)
         if stalled:
@@ -752,7 +797,7 @@ class Membership:
         try:
             others = (name for name in plannable(state) if not no_place(state, state.nodes[name]))
             current = state.view.plan if state.view else None
-            self._planner(tuple(name for name in others if name not in names), current, state.broken)
+            self._search(state, tuple(name for name in others if name not in names), current)
         except PlanError:
             return True
         return False
@@ -1221,3 +1266,54 @@ class Membership:
             state = replace(state, broken=state.broken | pairs, unplannable=frozenset())
             clash += " again: they are planned apart"
         return self._back(replace(state, ties_at_end=state.ties_at_end + 1), clash, step, now)
+
+
+# ---- which event is taken by what ----------------------------------------------------------------
+
+_Handler = Callable[[Membership, State, Any, float], Result]
+
+_OF_THE_RUN: Mapping[type, _Handler] = {
+    s.Joined: Membership._joined,
+    s.Beats: Membership._beats,
+    s.StepFinished: Membership._stepped,
+    s.Steps: Membership._all_stepped,
+    s.CheckpointComplete: Membership._stored,
+    s.CheckpointSound: Membership._sound,
+    s.CheckpointLost: Membership._lost,
+    s.NotStored: Membership._not_stored,
+    s.Apart: Membership._apart,
+    s.Hold: Membership._held,
+    s.Release: Membership._released,
+    s.Evict: Membership._evicted,
+    s.Readmit: Membership._readmitted,
+    s.Pause: Membership._paused,
+    s.GoOn: Membership._goes_on,
+    s.Changed: Membership._job_changed,
+    s.Save: Membership._saves,
+    s.Replan: Membership._replanned,
+    s.Over: Membership._over,
+    s.Tick: Membership._tick,
+}
+"""Planned and Undecidable are ``apply``'s own."""
+_OF_A_NODE: Mapping[type, _Handler] = {
+    s.Hello: Membership._hello,
+    s.Heard: Membership._beat,
+    s.Measured: Membership._links_known,
+    s.Flushed: Membership._flushed,
+    s.Prepared: Membership._prepared,
+    s.Kept: Membership._keeps,
+    s.CaughtUp: Membership._caught_up,
+    s.Finished: Membership._finished,
+    s.Leaving: Membership._leaving,
+    s.Back: Membership._is_back,
+    s.Unreadable: Membership._unreadable,
+    s.Accused: Membership._complained,
+}
+"""What a node says itself, by which it is heard; of a life of it that is over nothing counts."""
+_ABOUT_A_NODE: Mapping[type, _Handler] = {
+    s.Left: Membership._left,
+    s.StreamEnded: Membership._stream_ended,
+    s.Dialled: Membership._dialled,
+}
+"""What the coordinator finds out about the present life of one."""
+HANDLERS: Mapping[type, _Handler] = {**_OF_THE_RUN, **_OF_A_NODE, **_ABOUT_A_NODE}

@@ -15,10 +15,9 @@ from ...scheduler.plans import Plan
 from . import signals as s
 from .last_checkpoint import Unstored
 from .learnt import Kept, Unsent
+from .questions import Answer, Question
+from .questions import Planner as Planner
 from .resume import Rules
-
-Planner = Callable[[tuple[str, ...], Plan | None, frozenset[tuple[str, str]]], Plan]
-"""``planner(names, current plan, pairs that cannot reach each other)``; PlanError says why there is no plan."""
 
 Patience = Callable[[str, Plan], float]
 """``fetch_s(name, plan)``: seconds that a node takes to fetch what it is to hold."""
@@ -118,6 +117,16 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Asking:
+    """An event that cannot be decided before this question is answered. ``cause``: its name (transitions.py)."""
+
+    number: int
+    question: Question
+    event: s.Input
+    cause: str
+
+
+@dataclass(frozen=True)
 class State:
     """Everything that membership depends on. ``why`` is the sentence of its last change."""
 
@@ -188,6 +197,15 @@ class State:
     bases: Mapping[int, int] = field(default_factory=dict)
     """What the views that trained held of each layer's frozen weights, as a hash."""
     why: str = "waiting for nodes"
+    asking: Asking | None = None
+    """What waits for a plan: nothing else is decided before it."""
+    asked: int = 0
+    """Plans that were ever asked for."""
+    answers: tuple[tuple[Question, Answer], ...] = ()
+    """To what the event asked that is being decided; afterwards the same question may have another answer."""
+    events: int = field(default=0, compare=False)
+    """That this coordinator's life has had; and the last transitions, in words."""
+    recent: tuple[str, ...] = field(default=(), compare=False)
 
 
 Result = tuple[State, list[s.Effect]]

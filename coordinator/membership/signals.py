@@ -13,6 +13,7 @@ from functools import cached_property
 from ...job.sampling import Position
 from ...scheduler.plans import Plan
 from .learnt import Unsent
+from .questions import Answer, Question
 
 # ---- inputs --------------------------------------------------------------------------------
 
@@ -354,6 +355,28 @@ class NotStored:
 
 
 @dataclass(frozen=True)
+class Planned:
+    """The answer to an Ask of this number."""
+
+    number: int
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Undecidable:
+    """What waits for the plan of this number could not be decided with it: an error of farflung. It never happened."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Over:
+    """The coordinator ends the run, or its own part in it."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed. ``stored``: bytes of checkpoints that have arrived since the coordinator's start."""
 
@@ -394,6 +417,9 @@ Input = (
     | CheckpointSound
     | CheckpointLost
     | NotStored
+    | Planned
+    | Undecidable
+    | Over
     | Tick
 )
 
@@ -464,7 +490,23 @@ class Announcement:
 
 
 @dataclass(frozen=True)
-class SendMeasure:
+class Caused:
+    """An effect. ``cause``: the event that it follows from (transitions.py)."""
+
+    cause: str = field(default="", kw_only=True, compare=False)
+
+
+@dataclass(frozen=True)
+class Ask(Caused):
+    """Have a plan worked out, and report Planned with this number."""
+
+    number: int
+    question: Question
+    why: str
+
+
+@dataclass(frozen=True)
+class SendMeasure(Caused):
     """Tell a node to measure its links to these."""
 
     to: str
@@ -473,7 +515,7 @@ class SendMeasure:
 
 
 @dataclass(frozen=True)
-class SendFlush:
+class SendFlush(Caused):
     """Announce a view change."""
 
     to: tuple[str, ...]
@@ -482,7 +524,7 @@ class SendFlush:
 
 
 @dataclass(frozen=True)
-class SendView:
+class SendView(Caused):
     """Store the view, then send it to these (its members, or the one that missed it)."""
 
     to: tuple[str, ...]
@@ -491,7 +533,7 @@ class SendView:
 
 
 @dataclass(frozen=True)
-class SendStart:
+class SendStart(Caused):
     """The view trains."""
 
     to: tuple[str, ...]
@@ -500,7 +542,7 @@ class SendStart:
 
 
 @dataclass(frozen=True)
-class SendStop:
+class SendStop(Caused):
     """End a node's part in the run. ``refused``: it may not come back. ``again``: it does so by itself."""
 
     to: tuple[str, ...]
@@ -511,7 +553,7 @@ class SendStop:
 
 
 @dataclass(frozen=True)
-class SendNotice:
+class SendNotice(Caused):
     """A sentence for the person at the node."""
 
     to: tuple[str, ...]
@@ -519,7 +561,7 @@ class SendNotice:
 
 
 @dataclass(frozen=True)
-class SendLeave:
+class SendLeave(Caused):
     """Ask a node for its last contribution; it answers Leaving. ``stays``: as there."""
 
     to: tuple[str, ...]
@@ -528,7 +570,7 @@ class SendLeave:
 
 
 @dataclass(frozen=True)
-class Fence:
+class Fence(Caused):
     """This session is over; whatever it says from now on is ignored."""
 
     name: str
@@ -537,7 +579,7 @@ class Fence:
 
 
 @dataclass(frozen=True)
-class Dial:
+class Dial(Caused):
     """Try to connect to a node's address, and report Dialled."""
 
     name: str
@@ -547,7 +589,7 @@ class Dial:
 
 
 @dataclass(frozen=True)
-class LookAt:
+class LookAt(Caused):
     """Read a checkpoint again, and put it aside if it is not as it was stored; answered by CheckpointSound or
     CheckpointLost."""
 
@@ -556,7 +598,7 @@ class LookAt:
 
 
 @dataclass(frozen=True)
-class PutAside:
+class PutAside(Caused):
     """Take a checkpoint out of the way of the others, where a person may look at it; answered by CheckpointLost."""
 
     step: int
@@ -564,7 +606,7 @@ class PutAside:
 
 
 @dataclass(frozen=True)
-class Say:
+class Say(Caused):
     """Something that people should know: ``kind`` joined, left, warning or waiting."""
 
     kind: str
@@ -573,7 +615,7 @@ class Say:
 
 
 @dataclass(frozen=True)
-class Finish:
+class Finish(Caused):
     """The run is done."""
 
     step: int
@@ -581,7 +623,7 @@ class Finish:
 
 
 @dataclass(frozen=True)
-class Fail:
+class Fail(Caused):
     """The run cannot go on."""
 
     why: str
@@ -589,7 +631,8 @@ class Fail:
 
 
 Effect = (
-    SendMeasure
+    Ask
+    | SendMeasure
     | SendFlush
     | SendView
     | SendStart

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 from ...job.schema import SECURE_MEMBERS, Facts, Job
 from ...scheduler import Device, Layer, Network, PlanError, Workload, jobs, plan
 from ...scheduler.plans import Plan
-from .beside import Questions, Work
+from ..membership.questions import Question
 
 _SEARCH_S = 1.0  # no view changes meanwhile
 _FORWARD_PART = 1 / 3  # a profile counts forward and backward, the scheduler the forward alone
@@ -49,61 +48,52 @@ def workload_of(job: Job, facts: Facts) -> Workload:
     return jobs.numbers(job.model_dump(), layers, facts.profile.tied, facts.context)
 
 
-def questions_of(
-    workload: Workload,
-    device_of: Callable[[str], Device],
-    links: Callable[[], Links],
-    seed: int = 0,
-    reached: Callable[[], float] = lambda: 1.0,
-    least: int = 1,
-) -> Questions:
-    """What takes a membership's question for a plan, with all that is known when it is asked: the search itself may be
-    made at any time and in any thread.
+@dataclass(frozen=True)
+class Search:
+    """A question for a plan with all that was known when it was asked. ``measured``: (from, to, seconds one way, bits a
+    second). ``least``: the fewest pipelines."""
+
+    workload: Workload
+    question: Question
+    devices: tuple[Device, ...]
+    measured: tuple[tuple[str, str, float, float], ...]
+    least: int = 1
+    seed: int = 0
+
+
+def search(asked: Search) -> Plan:
+    """The plan. PlanError: there is none. Pure, up to how far a search gets in its second.
 
     Where fewer nodes are left than the job's shape wants, or some of them can't reach each other, a plan has fewer
-    pipelines, and fewer stages only when not even one pipeline can be filled. ``reached()``: the part of their measured
-    speed that nodes reach in training. ``least``: the fewest pipelines.
+    pipelines, and fewer stages only when not even one pipeline can be filled.
     """
-
-    def ask(names: tuple[str, ...], current: Plan | None, broken: frozenset[tuple[str, str]]) -> Work:
-        devices, measured = [device_of(name) for name in names], dict(links())
-        return partial(work, names, current, broken, devices, measured, reached())
-
-    def work(
-        names: tuple[str, ...],
-        current: Plan | None,
-        broken: frozenset[tuple[str, str]],
-        devices: list[Device],
-        measured: dict[tuple[str, str], tuple[float, float]],
-        part: float,
-    ) -> Plan:
-        if not names:
-            raise PlanError("no node is left")
-        for one, other in broken:
-            measured[one, other] = measured[other, one] = (0.0, 0.0)
-        network = Network.measured(
-            devices,
-            {pair: latency for pair, (latency, _) in measured.items()},
-            {pair: bandwidth for pair, (_, bandwidth) in measured.items()},
-        )
-        fitted = replace(fit_shape(workload, len(names)), reached=part)
-        if (fitted.pipelines or len(names)) < least:
-            raise PlanError(_too_few(least))
-        while True:
-            try:
-                found = plan(network, fitted, time_limit=_SEARCH_S, seed=seed, current=current)
-                if len(found.pipelines) >= least:
-                    return found
-                if fitted.pipelines is not None:
-                    raise PlanError(_too_few(least))
-                fitted = replace(fitted, pipelines=least)
-            except PlanError:
-                # Nodes that can't reach each other need not keep the others waiting: somebody is a spare instead.
-                if (fitted.pipelines or 1) <= least or bool((network.bandwidth > 0).all()):
-                    raise
-                fitted = replace(fitted, pipelines=(fitted.pipelines or 1) - 1)
-
-    return ask
+    question, least = asked.question, asked.least
+    if not question.names:
+        raise PlanError("no node is left")
+    measured = {(source, target): (latency, rate) for source, target, latency, rate in asked.measured}
+    for one, other in question.broken:
+        measured[one, other] = measured[other, one] = (0.0, 0.0)
+    network = Network.measured(
+        list(asked.devices),
+        {pair: latency for pair, (latency, _) in measured.items()},
+        {pair: bandwidth for pair, (_, bandwidth) in measured.items()},
+    )
+    fitted = fit_shape(asked.workload, len(question.names))
+    if (fitted.pipelines or len(question.names)) < least:
+        raise PlanError(_too_few(least))
+    while True:
+        try:
+            found = plan(network, fitted, time_limit=_SEARCH_S, seed=asked.seed, current=question.current)
+            if len(found.pipelines) >= least:
+                return found
+            if fitted.pipelines is not None:
+                raise PlanError(_too_few(least))
+            fitted = replace(fitted, pipelines=least)
+        except PlanError:
+            # Nodes that can't reach each other need not keep the others waiting: somebody is a spare instead.
+            if (fitted.pipelines or 1) <= least or bool((network.bandwidth > 0).all()):
+                raise
+            fitted = replace(fitted, pipelines=(fitted.pipelines or 1) - 1)
 
 
 def _too_few(least: int) -> str:

@@ -43,6 +43,7 @@ from ..membership.learnt import Kept, from_json, to_json, unsent_in
 from ..membership.machine import Membership
 from ..membership.members import DONE, TRAINING, WAITING, Known, Planner, State
 from ..membership.orders import Send, fingerprints_of, flushed_of, order_of
+from ..membership.questions import Answer, Question, Unanswered, answered
 from ..membership.refusals import Refusals, circle_of
 from ..membership.resume import Rules, planned_nodes
 from ..membership.view_orders import ViewOrders
@@ -51,11 +52,11 @@ from ..observe.history import POINTS, History, Point
 from ..observe.observed import Observed
 from ..observe.status import position_of, status_of
 from ..observe.useful_work import UsefulWork, ledger, write_ledger
-from ..planning.beside import PlansBeside, Unanswered, Work
 from ..planning.claims import Claims
 from ..planning.equals import Equals
 from ..planning.link_rates import LinkRates
-from ..planning.planner import fetch_seconds, memory_of, questions_of, step_seconds, workload_of
+from ..planning.planner import Search, fetch_seconds, memory_of, step_seconds, workload_of
+from ..planning.searches import Searches
 from ..planning.speeds import Speeds
 from ..store.database import LeaseLost
 from ..store.store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
@@ -146,7 +147,7 @@ class Run:
         self._planner = planner
         self.speeds = Speeds(facts, job.train.microbatch, lambda name: self._tflops(name) or 1.0)
         self.claims = Claims()
-        self._plans = PlansBeside(self._question)
+        self.searches = Searches()
         self.machine = self._machine()
         self._stored_kept: Kept | None = None
         self._stored_reported: Mapping[str, int] | None = None
@@ -206,7 +207,6 @@ class Run:
         self._failed = False
         self._sessions = {row.name: row for row in store.nodes() if row.left_at is None}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asking: asyncio.Task[None] | None = None
         self._later: deque[s.Input] = deque()
         """What came while a plan was being worked out."""
         self._noticed = ""
@@ -217,16 +217,19 @@ class Run:
         store.put("phase", self.state.phase)
         store.put("why", self.state.why)
 
-    def _question(self, names: tuple[str, ...], current: Plan | None, broken: frozenset[tuple[str, str]]) -> Work:
-        """A question for a plan, with what is known now."""
-        ask = questions_of(
-            workload_of(self.job, self.facts),
-            self._device,
-            self._known_links,
-            reached=lambda: self.speeds.reached,
-            least=SECURE_MEMBERS if self.job.updates.secure else 1,
+    async def _answer(self, question: Question) -> Answer:
+        """A plan, worked out with what is known now."""
+        if self._planner is not None:
+            return answered(self._planner, question)
+        return await self.searches.answer(
+            Search(
+                replace(workload_of(self.job, self.facts), reached=self.speeds.reached),
+                question,
+                tuple(self._device(name) for name in question.names),
+                tuple((*pair, *found) for pair, found in self._known_links().items()),
+                SECURE_MEMBERS if self.job.updates.secure else 1,
+            )
         )
-        return ask(names, current, broken)
 
     def _machine(self) -> Membership:
         def fetch_s(name: str, plan: Plan) -> float:
@@ -236,7 +239,7 @@ class Run:
             return step_seconds(self.job, self.facts, plan, self._tflops)
 
         known = Known(lambda name: self.trips.of(name), self._rate_of, step_s)
-        return Membership(self._planner or self._plans, fetch_s, self.job.updates.agreed, known)
+        return Membership(None, fetch_s, self.job.updates.agreed, known)
 
     def _rate_of(self, name: str) -> float:
         """Bits a second of a node's fastest link, as measured; 0: not known."""
@@ -244,30 +247,31 @@ class Run:
 
     # ---- people ------------------------------------------------------------------------------
 
-    def command(self, command: Command) -> str:
-        """Do what a person wants; the answer in a sentence. Refused or JobError, with a hint, say why not."""
+    def command(self, command: Command, answers: tuple[tuple[Question, Answer], ...] = ()) -> str:
+        """Do what a person wants; the answer in a sentence. Refused or JobError, with a hint, say why not; Unanswered:
+        that takes a plan, which is to be among ``answers``."""
         if self.is_over:
             raise Refused(f"the run is over: {self.state.why}", "start the coordinator again to go on with it")
         if command.kind == "forget" and command.node in self.present:
             raise Refused(f"{command.node} is in the run", "a name is freed when its node is gone")
-        answer = self.desk.take(command, self.machine, self.state, self.job, self.facts, self._reached())
+        state = replace(self.state, answers=answers)
+        answer = self.desk.take(command, self.machine, state, self.job, self.facts, self._reached())
         if command.kind in ("readmit", "forget"):
             self._refusals.forget(command.node)
         if command.kind == "forget":
             self._sessions.pop(command.node, None)
-        if not self.is_planning:
-            self._plans.forget()
         log.info("%s", answer)
         self.emit(events.event("notice", message=answer, node=command.node))
         return answer
 
     async def commanded(self, command: Command) -> str:
         """``command``, after working out whatever plan it takes to say yes or no."""
+        answers: tuple[tuple[Question, Answer], ...] = ()
         while True:
             try:
-                return self.command(command)
-            except Unanswered as question:
-                await self._plans.answer(question)
+                return self.command(command, answers)
+            except Unanswered as wanted:
+                answers = (*answers, (wanted.question, await self._answer(wanted.question)))
 
     def profile(self, steps: int) -> Profiling:
         """Let the nodes that train record their next steps. Refused says why not."""
@@ -356,6 +360,8 @@ class Run:
         self.claims.forget(row.name)
         self.store.forget_links(row.name)
         self.store.put_node(row)
+        if self._planner is None:
+            self.searches.prepare()
         self._sessions[row.name] = row  # first: what ends its old session must not end this one
         self.feed(s.Joined(row.name, row.session, row.address, bool(row.dials_out)))
 
@@ -646,31 +652,35 @@ class Run:
     @property
     def is_planning(self) -> bool:
         """Whether an event, and those that came after it, wait for a plan to be worked out."""
-        return self._asking is not None
+        return self.state.asking is not None
 
-    async def _ask(self, question: Unanswered, event: s.Input) -> None:
-        """Have a plan worked out, and go on with the event that needs it and with those that came meanwhile."""
-        await self._plans.answer(question)
-        self._asking = None
-        self._later.appendleft(event)
-        while self._later and not self.is_planning and self.store.leads:
+    async def _ask(self, effect: s.Ask) -> None:
+        """Have a plan worked out, and go on."""
+        self._planned(effect, await self._answer(effect.question))
+
+    def _planned(self, effect: s.Ask, answer: Answer) -> None:
+        """Go on with the event that needs a plan, and with those that came while it was worked out."""
+        waiting: list[s.Input] = [s.Planned(effect.number, answer)]
+        while waiting and self.store.leads:
             try:
-                self._apply(self._later.popleft())
+                self._apply(waiting.pop())
             except LeaseLost:
                 raise
             except Exception:  # whoever reported it does not wait for this any more
-                log.exception("what came while a plan was worked out could not be taken")
+                log.exception("what needed a plan, or came while it was worked out, could not be taken")
+                if (asking := self.state.asking) is not None and asking.number == effect.number:
+                    self._apply(s.Undecidable(effect.number))
+            if self._later and not self.is_planning:
+                waiting.append(self._later.popleft())
+
+    def _transit(self, event: s.Input) -> tuple[list[s.Effect], str]:
+        """One transition of the machine; what it asks for, and why."""
+        self.state, effects, why = self.machine.apply(self.state, event, self._clock())
+        return effects, why
 
     def _apply(self, event: s.Input) -> None:
         before = (self.state.phase, self.state.why)
-        try:
-            self.state, effects, why = self.machine.apply(self.state, event, self._clock())
-        except Unanswered as question:
-            self._asking = asyncio.get_running_loop().create_task(self._ask(question, event))
-            self._tasks.add(self._asking)
-            self._asking.add_done_callback(self._ended)
-            return
-        self._plans.forget()
+        effects, why = self._transit(event)
         if (self.state.phase, self.state.why) != before:
             self.store.put("phase", self.state.phase)
             self.store.put("why", self.state.why)
@@ -789,7 +799,8 @@ class Run:
         if self.store.server is not None:
             self.store.server.check_lease()
         self._take_beats()
-        self.feed(s.Tick(self.checkpoints.arrived))
+        if not self.is_planning:
+            self.feed(s.Tick(self.checkpoints.arrived))
         self.trips.tick(self._streams)
         if self.trains and not self.is_planning and (news := self._news()):
             self.feed(s.Replan(news))
@@ -893,7 +904,10 @@ class Run:
 
     async def stop(self, why: str, patience: float, failed: bool = False) -> None:
         """Ask every node to leave, and wait until they have, at most ``patience`` seconds."""
-        self.state = replace(self.state, phase=DONE, why=why)
+        if self.state.asking is not None:  # what waits for a plan is of no use any more
+            self._later.clear()
+            self._transit(s.Undecidable(self.state.asking.number))
+        self._transit(s.Over(why))
         self._check_text()
         self._failed = failed
         everybody = tuple(self._streams)
@@ -916,10 +930,15 @@ class Run:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._plans.close()
+        self.searches.close()
 
     def _perform(self, effect: s.Effect) -> None:
-        if isinstance(effect, s.SendView):
+        if isinstance(effect, s.Ask):
+            if self._planner is not None:
+                self._planned(effect, answered(self._planner, effect.question))
+            else:
+                self._begin_task(self._ask(effect))
+        elif isinstance(effect, s.SendView):
             self._announce(effect)
         elif isinstance(effect, s.SendMeasure):
             self._send(effect, (effect.to,))

@@ -1,8 +1,9 @@
-"""Plans worked out beside the event loop decide nothing else than plans that everybody waits for."""
+"""Plans that are asked for decide nothing else than plans that everybody waits for, and are searched for in a process
+of their own that may end at any time."""
 
 import asyncio
 import random
-import threading
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -11,12 +12,12 @@ from membership_script import Script, planner
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.planning.beside import PlansBeside, Unanswered
-from farflung.scheduler.errors import PlanError
-
-
-def beside(work=planner):
-    return PlansBeside(lambda *question: lambda: work(*question))
+from farflung.coordinator.membership.questions import Answer, Question, answered
+from farflung.coordinator.membership.transitions import Impossible
+from farflung.coordinator.planning.planner import Search, search
+from farflung.coordinator.planning.search_process import SEARCHES, answer
+from farflung.coordinator.planning.searches import Searches
+from farflung.scheduler import CodecChoice, Device, Layer, Plan, Workload
 
 
 class Patient(Script):
@@ -24,26 +25,21 @@ class Patient(Script):
 
     def __init__(self, wanted=4):
         super().__init__(wanted)
-        self.plans = beside()
-        self.machine = Membership(self.plans)
+        self.machine = Membership()
         self.asked = 0
 
     def __call__(self, *events, dt=0.0):
         self.now += dt
         self.effects = []
         for event in events:
-            while True:
-                try:
-                    self.state, effects, _ = self.machine.apply(self.state, event, self.now)
-                except Unanswered as question:
-                    before = self.state
-                    asyncio.run(self.plans.answer(question))
-                    assert self.state is before
-                    self.asked += 1
-                else:
-                    self.plans.forget()
-                    self.effects += effects
-                    break
+            self.state, effects, _ = self.machine.apply(self.state, event, self.now)
+            while effects and isinstance(effects[-1], s.Ask):
+                *_, ask = effects
+                assert len(effects) == 1
+                self.asked += 1
+                planned = s.Planned(ask.number, answered(planner, ask.question))
+                self.state, effects, _ = self.machine.apply(self.state, planned, self.now)
+            self.effects += effects
         return self
 
 
@@ -75,8 +71,9 @@ def drive(script, seed):
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6))
 def test_the_machine_decides_the_same(seed):
-    at_once, waits = Script(), Patient()
-    assert drive(at_once, seed) == drive(waits, seed)
+    (at_once, state), (waits, other) = drive(Script(), seed), drive(Patient(), seed)
+    assert at_once == waits
+    assert state == type(state)(**{**vars(other), "asked": 0})
 
 
 def test_some_lives_ask_for_plans():
@@ -85,34 +82,103 @@ def test_some_lives_ask_for_plans():
     assert waits.asked
 
 
-def test_the_answer_comes_from_another_thread_and_is_used_once():
-    threads = []
-
-    def work(names, current, broken):
-        threads.append(threading.current_thread())
-        return planner(names, current, broken)
-
-    plans = beside(work)
-    with pytest.raises(Unanswered) as caught:
-        plans(("a", "b"), None, frozenset())
-    asyncio.run(plans.answer(caught.value))
-    assert plans(("a", "b"), None, frozenset()) is plans(("a", "b"), None, frozenset())
-    assert len(threads) == 1 and threads[0] is not threading.main_thread()
-    with pytest.raises(Unanswered):
-        plans(("a", "c"), None, frozenset())
-    plans.forget()
-    with pytest.raises(Unanswered):
-        plans(("a", "b"), None, frozenset())
+def asking():
+    """A machine that has asked for the first plan of four nodes."""
+    script = Script()
+    script.machine = Membership()
+    script.join(*"abcd").wait(1.5)
+    script(*(s.Measured(name, name + "1") for name in "abcd"))
+    script.answer(s.Flushed, "abcd")
+    (ask,) = script.get(s.Ask)
+    return script, ask
 
 
-@pytest.mark.parametrize("error", [PlanError("no room"), ZeroDivisionError("oops")])
-def test_no_plan_is_an_answer_too(error):
-    def work(names, current, broken):
-        raise error
+def test_who_asks_changes_nothing_until_the_answer_comes():
+    script, ask = asking()
+    assert script.state.phase == "flushing" and "d" not in script.state.change.flushed
+    script(s.Planned(ask.number, answered(planner, ask.question)))
+    assert script.state.phase == "preparing" and script.state.asking is None and not script.state.answers
+    (sent,) = script.get(s.SendView)
+    assert "Planned for" in sent.cause and "Flushed of d" in sent.cause
 
-    plans = beside(work)
-    with pytest.raises(Unanswered) as caught:
-        plans(("a",), None, frozenset())
-    asyncio.run(plans.answer(caught.value))
-    with pytest.raises(PlanError, match=r"no room|failed: ZeroDivisionError"):
-        plans(("a",), None, frozenset())
+
+def test_no_plan_is_an_answer_too():
+    script, ask = asking()
+    script(s.Planned(ask.number, Answer(None, "no room")))
+    assert script.state.phase == "waiting" and "no room" in script.state.why
+
+
+def test_what_cannot_be_decided_never_happened():
+    script, ask = asking()
+    script(s.Undecidable(ask.number))
+    assert script.state.asking is None and script.state.phase == "flushing"
+    script.answer(s.Flushed, "d")
+    assert script.get(s.Ask)[0].number == ask.number + 1
+
+
+def test_nothing_else_is_decided_while_a_plan_is_waited_for():
+    script, ask = asking()
+    with pytest.raises(Impossible, match=r"(?s)Left of a cannot be: .*Flushed of d has to be decided.*Flushed of|->"):
+        script(s.Left("a", "a1", "gone"))
+    with pytest.raises(Impossible, match="nobody asked for this plan"):
+        script(s.Planned(ask.number + 1, Answer(None, "")))
+
+
+# ---- the process -----------------------------------------------------------------------------
+
+
+def asked(names=("a", "b", "c", "d"), **more):
+    layers = tuple(Layer(f"layer {at}", 10**6, 1e9, 1000) for at in range(4))
+    choice = CodecChoice("int8", 8.0, 8.0)
+    workload = Workload(layers, batch=8, stages=2, codecs=(choice,), update_ladder=(("none", 32.0),))
+    devices = tuple(Device(name, tflops=2.0) for name in names)
+    links = tuple((one, other, 0.01, 1e8) for one in names for other in names if one != other)
+    return Search(workload, Question(tuple(names), more.pop("current", None), frozenset()), devices, links, **more)
+
+
+def test_a_question_crosses_to_the_process_as_it_is():
+    first = search(asked())
+    question = asked(names=("a", "b", "d"), current=first, least=1, seed=3)
+    assert SEARCHES.read(SEARCHES.text(question)) == question
+    assert Plan.from_json(first.to_json()) == first
+
+
+def test_a_question_that_is_no_question_ends_nothing():
+    assert "failed" in answer("{}") and "failed" in answer("nonsense")
+
+
+async def test_plans_come_out_of_another_process():
+    searches = Searches()
+    searches.prepare()
+    try:
+        found, none = await searches.answer(asked()), await searches.answer(asked(names=()))
+    finally:
+        searches.close()
+    assert found.plan is not None and set(found.plan.nodes) <= set("abcd") and searches.spent > 0
+    assert none == Answer(None, "no node is left")
+    assert (await asyncio.to_thread(searches._answer, asked())).plan is None  # it is closed
+
+
+DIES = """
+import os, signal, sys
+from pathlib import Path
+from farflung.coordinator.planning.search_process import answer
+for line in sys.stdin:
+    Path(sys.argv[1]).open("a").write("asked\\n")
+    if len(Path(sys.argv[1]).read_text().split()) <= int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    print(answer(line), flush=True)
+"""
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+async def test_a_search_that_is_killed_is_made_again_once(tmp_path, deaths):
+    searches = Searches([sys.executable, "-c", DIES, str(tmp_path / "count"), str(deaths)])
+    try:
+        found = await searches.answer(asked())
+        if deaths == 2:
+            assert found.plan is None and "killed by signal 9, 2 times in a row" in found.error
+            found = await searches.answer(asked())
+    finally:
+        searches.close()
+    assert found.plan is not None

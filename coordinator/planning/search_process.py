@@ -1,0 +1,46 @@
+"""The process that searches for plans: a line of JSON in for each question, a line out for each answer.
+
+    python -m farflung.coordinator.planning.search_process
+
+It ends when nobody can ask any more. Nothing but plans comes out of it: what a search prints goes to its errors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from ...scheduler import CodecChoice, Device, Layer, Plan, PlanError, Workload
+from ..membership.questions import Question
+from ..records import Records
+from .planner import Search, search
+
+SEARCHES = Records(Search, Workload, Layer, CodecChoice, Device, Question, Plan)
+
+
+def answer(line: str) -> str:
+    """``plan``, or ``error``: there is none; ``seconds`` of the processor."""
+    began = time.process_time()
+    found: dict[str, object]
+    try:
+        found = {"plan": search(SEARCHES.read(line)).to_json()}
+    except PlanError as error:
+        found = {"error": str(error)}
+    except Exception as error:  # whoever asked says it; the next question is another
+        found = {"error": f"the search for a plan failed: {error!r}"}
+    return json.dumps({**found, "seconds": time.process_time() - began})
+
+
+def main() -> None:
+    """Answers until the input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        answers.write(answer(line) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
