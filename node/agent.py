@@ -39,7 +39,7 @@ from .device.own_folder import own_folder, writable
 from .device.probe import beside_cuda, find_device, measure_device
 from .io.metrics import check_address, check_free
 from .ipc.pipe import IoEnded
-from .join import Joined, join
+from .join import Joined, join, part
 from .models.factory import model_of
 from .models.fetch import Fetch
 from .pipeline.island import Island
@@ -228,20 +228,25 @@ def _live(
             + (", where nobody can dial it: it dials the others" if joined.dials_out else ""),
         }
     )
-    said = terms(joined.job, owner.limits, not link.insecure)
-    emit({"event": "terms", "time": time.time(), "node": joined.name, "terms": said})
-    promises = Promises(joined.name, joined.job, joined.facts, require, compress.check)
-    used = find_device(device)
-    told = beside_cuda(used, joined.job.updates.mode)
-    if told:
-        emit({"event": "notice", "time": time.time(), "message": told, "node": joined.name})
-    wire = Wire.start(replace(joined.config, metrics=metrics, max_upload=owner.limits.upload))
+    try:
+        said = terms(joined.job, owner.limits, not link.insecure)
+        emit({"event": "terms", "time": time.time(), "node": joined.name, "terms": said})
+        promises = Promises(joined.name, joined.job, joined.facts, require, compress.check)
+        promises.check_join()
+        used = find_device(device)
+        told = beside_cuda(used, joined.job.updates.mode)
+        if told:
+            emit({"event": "notice", "time": time.time(), "message": told, "node": joined.name})
+        wire = Wire.start(replace(joined.config, metrics=metrics, max_upload=owner.limits.upload))
+    except (FarflungError, OSError) as problem:
+        pinned, session = joined.credentials.pinned, (joined.name, joined.session, joined.secret)
+        part(link.address, pinned, session, problem.message if isinstance(problem, Broken) else f"failed: {problem}")
+        raise
     fetch = telling(wire.fetch, emit)
     why = "the node failed"
     rests: Rests | None = None
     pieces = below(cache, f"pieces-{link.run}-{joined.name}")
     try:
-        promises.check_join()
         definition = model_of(joined.job, joined.facts, fetch, allow_code)
 
         private = _own_data(joined, own_data, fetch, cache, allow_code, emit)

@@ -38,6 +38,10 @@ SETTLED = 1.0
 _FENCED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 
 
+_OPENING = 3
+"""A goodbye may take so much longer where the stream is still being opened."""
+
+
 class ControlLink:
     """The stream and its queue of reports.
 
@@ -96,11 +100,13 @@ class ControlLink:
 
     async def goodbye(self, why: str, timeout: float) -> bool:
         """Ends the link. With a `why`, and if the coordinator is there, it hears that first; whether it has. Without
-        one (a trainer that died) nothing is said: the coordinator only sees the stream end."""
+        one (a trainer that died) nothing is said: the coordinator only sees the stream end.
+
+        Who leaves before its first stream is open says so too: else the coordinator waits for one that has joined."""
         self._closing = True
-        if why and self._attached:
+        if why and (self._attached or not self._ever_lost):
             self.report(Report(goodbye=Goodbye(why=why)))
-            await asyncio.wait([self.task], timeout=timeout)
+            await asyncio.wait([self.task], timeout=timeout if self._attached else _OPENING * timeout)
         self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self.task

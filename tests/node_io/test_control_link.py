@@ -52,6 +52,23 @@ def test_hello_heartbeats_orders_reports_goodbye(process, secure, authority, cer
         assert coordinator.wait("goodbye")[0].why == "interrupted"
 
 
+@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+def test_who_leaves_before_its_stream_is_open_says_so_too(coordinator, process):
+    """It refuses the run's terms, say: the coordinator would wait for it, for it has joined."""
+    with contextlib.closing(Nodes(process, None)) as nodes:
+        wire = start(nodes, coordinator)
+        assert wire.close("this is not what I was promised"), "the goodbye was heard"
+    assert coordinator.wait("goodbye")[0].why == "this is not what I was promised"
+    assert coordinator.kinds()[0] == "hello"
+
+
+def test_who_leaves_where_nobody_is_does_not_wait_for_long(thread_nodes):
+    with contextlib.closing(StubCoordinator()) as coordinator:
+        pass
+    wire = start(thread_nodes, coordinator)
+    assert not wire.close("nobody is there")
+
+
 def test_the_coordinator_goes_away_and_comes_back(coordinator, thread_nodes):
     wire = start(thread_nodes, coordinator)
     coordinator.wait("hello")

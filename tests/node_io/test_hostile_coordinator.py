@@ -217,12 +217,23 @@ def test_a_run_that_is_not_what_an_owner_insists_on(tmp_path):
     with contextlib.closing(StubCoordinator()) as stub:
         stub.join_reply = JoinReply(**GOOD)
         link = Link("127.0.0.1", stub.port, RUN, TICKET, NO_FINGERPRINT)
+        words = ["--insecure", "--device", "cpu", "--require", "private,no-code"]
         done = subprocess.run(
-            [sys.executable, "-m", "farflung", "join", "--insecure", "--device", "cpu", "--require", "private,no-code"],
+            [sys.executable, "-m", "farflung", "join", *words],
             env={**os.environ, "HOME": str(tmp_path), "FARFLUNG_LINK": str(link)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
         )
-    assert done.returncode == 3, done.stderr
+        assert done.returncode == 3, done.stderr
+        goodbye = stub.wait("goodbye")[0].why
     assert "this node is to join only with 'private', and in this run the coordinator has the data" in done.stderr
+    assert goodbye.startswith("this node is to join only with 'private'")
+
+
+def test_who_is_told_a_job_that_is_none_says_goodbye(tmp_path):
+    with contextlib.closing(StubCoordinator()) as stub:
+        stub.join_reply = JoinReply(**{**GOOD, "job": "nonsense"})
+        with pytest.raises(FarflungError, match="the coordinator's job makes no sense"):
+            join(Link("127.0.0.1", stub.port, RUN, TICKET, NO_FINGERPRINT), DEVICE, "", "", tmp_path)
+        assert "the coordinator's job makes no sense" in stub.wait("goodbye")[0].why
