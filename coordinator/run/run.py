@@ -71,6 +71,7 @@ from .profiling import Profiling
 from .round_trips import RoundTrips
 from .stand import reported_in, reported_text, stand_in, with_stand
 from .texts import Text, check_wanted, ends_of
+from .undone import MOST as UNDONE
 from .undone import Undone
 
 log = logging.getLogger(__name__)
@@ -189,7 +190,7 @@ class Run:
         self._judged = Judged()
         self.work = UsefulWork(store.works(), store.scores())
         self._worked_at = clock()
-        self._behind = False
+        self._behind = self._gave_up = False
         self._held: s.SendView | None = None
         """A view that waits for the disk."""
         self._undone = Undone()
@@ -707,10 +708,14 @@ class Run:
 
     def _failed_to(self, effect: s.Effect, error: Exception) -> None:
         """An effect could not be performed."""
+        dropped = self._undone.dropped
         self._undone.add(effect, self._clock())
         what = type(effect).__name__
         log.error("%s could not be done", what, exc_info=error)
         self._try("a warning", self.warn, "", f"{what} failed ({error}); it is tried again, the run goes on")
+        if self._undone.dropped > dropped:
+            most = f"more than {UNDONE} effects wait to be done again: the oldest is given up"
+            self._try("a warning", self.warn, "", most)
 
     def _try(self, what: str, do: Callable[..., object], *arguments: Any) -> None:
         """Something beside the run: it may fail, and then the log says so."""
@@ -857,6 +862,9 @@ class Run:
         why = self.store.catch_up()
         if why and not self._behind:
             self.warn("", f"{why}; training goes on, view changes wait until it can be written")
+        elif why and self.store.given_up and not self._gave_up:
+            self._gave_up = True
+            self.warn("", f"{why}; there is no more room for what waits: the oldest steps and warnings are given up")
         elif self._behind and not why:
             self.emit(events.event("notice", message=f"{self.store.name} takes what had to wait", node=""))
         self._behind = bool(why)

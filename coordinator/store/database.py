@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ...proto.errors import FarflungError
+from .server_address import check, hidden
+from .watchdog import Watchdog
 
 if TYPE_CHECKING:
     import psycopg
@@ -27,6 +29,8 @@ LEASE_S = 10.0
 PATIENCE_S = 3.0
 """How long one statement waits for a server that is away, before the coordinator stops leading."""
 _RETRY_S = 0.2
+HANG_S = LEASE_S
+"""How long a statement may get no answer from a server that holds the connection: then there is no lease."""
 
 Statement = tuple[str, Sequence[Any]]
 Rows = list[tuple[Any, ...]]
@@ -87,14 +91,14 @@ class SQLite:
             raise FarflungError(f"cannot open {path}: {error}") from None
 
     def read(self, sql: str, values: Sequence[Any] = ()) -> Rows:
-        return self._db.execute(sql, values).fetchall()
+        return self._db.execute(sql, _storable(values)).fetchall()
 
     def write(self, statements: Sequence[Statement]) -> int:
         changed = 0
         try:
             self._db.execute("begin immediate")
             for sql, values in statements:
-                changed = self._db.execute(sql, values).rowcount
+                changed = self._db.execute(sql, _storable(values)).rowcount
             self._db.execute("commit")
         except BaseException as error:
             if self._db.in_transaction:
@@ -134,8 +138,10 @@ class PostgreSQL:
         except ImportError:
             hint = "pip install 'farflung[postgres]'"
             raise FarflungError("--database postgresql://... needs the package psycopg", hint) from None
+        check(url)
         self._psycopg, self._url = psycopg, url
         self._holder = secrets.token_hex(8)
+        self._watch = Watchdog(HANG_S)
         self._busy = threading.RLock()  # a start looks for checkpoints in a thread while the lease is renewed
         self.term = 0
         """Of the lease, 0: does not lead."""
@@ -145,13 +151,14 @@ class PostgreSQL:
             info = self._connection.info
             self.name = f"the database {info.dbname} at {info.host}:{info.port}"
             try:
-                self._prepare(tables)
+                with self._watch.over(self._connection):
+                    self._prepare(tables)
             except BaseException:
                 self._connection.close()
                 raise
         except psycopg.Error as error:
             hint = "give --database postgresql://USER@HOST:PORT/DATABASE of a running server"
-            raise FarflungError(f"cannot open the database: {_sentence(error)}", hint) from None
+            raise FarflungError(f"cannot open the database: {self._sentence(error)}", hint) from None
 
     def _prepare(self, tables: str) -> None:
         with self._connection.transaction():
@@ -180,11 +187,14 @@ class PostgreSQL:
         except self._psycopg.errors.DivisionByZero:
             self._until = 0.0
             raise LeaseLost(f"another coordinator leads the run in {self.name} now") from None
-        except self._psycopg.errors.DiskFull as error:
-            raise NoRoom(f"cannot write {self.name}: {_sentence(error)}", "make room on the server's disk") from None
 
     def close(self) -> None:
         self._connection.close()
+        self._watch.close()
+
+    def _sentence(self, error: Exception) -> str:
+        """The first line of what the server or the driver says, without what is secret of the address."""
+        return hidden(_sentence(error), self._url)
 
     # ---- the lease ---------------------------------------------------------------------------
 
@@ -205,8 +215,13 @@ class PostgreSQL:
     def renew_lease(self) -> None:
         """Lead on; LeaseLost when the lease has ended."""
         asked = time.monotonic()
-        if not self._patiently(lambda db: db.execute(_RENEW, (LEASE_S, self._holder, self.term)).rowcount):
-            self._until = 0.0
+        try:
+            if not self._patiently(lambda db: db.execute(_RENEW, (LEASE_S, self._holder, self.term)).rowcount):
+                self._until = 0.0
+        except NoRoom as error:
+            if not self.leads:
+                raise LeaseLost(error.message, error.hint) from None
+            return  # what is left of the lease may be enough
         self.check_lease()
         self._until = asked + LEASE_S
 
@@ -252,16 +267,29 @@ class PostgreSQL:
                 with self._busy:
                     if self._connection.closed:
                         self._connection = self._connect()
-                    return work(self._connection)
+                    with self._watch.over(self._connection):
+                        return work(self._connection)
             except (self._psycopg.OperationalError, self._psycopg.InterfaceError) as error:
                 if not self._connection.closed and not self._connection.broken:
-                    raise
+                    raise self._for_now(error) from None
                 if time.monotonic() > deadline:
                     self._until = 0.0  # what was to be written is not: nothing may be ordered or acknowledged after it
-                    raise LeaseLost(f"{self.name} is away: {_sentence(error)}") from None
+                    raise LeaseLost(f"{self.name} is away: {self._sentence(error)}") from None
                 time.sleep(_RETRY_S)
+            except self._psycopg.Error as error:
+                raise self._for_now(error) from None
+
+    def _for_now(self, error: psycopg.Error) -> Exception:
+        """NoRoom where the same may work later, else the error itself."""
+        if not (error.sqlstate or "").startswith(_PASSING):
+            return error
+        hint = "look at the server: its disk, and what this user may do"
+        return NoRoom(f"{self.name} does not take it now: {self._sentence(error)}", hint)
 
 
+_PASSING = ("40", "53", "55", "57014", "42501", "25006")
+"""Beginnings of SQLSTATE after which the same statement may work later: a deadlock, no memory or room, a lock, a person
+who cancels statements, no permission now, a server that is read-only now."""
 _FENCE = (
     "select 1 / count(*) from (select 1 from lease"
     " where holder = %s and term = %s and expires > clock_timestamp() for share) held"
@@ -300,8 +328,14 @@ def _marks(sql: str) -> Any:
 
 
 def _clean(values: Sequence[Any]) -> list[Any]:
-    """Text without the one character that PostgreSQL's cannot hold; it may come from a node."""
-    return [value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value for value in values]
+    """Text without the one more character that PostgreSQL's cannot hold; it may come from a node."""
+    storable = _storable(values)
+    return [value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value for value in storable]
+
+
+def _storable(values: Sequence[Any]) -> list[Any]:
+    """Text without halves of surrogate pairs, which no database holds."""
+    return [value.encode(errors="replace").decode() if isinstance(value, str) else value for value in values]
 
 
 def _sentence(error: Exception) -> str:

@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...proto.errors import FarflungError
+from . import late
 from .database import FILE, Database, Locked, NoRoom, PostgreSQL, SQLite, Statement
 
 SCHEMA = 1
 LOCKED_S = 0.25
 """How long a running coordinator waits for another process that holds the file: its loop stands still."""
 LOCKED_AGAIN_S = 1.0
+_MANY = 100
+"""Statements that wait, from which on a full database is tried no more often than a locked one."""
 
 _TABLES = """
 create table if not exists meta (key text primary key, value text not null);
@@ -220,6 +223,8 @@ class Store:
         self._late: list[Statement] = []
         self._late_steps: list[StepRow] = []
         """Those among them."""
+        self.given_up = 0
+        """Rows for people that a database took for so long no more of that there was no room for them in memory."""
         self._locked, self._locked_until = "", 0.0
         """Why nothing is tried until then."""
         self._totals: tuple[int, dict[str, int]] | None = None
@@ -286,9 +291,13 @@ class Store:
         except NoRoom as error:
             self._note(error)
         self._late += statements
+        if len(self._late) > late.MOST:
+            self._late, gone = late.fitting(self._late, _KEYS)
+            self.given_up += gone
+            del self._late_steps[: -late.MOST]
 
     def _note(self, error: NoRoom) -> None:
-        if isinstance(error, Locked):
+        if isinstance(error, Locked) or len(self._late) > _MANY:  # all of it is sent with each try
             self._locked, self._locked_until = error.message, time.monotonic() + LOCKED_AGAIN_S
 
     def _upsert(self, table: str, row: dict[str, Any]) -> Statement:

@@ -29,6 +29,26 @@ def test_orders_for_a_view_that_is_over_are_dropped():
         assert undone.due(now, 9.0) == []
 
 
+def test_what_waits_is_bounded_and_orders_stay_longest(monkeypatch):
+    monkeypatch.setattr("farflung.coordinator.run.undone.MOST", 10)
+    undone, state = Undone(), replace(State(Rules("gradient", 8, 2, 1, 100, 4)), phase=FLUSHING, number=3)
+    undone.add(FLUSH, 0.0)
+    for number in range(100):
+        undone.add(s.Say("left", f"n-{number % 50}", "why"), 0.0)
+    assert len(undone) == 10 and undone.dropped == 91
+    fences = [s.Fence(f"n-{number}", "s", "why") for number in range(12)]
+    for fence in fences:
+        undone.add(fence, 0.0)
+    assert undone.due(state, 9.0) == fences[-10:]
+
+
+def test_what_fails_again_and_again_waits_once():
+    undone = Undone()
+    for _ in range(5):
+        undone.add(SAY, 0.0)
+    assert len(undone) == 1 and not undone.dropped
+
+
 async def test_a_view_change_survives_whatever_fails_on_the_way(cluster, monkeypatch):
     """The sentence that a node has left cannot be told, and the new view cannot be stored the first time."""
     failed = []
