@@ -44,6 +44,8 @@ def show(output: Output, record: Record) -> None:
     for line in (judged(record.get("ledger") or ()), held_up(record), slowest_link(record.get("links") or ())):
         if line:
             output.say(line)
+    for remark in record.get("data") or ():
+        output.say(str(remark))
     for warning in list(record.get("warnings") or ())[-_WARNINGS:]:
         node = f" ({warning['node']})" if warning.get("node") else ""
         output.say(f"warning{node}: {warning['message']}")

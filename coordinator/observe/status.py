@@ -15,6 +15,7 @@ from ...job.shared import for_nodes
 from ..store.lock import is_locked
 from ..store.store import NodeRow, Store, ViewRow
 from .advice import advice, bottleneck, regions, seen
+from .remarks import remarks
 from .savings import savings_text, schedule_of
 from .useful_work import ledger
 
@@ -93,6 +94,7 @@ def status_of(
         "links_left_out": max(0, len(links) - MOST_LINKS),
         "ledger": ledger(store.works(), store.scores()),
         "checkpoints": [{"step": row.step, "path": row.path} for row in checkpoints],
+        "data": remarks(store),
         "target": json.loads(store.get("target") or "null"),
         "warnings": [{"time": when, "node": node, "message": text} for when, node, text in store.warnings(_RECENT)],
         "time": time.time(),

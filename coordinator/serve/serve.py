@@ -41,6 +41,7 @@ from ..membership.members import DONE, Planner
 from ..membership.resume import Rules
 from ..observe.loggers import Logger, Make, heeded, loggers_wanted
 from ..observe.metrics import Counts
+from ..observe.remarks import Remarks
 from ..planning.planner import wanted_nodes
 from ..run.commands import standing
 from ..run.mirror import Mirror
@@ -242,20 +243,22 @@ async def _serve(
             emit(events.event("warning", message=here, node=""))
         if options.insecure:
             emit(events.event("warning", message="no TLS (--insecure): whoever can reach the ports can join", node=""))
-        artifacts = state / "artifacts"
+        artifacts, remarks = state / "artifacts", Remarks(store, emit)
         prepared = ahead and ahead.of(job)
         if prepared is None:
-            prepared = await _unless(stop, _prepare(job, store, artifacts, options.profile_command, moved, emit))
+            work = _prepare(job, store, artifacts, options.profile_command, moved, remarks.hear)
+            prepared = await _unless(stop, work)
+            remarks.keep()
         facts = prepared.facts
         store.put("facts", facts.model_dump_json())
         if job.data.where != "node" and (few := too_few(job, facts.samples)):
-            emit(events.event("warning", message=few, node=""))
+            remarks.hear(events.event("warning", message=few, node=""))
         job, chosen = settled(job, facts.samples, facts.steps)
         if chosen:
             emit(events.event("notice", message=chosen, node=""))
         found = await _unless(stop, in_thread(find_checkpoints, job, state, store, prepared.facts))
         for sentence in found.passed:
-            emit(events.event("warning", message=sentence, node=""))
+            remarks.hear(events.event("warning", message=sentence, node=""))
         rules = _rules(job, prepared.facts, options)
         run = Run(
             job,

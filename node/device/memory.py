@@ -43,12 +43,22 @@ def available_memory(root: Path = Path("/")) -> int:
     return max(0, min([free, *(_free_within(folder, version) for folder, version in _cgroups(root))]))
 
 
+def memory_at_most(root: Path = Path("/")) -> int:
+    """Bytes of main memory that processes here may ever have: the machine's, or the tightest limit around."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *(_limit(folder, version) for folder, version in _cgroups(root))])
+
+
+def _limit(folder: Path, version: _Version) -> int:
+    """Bytes that one cgroup may have; a very large number where it has no limit."""
+    limits = [_number(folder / name) for name in version.limits]
+    return min((found for found in limits if found is not None and found < _NO_LIMIT), default=_NO_LIMIT)
+
+
 def _free_within(folder: Path, version: _Version) -> int:
     """Bytes below the limit of one cgroup; a very large number where it has none."""
-    limits = [_number(folder / name) for name in version.limits]
-    limit = min((found for found in limits if found is not None and found < _NO_LIMIT), default=None)
-    used = _number(folder / version.used)
-    if limit is None or used is None:
+    limit, used = _limit(folder, version), _number(folder / version.used)
+    if limit >= _NO_LIMIT or used is None:
         return _NO_LIMIT
     given_back = 0
     with contextlib.suppress(OSError, ValueError), (folder / "memory.stat").open() as lines:

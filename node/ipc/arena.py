@@ -27,11 +27,6 @@ _WORKED_AT = 2 * _ACTION.size
 _ARRIVED_AT = _WORKED_AT + _MARK.size
 
 
-def machine_memory() -> int:
-    """Bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def make_file(size: int) -> int:
     """An anonymous, sparse file of `size` bytes; the descriptor belongs to the caller."""
     if hasattr(os, "memfd_create"):

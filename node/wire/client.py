@@ -23,7 +23,8 @@ from ...proto.data_pb2 import Header
 from ...proto.errors import FarflungError, Parted, RunFailed
 from ...proto.frame import HEAD_LIMIT
 from ..device.identity import Identity
-from ..ipc.arena import Arena, LastAction, keep_freed_memory, machine_memory, make_file
+from ..device.memory import memory_at_most
+from ..ipc.arena import Arena, LastAction, keep_freed_memory, make_file
 from ..ipc.config import WireConfig
 from ..ipc.pipe import INLINE_LIMIT, PARTED_STATUS, From, To, TrainerEnd
 from ..peers.header_compression import FIELDS, MARK
@@ -93,7 +94,7 @@ class Wire:
         """
         if process:
             keep_freed_memory()  # in this process too: received payloads are large, and short-lived
-        size = max(4 << 30, machine_memory())
+        size = max(4 << 30, memory_at_most())
         descriptors = (make_file(size), make_file(size))
         ours, theirs = socket.socketpair()
         try:

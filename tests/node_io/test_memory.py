@@ -2,7 +2,7 @@
 
 import pytest
 
-from farflung.node.device.memory import available_memory
+from farflung.node.device.memory import available_memory, memory_at_most
 
 GB = 10**9
 MACHINE = 64 * GB
@@ -75,6 +75,16 @@ CASES = {
 def test_the_tightest_limit_counts_and_page_cache_is_free(tmp_path, files, bytes_):
     write(tmp_path, files)
     assert available_memory(tmp_path) == bytes_
+
+
+def test_what_may_be_had_at_most_is_the_tightest_limit(tmp_path):
+    machine = memory_at_most(tmp_path)
+    write(tmp_path, {**process("/a/b"), **v2(f"{TOP}/a", 1 << 20, 5), **v2(f"{TOP}/a/b", "max", 5)})
+    assert memory_at_most(tmp_path) == 1 << 20 < machine
+    write(tmp_path / "old", {**process("/job", 1), **v1(f"{OLD}/job", 1 << 21, 5), **v1(OLD, NONE_1, 5)})
+    assert memory_at_most(tmp_path / "old") == 1 << 21
+    write(tmp_path / "none", {**process("/"), **v2(TOP, "max", 5)})
+    assert memory_at_most(tmp_path / "none") == machine
 
 
 def test_this_machine():
