@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...job.files import pretrained_config
+from ...job.positions import longest_of
 from ...job.schema import Job
 from ...job.tokenizer import Bytes, Tokenizer, load_tokenizer, tokenizer_files
 from ...proto.errors import JobError
@@ -53,9 +54,9 @@ def model_sizes(job: Job, tokenizer: Tokenizer | None) -> tuple[int, int]:
     context, vocabulary = job.model.context, job.model.vocabulary
     if job.model.pretrained:
         config = pretrained_config(job.model.pretrained)
-        limit = config.get("n_positions", config.get("max_position_embeddings"))
+        limit = longest_of(config)
         vocabulary = config.get("vocab_size")
-        context = context or min(int(limit or DEFAULT_CONTEXT), DEFAULT_CONTEXT)
+        context = context or min(limit or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
         if limit and context > limit:
             raise JobError(f"model.context = {context} is more than the {limit} positions of {job.model.pretrained}")
     known = tokenizer.vocabulary if tokenizer else 0

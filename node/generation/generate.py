@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from ...job.positions import longest_of
 from ...job.tokenizer import Tokenizer, load_tokenizer, model_ends
 from ...proto.errors import FarflungError
 from ..device.memory import available_memory
 from ..models.factory import model_of
+from ..models.families import DEFAULT_CONTEXT
 from .export import LARGEST_FILE, Checkpoint, find_checkpoint, write_export
 
 
@@ -106,7 +108,7 @@ def _continue(folder: Path, prompt: str, tokens: int, seed: int, temperature: fl
         raise FarflungError(f"{folder} can't be loaded: {error}", hint="export the model again") from error
     ids = torch.tensor([prompt_ids])
     start = ids.shape[1]
-    longest = int(model.config.max_position_embeddings)
+    longest = longest_of(model.config.to_dict()) or DEFAULT_CONTEXT
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         while (left := start + tokens - ids.shape[1]) > 0:

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .families import FAMILIES, Family, initial_deviation
+from ...job.positions import longest_of, windows_of
+from .families import DEFAULT_CONTEXT, FAMILIES, Family, initial_deviation
 from .stage import LanguageStage, StageModel, materialise
 
 
@@ -87,7 +88,7 @@ class LanguageModel(ModelDefinition):
     ) -> None:
         """``change``: is given the whole model on the meta device before it is looked at."""
         self.config = config
-        self.longest = int(config.max_position_embeddings)
+        self.longest = longest_of(config.to_dict()) or DEFAULT_CONTEXT
         self.row: Family = FAMILIES[config.model_type]
         self.family = self.row.name
         self.skeleton = skeleton_of(config)
@@ -106,6 +107,7 @@ class LanguageModel(ModelDefinition):
         last = named(self._path(self.row.norm), getattr(base, self.row.norm))
         last += [(self.tied, embedding.weight)] if self.tied else named(self.row.head, head)
         self._last = len(blocks) + 1
+        self._windows = windows_of(config.to_dict(), len(blocks))
         pieces = [first, *(named(self._block_path(i), block) for i, block in enumerate(blocks)), last]
         layers = ["embedding", *(f"block {i}" for i in range(len(blocks))), "head"]
         super().__init__(layers, [[name for name, _ in piece] for piece in pieces], recompute)
@@ -136,6 +138,7 @@ class LanguageModel(ModelDefinition):
             head=head,
             tied_head=embedding if has_head and self.tied else None,
             rotary=self._rotary(device),
+            windows=[self._windows[i] for i in blocks],
             recompute=self._recompute,
         )
         return stage

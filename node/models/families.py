@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...job.positions import longest_of
 from ...proto.errors import FarflungError
 
 DEFAULT_CONTEXT = 1024
@@ -114,8 +115,8 @@ def fresh_config(model: Any, vocabulary: int, context: int) -> Any:
 def stored_config(values: Mapping[str, Any], context: int | None, dropout: float = 0.0) -> Any:
     """The configuration of a model folder's config.json, made fit for training windows of `context` tokens.
 
-    Raises FarflungError for a family that farflung doesn't know, a context longer than the model's, attention over a
-    sliding window shorter than the context, and quantised weights.
+    Raises FarflungError for a family that farflung doesn't know, a context longer than the model's, and quantised
+    weights.
     """
     import transformers
 
@@ -131,18 +132,12 @@ def stored_config(values: Mapping[str, Any], context: int | None, dropout: float
         config = transformers.AutoConfig.for_model(**{**values, "model_type": kind})
     except (TypeError, ValueError, KeyError) as error:
         raise FarflungError(f"{where} can't be read: {error}", hint="save the model with save_pretrained") from error
-    longest = int(config.max_position_embeddings)
+    longest = longest_of(config.to_dict()) or DEFAULT_CONTEXT
     context = context or min(longest, DEFAULT_CONTEXT)
     if context > longest:
         raise FarflungError(
             f"model.context = {context}, but the pretrained model's longest is {longest}",
             hint=f"write context = {longest} or less under [model]",
-        )
-    window = getattr(config, "sliding_window", None)
-    if window is not None and context > int(window) and getattr(config, "use_sliding_window", True):
-        raise FarflungError(
-            f"not yet: attention over a sliding window ({window} tokens) shorter than the context ({context})",
-            hint=f"write context = {window} or less under [model]",
         )
     return _without_dropout(config)
 

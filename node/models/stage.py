@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -90,7 +90,8 @@ class Pass:
 class LanguageStage(StageModel):
     """Layers of a causal language model of `transformers`: embedding, blocks, then norm and head as one layer.
 
-    Attention is causal over whole windows without padding (scaled_dot_product_attention's own causal form).
+    Attention is causal over whole samples without padding (scaled_dot_product_attention's own causal form); a block
+    with a sliding window (``windows``) that is shorter than the sample has a mask.
     Each piece is (full name, materialised module), None where the stage does not hold it. A tied head is computed
     with the embedding (``tied_head``), under the embedding's name.
     """
@@ -108,6 +109,7 @@ class LanguageStage(StageModel):
         head: tuple[str, nn.Module] | None,
         tied_head: tuple[str, nn.Module] | None,
         rotary: nn.Module | None,
+        windows: Sequence[int | None] = (),
         recompute: bool = False,
     ) -> None:
         super().__init__(first, last, count, recompute)
@@ -119,6 +121,7 @@ class LanguageStage(StageModel):
         self._pieces = {piece: named[1] for piece, named in pieces.items() if named is not None}
         self._blocks = [block for _, block in blocks]
         self._rotary = [rotary] if rotary is not None and blocks else []
+        self._windows = windows or [None] * len(blocks)
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self._embed(inputs) if self.is_first else inputs
@@ -126,8 +129,14 @@ class LanguageStage(StageModel):
         for rotary in self._rotary:
             places = torch.arange(hidden.shape[1], device=hidden.device)[None]
             keywords = {"attention_mask": None, "position_embeddings": rotary(hidden, places)}
-        for block in self._blocks:
-            hidden = self._run(block, hidden, **keywords)
+        masks: dict[int | None, Tensor | None] = {None: None}
+        for block, window in zip(self._blocks, self._windows, strict=True):
+            if window not in masks:
+                masks[window] = sliding_mask(hidden.shape[1], window, hidden.device)
+            if (mask := masks[window]) is not None:
+                hidden = self._run(block, hidden, **{**keywords, "attention_mask": mask})
+            else:
+                hidden = self._run(block, hidden, **keywords)
         return self._logits(hidden) if self.is_last else hidden
 
     def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -146,6 +155,15 @@ class LanguageStage(StageModel):
             return functional.linear(hidden, self._pieces["tied_head"].get_parameter("weight"))
         logits: Tensor = self._pieces["head"](hidden)
         return logits
+
+
+def sliding_mask(length: int, window: int | None, device: torch.device) -> Tensor | None:
+    """What each of ``length`` tokens attends to where it looks back over ``window`` tokens, its own among them: bool
+    [1, 1, length, length]. None where that is all before it."""
+    if window is None or window >= length:
+        return None
+    whole = torch.ones(length, length, dtype=torch.bool, device=device)
+    return (whole.tril() & whole.triu(1 - window))[None, None]
 
 
 class SequentialStage(StageModel):
