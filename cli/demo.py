@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..proto.errors import FarflungError, RunFailed
-from .local.children import Children, Ended, Said
+from .local.children import Children, Said
 from .local.run import LocalRun, interruptible, run
 from .next_words import fresh
 from .screen.output import FAILED, Output
@@ -47,8 +47,12 @@ def demo(output: Output, state: Path | None, nodes: int, write_text: Callable[[P
         if status:
             return status
         output.say("\nexporting the checkpoint and writing some text with it ...")
-        exported = _ask(folder, "export", [str(folder), str(fresh(folder, "model"))])
-        written = _ask(folder, "generate", [str(exported["path"]), _PROMPT, "--tokens", str(_TOKENS)])
+        # Both read the checkpoint, so neither waits for the other: most of their time is loading torch.
+        exported, written = _ask(
+            folder,
+            ["export", str(folder), str(fresh(folder, "model"))],
+            ["generate", str(folder), _PROMPT, "--tokens", str(_TOKENS)],
+        )
         if output.json:
             shown.show({"event": "export", "path": exported["path"]})
             shown.show({"event": "sample", "prompt": _PROMPT, "text": written["text"]})
@@ -59,20 +63,28 @@ def demo(output: Output, state: Path | None, nodes: int, write_text: Callable[[P
     return 0
 
 
-def _ask(folder: Path, name: str, arguments: list[str]) -> Event:
-    """Run one command and return the object that it prints."""
+def _ask(folder: Path, *commands: list[str]) -> list[Event]:
+    """Run these commands beside each other and return the object that each prints."""
     children = Children(folder / "logs")
-    answer: Event = {}
+    answers: dict[str, Event] = {}
     try:
-        child = children.start(name, [name, *arguments], {}, lifeline=False)
-        while not isinstance(word := children.next(), Ended):
+        waiting = {words[0] for words in commands}
+        for words in commands:
+            children.start(words[0], words, {}, lifeline=False)
+        while waiting:
+            word = children.next()
+            assert word is not None  # without a timeout it waits for one
+            name = word.child.name
             if isinstance(word, Said):
-                answer = word.event
+                answers[name] = word.event
+                continue
+            waiting.discard(name)
+            if word.status:
+                hint = str(word.child.error.get("hint", "")) or f"its log is {word.child.log}"
+                status = word.status if word.status > 0 else FAILED
+                raise FarflungError(f"{name}: {word.child.end_text()}", hint, status)
+            if not answers.get(name):
+                raise RunFailed(f"{name} printed nothing", f"its log is {word.child.log}")
     finally:
         children.stop()
-    if word.status:
-        hint = str(child.error.get("hint", "")) or f"its log is {child.log}"
-        raise FarflungError(f"{name}: {child.end_text()}", hint, word.status if word.status > 0 else FAILED)
-    if not answer:
-        raise RunFailed(f"{name} printed nothing", f"its log is {child.log}")
-    return answer
+    return [answers[words[0]] for words in commands]

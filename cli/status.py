@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..coordinator.observe.advice import for_others
 from ..coordinator.observe.savings import compared
 from .screen.output import Output
 from .screen.story import stage_text, view_text
@@ -41,7 +42,9 @@ def show(output: Output, record: Record) -> None:
     for node in record.get("nodes") or ():
         if advice_of(node):
             output.say(f"{node['node']}: {advice_of(node)}")
-    for line in (judged(record.get("ledger") or ()), held_up(record), slowest_link(record.get("links") or ())):
+    gone = {str(node.get("node")) for node in record.get("nodes") or () if not node.get("in", True)}
+    links = [link for link in record.get("links") or () if not gone & {link["from"], link["to"]}]
+    for line in (judged(record.get("ledger") or ()), held_up(record), slowest_link(links)):
         if line:
             output.say(line)
     for remark in record.get("data") or ():
@@ -83,7 +86,7 @@ def judged(ledger: Sequence[Record]) -> str:
 def advice_of(node: Record) -> str:
     """What would make a node more useful; a spare's reason stands with the plan."""
     advice = node.get("advice") or {}
-    return str(advice.get("better") or "") if node.get("stage") is not None else ""
+    return for_others(str(advice.get("better") or "")) if node.get("stage") is not None else ""
 
 
 def numbers(record: Record) -> list[str]:

@@ -6,6 +6,7 @@ node's own terminal show the same ones.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ _IN_TURNS = 0.3
 """The same for a link between nodes that spend most of a step on the wire: a pipeline uses its directions in turns."""
 _ON_THE_WIRE = 0.5
 _SHARED = 1.1
+_YOURS = re.compile(r"\byour\b")
 _NEAR_S = 0.008
 """Nodes no further apart than this, one way, are in one region: as in scheduler/regions.py."""
 
@@ -81,6 +83,11 @@ def advice(record: Record, name: str, known: Seen | None = None) -> dict[str, st
         use = "steps in when another node goes" if spare else "none yet"
         return {"doing": doing, "use": use, "better": spare}
     return {"doing": _place(record, node), "use": _use(record, node), "better": _better(node, known)}
+
+
+def for_others(sentence: str) -> str:
+    """What a node's owner is told of "your" device, for everybody else who reads it."""
+    return _YOURS.sub("its", sentence)
 
 
 def told(record: Record, name: str, known: Seen | None = None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ..observe.advice import phase_of
+from ..observe.advice import for_others, phase_of
 from ..store.store import ViewRow
 
 Record = Mapping[str, Any]
@@ -26,7 +26,7 @@ def picture(record: Record, timeline: Sequence[Record], commands: Sequence[str] 
     return {
         "run": _run(record),
         "plan": _plan(view),
-        "nodes": [node for node in record["nodes"] if node["in"]],
+        "nodes": [_as_others_see_it(node) for node in record["nodes"] if node["in"]],
         "gone": [_gone(node) for node in _left(record["nodes"])],
         "links": _links(record, view),
         "timeline": list(timeline)[-TIMELINE:],
@@ -148,5 +148,11 @@ def _left(nodes: list[Record]) -> list[Record]:
 def _gone(node: Record) -> dict[str, Any]:
     why = str(node.get("why") or "left")
     why = why.removeprefix(f"{node['node']} ")
-    may = {key: node.get(key) for key in ("held", "evicted")}
-    return {"node": node["node"], "left": node["left"], "why": why, **may}
+    more = {key: node.get(key) for key in ("held", "evicted", "device")}
+    return {"node": node["node"], "left": node["left"], "why": why, **more}
+
+
+def _as_others_see_it(node: Record) -> dict[str, Any]:
+    """What a node would be told is "your" device; here its owner is one reader of many."""
+    advice = {key: for_others(str(text)) for key, text in (node.get("advice") or {}).items()}
+    return {**node, "advice": advice} if advice else dict(node)

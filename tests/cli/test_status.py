@@ -113,6 +113,17 @@ def test_links_without_a_measurement_are_left_out() -> None:
     assert slowest_link([{"from": "a", "to": "b", "latency_s": 0.1, "bandwidth_bps": 0.0}]) == ""
 
 
+def test_a_link_of_a_node_that_is_gone_is_no_slowest_link() -> None:
+    shown = io.StringIO()
+    nodes = [{"node": "a"}, {"node": "b"}, {"node": "c", "in": False, "why": "c was killed", "left": 3.0}]
+    links = [
+        {"from": "a", "to": "c", "latency_s": 0.1, "bandwidth_bps": 1e6},
+        {"from": "a", "to": "b", "latency_s": 0.1, "bandwidth_bps": 9e6},
+    ]
+    show(Output(stdout=shown), {**RECORD, "nodes": nodes, "links": links})
+    assert "slowest link: a -> b" in shown.getvalue()
+
+
 def test_runs() -> None:
     out = Output(stdout=io.StringIO())
     show_runs(out, [RECORD, {**RECORD, "state": "runs/old", "running": False, "why": ""}], "runs")

@@ -17,8 +17,8 @@ NODES = {  # name: (host, device, tflops)
     "frankfurt-1": ("10.1.0.4", "NVIDIA L4 24GB", 92.0),
     "frankfurt-2": ("10.1.0.5", "NVIDIA L4 24GB", 91.0),
     "oregon-1": ("10.2.0.9", "NVIDIA A10G 24GB", 118.0),
-    "oregon-2": ("10.2.0.7", "NVIDIA A10G 24GB", 117.0),
-    "attic": ("192.0.2.31", "NVIDIA RTX 3090 24GB", 61.0),
+    "oregon-2": ("ip-10-2-0-7.us-west-2.compute.internal", "NVIDIA A10G 24GB", 117.0),
+    "attic": ("192.0.2.31", "NVIDIA GeForce RTX 3090 Ti 24 GB", 61.0),
     "spare-tokyo": ("10.3.0.2", "NVIDIA T4 16GB", 38.0),
 }
 PIPELINES = (("frankfurt-1", "attic"), ("frankfurt-2", "oregon-1"))

@@ -5,7 +5,8 @@ const LEFT = 46, RIGHT = 10, TOP = 8, BOTTOM = 22, HEIGHT = 190;
 
 /**
  * Draws into `host`. series: [{name, color, points: [[x, y], ...], dots, area}], all against the same axes.
- * options: {format, log, stacked, empty, from}: `from` is where the y axis has to begin, if it has to.
+ * options: {format, log, stacked, empty, from, steady}: `from` is where the y axis has to begin, if it has to; with
+ * `steady` the first step, which is like no other, has no say in how high it goes.
  */
 export function chart(host, series, options = {}) {
   host.chart = { series, options };
@@ -27,10 +28,12 @@ function draw(host) {
     host.replaceChildren(h("div", { class: "empty chart-empty" }, options.empty ?? "nothing yet"));
     return;
   }
-  const xs = all.map(([x]) => x), ys = all.map(([, y]) => y);
+  const xs = all.map(([x]) => x), first = Math.min(...xs);
+  const ys = usual(all.filter(([x]) => !options.steady || x > first || all.length < 4 * shown.length).map(([, y]) => y));
   const x = scale(Math.min(...xs), Math.max(...xs), LEFT, width - RIGHT, false);
   const [low, high] = room(Math.min(...ys, options.from ?? Infinity), Math.max(...ys), options.log);
-  const y = scale(low, high, HEIGHT - BOTTOM, TOP, options.log);
+  const height = scale(low, high, HEIGHT - BOTTOM, TOP, options.log);
+  const y = (value) => Math.max(TOP - 4, Math.min(HEIGHT - BOTTOM, height(value)));  // outliers leave at the edge
   const svg = s("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, class: "chart", role: "img", "aria-label": series.map((one) => one.name).join(", ") });
   for (const tick of options.log ? decades(low, high) : ticks(low, high, 4)) {
     svg.append(s("line", { x1: LEFT, x2: width - RIGHT, y1: y(tick), y2: y(tick), class: "grid" }));
@@ -76,6 +79,22 @@ function nearest(points, at) {
   let best = null;
   for (const one of points) if (best === null || Math.abs(one[0] - at) < Math.abs(best[0] - at)) best = one;
   return best;
+}
+
+/** Values without the few that stand far outside the others: the axis is for the others. */
+function usual(values) {
+  if (values.length < 20) return values;
+  const sorted = values.toSorted((a, b) => a - b), at = (part) => sorted[Math.round(part * (sorted.length - 1))];
+  const room = at(0.98) - at(0.02) || Infinity;
+  return values.filter((value) => value >= at(0.02) - room / 2 && value <= at(0.98) + room / 2);
+}
+
+/** The median of each point and the eight before it. */
+export function smoothed(points) {
+  return points.map(([x], at) => {
+    const near = points.slice(Math.max(0, at - 8), at + 1).map(([, y]) => y).filter((y) => y !== null).sort((a, b) => a - b);
+    return [x, near.length ? near[near.length >> 1] : null];
+  });
 }
 
 /** At most two points a pixel: every so many-th, and always the last. */

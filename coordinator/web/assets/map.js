@@ -41,12 +41,15 @@ function layout(state, width) {
   const present = new Set(state.nodes.map((node) => node.node));
   const narrow = width < Math.max(620, stages.length * 210);
   const label = narrow ? 0 : 116, gap = narrow ? 58 : 56;
-  let cell = { width: CARD.width, height: CARD.height }, between = 120;
+  // As wide as the longest name and device want, where the columns have room.
+  const wanted = Math.max(...state.nodes.map((node) => Math.max(7.6 * node.node.length + 60, 6.4 * (node.device ?? "").length + 30)));
+  const widest = (width - 2 - label) / Math.max(1, stages.length) - 96;
+  let cell = { width: Math.max(CARD.width, Math.min(wanted, widest)), height: CARD.height }, between = 120;
   if (narrow) {
     const beside = Math.max(1, pipelines.length);
     cell = { ...cell, width: Math.max(128, Math.min(190, (width - 26 * (beside - 1)) / beside)) };
   } else if (stages.length > 1) {
-    between = Math.max(96, Math.min(300, (width - 2 - label - stages.length * CARD.width) / (stages.length - 1)));
+    between = Math.max(96, Math.min(300, (width - 2 - label - stages.length * cell.width) / (stages.length - 1)));
   }
   let bottom = pipelines.length ? HEAD : 0, right = 0;
   const across = narrow ? cell.width + 26 : 0;

@@ -1,7 +1,7 @@
 // The page: logs in, listens to the coordinator's events and draws what they say. Nothing is decided here.
-import { chart } from "./charts.js";
+import { chart, smoothed } from "./charts.js";
 import { flow, map } from "./map.js";
-import { bytes, clock, count, digits, h, heat, meter, percent, put, seconds } from "./words.js";
+import { bytes, clock, count, digits, h, heat, meter, percent, put, seconds, some } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const PARTS = ["compute", "codec", "wire", "waiting", "other"];
@@ -31,7 +31,7 @@ async function begin() {
   } else {
     const who = await (await fetch("me")).json();
     if (who.role) enter(who);
-    else $("login").hidden = false;
+    else showLogin();
   }
 }
 
@@ -39,14 +39,19 @@ async function login(token) {
   const answer = await fetch("login", { method: "POST", body: JSON.stringify({ token }) });
   const said = await answer.json();
   if (answer.ok) return enter(said);
-  $("login").hidden = false;
+  showLogin();
   $("login-error").textContent = said.error;
+}
+
+function showLogin() {
+  $("loading").hidden = true;
+  $("login").hidden = false;
 }
 
 function enter(who) {
   me = who;
   $("login").hidden = true;
-  $("page").hidden = false;
+  $("loading").hidden = false;
   $("join").hidden = me.role !== "operator";
   listen();
 }
@@ -88,6 +93,8 @@ function take(news) {
 // ---- drawing ----------------------------------------------------------------------------------
 
 function show() {
+  $("loading").hidden = true;
+  $("page").hidden = false;
   const run = state.run;
   document.title = `${run.step ? `${run.step}${run.steps ? "/" + run.steps : ""} · ` : ""}${run.name}`;
   $("name").textContent = run.name;
@@ -101,7 +108,7 @@ function show() {
   drawMap();
   put($("time"), state.nodes.map((node) => [node.node, node.parts, node.step_s]), times);
   drawCharts();
-  put($("nodes"), [state.nodes, chosen, state.commands, me.role], nodes);
+  put($("nodes"), [state.nodes, state.gone, chosen, state.commands, me.role], nodes);
   put($("links"), [state.links, chosen], links);
   put($("views"), [state.timeline, state.gone, state.commands], views);
   $("warnings-card").hidden = !state.warnings.length;
@@ -147,7 +154,7 @@ function tiles() {
     tile("Loss", run.loss === null ? "–" : run.loss.toFixed(3), run.eval ? `validation ${run.eval.loss.toFixed(3)} at step ${run.eval.step}` : "no evaluation yet"),
     tile("Speed", run.tokens_per_second ? [count(run.tokens_per_second), h("small", {}, " tokens/s")] : "–", run.step_s ? `${seconds(run.step_s)} a step` : " "),
     tile("Bytes", bytes(sent), run.savings || "of updates and activations"),
-    tile("Held up by", state.bottleneck ? { compute: "a device", upload: "an upload", download: "a download", link: "a link" }[state.bottleneck.kind] : trains ? "nothing" : "–",
+    tile("Held up by", state.bottleneck ? (state.bottleneck.to ? `${state.bottleneck.node} → ${state.bottleneck.to}` : state.bottleneck.node) : trains ? "nothing" : "–",
       state.bottleneck ? state.bottleneck.text : trains ? "no device and no link is full" : "nobody trains", state.bottleneck ? "held" : ""),
   ];
 }
@@ -177,42 +184,53 @@ function drawCharts() {
     { name: "training", color: "c1", points: of(1) },
     { name: "validation", color: "c3", points: curves.evals, dots: curves.evals.length < 40 },
   ], { empty: "no step yet" });
-  chart($("chart-speed"), [{ name: "tokens/s", color: "c1", points: of(2) }], { format: count, from: 0, empty: "no step yet" });
+  chart($("chart-speed"), [{ name: "tokens/s, median of nine steps", color: "c1", points: smoothed(of(2)) }], { format: count, from: 0, steady: true, empty: "no step yet" });
   chart($("chart-bytes"), [
     { name: "sent", color: "c1", points: of(3) },
     { name: "in fp16", color: "c4", points: of(4), dashed: true },
-  ], { format: bytes, log: true, empty: "nothing was sent yet" });
+  ], { format: bytes, log: true, steady: true, empty: "nothing was sent yet" });
   const known = rows.filter((row) => row[5].some((part) => part > 0));
   chart($("chart-time"), PARTS.map((part, at) => ({ name: part, color: "part-" + part, points: known.map((row) => [row[0], row[5][at]]) })),
-    { format: seconds, stacked: true, from: 0, empty: "no step since the coordinator started" });
+    { format: seconds, stacked: true, from: 0, steady: true, empty: "no step since the coordinator started" });
 }
 
 function nodes() {
-  const spares = state.nodes.filter((node) => node.stage === null).length;
-  $("nodes-note").textContent = `${state.nodes.length} in` + (spares ? `, ${spares} not training` : "");
-  if (!state.nodes.length) return h("div", { class: "empty" }, "Nobody is here. The join line brings machines in.");
-  return state.nodes.map((node) => {
-    const use = node.parts ? node.parts.compute + node.parts.codec : null;
-    const silent = node.heard_s !== undefined && node.heard_s > 3;
-    const say = node.advice ?? {};
-    return h("article", { class: "node-row" + (chosen === node.node ? " chosen" : ""), onclick: () => choose(chosen === node.node ? null : node.node) },
-      h("div", { class: "who" }, h("i", { class: "chip region-" + ((node.region ?? 0) % 6) }), h("b", {}, node.node), h("span", { class: "faint" }, node.device ?? "")),
-      h("div", { class: "what" }, h("span", {}, say.doing ?? node.role), node.doing && node.stage !== null && h("span", { class: "faint" }, ` · ${node.doing}`)),
-      h("div", { class: "cell" }, h("span", { class: "key" }, "share"), node.share === null ? "–" : percent(node.share)),
-      h("div", { class: "cell" }, h("span", { class: "key" }, "busy"), use === null ? "–" : [meter(use, "use", "busy"), percent(use)]),
-      h("div", { class: "cell" }, h("span", { class: "key" }, "heard"), h("span", { class: silent ? "late" : "" }, node.heard_s === undefined ? "–" : `${node.heard_s.toFixed(1)} s ago`)),
-      h("div", { class: "cell faint" }, h("span", { class: "key" }, "at"), node.dials_out ? "dials out" : node.address),
-      nodeCommands(node),
-      typeof node.score === "number" && h("div", { class: "better" }, `the others judge what it sends at ${digits(node.score)} (1 is usual)`),
-      node.held && h("div", { class: "better" }, node.held),
-      say.better && h("div", { class: "better" }, say.better));
-  });
+  const here = state.nodes.filter((node) => node.attending !== false);
+  const spares = here.filter((node) => node.stage === null).length, silent = state.nodes.length - here.length;
+  $("nodes-note").textContent = `${here.length} in` + (spares ? `, ${spares} not training` : "") + (silent ? `, ${silent} not back yet` : "") + (state.gone.length ? `, ${state.gone.length} gone` : "");
+  if (!state.nodes.length && !state.gone.length) return h("div", { class: "empty" }, "Nobody is here. The join line brings machines in.");
+  return [...state.nodes.map(nodeRow), ...state.gone.toReversed().map(goneRow)];
+}
+
+/** A node that was here: when it went and why, and what would let it come again. */
+function goneRow(node) {
+  return h("article", { class: "node-row gone" },
+    h("div", { class: "who" }, h("i", { class: "chip" }), h("b", {}, node.node), h("span", { class: "faint" }, node.device ?? "")),
+    h("div", { class: "what" }, h("b", {}, `gone since ${clock(node.left)}`), `: ${node.why}`),
+    (node.held || node.evicted) && nodeCommands(node));
+}
+
+function nodeRow(node) {
+  const use = node.parts ? node.parts.compute + node.parts.codec : null;
+  const silent = node.heard_s !== undefined && node.heard_s > 3;
+  const say = node.advice ?? {};
+  return h("article", { class: "node-row" + (chosen === node.node ? " chosen" : ""), onclick: () => choose(chosen === node.node ? null : node.node) },
+    h("div", { class: "who" }, h("i", { class: "chip region-" + ((node.region ?? 0) % 6) }), h("b", {}, node.node), h("span", { class: "faint" }, node.device ?? "")),
+    h("div", { class: "what" }, h("span", {}, say.doing ?? node.role), node.doing && node.stage !== null && h("span", { class: "faint" }, ` · ${node.doing}`)),
+    h("div", { class: "cell" }, h("span", { class: "key" }, "share"), node.share === null ? "–" : percent(node.share)),
+    h("div", { class: "cell" }, h("span", { class: "key" }, "busy"), use === null ? "–" : [meter(use, "use", "busy"), percent(use)]),
+    h("div", { class: "cell" }, h("span", { class: "key" }, "heard"), h("span", { class: silent ? "late" : "" }, node.heard_s === undefined ? "–" : `${node.heard_s.toFixed(1)} s ago`)),
+    h("div", { class: "cell faint" }, h("span", { class: "key" }, "at"), node.dials_out ? "dials out" : node.address),
+    nodeCommands(node),
+    typeof node.score === "number" && h("div", { class: "better" }, `the others judge what it sends at ${digits(node.score)} (1 is usual)`),
+    node.held && h("div", { class: "better" }, node.held),
+    say.better && h("div", { class: "better" }, say.better));
 }
 
 function links() {
   const shown = state.links.filter((link) => !chosen || link.from === chosen || link.to === chosen);
   $("links-note").textContent = chosen ? `of ${chosen}` : "used of measured, over the last half minute";
-  if (!shown.length) return h("div", { class: "empty" }, "No link was measured yet.");
+  if (!shown.length) return h("div", { class: "empty" }, noLinks());
   const sorted = shown.toSorted((a, b) => (b.load ?? -1) - (a.load ?? -1));
   return h("table", {},
     h("thead", {}, h("tr", {}, ["from → to", "carries", "used of measured", "", "one way"].map((word) => h("th", {}, word)))),
@@ -224,9 +242,16 @@ function links() {
       h("td", { class: "num faint" }, link.latency_s === null || link.latency_s === undefined ? "–" : seconds(link.latency_s))))));
 }
 
+function noLinks() {
+  const others = state.nodes.filter((node) => node.node !== chosen).length;
+  if (!state.nodes.length) return "Nobody is here, so there is no link.";
+  if (others < (chosen ? 1 : 2)) return "Only one node is here, so there is no link.";
+  return chosen ? `No link of ${chosen} is used or was measured.` : "No link was measured yet.";
+}
+
 function views() {
   const rows = state.timeline.map((view) => ({ time: view.time, make: () => h("li", {},
-    h("div", { class: "when" }, h("b", {}, `view ${view.view}`), h("time", {}, clock(view.time)), h("span", { class: "faint" }, `after step ${view.step} · ${view.shape[0]} × ${view.shape[1]} · ${view.nodes} nodes`)),
+    h("div", { class: "when" }, h("b", {}, `view ${view.view}`), h("time", {}, clock(view.time)), h("span", { class: "faint" }, `after step ${view.step} · ${some(view.shape[0], "pipeline")} of ${some(view.shape[1], "stage")} · ${some(view.nodes, "node")}`)),
     h("div", {}, view.why)) }));
   for (const gone of state.gone)
     rows.push({ time: gone.left, make: () => h("li", { class: "gone" }, h("div", { class: "when" }, h("b", {}, `${gone.node} is gone`), h("time", {}, clock(gone.left)), (gone.held || gone.evicted) && nodeCommands(gone)), h("div", {}, gone.why)) });

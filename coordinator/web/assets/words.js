@@ -41,6 +41,9 @@ export function seconds(value) {
   return `${Math.floor(value / 86400)} d ${Math.floor((value % 86400) / 3600)} h`;
 }
 
+/** "1 node", "3 nodes". */
+export const some = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+
 export const percent = (part) => (part * 100).toFixed(part > 0 && part < 0.095 ? 1 : 0) + " %";
 
 export const clock = (time) => new Date(time * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });

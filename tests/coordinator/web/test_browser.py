@@ -9,6 +9,7 @@ import pytest
 from chromium import chromium, until
 
 from farflung.coordinator.web.app import make_app
+from farflung.coordinator.web.picture import picture
 from farflung.coordinator.web.server import PageServer, bind, url_of
 
 EVIL = '<img src="x" onerror="window.broken = 1"><script>window.broken = 2</script>'
@@ -31,11 +32,20 @@ async def test_somebody_looks(site: Any, url: str) -> None:
         assert await tab.evaluate("location.hash") == "" and await tab.title() != ""
         assert await tab.inner_text("#name") == "shakespeare-1b" and await tab.inner_text("#phase") == "training"
         assert await tab.locator(".map .node").count() == 6 and await tab.locator(".map .link path").count() == 8
-        assert "an upload" in await tab.inner_text("#tiles")
+        assert "Held up by\nattic" in await tab.inner_text("#tiles")
         assert await tab.locator("#chart-loss path.line").count() == 2
         assert await tab.locator(".map .link.held").count() == 2
         # A viewer sees no secret and can do nothing.
         assert not await tab.is_visible("#join") and await tab.locator(".node-row button").count() == 0
+
+        # Nothing that a person looks for is cut, and who is gone is still there.
+        cut = "[...document.querySelectorAll('.node-row *, .split-row .who, .tile b, #links td')]"
+        over = "filter((one) => one.clientWidth && one.scrollWidth > one.clientWidth + 1)"
+        assert await tab.evaluate(f"{cut}.{over}.length") == 0
+        assert "ip-10-2-0-7.us-west-2.compute.internal:4300" in await tab.inner_text("#nodes")
+        assert "gone since" in await tab.inner_text(".node-row.gone:has-text('spot-7')")
+        assert await tab.inner_text("#nodes-note") == "6 in, 2 not training, 1 gone"
+        assert await tab.inner_text("#logout") == "Log out" and not await tab.is_visible("#loading")
 
         # It follows the run.
         for _ in range(3):
@@ -61,6 +71,39 @@ async def test_somebody_looks(site: Any, url: str) -> None:
         await tab.set_viewport_size({"width": 360, "height": 740})
         await until(tab, "document.documentElement.scrollWidth <= 360")
         assert errors == []
+
+
+async def test_a_step_unlike_all_others_does_not_set_the_scale(site: Any, url: str) -> None:
+    async with chromium(viewport={"width": 1280, "height": 900}) as (tab, errors):
+        await tab.goto(f"{url}#{site.tokens.viewer}")
+        await tab.wait_for_selector("#chart-time svg")
+        draw = """async () => {
+          const { chart, smoothed } = await import("./assets/charts.js");
+          const host = document.getElementById("chart-speed");
+          const odd = { 0: 900, 30: 5000 };
+          const rows = Array.from({ length: 60 }, (_, at) => [at + 1, odd[at] ?? 10 + (at % 3)]);
+          chart(host, [{ name: "x", color: "c1", points: rows }], { from: 0, steady: true });
+          const ticks = [...host.querySelectorAll("text.end")].map((one) => Number(one.textContent));
+          return [Math.max(...ticks), smoothed(rows)[30][1]];
+        }"""
+        highest, smooth = await tab.evaluate(draw)
+        assert highest < 30 and smooth <= 12
+        assert errors == []
+
+
+async def test_one_node_alone_has_no_link_to_measure(site: Any, url: str) -> None:
+    async with chromium(viewport={"width": 1280, "height": 900}) as (tab, _):
+
+        async def only_attic(route: Any) -> None:
+            state = {**feed, "nodes": [one for one in feed["nodes"] if one["node"] == "attic"], "links": []}
+            body = f"event: state\ndata: {json.dumps(state)}\n\n"
+            await route.fulfill(status=200, headers={"content-type": "text/event-stream"}, body=body)
+
+        feed = json.loads(json.dumps(picture(site.run.record(), [], [])))
+        await tab.route("**/events", only_attic)
+        await tab.goto(f"{url}#{site.tokens.viewer}")
+        await tab.wait_for_selector(".node-row")
+        assert await tab.inner_text("#links") == "Only one node is here, so there is no link."
 
 
 async def test_the_operator_acts(site: Any, url: str) -> None:

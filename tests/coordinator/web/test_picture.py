@@ -41,6 +41,20 @@ def test_a_planned_link_without_a_measurement_is_shown(run: MadeUpRun) -> None:
     assert len(shown) == 8 and all(link["load"] is None for link in shown)
 
 
+def test_advice_to_an_owner_is_no_advice_to_everybody(run: MadeUpRun) -> None:
+    record = run.record()
+    said = {node["node"]: node.get("advice", {}) for node in record["nodes"]}
+    assert said["attic"]["better"].startswith("your upload is")
+    shown = {node["node"]: node["advice"]["better"] for node in picture(record, [])["nodes"]}
+    assert shown["attic"].startswith("its upload is")
+
+
+def test_who_is_gone_is_shown_with_its_device(run: MadeUpRun) -> None:
+    (gone,) = picture(run.record(), [])["gone"]
+    assert (gone["node"], gone["why"]) == ("spot-7", "left: its machine is being taken away (SIGTERM)")
+    assert gone["left"] and "device" in gone
+
+
 def test_the_plan_and_the_time_to_go(run: MadeUpRun) -> None:
     record = run.record()
     shown = picture(record, [])
