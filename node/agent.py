@@ -174,8 +174,8 @@ def run(
             try:
                 return life()
             except IoEnded as ended:
-                # An island's processes have ended with this life, and a machine that goes is not worth a new one.
-                if island > 1 or owner.taken_away or not crashes.again():
+                # A machine that goes is not worth a new one.
+                if owner.taken_away or not crashes.again():
                     raise
                 told = f"{ended.message}: this node joins again under its key, with what the others hold"
                 pause = 0.0

@@ -2,18 +2,26 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.timeout(1200)  # what is waited for is a state
 
 
-def test_the_io_process_crashes_and_the_node_comes_back(farm):
-    run = farm(parallel={"pipelines": 2})
+def io_of(node):
+    """Its I/O process, which is no process of an island."""
+    [found] = [pid for pid in node.family[1:] if b"island_worker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return found
+
+
+@pytest.mark.parametrize("island", [1, 2])
+def test_the_io_process_crashes_and_the_node_comes_back(farm, island):
+    run = farm(train={"microbatch": 3}, parallel={"pipelines": 2})
     run.coordinator()
-    nodes = run.nodes("ab")
+    nodes = {"a": run.node("a"), "b": run.node("b", "--island", str(island))}
     run.trains("a", "b", steps=5)
-    [io] = nodes["b"].family[1:]
+    io = io_of(nodes["b"])
     number = run.view()["view"]
     os.kill(io, signal.SIGSEGV)
     run.wait(lambda: len(nodes["b"].of("joined")) == 2, "b joins again")
