@@ -14,6 +14,7 @@ from ...job.schema import Job, Updates
 from ...scheduler import Plan
 from ..ipc.arena import release_freed_memory
 from ..models.definition import ModelDefinition
+from ..models.lora import base_name
 from ..models.stage import StageModel
 from ..rounds.messages import Part, RoundPlan
 from .gradients import Gradients
@@ -21,6 +22,8 @@ from .optimizers import Optimizer, kept_moments
 from .section import Layout, Section
 
 TIED = "tied"
+BASE = "base:"
+"""Prefix of the names under which frozen parameters are served."""
 REFERENCE = ("", "optimizer.outer.")
 """Prefixes of the vectors that are the group's reference, in the order of ``Section.reference``."""
 
@@ -93,6 +96,10 @@ class StageState:
         for model in self.models:
             yield from ((name, values) for name, values in model.named_parameters() if not values.requires_grad)
 
+    def base(self) -> Iterator[tuple[str, Tensor]]:
+        """The same by their names in the model folder."""
+        return ((base_name(name), values) for name, values in self.frozen())
+
     @property
     def is_last(self) -> bool:
         """Whether the model's last layer is here, and so the loss."""
@@ -140,6 +147,11 @@ class StageState:
         return ranges == [plan.stages[stage] for stage in stages] and {
             name: section.layout.names for name, section in self.sections.items()
         } == {name: tuple(parameters) for name, parameters in wanted.items()}
+
+
+def base_of(states: Sequence[StageState]) -> dict[str, dict[str, Tensor]]:
+    """What peers may take of the frozen parameters of these places."""
+    return {BASE + name: {"": values} for state in reversed(states) for name, values in state.base()}
 
 
 def section_parameters(definition: ModelDefinition, plan: Plan, stages: Sequence[int]) -> dict[str, list[str]]:

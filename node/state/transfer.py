@@ -19,11 +19,10 @@ from ...proto.errors import FarflungError, Parted
 from ...proto.progress import Meter, Tell, silent
 from ...scheduler.plans import Plan
 from ..ipc.arena import release_freed_memory
-from ..models.lora import base_digests, base_name, load_frozen
 from ..models.pretrained import Weights, initial_weights, weights_of
 from .checkpoint import Checkpoint, load_checkpoint
 from .section import Section
-from .stage_state import REFERENCE, StageState, share_of
+from .stage_state import REFERENCE, StageState, base_of, share_of
 from .transfer_plan import DIGESTS, Fetching, piece_at, pieces_of
 
 if TYPE_CHECKING:
@@ -64,8 +63,7 @@ class StateServer:
 
     def load(self, held: Mapping[str, Vectors], names: Iterable[str]) -> None:
         """The node is about to hold this; ``ready`` says of each of these parameters when it does."""
-        self._loading = set(names)
-        self.open(held)
+        self._open(held, set(names))
 
     def ready(self, name: str) -> None:
         """A parameter is loaded, and whoever waits for it gets it."""
@@ -89,7 +87,10 @@ class StateServer:
 
     def open(self, held: Mapping[str, Vectors]) -> None:
         """This is what the node holds, by parameter, at the round that the view begins with."""
-        self._held = held
+        self._open(held, set())
+
+    def _open(self, held: Mapping[str, Vectors], loading: set[str]) -> None:
+        self._held, self._loading = held, loading
         waiting, self._waiting = self._waiting, deque()
         for one in waiting:
             self.request(*one)
@@ -354,7 +355,7 @@ def _once_a_stage(
     from_whom = {name: plan.keeper(_stage_of(plan, trainer.definition.layer_of(name))) for name in names}
     missing = [name for name in names if name not in loaded]
     others = [name for name in missing if from_whom[name] != trainer.name]
-    trainer.server.load(named([new]), missing)
+    trainer.server.load(named([new]) | base_of([new]), missing)
     for name in missing:
         if from_whom[name] == trainer.name:
             load(name)
@@ -381,28 +382,6 @@ def _copy(source: StageState, target: StageState, names: Collection[str]) -> Non
 
 def _stage_of(plan: Plan, layer: int) -> int:
     return next(stage for stage, (first, last) in enumerate(plan.stages) if first <= layer <= last)
-
-
-def load_base(trainer: Trainer, new: StageState, held: Sequence[StageState]) -> None:
-    """Fill the frozen parameters of ``new`` from what this node holds, and else from the model folder.
-
-    Raises:
-        FarflungError: the folder cannot be read.
-    """
-    if not trainer.definition.frozen:
-        return
-    weights = weights_of(trainer.job, trainer.facts, trainer.wire.fetch)
-    here = {base_name(name): values for state in held for name, values in state.frozen()}
-
-    def read(name: str) -> Tensor:
-        if name in here:
-            return here[name].detach().cpu()
-        return initial_weights(trainer.definition, [name], trainer.job.run.seed, weights)[name]
-
-    digests: dict[str, int] = {}
-    for model in new.models:
-        digests |= load_frozen(model, read)
-    new.bases = base_digests(trainer.definition, new.layers, digests)
 
 
 def _from_holders(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:

@@ -43,11 +43,12 @@ from ..pipeline.island import Island
 from ..promises import Broken, Promises
 from ..rounds.exchange import Refused
 from ..rounds.signed import Signer
+from ..state.base import load_base
 from ..state.checkpoint import Unreadable
 from ..state.optimizers import Optimizer, make_optimizer
 from ..state.rests import Rests, contribute
-from ..state.stage_state import StageState
-from ..state.transfer import Loading, Snapshot, StateFetch, StateServer, fetch_of, frozen, load_base, load_state, named
+from ..state.stage_state import StageState, base_of
+from ..state.transfer import Loading, Snapshot, StateFetch, StateServer, fetch_of, frozen, load_state, named
 from ..wire.client import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
 from ..wire.needed_links import needed_links
 from .final_contribution import left_unsaid, say_all, say_no_more_than_usual
@@ -140,6 +141,8 @@ class Trainer:
         self._kept: StageState | None = None
         self.loading: Loading | None = None
         """A load that is under way, or that a view change broke off."""
+        self.base: dict[str, torch.Tensor] = {}
+        """Frozen weights that are here of a load that a view change broke off, by their names in the model folder."""
         self.previous: Training | None = None
         """The training of the view before, whose rounds' log and reference peers may still ask for."""
         self.training: Training | None = None
@@ -231,6 +234,7 @@ class Trainer:
         if self._cannot_follow:
             self.caught_up(self._cannot_follow)
         moved, self.previous, self._kept, self.loading = self._kept is not None, None, None, None
+        self.base = {}
         self.server = StateServer(self.send, self._snapshots)  # lets go of what only joiners needed
         if moved:
             gc.collect()  # the place before, whose training is full of cycles
@@ -557,19 +561,20 @@ class Trainer:
         # Nobody holds anything yet: who asks waits for what is loaded, or for the weights that the first node brings.
         begins = view.checkpoint >= 0
         if not begins:
-            self.server.open(named(held) | given(self, view))
+            self.server.open(named(held) | base_of(held) | given(self, view))
         new: StageState | None = None
         if self.name in plan.nodes:
             new = next((state for state in held if state.same_place(self.definition, plan, self.name)), None)
             if new is None:
                 begun = [self.loading.state] if self.loading is not None else []  # of the same checkpoint
                 new = next((one for one in begun if one.same_place(self.definition, plan, self.name)), None)
-                new = new or self._take_up(plan, self.name, [*held, *begun])
+                new = new or self._take_up(plan, self.name, [*held, *begun], view)
                 load_state(self, new, held, view)
                 if self.name in view.restores:
                     self._contribute(view, plan, new)
         if begins:
-            self.server.open(named([new] if new is not None else []))
+            states = [new] if new is not None else []
+            self.server.open(named(states) | base_of(states))
         try:
             redo = (*view.redo, *of_runs(view.redo_runs, view.cursor))
         except ValueError as problem:
@@ -664,7 +669,7 @@ class Trainer:
             kept = next((state for state in held if state.same_place(self.definition, plan, mine.like)), None)
             if kept is None or mine.fetch:
                 try:
-                    new = self._take_up(plan, mine.like, held)
+                    new = self._take_up(plan, mine.like, held, view)
                 except FarflungError as error:
                     self._cannot_follow = error.message  # told when the view trains: before, nobody asks
                     return None
@@ -688,14 +693,14 @@ class Trainer:
         self.job = job
         self.facts = self.facts.model_copy(update={"steps": job.steps(self.facts.samples)})
 
-    def _take_up(self, plan: Plan, place: str, held: Sequence[StageState]) -> StageState:
+    def _take_up(self, plan: Plan, place: str, held: Sequence[StageState], view: control_pb2.View) -> StageState:
         """What a place holds, without the values of what trains. FarflungError: it is too much for this node."""
         self._must_fit(plan, place)
         if self._held_before:
             gc.collect()  # a place that was given up is as large, and its training full of cycles
         self._held_before = True
         new = StageState(self.definition, self.job, plan, place, self.optimizer, self.device)
-        load_base(self, new, held)
+        load_base(self, new, held, view)
         return new
 
     def _must_fit(self, plan: Plan, place: str) -> None:

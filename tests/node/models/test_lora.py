@@ -5,8 +5,9 @@ import zlib
 
 import pytest
 import torch
+import xxhash
 from plain_lora import peft_losses, save_base
-from windows import Windows, facts_of
+from windows import Windows, facts_of, wait_until
 
 from farflung.coordinator.membership.members import expected_bases
 from farflung.job.files import load_job
@@ -14,11 +15,12 @@ from farflung.job.schema import Job
 from farflung.node.models.cost import profile
 from farflung.node.models.factory import model_of
 from farflung.node.models.lora import base_digests, load_frozen
+from farflung.node.state import transfer as base
 from farflung.proto import control_pb2, data_pb2
 from farflung.proto.errors import FarflungError, JobError
 from farflung.scheduler import Plan
 from farflung.scheduler.jobs import workload_of
-from farflung.testing.loopback import Hub
+from farflung.testing.loopback import Hub, LoopbackWire
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads it
 
@@ -120,22 +122,91 @@ def test_a_plan_of_the_job_alone_counts_what_the_profile_counts(tmp_path, family
     assert [3 * layer.flops for layer in planned] == pytest.approx([one.flops_per_sample for one in layers], rel=0.05)
 
 
-def test_a_joiner_takes_the_adapters_from_peers_and_the_base_from_the_folder(tmp_path):
+@pytest.fixture
+def read(monkeypatch):
+    """Who has read which range of the weights from the coordinator."""
+    found = []
+    fetch = LoopbackWire.fetch
+
+    def spy(wire, name, offset=0, length=None):
+        if name.endswith(".safetensors") and offset > 8 and length is not None:
+            found.append((wire.name, offset))
+        return fetch(wire, name, offset, length)
+
+    monkeypatch.setattr(LoopbackWire, "fetch", spy)
+    return found
+
+
+def test_the_base_is_read_once_a_stage_and_a_joiner_takes_it_from_peers(tmp_path, read):
+    folder = save_base(tmp_path / "base", "gpt2", 29)
+    job = job_of(folder, mode="delta")
+    hub = hub_of(job, folder, ("a", "b", "c", "d"))
+    hub.begin(BOTH, ("a", "b", "c", "d"), checkpoint=0)
+    assert {name for name, _ in read} == {BOTH.keeper(stage) for stage in range(2)}
+    assert len(read) == len(set(read))
+    bases = hub.outcome.bases
+    assert bases["a"] == bases["c"] and bases["b"] == bases["d"] and bases["a"]
+    outcome = hub.finish(BOTH.nodes)
+    assert not hub.errors and not outcome.warnings
+    assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_joiner_takes_adapters_and_base_from_peers_else_the_base_from_the_folder(tmp_path, read, silent):
     folder = save_base(tmp_path / "base", "gpt2", 29)
     job = job_of(folder, mode="delta")
     hub = hub_of(job, folder, ("a", "b", "c", "d"))
     hub.begin(TWO_STAGES, ("a", "b"), checkpoint=0)
+    read.clear()
+
+    def has_none(sender, to, header, data):
+        return data[:0] if silent and header.kind == data_pb2.STATE and header.text.startswith("base:") else data
+
+    hub.tamper = has_none
     hub.change(BOTH, ("a", "b"), ("c", "d"))
+    assert {name for name, _ in read} == ({"c", "d"} if silent else set())
     outcome = hub.finish(BOTH.nodes)
     assert not hub.errors and sorted(outcome.losses) == list(range(1, STEPS + 1))
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
 
 
+def test_a_load_of_the_base_that_a_view_change_breaks_off_goes_on_from_what_is_here(tmp_path, read, monkeypatch):
+    folder = save_base(tmp_path / "base", "gpt2", 29)
+    hub = hub_of(job_of(folder), folder, ("a",))
+    ready, broken = base.StateServer.ready, []
+
+    def breaks_off(server, name):
+        ready(server, name)
+        if not broken and len(read) == 5:
+            broken.append(name)
+            hub.order("a", flush=control_pb2.Flush(view=2, why="test"))
+            while True:
+                hub.trainers["a"].pump(0.05)
+
+    monkeypatch.setattr(base.StateServer, "ready", breaks_off)
+    view = control_pb2.View(number=1, plan=ONE.to_json(), checkpoint=0)
+    view.members.append(control_pb2.Member(name="a", session="a", address="a"))
+    hub.order("a", view=view)
+    hub.view = 1
+    wait_until(lambda: hub.trainers["a"].loading is None and len(broken) == 1 and not hub.trainers["a"].wire.view)
+    hub.begin(ONE, ("a",), checkpoint=0)
+    assert len(read) == len(set(read)), "nothing is read twice"
+    hub.finish(("a",))
+    assert not hub.errors
+
+
 def test_a_joiner_with_another_base_says_so_and_the_others_train_on_without_it(tmp_path):
-    folder, other = save_base(tmp_path / "base", "gpt2", 29), save_base(tmp_path / "other", "gpt2", 29, seed=2)
+    folder = save_base(tmp_path / "base", "gpt2", 29)
     job = job_of(folder)
     hub = hub_of(job, folder, ("a", "b"))
-    hub.wires["b"].artifacts = {f"model/{path.name}": path.read_bytes() for path in other.iterdir()}
+
+    def another(sender, to, header, data):
+        if header.kind == data_pb2.STATE and header.text.startswith("base:"):
+            data = data ^ 1
+            header.digests[:] = [xxhash.xxh3_64_intdigest(data.data)]
+        return data
+
+    hub.tamper = another
     hub.begin(ONE, ("a",), checkpoint=0)
     hub.change(TWO_PIPELINES, ("a",), ("b",), start=False)  # the adapters are equal: the hub compares them
     bases = hub.outcome.bases
