@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy
 
+from .compiled import loops_within
 from .devices import Matrix
 from .dtfm import Dtfm, DtfmCost, Groups
 from .network import Network
@@ -21,6 +24,9 @@ SMOOTH = 0.05
 
 HEAT = 0.004
 """Temperature at the start of a run of swaps, as a part of the cost."""
+MOVES, ROUNDS, SLOPES, COLD = 6000, 24, (0.02, 0.1, 0.3), 1e-4
+"""Of the compiled swaps: moves of a run for each place; runs in a row that may bring nothing; weights of the means, of
+which networks like different ones; the temperature at the end, as a part of the cost."""
 REORDER = 16
 """Accepted swaps between two exact solutions of the path's order."""
 
@@ -81,15 +87,16 @@ class _Annealer:
         deadline: float,
         best: Callable[[Groups], None],
         batch: int = 64,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Turns of a batch of swaps each; `best` is told every placement that may be a new best."""
         stages, size = self.groups.shape
         low, accepted, late = self.value, 0, 0.0
-        began = time.monotonic()
+        began = clock()
         rows = numpy.arange(batch)
         for turn in range(turns):
             if turn % 8 == 0:
-                now = time.monotonic()
+                now = clock()
                 if now > deadline:
                     break
                 # Where time is short the temperature falls with the clock, so that the run still ends cold. Where it
@@ -175,17 +182,35 @@ def five_points(first: Groups, second: Groups, random: numpy.random.Generator) -
     """The paper's crossover, its labels aligned: five devices take the group that they have in the first parent."""
     child = align(first, second).copy()
     home = {int(device): stage for stage, group in enumerate(first) for device in group}
-    everyone = numpy.array(sorted(home))
+    everyone = numpy.array(sorted(home.keys() & set(child.reshape(-1).tolist())))  # either may have spares of the other
     for device in random.choice(everyone, min(5, len(everyone)), replace=False):
         stage, at = (int(found[0]) for found in numpy.nonzero(child == device))
         wanted = home[int(device)]
         if wanted == stage:
             continue
         # Repair at once: a device of the full group that does not belong there goes the other way.
-        foreign = [place for place, other in enumerate(child[wanted]) if home[int(other)] != wanted]
+        foreign = [place for place, other in enumerate(child[wanted]) if home.get(int(other)) != wanted]
         place = int(random.choice(foreign)) if foreign else int(random.integers(child.shape[1]))
         child[stage, at], child[wanted, place] = child[wanted, place], child[stage, at]
     return child
+
+
+@dataclass
+class _Best:
+    """The cheapest partition that anybody has found; ``watch`` is told of each better one."""
+
+    model: Dtfm
+    watch: Callable[[float], None] | None
+    cost: DtfmCost | None = None
+
+    def consider(self, groups: Groups) -> DtfmCost:
+        """The exact cost of a partition."""
+        cost = self.model.cost(groups)
+        if self.cost is None or cost.total < self.cost.total * (1 - 1e-12):
+            self.cost = cost
+            if self.watch is not None:
+                self.watch(cost.total)
+        return cost
 
 
 def search_dtfm(
@@ -196,43 +221,120 @@ def search_dtfm(
     seed: int,
     turns: int = 1200,
     watch: Callable[[float], None] | None = None,
+    rounds: int = ROUNDS,
+    clock: Callable[[], float] = time.monotonic,
 ) -> DtfmCost:
-    """The partition of least TOTAL that was found: constructions, annealed, then crossovers of the best, annealed."""
+    """The partition of least TOTAL that was found: constructions, annealed, then crossovers of the best, annealed.
+
+    turns: of a run without compiled loops, rounds: of runs with them. clock: what the deadline is a time of.
+    """
     model = Dtfm(network, stages, pipelines)
     random = numpy.random.default_rng(seed)
-    best: list[DtfmCost] = []
-
-    def consider(groups: Groups) -> float:
-        cost = model.cost(groups)
-        if not best or cost.total < best[0].total * (1 - 1e-12):
-            best[:] = [cost]
-            if watch is not None:
-                watch(cost.total)
-        return cost.total
-
-    population = [(consider(groups), groups) for groups in starts(network, model, random)]
+    best = _Best(model, watch)
+    population = [(best.consider(groups).total, groups) for groups in starts(network, model, random)]
+    assert best.cost is not None
     if stages < 2 or pipelines < 2:
-        return best[0]
+        return best.cost
     population.sort(key=lambda pair: pair[0])
+    compiled = loops_within(deadline - clock())
+    if compiled is not None:
+        first = [groups for _, groups in population]
+        _swap_compiled(compiled, best, len(network), first, random, deadline, rounds, clock)
+    else:
+        _swap_batches(best, population, random, deadline, turns, clock)
+    return best.cost
+
+
+def _swap_compiled(
+    compiled: Any,
+    best: _Best,
+    devices: int,
+    first: list[Groups],
+    random: numpy.random.Generator,
+    deadline: float,
+    rounds: int,
+    clock: Callable[[], float],
+) -> None:
+    """Runs of single swaps: each construction, new beginnings, crossovers, and the best again, which all share it.
+
+    A run ends with exact matchings and the exact path, and goes on from there for a while, for swaps alone change one
+    pair at a time. Runs grow while nothing better is found, and the search ends when long ones find nothing either.
+    """
+    model = best.model
+    assert best.cost is not None
+    stages, size = model.stages, model.pipelines
+    data = 2 * model.data
+    population: list[tuple[float, Groups]] = []
+    moves, rate, quiet, turn = MOVES * stages * size, 0.0, 0, 0
+    while clock() < deadline and quiet < rounds:
+        before = best.cost.total
+        population = sorted(population, key=lambda pair: pair[0])[:8]
+        kind, long = turn % 4, 1
+        slope, warmer = float(random.choice(SLOPES)), float(random.choice((0.3, 1.0, 3.0)))
+        if kind == 0 and turn < 4 * len(first):
+            groups, heat = first[turn // 4], HEAT
+        elif kind == 1:
+            groups, heat, long = random.permutation(devices)[: stages * size].reshape(stages, size), 3 * HEAT, 2
+        elif kind == 3 and len(population) > 1:
+            one, two = random.integers(0, len(population), 2)
+            groups, heat = five_points(population[int(one)][1], population[int(two)][1], random), HEAT / 2
+        else:
+            groups, heat = best.cost.pipelines.T, HEAT
+        heat *= warmer
+        cost = model.cost(groups)
+        for part, hot in ((0.8, heat), (0.2, HEAT / 8)):
+            count = int(moves * part * long)
+            if rate:  # the run that the deadline would cut is shorter, and so still ends cold
+                count = min(count, int(rate * max(deadline - clock(), 0.0) * 0.9))
+            if count < 1000 and rate:
+                break
+            began = clock()
+            places = numpy.ascontiguousarray(cost.pipelines, dtype=numpy.int64)
+            used = numpy.zeros(devices, dtype=bool)
+            used[places] = True
+            spare = numpy.flatnonzero(~used)
+            hot, cold = hot * cost.total, COLD * cost.total
+            number = int(random.integers(1, 1 << 40))
+            compiled.anneal_published(data, model.pipe, places, spare, count, hot, cold, slope, number)
+            cost = best.consider(places.T)
+            rate = count / max(clock() - began, 1e-6)
+        population.append((cost.total, cost.pipelines.T))
+        turn += 1
+        quiet = 0 if best.cost.total < before * (1 - 1e-9) else quiet + 1
+        if quiet and quiet % 4 == 0:
+            moves *= 2
+
+
+def _swap_batches(
+    best: _Best,
+    population: list[tuple[float, Groups]],
+    random: numpy.random.Generator,
+    deadline: float,
+    turns: int,
+    clock: Callable[[], float],
+) -> None:
+    """The same without a compiler: batches of swaps at once.
+
+    A run of swaps ends in one of several valleys, so the best construction is worth many runs; between them, runs from
+    the next best ones and from children of the best partitions found.
+    """
 
     def improved(groups: Groups, heat: float, length: int) -> tuple[float, Groups]:
-        walker = _Annealer(model, groups)
-        found = [(consider(groups), groups)]
+        walker = _Annealer(best.model, groups)
+        found = [(best.consider(groups).total, groups)]
 
         def told(new: Groups) -> None:
-            total = consider(new)
+            total = best.consider(new).total
             if total < found[0][0]:
                 found[0] = (total, new.copy())
 
-        walker.anneal(random, length, heat, deadline, told)
+        walker.anneal(random, length, heat, deadline, told, clock=clock)
         return found[0]
 
-    # A run of swaps ends in one of several valleys, so the best construction is worth many runs; between them, runs
-    # from the next best ones and from children of the best partitions found.
     first = [groups for _, groups in population[:3]]
     quiet = 0
     for generation in range(60):
-        if time.monotonic() > deadline or quiet >= 12:
+        if clock() > deadline or quiet >= 12:
             break
         population = sorted(population, key=lambda pair: pair[0])[:8]
         before = population[0][0]
@@ -244,7 +346,6 @@ def search_dtfm(
             child = five_points(population[int(one)][1], population[int(two)][1], random)
             population.append(improved(child, HEAT, turns // 2))
         quiet = 0 if population[-1][0] < before * (1 - 1e-9) else quiet + 1
-    return best[0]
 
 
 def plan_dtfm(network: Network, workload: Workload, deadline: float, seed: int) -> Plan:
