@@ -17,6 +17,7 @@ from .cli.commands.join import join
 from .cli.commands.operate import drain, evict, forget, pause, readmit, resume, set_value
 from .cli.commands.plan import plan
 from .cli.commands.profile import profile
+from .cli.commands.replay import replay
 from .cli.commands.run import run
 from .cli.commands.runs import runs
 from .cli.commands.start import start
@@ -55,7 +56,7 @@ def wan(context: typer.Context) -> None:
 
 # The order is that of `--help`.
 _ALONE: tuple[Body, ...] = (demo, run, join, status, runs, profile, export, generate, plan, doctor)
-_COORDINATOR: tuple[Body, ...] = (start, token, drain, evict, readmit, forget, pause, resume)
+_COORDINATOR: tuple[Body, ...] = (start, token, replay, drain, evict, readmit, forget, pause, resume)
 
 for body in _ALONE:
     command(app)(body)

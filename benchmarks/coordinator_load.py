@@ -230,6 +230,7 @@ async def measure(count: int, seconds: int = 20) -> Load:
         rules = Rules("delta", job.train.batch, 1, 1, facts.samples, LAYERS, wanted=count)
         checkpoints = Checkpoints(Path(folder) / "checkpoints", job.checkpoint.keep, {})
         run = Run(job, facts, store, checkpoints, lambda event: None, rules, 1, planner, clock=clock)
+        run.record(Path(folder) / "events")
         nodes = Nodes(run, count)
         for name in nodes.names:
             nodes.join(name)

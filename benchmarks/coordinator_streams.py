@@ -169,6 +169,7 @@ async def measure(count: int, seconds: int, warm: float = WARM_S) -> Load:
         rules = Rules("delta", job.train.batch, 1, 1, facts.samples, LAYERS, wanted=count)
         checkpoints = Checkpoints(Path(folder) / "checkpoints", job.checkpoint.keep, {})
         run = Run(job, facts, store, checkpoints, lambda event: None, rules, 1)
+        run.record(Path(folder) / "events")
         authority = load_authority(Path(folder) / "identity")
         server = grpc.aio.server(options=rpc.server_options())
         credentials = rpc.coordinator_server_credentials(authority.certificate, authority.key)

@@ -58,6 +58,7 @@ from ..planning.link_rates import LinkRates
 from ..planning.planner import Search, fetch_seconds, memory_of, step_seconds, workload_of
 from ..planning.searches import Searches
 from ..planning.speeds import Speeds
+from ..replay.recorder import Recorder
 from ..store.database import LeaseLost
 from ..store.store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
 from ..trust.identity import digest
@@ -149,6 +150,7 @@ class Run:
         self.speeds = Speeds(facts, job.train.microbatch, lambda name: self._tflops(name) or 1.0)
         self.claims = Claims()
         self.searches = Searches()
+        self._recorder: Recorder | None = None
         self.machine = self._machine()
         self._stored_kept: Kept | None = None
         self._stored_reported: Mapping[str, int] | None = None
@@ -240,7 +242,15 @@ class Run:
             return step_seconds(self.job, self.facts, plan, self._tflops)
 
         known = Known(lambda name: self.trips.of(name), self._rate_of, step_s)
-        return Membership(None, fetch_s, self.job.updates.agreed, known)
+        if self._recorder is None:
+            return Membership(None, fetch_s, self.job.updates.agreed, known)
+        readings = self._recorder.readings
+        return Membership(None, readings.fetch_s(fetch_s), self.job.updates.agreed, readings.known(known))
+
+    def record(self, folder: Path) -> None:
+        """Keep what the machine is given and does in this folder, from now on."""
+        self._recorder = Recorder(folder, self.term, self.job.updates.agreed)
+        self.machine = self._machine()
 
     def _rate_of(self, name: str) -> float:
         """Bits a second of a node's fastest link, as measured; 0: not known."""
@@ -676,7 +686,17 @@ class Run:
 
     def _transit(self, event: s.Input) -> tuple[list[s.Effect], str]:
         """One transition of the machine; what it asks for, and why."""
-        self.state, effects, why = self.machine.apply(self.state, event, self._clock())
+        before, now, recorder = self.state, self._clock(), self._recorder
+        if recorder is None:
+            self.state, effects, why = self.machine.apply(before, event, now)
+            return effects, why
+        recorder.readings.taken.clear()
+        try:
+            self.state, effects, why = self.machine.apply(before, event, now)
+        except Exception as error:
+            recorder.broke(before, event, now, error)
+            raise
+        recorder.note(before, event, now, self.state, effects, why)
         return effects, why
 
     def _apply(self, event: s.Input) -> None:
@@ -810,6 +830,8 @@ class Run:
         if self.trains and not self.is_planning and (news := self._news()):
             self.feed(s.Replan(news))
         self._perform_all(self._undone.due(self.state, self._clock()))
+        if self._recorder is not None:
+            self._try("recording what happens", self._recorder.write)
         self._try("catching up", self._catch_up)
         self._try("acknowledging reports", self._acknowledge)
         self._try("remembering what nodes keep", self._put_kept)
@@ -939,6 +961,8 @@ class Run:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.searches.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     def _perform(self, effect: s.Effect) -> None:
         if isinstance(effect, s.Ask):
@@ -1179,7 +1203,7 @@ class Run:
 
 def idle_of(beat: pb.Heartbeat) -> float:
     """Seconds since the trainer's last action, as a heartbeat says; 0 where it says nonsense."""
-    return beat.trainer_age if 0 <= beat.trainer_age < math.inf else 0.0
+    return round(beat.trainer_age, 2) if 0 <= beat.trainer_age < math.inf else 0.0
 
 
 def is_ready(beat: pb.Heartbeat, attended_s: float) -> bool:

@@ -43,6 +43,7 @@ from ..observe.loggers import Logger, Make, heeded, loggers_wanted
 from ..observe.metrics import Counts
 from ..observe.remarks import Remarks
 from ..planning.planner import wanted_nodes
+from ..replay.recorder import FOLDER as EVENTS
 from ..run.commands import standing
 from ..run.mirror import Mirror
 from ..run.recovery import find_checkpoints
@@ -271,6 +272,7 @@ async def _serve(
             options.planner,
             check_codec=options.check_codec,
         )
+        run.record(state / EVENTS)
         store.hurry()
         if found.target is not None:
             run.mirror = Mirror(found.target, run, job.checkpoint.keep, found.there)

@@ -5,11 +5,14 @@ import contextlib
 import random
 import signal
 import socket
+import zlib
 
 import pytest
 from steady_node import steady
 
 from farflung.coordinator.observe.status import read_status
+from farflung.coordinator.replay.recorder import FOLDER
+from farflung.coordinator.replay.replay import replay
 from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.tickets import issue
 from farflung.proto.link import parse_link
@@ -42,6 +45,15 @@ def check_nothing_lost(store, nodes, steps):
     assert store.checkpoints()[-1].step == steps
 
 
+def check_replays(state, nodes):
+    """What all coordinators of the run decided they decide again, and no secret is kept to show it."""
+    done = replay(state)
+    assert done.lives >= 1 and done.transitions >= 3
+    recorded = b"".join(zlib.decompressobj().decompress(file.read_bytes()) for file in (state / FOLDER).iterdir())
+    secrets = [value.split()[2] for node in nodes for _, value in node.metadata] + [nodes[0].link.ticket]
+    assert all(len(secret) > 10 and secret.encode() not in recorded for secret in secrets)
+
+
 async def kills(process, cluster, fake_node, seed, count, steps, **options):
     """Train with four nodes while the coordinator is killed ``count`` times; its last process, and the nodes."""
     chance = random.Random(seed)
@@ -70,6 +82,7 @@ async def test_killed_at_random_moments(process, cluster, fake_node):
     with contextlib.closing(Store(coordinator.state)) as store:
         check_nothing_lost(store, nodes, STEPS)
         assert store.get("term") == "4"
+    check_replays(coordinator.state, nodes)
 
 
 @pytest.mark.slow

@@ -1,0 +1,47 @@
+"""The values that a recording is made of: everything that an event, an effect or the machine's state may hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from hashlib import blake2b
+from typing import Any
+
+from ...job.sampling import Position
+from ...proto.patience import Watch
+from ...scheduler.plans import Plan
+from ..membership import handovers, last_checkpoint, learnt, members, questions, resume
+from ..membership import signals as s
+from ..records import Records
+
+_ROOMS = (s, members, learnt, questions, resume, handovers, last_checkpoint)
+_KINDS = (
+    one
+    for room in _ROOMS
+    for one in vars(room).values()
+    if isinstance(one, type) and dataclasses.is_dataclass(one) and one.__module__ == room.__name__
+)
+VALUES = Records(*_KINDS, Position, Watch, Plan)
+_LONGEST = 400
+
+
+def event_plain(event: s.Input) -> Any:
+    """An event, in what JSON has. Heartbeats are most of all that happens, so they are rows."""
+    if isinstance(event, s.Beats):
+        return [[one.name, one.session, one.ready, one.moved, one.idle_s] for one in event.heard]
+    return VALUES.plain(event)
+
+
+def event_of(plain: Any) -> s.Input:
+    """The event again. Unreadable, TypeError."""
+    if isinstance(plain, list):
+        return s.Beats(tuple(s.Heard(*row) for row in plain))
+    event: s.Input = VALUES.value(plain)
+    return event
+
+
+def effect_text(effect: s.Effect) -> str:
+    """An effect in so many words that two can be told apart; of a view its beginning, and a digest of the whole."""
+    text = VALUES.text(effect)
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}... {blake2b(text.encode(), digest_size=8).hexdigest()}"
