@@ -38,6 +38,10 @@ HandsOver = Callable[
 ]
 
 
+class Killed(BaseException):
+    """Ends the thread of a node that was killed: it would stay for the process's life."""
+
+
 class LoopbackWire:
     """A node's end of the hub: the calls of node.wire.Wire."""
 
@@ -74,6 +78,8 @@ class LoopbackWire:
             while True:
                 found.append(self.events.get_nowait())
         except queue.Empty:
+            if timeout and not found and self.name in self.hub.dead:
+                raise Killed from None
             return [event for event in self._early_or(found) if self._wanted(event)]
 
     def _early_or(self, found: list[Event]) -> Iterator[Event]:
@@ -184,7 +190,7 @@ class Hub:
         def live() -> None:
             try:
                 trainer.run()
-            except Stopped:
+            except (Stopped, Killed):
                 return
             except BaseException as error:
                 self.errors[name] = error
@@ -307,8 +313,10 @@ class Hub:
         )
 
     def kill(self, name: str) -> None:
-        """From here on nothing comes from this node or reaches it."""
+        """From here on nothing comes from this node or reaches it. Its thread ends when it waits for what never comes."""
         self.dead.add(name)
+        if threading.current_thread() is not self.threads[name]:
+            self.threads[name].join(10)
 
     def _next(self) -> tuple[str, control_pb2.Report]:
         name, report = self.reports.get(timeout=120)
