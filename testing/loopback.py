@@ -313,7 +313,7 @@ class Hub:
         )
 
     def kill(self, name: str) -> None:
-        """From here on nothing comes from this node or reaches it. Its thread ends when it waits for what never comes."""
+        """Nothing comes from this node or reaches it any more. Its thread ends when it waits for what is not sent."""
         self.dead.add(name)
         if threading.current_thread() is not self.threads[name]:
             self.threads[name].join(10)
