@@ -24,6 +24,7 @@ from ..node.models.factory import model_of
 from ..node.pipeline.island import Island
 from ..node.rounds.exchange import Blob, joined
 from ..node.state.rests import Rests
+from ..node.training.external_loop import OwnLoop
 from ..node.training.trainer import Stopped, Trainer
 from ..node.wire.client import Event, OrderEvent, Received, Wire
 from ..proto import control_pb2, data_pb2
@@ -173,24 +174,45 @@ class Hub:
         self._sums: dict[int, tuple[float, int]] = {}
         self._evals: dict[tuple[int, int], tuple[float, int]] = {}
 
-    def start(self, name: str, data: Dataset, island: Island | None = None, rests: Rests | None = None) -> None:
-        """A node that waits for its first view."""
+    def start(
+        self,
+        name: str,
+        data: Dataset,
+        island: Island | None = None,
+        rests: Rests | None = None,
+        own: OwnLoop | None = None,
+    ) -> None:
+        """A node that waits for its first view. ``own``: as of a member of ``farflung.group``."""
         wire = LoopbackWire(self, name)
         wire.identity = self.identities.get(name)
         self.wires[name] = wire
-        definition = model_of(self.job, self.facts)
+        definition = model_of(self.job, self.facts) if own is None else own.model
         if island is not None:
             island.take_up(self.job, self.facts, wire.fetch, ())
         device = torch.device("cpu")
         trainer = Trainer(
-            cast(Wire, wire), name, self.job, self.facts, definition, lambda: data, device, island=island, rests=rests
+            cast(Wire, wire),
+            name,
+            self.job,
+            self.facts,
+            definition,
+            lambda: data,
+            device,
+            owner=None if own is None else own.owner,
+            island=island,
+            own=own,
+            rests=rests,
         )
+        if own is not None:
+            own.trainer = trainer
         self.trainers[name] = trainer
 
         def live() -> None:
             try:
                 trainer.run()
             except (Stopped, Killed):
+                if own is not None:
+                    own.end(None)
                 return
             except BaseException as error:
                 self.errors[name] = error

@@ -396,6 +396,11 @@ class Run:
         row = self._sessions.get(name)
         return row is not None and row.session == session and row.secret_hash == digest(secret)
 
+    def meets(self, name: str, session: str) -> bool:
+        """Whether this is a session of the run, of a node that nobody can dial: others may meet it at the relay."""
+        row = self._sessions.get(name)
+        return row is not None and row.session == session and bool(row.dials_out)
+
     def attach(self, name: str, hello: pb.Hello) -> Attendance:
         """A control stream is open; an older one of the same session ends."""
         old = self._streams.get(name)

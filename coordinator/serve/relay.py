@@ -24,6 +24,8 @@ from ...proto.sockets import end_of
 
 log = logging.getLogger(__name__)
 
+MOST_WAITING = 64
+"""Streams of one node that wait for their other end. A link has one each way, and a few for bulk."""
 PATIENCE_S = 10.0
 """How long one end waits for the other; then it has to ask again."""
 
@@ -50,11 +52,22 @@ class _End:
 
 
 class Relay:
-    """Serves the method between nodes at the coordinator. ``knows(name, session, secret)``: who is in the run."""
+    """Serves the method between nodes at the coordinator. ``knows(name, session, secret)``: who is in the run.
 
-    def __init__(self, run: str, knows: Callable[[str, str, str], bool], door: Door | None = None) -> None:
-        """``door``: is told which connections have shown a session."""
-        self._run, self._knows, self._door = run, knows, door or Door()
+    Two meet where each has asked for the other, and only if nobody can dial either: what passes here is the
+    coordinator's own traffic.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        knows: Callable[[str, str, str], bool],
+        door: Door | None = None,
+        meets: Callable[[str, str], bool] = lambda name, session: True,
+    ) -> None:
+        """``door``: is told which connections have shown a session. ``meets(name, session)``: it is in the run, and
+        cannot be dialled."""
+        self._run, self._knows, self._door, self._meets = run, knows, door or Door(), meets
         self._waiting: dict[tuple[Key, bool], _End] = {}
         self.passed_bytes = 0
         """Payload and frames passed on so far."""
@@ -79,6 +92,10 @@ class Relay:
                 end.other, other.other = other, end
                 other.joined.set()
             else:
+                me = key[2:] if receives else key[:2]
+                waits = sum((other[2:] if there else other[:2]) == me for other, there in self._waiting)
+                if waits >= MOST_WAITING:
+                    raise _Refused(f"{me[0]} has {waits} streams that wait at the relay")
                 self._waiting[mine] = end
                 await _first(end.joined, end.ended, PATIENCE_S)
                 if end.other is None:
@@ -132,6 +149,9 @@ class Relay:
         if session[:2] != (greeting.name, greeting.session):
             raise _Refused(f"the session of {greeting.name} is over, or another's")
         me, peer = (greeting.name, greeting.session), (greeting.to, greeting.to_session)
+        for one in (me, peer):
+            if me == peer or not self._meets(*one):
+                raise _Refused(f"{me[0]} and another node do not meet here: both must be in the run, and dial out")
         return ((*peer, *me) if greeting.you_send else (*me, *peer)), greeting.you_send
 
 

@@ -284,7 +284,7 @@ async def _serve(
         gate = Gate(run.knows, lambda ticket: given_out(store, ticket))
         server = _server(authority, options.listen, reserved, gate)
         rpc.add_CoordinatorServicer_to_server(service, server)
-        server.add_generic_rpc_handlers((rpc.peer_handler(Relay(identity.run, run.knows, door).serve),))
+        server.add_generic_rpc_handlers((rpc.peer_handler(Relay(identity.run, run.knows, door, run.meets).serve),))
         await server.start()
         calm()
         if page_socket is not None:

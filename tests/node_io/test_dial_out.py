@@ -6,28 +6,13 @@ import time
 import numpy as np
 import pytest
 from cable import Cable
-from ports import free_port
 from stub_coordinator import StubCoordinator
-from wires import kill, receive, wait_for
+from wires import behind_nat, kill, payload_of, receive, wait_for
 
 from farflung.coordinator.serve import relay as relay_module
 from farflung.node.peers.sending import link as links
 from farflung.node.wire.client import PeerLost, Received
 from farflung.proto.data_pb2 import Header, Kind
-
-
-def behind_nat(nodes, *names):
-    """Members as the coordinator tells them: of these names, the address is one that refuses."""
-    port = free_port()
-    members = nodes.members()
-    for member in members:
-        if member.name in names:
-            member.address, member.dials_out = f"127.0.0.1:{port}", True
-    return members
-
-
-def payload_of(number):
-    return np.random.default_rng(number).integers(0, 256, [10, 70_000, 3_000_000][number % 3], dtype=np.uint8)
 
 
 def exchange(one, other, names, count=9):

@@ -5,6 +5,9 @@ import os
 import signal
 import time
 
+import numpy as np
+from ports import free_port
+
 from farflung.node.peers.tcp_info import connected_to
 from farflung.node.wire.client import PeerLost, Received, Wire, WireConfig
 from farflung.proto.control_pb2 import Member
@@ -95,3 +98,17 @@ def receive(wire, count=1, timeout=60.0):
 def kill(wire):
     """kill -9 of a wire's I/O process."""
     os.kill(wire._host.pid, signal.SIGKILL)
+
+
+def behind_nat(nodes, *names):
+    """Members as the coordinator tells them: of these names, the address is one that refuses."""
+    port = free_port()
+    members = nodes.members()
+    for member in members:
+        if member.name in names:
+            member.address, member.dials_out = f"127.0.0.1:{port}", True
+    return members
+
+
+def payload_of(number):
+    return np.random.default_rng(number).integers(0, 256, [10, 70_000, 3_000_000][number % 3], dtype=np.uint8)
