@@ -35,7 +35,6 @@ ATTACKS = {
     "says twice": lambda message: [message, message],
     "changes": flipped,
     "cuts": lambda message: [message[: len(message) // 2]],
-    "invents": lambda message: [message, b"".join(frames.encode(Frame(frames.Kind.ACK, 1 << 40, 1)))],
 }
 
 

@@ -132,6 +132,17 @@ def test_acknowledged_is_released_once_and_the_rest_goes_again_after_a_break():
     assert released == [1, 2, 3] and queue.unfinished == 0
 
 
+def test_what_was_not_handed_out_whole_cannot_have_arrived():
+    """Its memory would be given away while it is being sent."""
+    queue, released = SendQueue(), []
+    for transfer, size in ((1, 10), (2, 5 * CHUNK), (3, 10)):
+        queue.put(outgoing(transfer, 1, size, released))
+    queue.next_write(Shortener())
+    assert [message.transfer for message in queue.acknowledge(1, 1 << 40)] == [1] == released
+    written(queue)
+    assert [message.transfer for message in queue.acknowledge(1, 1 << 40)] == [2, 3]
+
+
 def test_an_acknowledgement_of_one_that_waits_again():
     released = []
     queue = SendQueue()

@@ -52,6 +52,7 @@ class Outgoing:
     offset: int = 0  # payload bytes handed out
     chunks: int = 0
     opened: bool = False  # some of it was handed out
+    whole: bool = False  # all of it was, on this stream or one before: only that can have arrived
     digest: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
 
     @property
@@ -125,15 +126,17 @@ class SendQueue:
                 parts.append((message.category, buffers))
                 room -= frames.size(buffers)
             if message.offset == len(message.payload):
+                message.whole = True
                 self._sent[message.priority].append(queue.popleft())
         return parts
 
     def acknowledge(self, priority: int, transfer: int) -> list[Outgoing]:
-        """All of this priority up to `transfer` have arrived: they are released and returned."""
+        """All of this priority up to `transfer` have arrived: they are released and returned. What was never handed out
+        whole stays, whatever the peer, or who is between, says."""
         done = []
         for queue in (self._sent[priority], self._waiting[priority]):
             # One that waits again after a reconnect may have arrived before it.
-            while queue and queue[0].transfer <= transfer:
+            while queue and queue[0].transfer <= transfer and queue[0].whole:
                 done.append(queue.popleft())
         for message in done:
             message.release()
