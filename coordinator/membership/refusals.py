@@ -1,9 +1,10 @@
 """What members refuse of each other, counted until somebody is evicted: a pure table.
 
 Only those count to whom the plan lets the accused send: its group, and its neighbours in its pipeline, in the view that
-trains. Nobody is evicted on the word of one member, who may be the one that lies; nor of several that came by one
-ticket, for one person may have made them all, unless they are more than half of the group. Where only one member could
-see what was wrong, the two are planned apart. Whoever stands alone against as many as would evict is out itself.
+trains. Nobody is evicted on the word of one member, who may be the one that lies, nor in a group of seven or more on
+that of a third of the others, who may lie together; nor of several that came by one ticket, for one person may have
+made them all, unless they are more than half of the group. Where only so few could see what was wrong, they and the
+accused are planned apart. Whoever stands alone against as many as would evict is out itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import pairwise
 from ...scheduler.plans import Plan
 
 ENOUGH = 10
-"""Points that evict a node, from two members or more."""
+"""Points that evict a node, from as many members as ``Circle.are_enough`` says."""
 ONE_WORD = ENOUGH // 2
 """The most points of one member that count towards that."""
 WORD_AGAINST_WORD = 30
@@ -42,9 +43,11 @@ class Circle:
     voices: Mapping[str, str]
 
     def are_enough(self, names: Collection[str]) -> bool:
-        """Whether these, who say the same, cannot be one person: two tickets, or most of the group."""
+        """Whether these, who say the same, cannot be a few that lie together: two, and more than a third of the others,
+        each with a ticket of its own; or most of the group, whatever their tickets."""
         known = [name for name in names if name in self.voices]
-        return len({self.voices[name] for name in known}) > 1 or len(known) >= max(2, self.others // 2 + 1)
+        voices = len({self.voices[name] for name in known})
+        return voices >= max(2, self.others // 3 + 1) or len(known) >= max(2, self.others // 2 + 1)
 
 
 def circle_of(plan: Plan, accused: str, tied: bool, tickets: Mapping[str, str]) -> Circle:

@@ -275,10 +275,34 @@ def test_several_names_of_one_ticket_are_one_voice():
     for liar in "xy":
         verdict = refusals.count((liar, "1"), ("h", "h1"), 30, group, Circle(7, {**voices, "h": "h"}))
         assert not verdict or not verdict.out
-    assert refusals.count(("a", "1"), ("h", "h1"), 5, group, group).out == "h", "with another's word it is evidence"
+    assert refusals.count(("a", "1"), ("h", "h1"), 5, group, group) is None
+    assert refusals.count(("b", "1"), ("h", "h1"), 5, group, group).out == "h", "with the others' words it is evidence"
     same, everybody = Refusals(), Circle(7, dict.fromkeys("abcdexy", "1"))
     outs = [same.count((one, "1"), ("h", "h1"), 5, everybody, everybody) for one in "abcd"]
     assert outs[:3] == [None] * 3 and outs[3].out == "h"
+
+
+@pytest.mark.parametrize("count", range(3, 13))
+def test_a_third_of_the_others_that_lie_together_evict_nobody_and_are_out_before_they_have_hurt_as_many(count):
+    """Whether they accuse the honest or send nonsense to one of them, who then stands alone against them."""
+    names = [f"n{i}" for i in range(count + 1)]
+    group = {one: Circle(count, {n: n for n in names if n != one}) for one in names}
+    liars = names[: count // 3] if count >= 6 else names[:1]
+    accused, sent = Refusals(), Refusals()
+    for honest in names[len(liars) :]:
+        for liar in liars:
+            verdict = accused.count((liar, "1"), (honest, "1"), 10**9, group[honest], group[liar])
+            assert verdict is None or verdict.out != honest
+    victim = names[-1]
+    verdicts = [sent.count((victim, "1"), (liar, "1"), 10**9, group[liar], group[victim]) for liar in liars]
+    assert all(not one.out and one.apart for one in verdicts)
+    for number, honest in enumerate(names[len(liars) :]):
+        verdict = sent.count((honest, "1"), (liars[0], "1"), 5, group[liars[0]], group[honest])
+        if verdict is not None and verdict.out:
+            assert verdict.out == liars[0] and number <= count // 3 + 1
+            break
+    else:
+        raise AssertionError("the honest together evict a liar")
 
 
 def test_nobody_is_out_for_what_names_of_one_ticket_sent_to_it_alone():
