@@ -28,7 +28,8 @@ from farflung.benchmarks import coordinator_streams
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.membership.members import TRAINING
 from farflung.coordinator.membership.resume import Rules
-from farflung.coordinator.run.run import TICK_S, Attendance, Run
+from farflung.coordinator.run.attendance import Attendance
+from farflung.coordinator.run.run import TICK_S, Run
 from farflung.coordinator.store.store import NodeRow, Store
 from farflung.coordinator.trust.identity import digest
 from farflung.job.schema import Facts, Job, LayerProfile, Profile

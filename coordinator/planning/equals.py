@@ -21,6 +21,7 @@ class Equals:
     def __init__(self, devices: Mapping[str, Mapping[str, Any]]) -> None:
         self._of: dict[tuple[str, str, int], dict[str, float]] = {}
         self._kind: dict[str, tuple[str, str, int]] = {}
+        self._usual: dict[tuple[str, str, int], float] = {}
         for name, device in devices.items():
             self.joined(name, device)
 
@@ -28,9 +29,11 @@ class Equals:
         """A node has come, or has come again on another machine. ``device``: what it says of it, unchecked."""
         if (before := self._kind.pop(name, None)) is not None:
             self._of[before].pop(name)
+            self._usual.pop(before, None)
         found = float(device.get("tflops") or 0.0)
         kind = (str(device.get("kind")), str(device.get("description")), int(device.get("cores") or 0))
         self._kind[name] = kind
+        self._usual.pop(kind, None)
         self._of.setdefault(kind, {})[name] = found if math.isfinite(found) and found > 0 else 0.0
 
     def measured(self, name: str) -> float:
@@ -40,5 +43,6 @@ class Equals:
         equals = self._of[self._kind[name]]
         if (own := equals[name]) == 0.0 or len(equals) == 1:
             return own
-        usual = median_high(one for one in equals.values() if one > 0)
+        if (usual := self._usual.get(self._kind[name])) is None:  # not anew for each of a thousand equals
+            usual = self._usual[self._kind[name]] = median_high(one for one in equals.values() if one > 0)
         return usual if own * BELIEVED <= usual else own

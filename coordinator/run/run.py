@@ -11,26 +11,21 @@ import contextlib
 import json
 import logging
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...job.sampling import Position
-from ...job.schema import SECURE_MEMBERS, UNAGREED, CheckCodec, Facts, Job
+from ...job.schema import UNAGREED, CheckCodec, Facts, Job
 from ...job.shared import for_nodes
 from ...job.tokenizer import Tokenizer
 from ...proto import control_pb2 as pb
 from ...proto.border import printable
 from ...proto.errors import FarflungError, Refused, RunFailed
-from ...proto.link import split_address
 from ...proto.patience import patience
 from ...proto.trace import MOST_STEPS
-from ...scheduler import Device
-from ...scheduler.network import DEFAULT_LATENCY
 from ...scheduler.plans import Plan
 from .. import events
 from ..checkpoints.acceptance import Expected, expected, finished
@@ -39,38 +34,37 @@ from ..checkpoints.manifest import read_manifest
 from ..data.facts import in_thread
 from ..membership import signals as s
 from ..membership.judged import LOOK_ROUNDS, MOST, Judged
-from ..membership.learnt import Kept, from_json, to_json, unsent_in
+from ..membership.learnt import Kept, to_json, unsent_in
 from ..membership.machine import Membership
-from ..membership.members import DONE, TRAINING, WAITING, Known, Planner, State
+from ..membership.members import DONE, TRAINING, WAITING, Known, Planner
 from ..membership.orders import Send, fingerprints_of, flushed_of, order_of
 from ..membership.questions import Answer, Question, Unanswered, answered
 from ..membership.refusals import Refusals, circle_of
-from ..membership.resume import Rules, planned_nodes
+from ..membership.resume import Rules
 from ..membership.view_orders import ViewOrders
 from ..observe.advice import seen, told
 from ..observe.history import POINTS, History, Point
 from ..observe.observed import Observed
-from ..observe.status import position_of, status_of
+from ..observe.status import status_of
 from ..observe.useful_work import UsefulWork, ledger, write_ledger
-from ..planning.claims import Claims
-from ..planning.equals import Equals
-from ..planning.link_rates import LinkRates
-from ..planning.planner import Search, fetch_seconds, memory_of, step_seconds, workload_of
+from ..planning.measured import Measured
 from ..planning.searches import Searches
-from ..planning.speeds import Speeds
 from ..replay.recorder import Recorder
 from ..store.database import LeaseLost
 from ..store.store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
 from ..trust.identity import digest
 from . import second
+from .attendance import Attendance, Live, idle_of, is_ready
 from .border import ANYBODY, FASTEST_BPS, LONGEST_LATENCY_S, About, refused
 from .commands import Command, Desk, held_in
+from .dialling import dial
 from .fallback import answer
 from .ledger import Progress
 from .mirror import Mirror
 from .profiling import Profiling
+from .restored import restored
 from .round_trips import RoundTrips
-from .stand import reported_in, reported_text, stand_in, with_stand
+from .stand import reported_text, with_stand
 from .texts import Text, check_wanted, ends_of
 from .undone import MOST as UNDONE
 from .undone import Undone
@@ -98,27 +92,6 @@ _NOT_BACK = "it has not come back since the coordinator started again"
 _VIEWS_KEPT = 8
 _AT_ONCE = 64
 """Nodes up to which each report of a step is given to the machine when it comes; of more, all of a tick together."""
-_LOADING_S, _ALIVE_S = 2.5, 1.5
-
-
-@dataclass
-class Attendance:
-    """One open control stream: orders go into ``queue``, None ends it."""
-
-    name: str
-    session: str
-    since: float
-    heard: float = -math.inf
-    """When its last heartbeat came."""
-    queue: asyncio.Queue[pb.Order | None] = field(default_factory=asyncio.Queue)
-
-
-@dataclass
-class Live:
-    """What only the running coordinator knows of a node."""
-
-    doing: str = ""
-    trainer_age: float = 0.0
 
 
 class Run:
@@ -142,13 +115,10 @@ class Run:
     ) -> None:
         self.job, self.facts, self.store, self.checkpoints, self.emit = job, facts, store, checkpoints, emit
         self.term, self._clock = term, clock
-        self.links = {(source, target): (latency, rate) for source, target, latency, rate in store.links()}
-        self.rates = LinkRates(self._measured_rate)
-        self._devices = {row.name: json.loads(row.device or "{}") for row in store.nodes()}
-        self._equals = Equals(self._devices)
+        devices = {row.name: json.loads(row.device or "{}") for row in store.nodes()}
+        links = {(source, target): (latency, rate) for source, target, latency, rate in store.links()}
+        self.measured = Measured(job, facts, devices, links)
         self._planner = planner
-        self.speeds = Speeds(facts, job.train.microbatch, lambda name: self._tflops(name) or 1.0)
-        self.claims = Claims()
         self.searches = Searches()
         self._recorder: Recorder | None = None
         self.machine = self._machine()
@@ -157,7 +127,7 @@ class Run:
         self._reported_at = -math.inf
         self.trips = RoundTrips(self._order, clock)
         self.state = replace(
-            _restored(rules, store, checkpoints),
+            restored(rules, store, checkpoints),
             held=held_in(store),
             paused=store.get("paused") or "",
             job=for_nodes(job).model_dump_json(),
@@ -224,24 +194,13 @@ class Run:
         """A plan, worked out with what is known now."""
         if self._planner is not None:
             return answered(self._planner, question)
-        return await self.searches.answer(
-            Search(
-                replace(workload_of(self.job, self.facts), reached=self.speeds.reached),
-                question,
-                tuple(self._device(name) for name in question.names),
-                tuple((*pair, *found) for pair, found in self._known_links().items()),
-                SECURE_MEMBERS if self.job.updates.secure else 1,
-            )
-        )
+        return await self.searches.answer(self.measured.search(question, self.state.nodes, self._clock()))
 
     def _machine(self) -> Membership:
         def fetch_s(name: str, plan: Plan) -> float:
-            return fetch_seconds(self.job, self.facts, plan, name, self._known_links()) if name in plan.nodes else 0.0
+            return self.measured.fetch_s(name, plan, self._clock())
 
-        def step_s(plan: Plan) -> float:
-            return step_seconds(self.job, self.facts, plan, self._tflops)
-
-        known = Known(lambda name: self.trips.of(name), self._rate_of, step_s)
+        known = Known(lambda name: self.trips.of(name), self.measured.rate_of, self.measured.step_s)
         if self._recorder is None:
             return Membership(None, fetch_s, self.job.updates.agreed, known)
         readings = self._recorder.readings
@@ -251,10 +210,6 @@ class Run:
         """Keep what the machine is given and does in this folder, from now on."""
         self._recorder = Recorder(folder, self.term, self.job.updates.agreed)
         self.machine = self._machine()
-
-    def _rate_of(self, name: str) -> float:
-        """Bits a second of a node's fastest link, as measured; 0: not known."""
-        return max((rate for pair, (_, rate) in self.links.items() if name in pair), default=0.0)
 
     # ---- people ------------------------------------------------------------------------------
 
@@ -346,6 +301,7 @@ class Run:
 
     def _take_job(self, job: Job, facts: Facts) -> None:
         self.job, self.facts = job, facts
+        self.measured.job, self.measured.facts = job, facts
         self.store.put("job", job.model_dump_json())
         self.store.put("facts", facts.model_dump_json())
         self.checkpoints.keep = job.checkpoint.keep
@@ -363,12 +319,7 @@ class Run:
 
     def admit(self, row: NodeRow) -> None:
         """A node passed the join checks: it may attend with its session."""
-        self._devices[row.name] = json.loads(row.device or "{}")
-        self._equals.joined(row.name, self._devices[row.name])
-        # A life that ended frozen or cut off left numbers that would keep the next one out.
-        self.links = {pair: found for pair, found in self.links.items() if row.name not in pair}
-        self.rates.forget(row.name)
-        self.claims.forget(row.name)
+        self.measured.joined(row.name, json.loads(row.device or "{}"))
         self.store.forget_links(row.name)
         self.store.put_node(row)
         if self._planner is None:
@@ -497,7 +448,7 @@ class Run:
             self.feed(s.Accused(name, session, lost.peer, printable(lost.why), lost.diverged, lost.mended))
         elif kind == "warning":
             warning: Any = report.warning  # grpc-stubs and the builtin share the name Warning
-            self.warn(warning.node if warning.node in self._devices else name, printable(warning.message, 1000))
+            self.warn(warning.node if warning.node in self.measured.devices else name, printable(warning.message, 1000))
             if warning.refused and warning.node != name:
                 self._refused(name, warning.node, warning.refused)
         elif kind == "scores":
@@ -574,10 +525,10 @@ class Run:
         found = {}
         for link in links.links:
             source, latency, rate = getattr(link, "from") or name, link.latency_s, link.bandwidth_bps
-            known = name in (source, link.to) and {source, link.to} <= self._devices.keys()
+            known = name in (source, link.to) and {source, link.to} <= self.measured.devices.keys()
             if known and 0 <= latency <= LONGEST_LATENCY_S and 0 <= rate <= FASTEST_BPS:
                 found[source, link.to] = (latency, rate)
-        self.links.update(found)
+        self.measured.links.update(found)
         self.store.put_links(found, time.time())
         self.feed(s.Measured(name, session))
 
@@ -590,7 +541,7 @@ class Run:
         language = self.job.model.build is None and self.job.model.parameters is None
         return About(
             name,
-            self._devices.keys(),
+            self.measured.devices.keys(),
             self._ends,
             len(self.facts.profile.layers),
             self.facts.vocabulary,
@@ -609,8 +560,7 @@ class Run:
         if self._progress.is_new(name, report):
             self._bytes += report.bytes_updates + report.bytes_activations + report.bytes_other
             self.observed.step(name, report, self._clock())
-            self.speeds.step(name, report.compute_seconds, self._clock())
-            self.rates.step(name, report.sent, self._clock())
+            self.measured.step(name, report, self._clock())
             self._worked(name)
         finished = s.StepFinished(name, session, report.view, report.step, report.seconds)
         if len(self.state.nodes) > _AT_ONCE:
@@ -643,7 +593,7 @@ class Run:
     def _keep_steps(self, rows: list[StepRow]) -> None:
         for row in rows:
             self.store.put_step(row)
-            self.claims.step(self._clock())
+            self.measured.claims.step(self._clock())
             self.history.step(row, self.observed.parts_of_step(row.step))
             self.store.put("bytes", str(self._bytes))
             self.emit(events.step(row, self._last_step()))
@@ -671,8 +621,13 @@ class Run:
         return self.state.asking is not None
 
     async def _ask(self, effect: s.Ask) -> None:
-        """Have a plan worked out, and go on."""
-        self._planned(effect, await self._answer(effect.question))
+        """Have a plan worked out, and go on; nothing is decided before, so whatever happens is an answer."""
+        try:
+            answer = await self._answer(effect.question)
+        except Exception as error:
+            log.exception("a plan could not be asked for")
+            answer = Answer(None, f"the search for a plan failed: {error!r}")
+        self._planned(effect, answer)
 
     def _planned(self, effect: s.Ask, answer: Answer) -> None:
         """Go on with the event that needs a plan, and with those that came while it was worked out."""
@@ -832,8 +787,12 @@ class Run:
         if not self.is_planning:
             self.feed(s.Tick(self.checkpoints.arrived))
         self.trips.tick(self._streams)
-        if self.trains and not self.is_planning and (news := self._news()):
-            self.feed(s.Replan(news))
+        if self.trains and not self.is_planning:
+            news, links = self.measured.news(self._clock())
+            for pair, found in links.items():
+                self.store.put_link(*pair, *found, time.time())
+            if news:
+                self.feed(s.Replan(news))
         self._perform_all(self._undone.due(self.state, self._clock()))
         if self._recorder is not None:
             self._try("recording what happens", self._recorder.write)
@@ -851,38 +810,6 @@ class Run:
         if self._beats and not self.is_planning:
             beats, self._beats = tuple(self._beats.values()), {}
             self.feed(s.Beats(beats))
-
-    def _news(self) -> str:
-        """What has turned out to be another than the plan counted with."""
-        now = self._clock()
-        if slow := self.speeds.news(now):
-            return slow
-        if links := self.rates.news(now):
-            known = self._known_links()
-            for pair in self.rates.believed(now):
-                self.store.put_link(*pair, *known[pair], time.time())
-            return links
-        return self._pace()
-
-    def _known_links(self) -> dict[tuple[str, str], tuple[float, float]]:
-        """As they were measured, and as training has shown them to be since."""
-        known = dict(self.links)
-        for source, target in (believed := self.rates.believed(self._clock())):
-            latency, _ = self._link(source, target) or (DEFAULT_LATENCY, 0.0)
-            known[source, target] = (latency, believed[source, target])
-        return known
-
-    def _link(self, source: str, target: str) -> tuple[float, float] | None:
-        """Latency and rate; those of the other direction where nobody measured this one."""
-        return self.links.get((source, target)) or self.links.get((target, source))
-
-    def _measured_rate(self, source: str, target: str) -> float | None:
-        found = self._link(source, target)
-        return found[1] if found else None
-
-    def _pace(self) -> str:
-        """News of how long a step computes, where the plan chooses updates by it."""
-        return self.speeds.pace() if "auto" in (self.job.updates.codec, self.job.updates.overlap) else ""
 
     def _catch_up(self) -> None:
         """Store what had to wait for room on the disk; nobody hears of a view before it is stored."""
@@ -1032,9 +959,7 @@ class Run:
                 time.time(),
             )
             self.store.put("steps", str(self._last_step()))
-            self.speeds.enter(view.plan)
-            self.claims.enter(self.speeds.work)
-            self.rates.enter(self._clock())
+            self.measured.enter(view.plan, self._clock())
             for name, done in self._pending.items():
                 if done.step == position.step and view.checkpoint < 0:  # committed after all: its report counts
                     self._keep_steps(self._progress.step(name, done, time.time()))
@@ -1134,20 +1059,6 @@ class Run:
             await asyncio.sleep(TICK_S)
         return ""
 
-    def _device(self, name: str) -> Device:
-        found: dict[str, Any] = self._devices.get(name, {})
-        tflops = self._tflops(name) * self.speeds.factor(name, self._clock())
-        others = [self._tflops(other) for other in self.state.nodes if other != name]
-        tflops = self.claims.believed(name, tflops, others)
-        memory = memory_of(self.job, str(found.get("kind")), float(found.get("memory_bytes") or 0.0))
-        upload = float(found.get("upload_bps") or 0.0)
-        device = Device(name, memory_bytes=memory if memory > 0 else None, upload=upload if upload > 0 else None)
-        return replace(device, tflops=tflops) if tflops > 0 else device
-
-    def _tflops(self, name: str) -> float:
-        """As measured when it joined, beside equal devices; 0 where that is not known."""
-        return self._equals.measured(name)
-
     def _done(self, step: int) -> events.Event:
         evals, checkpoints, totals = self.store.evals(1), self.store.checkpoints(), self.store.totals()
         began = float(self.store.get("began") or time.time())
@@ -1204,66 +1115,3 @@ class Run:
     def trains(self) -> bool:
         """Whether a view trains now."""
         return self.state.phase == TRAINING
-
-
-def idle_of(beat: pb.Heartbeat) -> float:
-    """Seconds since the trainer's last action, as a heartbeat says; 0 where it says nonsense."""
-    return round(beat.trainer_age, 2) if 0 <= beat.trainer_age < math.inf else 0.0
-
-
-def is_ready(beat: pb.Heartbeat, attended_s: float) -> bool:
-    """Whether a node's trainer is up: it says what it does, or it has done something lately.
-
-    A trainer that loads its libraries does nothing, and its I/O process was there a moment before it: hence the wait.
-    """
-    if beat.doing not in ("", "starting"):
-        return True
-    return attended_s >= _LOADING_S and beat.trainer_age < _ALIVE_S
-
-
-async def dial(address: str, timeout: float) -> str:
-    """Connect to HOST:PORT and hang up; empty when that worked, else why not."""
-    try:
-        host, port = split_address(address)
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), timeout)
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-    except (TimeoutError, asyncio.TimeoutError):
-        return f"no answer within {timeout:g} s"
-    except OSError as error:
-        return os.strerror(error.errno).lower() if error.errno else str(error)
-    except (FarflungError, ValueError) as error:
-        return str(error)
-    return ""
-
-
-def _restored(rules: Rules, store: Store, checkpoints: Checkpoints) -> State:
-    """The machine's state at a start: nobody is in; the last view, if any, is what nodes may come back from."""
-    row, newest, steps = store.last_view(), store.checkpoints(), store.steps(1)
-    state = State(rules, slowest_s=steps[-1].seconds if steps else 0.0)
-    if newest:
-        last = newest[-1]
-        position = Position(last.step, last.cursor, tuple(json.loads(last.redo or "[]")))
-        path = checkpoints.path(last.step)
-        unsent = unsent_in(read_manifest(path)) if path is not None else None
-        state = replace(state, newest=position, unsent=unsent, kept=from_json(store.get("kept") or ""))
-    if row is None:
-        return state
-    members = tuple(s.Member(*member) for member in json.loads(row.members))
-    plan = Plan.from_json(row.plan)
-    stand = stand_in(store.get("stand") or "", row.number)
-    view = s.Announcement(
-        row.number,
-        plan,
-        members,
-        position_of(row),
-        sections=stand.sections,
-        checkpoint=row.checkpoint,
-        norm=stand.norm,
-        why=row.why,
-    )
-    finished = steps[-1].step if steps and steps[-1].view == row.number else 0
-    reported = reported_in(store.get("reported") or "", view, finished)
-    state = replace(state, number=row.number, view=view, reported=reported, restored=True)
-    return replace(state, eligible=planned_nodes(plan, view))

@@ -33,9 +33,10 @@ from ..checkpoints.checkpoints import NotWritten, ShardRefused
 from ..checkpoints.uploads import GivenUp, Uploads
 from ..data.artifacts import Artifacts, NoArtifact
 from ..data.streams import SourceUnreachable
+from ..run.attendance import Attendance
 from ..run.commands import Command
 from ..run.profiling import FILE, received
-from ..run.run import Attendance, Run
+from ..run.run import Run
 from ..run.second import check_alone
 from ..store.database import LeaseLost
 from ..store.store import NodeRow

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.membership.resume import Rules, resume
 from farflung.coordinator.membership.signals import Announcement, Flushed, Member, Section
-from farflung.coordinator.run.run import _restored
+from farflung.coordinator.run.restored import restored
 from farflung.coordinator.run.stand import reported_in, reported_text, stand_in, with_stand
 from farflung.coordinator.store.store import Store, ViewRow
 from farflung.job.sampling import Position, assign, of_runs, runs_of, sample_ids, unfinished
@@ -83,7 +83,7 @@ def test_a_start_reads_them_from_the_store(tmp_path):
     store.put("stand", with_stand("", replace(VIEW, norm=math.nan)))
     store.put_view(ViewRow(2, PLAN.to_json(), members, 13, 208, "[]", -1, "why", 1.5))
     store.put("reported", reported_text(VIEW, {"b": 40, "d": 38}))
-    state = _restored(rules("delta"), store, Checkpoints(tmp_path / "checkpoints", 1, {}))
+    state = restored(rules("delta"), store, Checkpoints(tmp_path / "checkpoints", 1, {}))
     assert state.view.sections == SECTIONS and math.isnan(state.view.norm)
     assert state.reported == {"b": 40, "d": 38} and state.restored
 

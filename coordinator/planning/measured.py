@@ -1,0 +1,143 @@
+"""What is known of a run's devices and links: as nodes measured them when they joined, and as training has shown them
+to be since. What a question for a plan counts with comes from here. No I/O, and no clock of its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...job.schema import SECURE_MEMBERS, Facts, Job
+from ...proto.control_pb2 import StepDone
+from ...scheduler import Device
+from ...scheduler.network import DEFAULT_LATENCY
+from ...scheduler.plans import Plan
+from ..membership.questions import Question
+from .claims import Claims
+from .equals import Equals
+from .link_rates import LinkRates
+from .planner import Search, fetch_seconds, memory_of, step_seconds, workload_of
+from .speeds import Speeds
+
+Pair = tuple[str, str]
+
+
+class Measured:
+    """``links``: (from, to) -> (seconds one way, bits a second), as measured. ``devices``: of each node, as JSON."""
+
+    def __init__(
+        self, job: Job, facts: Facts, devices: dict[str, dict[str, Any]], links: dict[Pair, tuple[float, float]]
+    ) -> None:
+        self.job, self.facts, self.devices, self.links = job, facts, devices, links
+        self._equals = Equals(devices)
+        self.rates = LinkRates(self._rate)
+        self.speeds = Speeds(facts, job.train.microbatch, lambda name: self.tflops(name) or 1.0)
+        self.claims = Claims()
+
+    def joined(self, name: str, device: dict[str, Any]) -> None:
+        """A node has come, or has come again: from wherever, on whatever machine."""
+        self.devices[name] = device
+        self._equals.joined(name, device)
+        # A life that ended frozen or cut off left numbers that would keep the next one out.
+        self.links = {pair: found for pair, found in self.links.items() if name not in pair}
+        self.rates.forget(name)
+        self.claims.forget(name)
+
+    def step(self, name: str, report: StepDone, now: float) -> None:
+        """A node's report of a step."""
+        self.speeds.step(name, report.compute_seconds, now)
+        self.rates.step(name, report.sent, now)
+
+    def enter(self, plan: Plan, now: float) -> None:
+        """A view begins: other work for everybody."""
+        self.speeds.enter(plan)
+        self.claims.enter(self.speeds.work)
+        self.rates.enter(now)
+
+    def news(self, now: float) -> tuple[str, dict[Pair, tuple[float, float]]]:
+        """What has turned out to be another than the plan counted with, as a sentence, empty where nothing has; and the
+        links of which that is so."""
+        if slow := self.speeds.news(now):
+            return slow, {}
+        if links := self.rates.news(now):
+            known = self.known_links(now)
+            return links, {pair: known[pair] for pair in self.rates.believed(now)}
+        # How long a step computes, where the plan chooses updates by it.
+        return (self.speeds.pace() if "auto" in (self.job.updates.codec, self.job.updates.overlap) else ""), {}
+
+    def search(self, question: Question, present: Iterable[str], now: float) -> Search:
+        """A question for a plan, with what is known now. ``present``: who is in, whose claims bound each other's."""
+        return Search(
+            replace(workload_of(self.job, self.facts), reached=self.speeds.reached),
+            question,
+            self._devices_of(question.names, present, now),
+            tuple((*pair, *found) for pair, found in self.known_links(now).items()),
+            SECURE_MEMBERS if self.job.updates.secure else 1,
+        )
+
+    def known_links(self, now: float) -> dict[Pair, tuple[float, float]]:
+        """As they were measured, and as training has shown them to be since."""
+        known = dict(self.links)
+        for source, target in (believed := self.rates.believed(now)):
+            latency, _ = self._link(source, target) or (DEFAULT_LATENCY, 0.0)
+            known[source, target] = (latency, believed[source, target])
+        return known
+
+    def tflops(self, name: str) -> float:
+        """As measured when it joined, beside equal devices; 0 where that is not known."""
+        return self._equals.measured(name)
+
+    def rate_of(self, name: str) -> float:
+        """Bits a second of a node's fastest link, as measured; 0: not known."""
+        return max((rate for pair, (_, rate) in self.links.items() if name in pair), default=0.0)
+
+    def fetch_s(self, name: str, plan: Plan, now: float) -> float:
+        """Seconds that a node takes to fetch what a plan gives it to hold; 0: not known, or nothing."""
+        return fetch_seconds(self.job, self.facts, plan, name, self.known_links(now)) if name in plan.nodes else 0.0
+
+    def step_s(self, plan: Plan) -> float:
+        """Seconds that a step of a plan computes; 0: not known."""
+        return step_seconds(self.job, self.facts, plan, self.tflops)
+
+    def _devices_of(self, names: Iterable[str], present: Iterable[str], now: float) -> tuple[Device, ...]:
+        claimed = {name: self.tflops(name) for name in present}
+        beside = MediansBeside(claimed)
+        return tuple(self._device(name, beside(name), now) for name in names)
+
+    def _device(self, name: str, others: float, now: float) -> Device:
+        """``others``: the median of what the others claim, 0 where they say nothing."""
+        found = self.devices.get(name, {})
+        tflops = self.claims.believed(name, self.tflops(name) * self.speeds.factor(name, now), [others])
+        memory = memory_of(self.job, str(found.get("kind")), float(found.get("memory_bytes") or 0.0))
+        upload = float(found.get("upload_bps") or 0.0)
+        device = Device(name, memory_bytes=memory if memory > 0 else None, upload=upload if upload > 0 else None)
+        return replace(device, tflops=tflops) if tflops > 0 else device
+
+    def _link(self, source: str, target: str) -> tuple[float, float] | None:
+        """Latency and rate; those of the other direction where nobody measured this one."""
+        return self.links.get((source, target)) or self.links.get((target, source))
+
+    def _rate(self, source: str, target: str) -> float | None:
+        found = self._link(source, target)
+        return found[1] if found else None
+
+
+class MediansBeside:
+    """Of each node the median of what the others claim, of a thousand nodes as fast as of one. Nodes that claim nothing
+    (0) do not count; 0 where nobody else claims anything."""
+
+    def __init__(self, claimed: Mapping[str, float]) -> None:
+        self._claimed = claimed
+        self._sorted = sorted(one for one in claimed.values() if one > 0)
+
+    def __call__(self, name: str) -> float:
+        own, found = self._claimed.get(name, 0.0), self._sorted
+        if own > 0:
+            at = bisect_left(found, own)
+        else:
+            at = len(found)
+        count = len(found) - (own > 0)
+        middle = [found[index + (index >= at)] for index in ((count - 1) // 2, count // 2)] if count > 0 else [0.0]
+        return sum(middle) / len(middle)

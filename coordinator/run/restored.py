@@ -1,0 +1,49 @@
+"""What a coordinator that starts again knows of the run, from the database and its checkpoints."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from ...job.sampling import Position
+from ...scheduler.plans import Plan
+from ..checkpoints.checkpoints import Checkpoints
+from ..checkpoints.manifest import read_manifest
+from ..membership import signals as s
+from ..membership.learnt import from_json, unsent_in
+from ..membership.members import State
+from ..membership.resume import Rules, planned_nodes
+from ..observe.status import position_of
+from ..store.store import Store
+from .stand import reported_in, stand_in
+
+
+def restored(rules: Rules, store: Store, checkpoints: Checkpoints) -> State:
+    """The machine's state at a start: nobody is in; the last view, if any, is what nodes may come back from."""
+    row, newest, steps = store.last_view(), store.checkpoints(), store.steps(1)
+    state = State(rules, slowest_s=steps[-1].seconds if steps else 0.0)
+    if newest:
+        last = newest[-1]
+        position = Position(last.step, last.cursor, tuple(json.loads(last.redo or "[]")))
+        path = checkpoints.path(last.step)
+        unsent = unsent_in(read_manifest(path)) if path is not None else None
+        state = replace(state, newest=position, unsent=unsent, kept=from_json(store.get("kept") or ""))
+    if row is None:
+        return state
+    members = tuple(s.Member(*member) for member in json.loads(row.members))
+    plan = Plan.from_json(row.plan)
+    stand = stand_in(store.get("stand") or "", row.number)
+    view = s.Announcement(
+        row.number,
+        plan,
+        members,
+        position_of(row),
+        sections=stand.sections,
+        checkpoint=row.checkpoint,
+        norm=stand.norm,
+        why=row.why,
+    )
+    finished = steps[-1].step if steps and steps[-1].view == row.number else 0
+    reported = reported_in(store.get("reported") or "", view, finished)
+    state = replace(state, number=row.number, view=view, reported=reported, restored=True)
+    return replace(state, eligible=planned_nodes(plan, view))
