@@ -20,6 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..coordinator.trust.clocks import check_clock, span
+from ..coordinator.trust.identity import NODE_LIFE
+from ..node.device.large_packets import HINT, black_hole
 from ..node.device.memory import available_memory
 from ..proto import python
 from ..proto.border import harmless_values, printable
@@ -192,6 +195,10 @@ def _coordinator(link: Link) -> Iterator[Finding]:
         yield Finding("connection", False, f"{link.address} does not answer: {error.strerror or error}", hint)
         return
     yield Finding("connection", True, f"{link.address} answers in {seconds_text(took)}")
+    hole = black_hole(link.host, link.port)
+    yield Finding("packets", not hole, hole or "large ones get through as well", HINT)
+    if hole:
+        return
     if link.insecure:
         yield Finding("certificate", True, "none: this run has no TLS (--insecure)")
         yield from _ticket(link, b"")
@@ -249,8 +256,18 @@ def _ticket(link: Link, pinned: bytes) -> Iterator[Finding]:
         return
     yield Finding("ticket", True, "the coordinator takes it")
     status = harmless_values(json.loads(reply.status))
+    yield beside(time.time(), float(status.get("time") or 0.0))
     yield from _terms(status, link)
     yield from ways(status, _dial)
+
+
+def beside(ours: float, theirs: float) -> Finding:
+    """Whether this machine's clock, at ``ours``, is near enough to the coordinator's. Seconds since the epoch."""
+    try:
+        check_clock(ours, theirs or ours, NODE_LIFE)
+    except FarflungError as error:
+        return Finding("clocks", False, error.message, error.hint)
+    return Finding("clocks", True, f"{span(abs(ours - (theirs or ours)))} from the coordinator's")
 
 
 def _terms(status: dict[str, Any], link: Link) -> Iterator[Finding]:

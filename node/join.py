@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,11 +20,13 @@ from ..proto.errors import FarflungError, NotNow, Refused, Unreachable
 from ..proto.fields import checked
 from ..proto.link import Link, join_address, split_address
 from .device import identity
+from .device.large_packets import HINT, black_hole
 from .device.own_folder import own_folder, writable
 from .ipc.config import WireConfig
 from .promises import read_facts, read_job
 from .rejoin import RunOver
 
+_STOOD_STILL = frozenset({grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE})
 CONNECT_TIMEOUT = 10.0
 JOIN_TIMEOUT = 60.0
 """Seconds for the coordinator's answer: it dials back first, and may still be preparing its data."""
@@ -122,6 +125,7 @@ def join(
             name=name,
             address=address,
             may_dial_out=not advertise,
+            time=time.time(),
         )
         request.device.CopyFrom(device)
         if found.pinned:
@@ -188,6 +192,8 @@ def _ask(link: Link, pinned: bytes, request: JoinRequest) -> JoinReply:
         except grpc.RpcError as error:
             code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
             details = (error.details() or "") if isinstance(error, grpc.Call) else str(error)
+            if code in _STOOD_STILL and (hole := black_hole(link.host, link.port)):
+                raise Unreachable(hole, HINT) from error
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise Unreachable(
                     f"the coordinator at {link.address} did not answer within {JOIN_TIMEOUT:.0f} s",
@@ -198,11 +204,16 @@ def _ask(link: Link, pinned: bytes, request: JoinRequest) -> JoinReply:
                     f"what answers at {link.address} is no farflung coordinator", "check HOST:PORT of the link"
                 ) from error
             raise Unreachable(
-                f"the coordinator at {link.address} ended the connection: "
-                + (printable(details.split(": ")[-1]) or code.name),
+                f"the coordinator at {link.address} ended the connection: " + ended_by(details, code.name),
                 "is it a run with TLS and the link without, or the reverse? copy the whole join line again",
             ) from error
     return _accepted(reply, request.name)
+
+
+def ended_by(details: str, code: str) -> str:
+    """The part of gRPC's words that says something: the last one, unless that is "OK", as of a failed handshake."""
+    parts = [part for one in details.split(": ") if (part := printable(one).strip()) and part != "OK"]
+    return parts[-1] if parts else code
 
 
 def _accepted(reply: JoinReply, wished: str) -> JoinReply:

@@ -50,7 +50,7 @@ class Device(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., description: _Optional[str] = ..., tflops: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., cores: _Optional[int] = ..., upload_bps: _Optional[float] = ..., hours: _Optional[float] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("refused", "name", "session", "secret", "certificate", "authority", "job", "facts", "term", "dials_out", "certificate_life", "protocol", "passes", "over", "time")
+    __slots__ = ("refused", "name", "session", "secret", "certificate", "authority", "job", "facts", "term", "dials_out", "certificate_life", "protocol", "passes", "over")
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -65,7 +65,6 @@ class JoinReply(_message.Message):
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PASSES_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
-    TIME_FIELD_NUMBER: _ClassVar[int]
     refused: str
     name: str
     session: str
@@ -80,8 +79,7 @@ class JoinReply(_message.Message):
     protocol: int
     passes: bool
     over: bool
-    time: float
-    def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ..., dials_out: bool = ..., certificate_life: _Optional[float] = ..., protocol: _Optional[int] = ..., passes: bool = ..., over: bool = ..., time: _Optional[float] = ...) -> None: ...
+    def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ..., dials_out: bool = ..., certificate_life: _Optional[float] = ..., protocol: _Optional[int] = ..., passes: bool = ..., over: bool = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew", "caught_up", "clock", "written", "kept", "scores", "unreadable")

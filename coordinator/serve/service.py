@@ -40,6 +40,7 @@ from ..run.run import Run
 from ..run.second import check_alone
 from ..store.database import LeaseLost
 from ..store.store import NodeRow
+from ..trust.clocks import check_clock
 from ..trust.identity import (
     NODE_LIFE,
     Authority,
@@ -120,6 +121,11 @@ class CoordinatorService(rpc.CoordinatorServicer):
         authority, certificate, key_hash = self._identity.authority, b"", ""
         if authority is not None:
             key_hash = public_key_digest(requested(request.certificate_request))
+            try:
+                check_clock(request.time, now, self._identity.life)
+            except FarflungError as error:
+                run.warn("", f"{name} cannot join: {error.message.replace('this machine', 'its machine')}")
+                raise
         refusal = run.desk.refusal(name, key_hash, run.state)
         if refusal:
             raise Refused(refusal, "ask the person at the coordinator")
@@ -168,7 +174,6 @@ class CoordinatorService(rpc.CoordinatorServicer):
             facts=run.facts.model_dump_json(),
             term=run.term,
             dials_out=reached.dials_out,
-            time=time.time(),
         )
 
     def _check_free(self, name: str, known: NodeRow | None) -> None:

@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 
 from cryptography import x509
@@ -19,6 +20,7 @@ from cryptography.x509.oid import NameOID
 from ...proto import names
 from ...proto.border import below
 from ...proto.errors import FarflungError, Unreachable
+from .large_packets import HINT, black_hole
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ def pinned_certificate(host: str, port: int, fingerprint: bytes, timeout: float)
             "has another link",
         ) from error
     except OSError as error:
+        if isinstance(error, TimeoutError) and (hole := black_hole(host, port)):
+            raise Unreachable(hole, HINT) from error
         raise Unreachable(
             f"the coordinator at {where} ended the connection: {error}",
             "is `farflung coordinator start` still running?",
@@ -119,12 +123,27 @@ def pinned_certificate(host: str, port: int, fingerprint: bytes, timeout: float)
             f"the coordinator at {where} is not the one of this link: its certificate has another fingerprint",
             "a run with a new state folder has a new link: copy the line that `farflung coordinator start` prints now",
         )
+    _check_dates(der, where)
     if _signs_others(der):
         raise FarflungError(
             f"the coordinator at {where} is of an earlier version, whose nodes can pass as the coordinator itself",
             "start it with this version of farflung, and use the link that it prints then",
         )
     return ssl.DER_cert_to_PEM_cert(der).encode()
+
+
+def _check_dates(der: bytes, where: str) -> None:
+    """Unreachable: by this machine's clock the certificate does not count."""
+    read = x509.load_der_x509_certificate(der)
+    first, last, now = read.not_valid_before_utc, read.not_valid_after_utc, datetime.now(timezone.utc)
+    if not first <= now <= last:
+        what = "is not valid yet" if now < first else "is not valid any more"
+        day = "%Y-%m-%d %H:%M"
+        raise Unreachable(
+            f"the certificate of the coordinator at {where} {what}: it is from {first:{day}} to {last:{day}}, and this "
+            f"machine's clock says {now:{day}} UTC",
+            "set this machine's clock (timedatectl set-ntp true), or the coordinator's where that is the wrong one",
+        )
 
 
 def _signs_others(der: bytes) -> bool:

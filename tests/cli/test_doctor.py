@@ -83,7 +83,7 @@ def test_nobody_listens(closed_port: int) -> None:
 
 def test_the_right_coordinator(server: int, authority: Authority) -> None:
     found = findings(link_to("127.0.0.1", server, authority.fingerprint))
-    assert [name for name, one in found.items() if one.ok] == ["name", "connection", "certificate", "clock"]
+    assert [name for name, one in found.items() if one.ok] == ["name", "connection", "packets", "certificate", "clock"]
 
 
 def test_somebody_else_answers(server: int) -> None:
