@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import socket
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -84,7 +85,12 @@ class Door:
     async def look(self) -> int:
         """End the connections that have to go; how many unproved ones were there."""
         began = self._clock()
-        found = await asyncio.to_thread(_connections, self.ports)
+        looking = _Look(self.ports)
+        try:
+            found = await asyncio.to_thread(looking.find)
+        except asyncio.CancelledError:  # the thread goes on, and nobody takes what it finds
+            looking.abandon()
+            raise
         try:
             # What was proved while the descriptors were read may be missing among them, and is there.
             self._proved = {end: at for end, at in self._proved.items() if end in found or at >= began}
@@ -114,6 +120,35 @@ class Door:
             if waited >= (_UNPROVED_EVERY if unproved else _EVERY) or _lowest_free() > seen + _MANY:
                 unproved = await self.look()
                 seen, waited = _lowest_free(), 0
+
+
+class _Look:
+    """Finds connections in a thread, for somebody who may be gone by then."""
+
+    def __init__(self, ports: Collection[int]) -> None:
+        self._ports = ports
+        self._changing = threading.Lock()
+        self._found: dict[End, socket.socket] = {}
+        self._abandoned = False
+
+    def find(self) -> dict[End, socket.socket]:
+        """As `_connections`; the caller closes them."""
+        found = _connections(self._ports)
+        with self._changing:
+            self._found = found
+            if self._abandoned:
+                self._close()
+        return found
+
+    def abandon(self) -> None:
+        """Whatever is found, now or later, is closed here."""
+        with self._changing:
+            self._abandoned = True
+            self._close()
+
+    def _close(self) -> None:
+        for one in self._found.values():
+            one.close()
 
 
 def _lowest_free() -> int:
