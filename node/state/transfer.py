@@ -160,16 +160,18 @@ class StateFetch:
         progress: Tell = silent,
         clock: Callable[[], float] = time.monotonic,
         request: int = 0,
+        kept: bool = False,
     ) -> None:
         """``snapshot``: of the view with this number; 0: what the holders hold while the view is prepared.
-        ``request``: the number that its requests and their answers carry."""
+        ``request``: the number that its requests and their answers carry. ``kept``: ``wanted`` has values of before;
+        pieces that a holder has too are not fetched."""
         self.request = request
         self._send, self._refuse, self._tell = send, refuse, tell
         self._clock, self._moments, self._snapshot = clock, moments, snapshot
         self._wanted = {name: list(vectors.values()) for name, vectors in wanted.items()}
         self._holders = holders
         sizes = {name: _size(vectors) for name, vectors in self._wanted.items()}
-        self._machine = Fetching(sizes, holders, me)
+        self._machine, self._kept = Fetching(sizes, holders, me, compares=kept), kept
         self._meter = Meter("fetching the state", "bytes", progress, clock, of=sum(sizes.values()))
 
     @property
@@ -248,7 +250,15 @@ class StateFetch:
         if payload.nbytes != 8 * len(cut):
             self._machine.lacks(sender, DIGESTS, now)
             return
-        self._machine.digests(sender, dict(zip(cut, map(int, payload.view("<u8")), strict=True)), now)
+        said = dict(zip(cut, map(int, payload.view("<u8")), strict=True))
+        self._machine.digests(sender, said, now)
+        for piece in self._machine.missing.intersection(said) if self._kept else ():
+            own = xxhash.xxh3_64()
+            for part in _read(self._wanted[piece.name], piece.offset, piece.length):
+                own.update(part)
+            if own.intdigest() == said[piece]:
+                self._machine.here(sender, piece, said[piece])
+        self._kept = False  # what has been asked for since is on its way
 
 
 def named(states: Sequence[StageState]) -> dict[str, dict[str, Tensor]]:
@@ -478,6 +488,7 @@ def fetch_of(
     snapshot: int = 0,
     moments_only: bool = False,
     moments: bool | None = None,
+    kept: bool = False,
 ) -> StateFetch:
     """The fetch of these parameters of ``new``. FarflungError: somebody's view says that nobody holds one.
     ``moments_only``: the reference is here, and what comes of it is left."""
@@ -511,6 +522,7 @@ def fetch_of(
         snapshot,
         trainer.emit,
         request=request,
+        kept=kept,
     )
     trainer.fetches[request] = fetch
     return fetch

@@ -85,7 +85,10 @@ class Fetching:
     ``sizes``: bytes of each; ``holders``: who can serve it. ``me`` decides with which holder it begins.
     """
 
-    def __init__(self, sizes: Mapping[str, int], holders: Mapping[str, Sequence[str]], me: str) -> None:
+    def __init__(
+        self, sizes: Mapping[str, int], holders: Mapping[str, Sequence[str]], me: str, compares: bool = False
+    ) -> None:
+        """``compares``: something may be here already, so nothing is asked for until a holder has told its digests."""
         names = sorted({name for found in holders.values() for name in found})
         begin = sum(me.encode()) % max(1, len(names))
         self.sources = {name: _Source() for name in names[begin:] + names[:begin]}
@@ -105,6 +108,7 @@ class Fetching:
         self.troubles: list[tuple[str, str]] = []
         """(holder, what went wrong) since it was last told."""
         self._bytes, self._here = sum(sizes.values()), 0
+        self._compares = compares
 
     @property
     def done(self) -> bool:
@@ -139,6 +143,8 @@ class Fetching:
                 self._to_ask.discard(name)
                 asked.append((name, DIGESTS))
                 self._await(source, DIGESTS, now)
+            if self._waits_for_digests:
+                continue
             queues = [queue for holders, queue in self._queues.items() if name in holders]
             while source.room(now) > 0:
                 piece = next((queue.popleft() for queue in queues if queue), None)
@@ -191,6 +197,18 @@ class Fetching:
             expected = self._expected(piece)
             if piece in self._came and expected is not None and digest != expected:
                 self._lied(sender, piece)
+
+    def here(self, name: str, piece: Piece, digest: int) -> None:
+        """A piece is here as a holder has it."""
+        if piece in self.missing:
+            self.missing.discard(piece)
+            self._here += piece.length
+            self._came[piece] = (name, digest)
+
+    @property
+    def _waits_for_digests(self) -> bool:
+        witnesses = (self.sources[name] for name in self._witnesses)
+        return self._compares and not self._said and not all(one.left or one.strikes for one in witnesses)
 
     def lost(self, name: str, why: str, now: float) -> None:
         """A holder is silent or its connection broke: the others go on where it was."""

@@ -175,6 +175,8 @@ class Trainer:
         """What the coordinator wants, until it is answered."""
         self.follower: Follower | None = None
         """The place that this node follows as a spare."""
+        self._unfollowed: StageState | None = None
+        """The place that this node followed as a spare until it could not any more."""
         self._cannot_follow = ""
         """Why this spare cannot follow what the view wants it to."""
         self._handed: dict[str, torch.Tensor] = {}
@@ -596,6 +598,7 @@ class Trainer:
             self._handed = taken(self, view, new)
         self._cannot_follow = ""
         self.follower = self._follow(view, plan, position, round, held) if new is None else None
+        self._unfollowed = None
         prepared = control_pb2.Prepared(view=view.number)
         if new is not None:
             prepared.fingerprints.extend(self._fingerprints())
@@ -668,12 +671,16 @@ class Trainer:
         if follower is None or follower.failed or not follower.state.same_place(self.definition, plan, mine.like):
             kept = next((state for state in held if state.same_place(self.definition, plan, mine.like)), None)
             if kept is None or mine.fetch:
+                # What a fetch has brought and could not be followed: what has not changed since is not fetched again.
+                before, self._unfollowed = self._unfollowed, None
+                again = before is not None and before.same_place(self.definition, plan, mine.like)
                 try:
-                    new = self._take_up(plan, mine.like, held, view)
+                    new = before if again and before is not None else self._take_up(plan, mine.like, held, view)
                 except FarflungError as error:
                     self._cannot_follow = error.message  # told when the view trains: before, nobody asks
                     return None
-                follower = Follower(self, new, fetch_of(self, new, list(new.named()), lambda _: guides, view.number))
+                fetch = fetch_of(self, new, list(new.named()), lambda _: guides, view.number, kept=again)
+                follower = Follower(self, new, fetch)
             else:
                 follower = Follower(self, kept, None)
         follower.enter(plan, mine.like, position, round, guides[first:] + guides[:first])
@@ -749,6 +756,7 @@ class Trainer:
             if follower.failed or watch.gives_up(time.monotonic()):
                 self.warn(self.name, "the last rounds were not to be had: takes a peer's state")
                 self.state = self._kept = self.follower = None
+                self._unfollowed = follower.state
                 return
             self.pump(0.02)
         if follower.whole:

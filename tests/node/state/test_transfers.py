@@ -288,3 +288,53 @@ def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="wait already"):
         for _ in range(10_000):
             server.request("x", data_pb2.Header(text="w"), b"")
+
+
+@pytest.mark.parametrize("same", [0, 3, 10])
+def test_pieces_that_are_here_already_are_not_fetched_again(same):
+    """What a fetch of before has brought: the holders' digests say what of it still is as they have it."""
+    there = torch.arange(10 * PIECE // 4, dtype=torch.float32)
+    here = there.clone()
+    for piece in range(same, 10):
+        here[piece * PIECE // 4] += 1.0
+    sent, now = [], 1.0
+    servers = {}
+
+    def send(to, header, payload, priority):
+        sent.append((to, header, payload))
+
+    fetch = StateFetch(
+        send,
+        lambda *_: None,
+        lambda _: None,
+        "me",
+        {"w": {"": here}},
+        {"w": ["a", "b"]},
+        False,
+        clock=lambda: now,
+        kept=True,
+    )
+    for name in "ab":
+
+        def answer(to, header, payload, priority, name=name):
+            fetch.answer(name, header, np.frombuffer(bytearray(payload), np.uint8))
+
+        servers[name] = StateServer(answer)
+        servers[name].open({"w": {"": there}})
+    fetched = 0
+    while not fetch.done:
+        fetch.work(set())
+        asked, sent[:] = list(sent), []
+        assert asked and not fetch.failure
+        for to, header, payload in asked:
+            fetched += bool(header.text)
+            servers[to].request("me", header, payload)
+    assert fetched == 10 - same and torch.equal(here, there)
+
+
+def test_who_says_no_digests_is_asked_for_pieces_all_the_same():
+    machine = Fetching({"w": 100}, {"w": ["a"]}, "me", compares=True)
+    assert [piece for _, piece in machine.ask(0.0)] == [DIGESTS]
+    machine.lost("a", "its connection broke", 1.0)
+    assert not machine.ask(1.5)
+    assert {piece.name for _, piece in machine.ask(1.0 + STALL_SECONDS)} == {"", "w"}
