@@ -9,7 +9,7 @@ so S = sum p x + server errors stays, also where the view is given up before it 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -82,6 +82,8 @@ def taken(trainer: Trainer, view: control_pb2.View, new: StageState) -> dict[str
                 which = f"{len(values)} parameters that move to {trainer.name}"
                 trainer.warn(giver, f"what it had learnt of {which} and not sent is lost: {problem}")
             elif fetch.done:
+                much = f"{len(values)} parameters and not sent (norm {_norm(values.values()):.3g})"
+                trainer.tell(f"goes on with what {giver} had learnt of {much}")
                 for name, one_value in values.items():
                     found[name] = found[name].add_(one_value) if name in found else one_value
             if problem or fetch.done:
@@ -178,12 +180,13 @@ def _fetch(trainer: Trainer, giver: str, values: Mapping[str, Tensor]) -> StateF
 def _wrong(values: Mapping[str, Tensor], references: Mapping[str, Tensor], gradient: float | None) -> str:
     """Why this is nothing that a node can have learnt; empty where it can be. ``gradient``: in gradient mode the norm
     of the last step's."""
-    norm, most = (
-        math.sqrt(sum(float(one.double().square().sum()) for one in group))
-        for group in (values.values(), [references[name] for name in values])
-    )
+    norm, most = _norm(values.values()), _norm(references[name] for name in values)
     limit = MOST * most if gradient is None else MOST_GRADIENTS * gradient
     if math.isfinite(norm) and (norm <= limit or not limit):
         return ""
     of = "the weights" if gradient is None else "the last gradient"
     return f"it has norm {norm:.3g}, and {of} {most if gradient is None else gradient:.3g}"
+
+
+def _norm(vectors: Iterable[Tensor]) -> float:
+    return math.sqrt(sum(float(one.double().square().sum()) for one in vectors))
