@@ -25,12 +25,19 @@ import grpc.aio
 
 from . import control_pb2_grpc, names
 from .border import printable
+from .patience import patience
 
 CHUNK = 1 << 20
 """Bytes of payload in one message of a bulk transfer."""
 
 MESSAGE_LIMIT = 8 << 20
 """Bytes of the largest gRPC message that either side accepts."""
+
+SILENCE_S, CONNECT_S = 10.0, 20.0
+"""Until a ping counts as unanswered, and that one attempt to connect may take, on a near link; on one that is known to
+be far as many round trips more as proto.patience says."""
+FARTHEST_S = 2.0
+"""The round trip of callers that a server counts with: a satellite's."""
 
 PEER_SERVICE = "farflung.Peer"
 PEER_METHOD = "/farflung.Peer/Exchange"
@@ -66,30 +73,33 @@ class Credentials:
 # ---- options -------------------------------------------------------------------------------
 
 
-def _common_options() -> Options:
+def _common_options(round_trip_s: float = 0.0) -> Options:
+    # A lost packet over a satellite, round trip 2 s, costs 6 s; how far the other end is is known to clients alone.
+    silence = round(1e3 * patience(SILENCE_S, round_trip_s))
     return [
         ("grpc.max_send_message_length", MESSAGE_LIMIT),
         ("grpc.max_receive_message_length", MESSAGE_LIMIT),
         ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 10_000),  # a lost packet over a satellite, round trip 2 s, costs 6
+        ("grpc.keepalive_timeout_ms", silence),
         ("grpc.keepalive_permit_without_calls", 1),
         # keepalive_timeout acts through TCP; this is for a peer whose kernel still answers: stopped, or a middlebox.
         # Longer, because a ping waits behind what a slow uplink has queued.
-        ("grpc.http2.ping_timeout_ms", 10_000),
+        ("grpc.http2.ping_timeout_ms", silence),
         ("grpc.http2.max_pings_without_data", 0),
     ]
 
 
-def channel_options(target_name: str | None = None) -> Options:
-    """Options of a client channel; `target_name` is the name that the server's certificate must have."""
+def channel_options(target_name: str | None = None, round_trip_s: float = 0.0) -> Options:
+    """Options of a client channel; `target_name` is the name that the server's certificate must have, `round_trip_s`
+    how far it is, 0 where that is not known."""
     options = [
-        *_common_options(),
+        *_common_options(round_trip_s),
         ("grpc.use_local_subchannel_pool", 1),  # a channel is a connection of its own
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 3_000),
         # In spite of its name, the time that one connection attempt may take: TCP and TLS need 3 round trips.
-        ("grpc.min_reconnect_backoff_ms", 20_000),
+        ("grpc.min_reconnect_backoff_ms", round(1e3 * patience(CONNECT_S, round_trip_s))),
         ("grpc.enable_http_proxy", 0),
     ]
     if target_name is not None:
@@ -104,8 +114,9 @@ def server_options() -> Options:
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_concurrent_streams", 128),
-        # TCP, TLS and the first frame of HTTP/2; a connection without calls after that: its client dials again.
-        ("grpc.server_handshake_timeout_ms", 10_000),
+        # TCP, TLS and the first frame of HTTP/2 of whoever calls, from however far; a connection without calls after
+        # that: its client dials again.
+        ("grpc.server_handshake_timeout_ms", round(1e3 * patience(SILENCE_S, FARTHEST_S))),
         ("grpc.max_connection_idle_ms", 60_000),
         ("grpc.so_reuseport", 0),
     ]
@@ -160,12 +171,12 @@ def bind(server: grpc.aio.Server | grpc.Server, address: str, credentials: grpc.
     return int(port)
 
 
-def coordinator_channel(address: str, pinned: bytes) -> grpc.aio.Channel:
+def coordinator_channel(address: str, pinned: bytes, round_trip_s: float = 0.0) -> grpc.aio.Channel:
     """An asyncio channel to the coordinator; `pinned` is its certificate in PEM, empty for insecure."""
     if not pinned:
-        return grpc.aio.insecure_channel(address, options=channel_options())
+        return grpc.aio.insecure_channel(address, options=channel_options(round_trip_s=round_trip_s))
     trust = grpc.ssl_channel_credentials(pinned)
-    return grpc.aio.secure_channel(address, trust, options=channel_options(COORDINATOR_NAME))
+    return grpc.aio.secure_channel(address, trust, options=channel_options(COORDINATOR_NAME, round_trip_s))
 
 
 def blocking_coordinator_channel(address: str, pinned: bytes) -> grpc.Channel:
@@ -176,12 +187,12 @@ def blocking_coordinator_channel(address: str, pinned: bytes) -> grpc.Channel:
     return grpc.secure_channel(address, trust, options=channel_options(COORDINATOR_NAME))
 
 
-def peer_channel(address: str, peer: str, credentials: Credentials) -> grpc.aio.Channel:
+def peer_channel(address: str, peer: str, credentials: Credentials, round_trip_s: float = 0.0) -> grpc.aio.Channel:
     """An asyncio channel to the node named `peer`: its certificate must be that name's."""
     if not credentials.secure:
-        return grpc.aio.insecure_channel(address, options=channel_options())
+        return grpc.aio.insecure_channel(address, options=channel_options(round_trip_s=round_trip_s))
     trust = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
-    return grpc.aio.secure_channel(address, trust, options=channel_options(names.dns_name(peer)))
+    return grpc.aio.secure_channel(address, trust, options=channel_options(names.dns_name(peer), round_trip_s))
 
 
 def coordinator_stub(channel: grpc.aio.Channel | grpc.Channel) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections import deque
@@ -29,6 +30,8 @@ SAY_AGAIN = frozenset({"flushed", "prepared", "caught_up", "finished", "evidence
 them: its points would count twice."""
 COUNTED = frozenset({"step", "eval"})
 """Reports that the coordinator adds up: said again until it has stored them. It counts each once."""
+OPENING_TRIPS = 4
+"""Round trips in which a stream opens: TCP, two of TLS, the first order."""
 SAY_AGAIN_SECONDS = 15.0
 """A report written so shortly before the stream broke may not have arrived."""
 BUFFERED_REPORTS = 10_000
@@ -81,8 +84,14 @@ class ControlLink:
         self._heard = False
         self._began = 0.0
         self.opening_s = 0.0
-        """How long the stream last took to open: some four round trips."""
+        """How long the stream last took to open: ``OPENING_TRIPS`` round trips, or more where somebody is busy."""
+        self._shortest_opening_s = math.inf
         self.task = asyncio.create_task(self._keep(), name="control link")
+
+    @property
+    def round_trip_s(self) -> float:
+        """To the coordinator, about; 0 where it is not known."""
+        return 0.0 if math.isinf(self._shortest_opening_s) else self._shortest_opening_s / OPENING_TRIPS
 
     def report(self, report: Report) -> None:
         """Queues a report; a finished step gets the bytes sent since the last one."""
@@ -139,7 +148,7 @@ class ControlLink:
 
     async def _attend(self) -> None:
         self._began = time.monotonic()
-        channel = rpc.coordinator_channel(self.address, self._credentials.pinned)
+        channel = rpc.coordinator_channel(self.address, self._credentials.pinned, self.round_trip_s)
         call = None
         try:
             call = rpc.coordinator_stub(channel).Attend(metadata=self._metadata)
@@ -179,6 +188,7 @@ class ControlLink:
             self.term = order.term
             if not self._attached:
                 self.opening_s = time.monotonic() - self._began
+                self._shortest_opening_s = min(self._shortest_opening_s, self.opening_s)
             self._accepted()
             if order.HasField("ledger"):
                 self._counted = still_counted(self._counted, order.ledger)

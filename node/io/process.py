@@ -220,13 +220,11 @@ class IoProcess:
 
     def _enter(self, view: int, members: list[control.Member], needed: list[str] | None) -> None:
         """``needed``: with whom this node exchanges anything; None: with all. What is sent to another member all the
-        same opens a connection then. One that cannot be dialled has to open it beforehand."""
+        same opens a connection then; to one that cannot be dialled it does not come, and is told as lost."""
         self._membership.enter(view, members)
         peers = self._membership.peers()
         self._needed = peers.keys() if needed is None else peers.keys() & set(needed)
-        wanted = {
-            name: peer for name, peer in peers.items() if name in self._needed or peer.dials_out or self._me.dials_out
-        }
+        wanted = {name: peer for name, peer in peers.items() if name in self._needed}
         for name in self._links.keys() - wanted.keys():
             self._spawn(self._links.pop(name).close())
         for peer in wanted.values():
@@ -302,6 +300,8 @@ class IoProcess:
 
     def _ordered(self, order: control.Order) -> None:
         """Orders go to the trainer, except Measure, which is answered here without disturbing it."""
+        if self._control is not None:
+            self._me.round_trips[""] = self._control.round_trip_s
         if order.WhichOneof("kind") == "measure":
             self._spawn(self._measure_and_report(list(order.measure.peers)))
         elif order.WhichOneof("kind") == "clock":
@@ -368,6 +368,7 @@ class IoProcess:
             measured = await measure(link, self.config.name, self._next_transfer, BURST_BYTES, self._probe_patience())
             if not link.closed:
                 links.links.append(measured)
+                self._me.round_trips[link.peer.name] = 2 * measured.latency_s
                 self._fastest = max(self._fastest, measured.bandwidth_bps)
         return links
 

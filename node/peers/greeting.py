@@ -20,6 +20,7 @@ from ...proto.border import printable
 from ...proto.control_pb2 import Member
 from ...proto.data_pb2 import Greeting
 from ...proto.frame import Frame, Kind
+from ...proto.patience import patience
 from .traffic import OTHER, Traffic
 
 FIRST_PAUSE = 0.2
@@ -27,7 +28,7 @@ LONGEST_PAUSE = 3.0
 PAUSE_GROWTH = 1.5
 """A lost peer is tried again after 0.2, 0.5, 1.0, 1.6, 2.6 ... seconds."""
 GREETING_TIMEOUT = 30.0
-"""Seconds for a connection and the answer to the greeting."""
+"""Seconds for a connection and the answer to the greeting, on a near link."""
 
 T = TypeVar("T")
 
@@ -51,14 +52,26 @@ class Self:
     coordinator: str = ""
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     protocol: int = PROTOCOL
+    round_trips: dict[str, float] = field(default_factory=dict)
+    """Seconds to each peer, as measured; to the coordinator under the empty name."""
+
+    def round_trip(self, peer: str) -> float:
+        """To a peer, at least what is known of this end; 0 where nothing is."""
+        return max(self.round_trips.get(peer, 0.0), self.round_trips.get("", 0.0))
+
+    def patience(self, peer: str) -> float:
+        """Seconds for a connection to a peer and the answer to the greeting."""
+        return patience(GREETING_TIMEOUT, self.round_trip(peer))
 
     def way_to(self, peer: Member) -> tuple[str, grpc.aio.Channel]:
         """(address that is dialled, channel): the peer itself, or the coordinator for a peer that can't be dialled."""
         if not peer.dials_out:
-            return peer.address, rpc.peer_channel(peer.address, peer.name, self.credentials)
+            trip = self.round_trip(peer.name)
+            return peer.address, rpc.peer_channel(peer.address, peer.name, self.credentials, trip)
         if not self.coordinator:
             raise LinkBroken(f"neither {self.name} nor {peer.name} can be dialled, and no coordinator is there")
-        return self.coordinator, rpc.coordinator_channel(self.coordinator, self.credentials.pinned)
+        trip = self.round_trip(peer.name)
+        return self.coordinator, rpc.coordinator_channel(self.coordinator, self.credentials.pinned, trip)
 
 
 @contextlib.asynccontextmanager
@@ -75,9 +88,9 @@ async def dialled(
         # The session's secret is for the coordinator alone.
         call = rpc.peer_method(channel, me.metadata if peer.dials_out else ())
         try:
-            await within(GREETING_TIMEOUT, _greet(call, me, peer, traffic, you_send, lane, link))
+            await within(me.patience(peer.name), _greet(call, me, peer, traffic, you_send, lane, link))
         except asyncio.TimeoutError:
-            raise LinkBroken(f"no answer from {address} in {GREETING_TIMEOUT:.0f} s") from None
+            raise LinkBroken(f"no answer from {address} in {me.patience(peer.name):.0f} s") from None
         yield call
     finally:
         if call is not None:

@@ -10,7 +10,7 @@ from stub_coordinator import StubCoordinator
 from wires import behind_nat, kill, payload_of, receive, wait_for
 
 from farflung.coordinator.serve import relay as relay_module
-from farflung.node.peers.sending import link as links
+from farflung.node.peers import greeting
 from farflung.node.wire.client import PeerLost, Received
 from farflung.proto.data_pb2 import Header, Kind
 
@@ -82,7 +82,7 @@ def test_a_killed_dialler_is_lost_at_once(processes):
 
 
 def test_one_that_never_dials_is_lost(thread_nodes, monkeypatch):
-    monkeypatch.setattr(links, "GREETING_TIMEOUT", 1.0)
+    monkeypatch.setattr(greeting, "GREETING_TIMEOUT", 1.0)
     a, _ = thread_nodes.start("a"), thread_nodes.start("b", dials_out=True)
     a.enter(1, behind_nat(thread_nodes, "b"))
     assert wait_for(a, PeerLost).why == "b can't be dialled and has not dialled for 1 s"
@@ -130,6 +130,26 @@ def test_two_that_dial_out_meet_at_the_coordinator(relay, nodes):
     assert relay.relay.passed_bytes > 15_000_000
     (there,) = a.measure([member for member in members if member.name == "b"]).links
     assert there.bandwidth_bps > 1e6
+
+
+def test_only_what_is_needed_is_opened_and_relayed(relay, thread_nodes):
+    """Of two that dial out and two that can be dialled, each needs one other; then the two that dial out."""
+    a, b = (thread_nodes.start(name, dials_out=True, coordinator=relay.address, secret="x") for name in "ab")
+    c, d = thread_nodes.start("c"), thread_nodes.start("d")
+    relay.wait("hello", 2)
+    members = behind_nat(thread_nodes, "a", "b")
+    for wire, needed in ((a, ["c"]), (b, ["d"]), (c, ["a"]), (d, ["b"])):
+        wire.enter(1, members, needed)
+    exchange(a, c, "ac", 3)
+    exchange(b, d, "bd", 3)
+    assert not relay.relay.passed_bytes and not relay.relay._waiting
+    for wire, needed in ((a, ["b"]), (b, ["a"])):
+        wire.enter(2, members, needed)
+    for wire, to in ((a, "b"), (b, "a")):
+        wire.send(to, Header(kind=Kind.STATE, view=2, step=9), b"now")
+    for wire in (a, b):
+        assert receive(wire)[0].header.step == 9
+    assert relay.relay.passed_bytes
 
 
 def test_the_relay_serves_only_sessions_of_the_run(relay, thread_nodes):

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from farflung.node.ipc.arena import PAGE, Arena, LastAction, make_file
 from farflung.node.ipc.pipe import Unpacker, pack
-from farflung.node.peers.greeting import within
+from farflung.node.peers.greeting import GREETING_TIMEOUT, Self, within
 from farflung.node.peers.receiving.admission import NOT_MEMBER, OTHER_SESSION, OTHER_VIEW, TAKE, WAIT, Membership
 from farflung.node.peers.receiving.inbox import ArenaFull, Inbox
+from farflung.proto import rpc
 from farflung.proto.control_pb2 import Member
+from farflung.proto.patience import TRIPS
 
 
 def arena_of(size):
@@ -194,3 +196,11 @@ async def test_work_that_takes_too_long_is_ended():
     with pytest.raises(asyncio.TimeoutError):
         await within(0.01, work())
     assert ended
+
+
+def test_a_peer_is_as_far_as_it_was_measured_and_at_least_as_this_end_is():
+    me = Self("run", "a", "s", rpc.Credentials())
+    assert me.patience("b") == GREETING_TIMEOUT
+    me.round_trips.update({"": 0.5, "b": 2.0, "c": 0.1})
+    assert [me.round_trip(one) for one in "bcd"] == [2.0, 0.5, 0.5]
+    assert me.patience("b") == GREETING_TIMEOUT + TRIPS * 2.0

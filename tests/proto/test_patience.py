@@ -2,7 +2,8 @@
 
 import pytest
 
-from farflung.proto.patience import Watch, patience
+from farflung.proto import rpc
+from farflung.proto.patience import TRIPS, Watch, patience
 
 
 def test_while_bytes_arrive_it_waits_however_long_it_takes():
@@ -25,3 +26,15 @@ def test_a_mark_that_stays_is_no_movement_and_one_that_falls_is():
 )
 def test_the_patience_of_a_link_is_its_own(round_trip, rate, seconds):
     assert patience(60.0, round_trip, rate) == pytest.approx(seconds)
+
+
+def test_a_far_channel_has_the_patience_of_its_round_trip():
+    near, far = (dict(rpc.channel_options(round_trip_s=trip)) for trip in (0.0, 2.0))
+    for name, seconds in (
+        ("grpc.keepalive_timeout_ms", rpc.SILENCE_S),
+        ("grpc.http2.ping_timeout_ms", rpc.SILENCE_S),
+        ("grpc.min_reconnect_backoff_ms", rpc.CONNECT_S),
+    ):
+        assert near[name] == 1e3 * seconds and far[name] == 1e3 * (seconds + TRIPS * 2.0)
+    handshake = dict(rpc.server_options())["grpc.server_handshake_timeout_ms"]
+    assert handshake >= 1e3 * TRIPS * 2.0, "whoever calls may be far"

@@ -292,3 +292,23 @@ def test_bad_day(job: Any) -> None:
     events = train(own("bad-day", 0.5), job(steps=60, pipelines=2, nodes=4, **COMPRESSED))
     assert of(events, "done")[0]["steps"] == 60
     assert losses(events)[-1] < UNIGRAM
+
+
+@pytest.mark.slow
+def test_a_satellite_is_waited_for(job: Any) -> None:
+    """Round trips of 2 s: two nodes join, train, and in the middle nothing comes through for 5 s. Nobody is put out."""
+    path = job(steps=3, stages=1, pipelines=2, nodes=2, **EXACT)
+    table = {
+        "regions": {"ground": {"hosts": 2}, "ship": {}},
+        "coordinator": "ground/0",
+        "defaults": {"delay_ms": 0.2, "rate": "100mbit"},
+        "links": [{"between": ["ground", "ship"], "delay_ms": 1000, "rate": "20mbit"}],
+        "script": [{"at": 0, "cut": "ground<->ship"}, {"at": 5, "restore": "ground<->ship"}],
+    }
+    name = f"t{os.getpid()}-satellite"
+    with emulated(files.parse(table, name, name)) as made:
+        events = train(made.topology, path, nodes=["ground/1", "ship"])
+    assert of(events, "done")[0]["steps"] == 3
+    assert losses(events) == pytest.approx(plain(path), rel=2e-4)
+    assert {"cut", "restore"} <= {e["change"].split()[0] for e in of(events, "wan") if e["what"] == "change"}
+    assert not [e for e in of(events, "left") if "run is over" not in e.get("why", "")], "nobody was put out"

@@ -26,7 +26,6 @@ from ....proto.data_pb2 import Header
 from ....proto.frame import FrameError, Kind
 from ..greeting import (
     FIRST_PAUSE,
-    GREETING_TIMEOUT,
     LONGEST_PAUSE,
     PAUSE_GROWTH,
     LinkBroken,
@@ -149,7 +148,7 @@ class PeerLink:
     async def _talk(self) -> None:
         """One connection from greeting to break. Raises what broke it."""
         if self.peer.dials_out and not self._me.dials_out:
-            offer = await self._offers.take(self.peer.name, self.peer.session, GREETING_TIMEOUT)
+            offer = await self._offers.take(self.peer.name, self.peer.session, self._me.patience(self.peer.name))
             try:
                 bulk = Bulk(self, self._me, self._traffic, offer) if offer.link else None
                 await self._both_ways(offer.context, offer.ended, bulk)
