@@ -254,11 +254,16 @@ def test_a_leaver_in_gradient_mode_says_what_goes_with_it():
     hub = start(GRADIENT)
     under_way(hub, BEFORE)
     hub.order("a", leave=control_pb2.Leave(why="asked to"))
-    said = ""
+    said, done = "", set()
     while not said:
         name, report = hub.reports.get(timeout=60)
         said = report.leaving.why if report.WhichOneof("kind") == "leaving" else ""
+        done |= {name} if report.WhichOneof("kind") == "finished" else set()
     assert name == "a" and "an error feedback of" in said and "gradients goes with it" in said
+    hub.finish([one for one in BEFORE.nodes if one not in done])
+    for one in done:
+        hub.order(one, stop=control_pb2.Stop(why="done"))
+        hub.threads[one].join(10)
 
 
 # ---- the shares of the batch ----------------------------------------------------------------------

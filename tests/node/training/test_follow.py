@@ -213,6 +213,8 @@ def test_rounds_that_come_too_fast_end_it(monkeypatch):
     wait_until(lambda: follower.failed)
     assert "is another than the group's after round" in follower.failed
     hub.finish(["a", "b"])
+    hub.order("c", stop=control_pb2.Stop(why="done"))
+    hub.threads["c"].join(10)
 
 
 def test_a_guide_dies_and_another_goes_on():
