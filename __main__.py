@@ -27,7 +27,7 @@ from .cli.common import Body, command, execute, new_app, reported
 
 app = new_app()
 coordinator = new_app("Start a run and look after it.")
-job = new_app("Job files.")
+job = new_app("Write job files.")
 codecs = new_app()
 
 
@@ -48,7 +48,7 @@ def front_door(
 
 
 def wan(context: typer.Context) -> None:
-    """An emulated WAN on this machine: up, check, exec, set, cut, restore, run, down."""
+    """Emulate a WAN on this machine: up, check, exec, set, run, down."""
     from .deploy.wan.cli import main as obey
 
     raise typer.Exit(obey(context.args))

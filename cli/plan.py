@@ -113,7 +113,7 @@ def table(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     header = ("pipeline", "share", *(f"stage {i} [{a}-{b}]" for i, (a, b) in enumerate(result["stages"])))
     rows = [
         (str(number), f"{share} microbatch{'es' if share != 1 else ''}", *row)
-        for number, (row, share) in enumerate(zip(result["pipelines"], result["microbatches"], strict=True), 1)
+        for number, (row, share) in enumerate(zip(result["pipelines"], result["microbatches"], strict=True))
     ]
     return [header, *rows]
 

@@ -122,7 +122,7 @@ def plan_lines(view: Record) -> list[str]:
     for at, names in enumerate(view.get("pipelines") or []):
         held = [f"{name} ({stage_text(stages[stage])})" for stage, name in enumerate(names) if stage < len(stages)]
         share = f", {shares[at]} microbatch{'es' if shares[at] != 1 else ''} a step" if at < len(shares) else ""
-        lines.append(f"pipeline {at + 1}: {' -> '.join(held)}{share}")
+        lines.append(f"pipeline {at}: {' -> '.join(held)}{share}")
     spares = view.get("spares") or {}
     return lines + [f"spare: {name}: {why}" for name, why in spares.items()]
 
@@ -131,7 +131,7 @@ def node_row(node: Record, now: float) -> tuple[object, ...]:
     """(name, what it does, device, last heard, address) of a node."""
     does = str(node.get("role") or "").partition(":")[0]  # why a spare is spare stands with the plan
     if node.get("stage") is not None:
-        does = f"stage {node['stage']} of pipeline {int(node.get('pipeline') or 0) + 1}"
+        does = f"stage {node['stage']} of pipeline {int(node.get('pipeline') or 0)}"
     if node.get("doing"):
         does += f": {node['doing']}"
     if node.get("held"):

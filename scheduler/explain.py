@@ -88,7 +88,7 @@ def pipeline_bottleneck(
     slowest = int((fixed + numpy.asarray(microbatches) * period).argmax())
     held = depths[slowest] if depths else range(cut.nodes, 0, -1)
     took, words, pair = max(constraints(estimator, places[slowest], cut, held), key=lambda item: item[0])
-    return f"pipeline {slowest + 1}: {words}, {took:.3g} s a microbatch", pair
+    return f"pipeline {slowest}: {words}, {took:.3g} s a microbatch", pair
 
 
 def best_help(

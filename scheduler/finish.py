@@ -49,7 +49,7 @@ def finish(estimator: Estimator, best: Candidate, why: str = "", current: Plan |
         why = f"{why}; rounds in two levels over {len(regions)} regions"
     cut_up = pieces(estimator, best)
     if cut_up:
-        small = (f"{workload.microbatch // count} in pipeline {at}" for at, count in enumerate(cut_up, 1) if count > 1)
+        small = (f"{workload.microbatch // count} in pipeline {at}" for at, count in enumerate(cut_up) if count > 1)
         why = f"{why}; microbatches of {', '.join(small)} for want of memory"
     return Plan(
         pipelines=tuple(rows),
@@ -102,7 +102,7 @@ def why_spare(estimator: Estimator, best: Candidate, now: float) -> dict[str, st
         swapped = best.places.copy()
         swapped.flat[slot] = device
         seconds = _seconds(estimator, swapped, best.cut) * now / best.seconds
-        where = f"stage {slot % nodes} of pipeline {slot // nodes + 1}"
+        where = f"stage {slot % nodes} of pipeline {slot // nodes}"
         if not seconds < IMPOSSIBLE / 10:
             reasons[name] = "its links to the nodes that train are missing"
         elif seconds > now * 1.005:

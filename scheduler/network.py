@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx
 import numpy
 
 from .clusters import Cluster, parse_cluster, read_cluster
 from .devices import Device, Matrix, check_device
 from .errors import PlanError
 from .guesses import fill_bandwidth, fill_latency
+
+if TYPE_CHECKING:
+    import networkx
 
 DEFAULT_LATENCY = 0.05
 DEFAULT_BANDWIDTH = 100e6
@@ -209,6 +211,8 @@ class Network:
     @cached_property
     def graph(self) -> networkx.DiGraph[str]:
         """The directed graph: nodes carry `device`, edges carry `latency`, `bandwidth`, `confidence` and `age`."""
+        import networkx  # a tenth of a second, and most who have a network never ask for its graph
+
         graph: networkx.DiGraph[str] = networkx.DiGraph()
         for device in self.devices:
             graph.add_node(device.name, device=device)

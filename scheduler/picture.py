@@ -75,7 +75,7 @@ def _map(network: Network, plan: Plan, prediction: Prediction, width: int) -> tu
     for device, (x, y) in at.items():
         where = stage_of.get(device)
         colour = "#ffffff" if where is None else COLOURS[where[0] % len(COLOURS)]
-        what = "spare" if where is None else f"pipeline {where[0] + 1}, stage {where[1]}"
+        what = "spare" if where is None else f"pipeline {where[0]}, stage {where[1]}"
         body.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7" fill="{colour}" stroke="#555">'
             f"<title>{escape(network.names[device])}: {what}</title></circle>"

@@ -12,9 +12,9 @@ def demo(
     output: Output,
     *,
     state: State = None,
-    nodes: Annotated[int, typer.Option(min=1, help="How many nodes.")] = 4,
+    nodes: Annotated[int, typer.Option(min=1, metavar="N", help="How many nodes.")] = 4,
 ) -> int:
-    """Four nodes train on Shakespeare on this machine.
+    """Four nodes on this machine train on Shakespeare.
 
     Starts a coordinator and the nodes, and ends with the folder of a model and a sample of its text.
     """

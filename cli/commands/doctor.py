@@ -13,13 +13,15 @@ def doctor(
     link: Annotated[
         str | None,
         typer.Argument(
-            envvar="FARFLUNG_LINK", help="The link that this machine would join with; @FILE: what FILE holds."
+            metavar="LINK",
+            envvar="FARFLUNG_LINK",
+            help="The link that this machine would join with; @FILE: what FILE holds.",
         ),
     ] = None,
     *,
     device: Device = "auto",
 ) -> int:
-    """What would stop this machine from joining."""
+    """Say what would stop this machine from joining."""
     from ..doctor import examine, show
     from ..linkfile import link_text
 

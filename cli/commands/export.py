@@ -11,15 +11,19 @@ from ..screen.output import Output
 
 def export(
     output: Output,
-    state: Annotated[str, typer.Argument(help="The run's folder, or the address of its checkpoints (s3://...).")],
-    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    state: Annotated[
+        str, typer.Argument(metavar="STATE", help="The run's folder, or the address of its checkpoints (s3://...).")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
     *,
-    step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint.", show_default="the newest")] = None,
+    step: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="The checkpoint of which step.", show_default="the newest")
+    ] = None,
     merge: Annotated[
         bool, typer.Option("--merge", help="The whole model where adapters were trained ([model.lora]).")
     ] = False,
 ) -> None:
-    """A checkpoint as a folder that transformers loads."""
+    """Write a checkpoint as a folder that transformers loads."""
     from ...node.generation.export import beside
     from ...node.generation.export import export as write
     from ..next_words import load_line

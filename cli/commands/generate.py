@@ -14,15 +14,20 @@ def generate(
     state: Annotated[
         str,
         typer.Argument(
-            help="The run's folder, an exported folder, an operator's link, or the address of checkpoints (s3://...)."
+            metavar="STATE",
+            help="The run's folder, an exported folder, an operator's link, or the address of checkpoints (s3://...).",
         ),
     ],
-    prompt: Annotated[str, typer.Argument(help="The text to go on from.")],
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The text to go on from.")],
     *,
-    tokens: Annotated[int, typer.Option(min=1, help="How many tokens to add.")] = 200,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0: always the likeliest token.")] = 0.8,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same text.")] = 1,
-    step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint.", show_default="the newest")] = None,
+    tokens: Annotated[int, typer.Option(min=1, metavar="N", help="How many tokens to add.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0.0, metavar="T", help="0: always the likeliest token.")] = 0.8,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, metavar="N", help="The same seed gives the same text.")
+    ] = 1,
+    step: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="The checkpoint of which step.", show_default="the newest")
+    ] = None,
     through: Annotated[
         str | None,
         typer.Option(
@@ -32,7 +37,10 @@ def generate(
         ),
     ] = None,
 ) -> None:
-    """Text from a run: of a checkpoint, on this machine's CPU, or of the nodes that train."""
+    """Let a model go on with a text.
+
+    From a checkpoint, on this machine's CPU; or from the nodes that train it just now.
+    """
     from ..generate import collect, way_of
 
     way = way_of(through, state, step)

@@ -13,7 +13,7 @@ from ..screen.output import Output
 
 def init(
     output: Output,
-    path: Annotated[Path, typer.Argument(help="The job file to write.")] = Path("job.toml"),
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The job file to write.")] = Path("job.toml"),
     *,
     pretrained: Annotated[Path | None, typer.Option(metavar="FOLDER", help="A model folder to fine-tune.")] = None,
     hardware: Annotated[

@@ -15,13 +15,16 @@ def join(
     link: Annotated[
         str,
         typer.Argument(
+            metavar="LINK",
             envvar="FARFLUNG_LINK",
             help="farflung://HOST:PORT/#TICKET, as the coordinator prints it; @FILE: what FILE holds.",
         ),
     ],
     *,
     device: Device = "auto",
-    name: Annotated[str | None, typer.Option(help="This node's name.", show_default="the next free node-N")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="This node's name.", show_default="the next free node-N")
+    ] = None,
     advertise: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where the other nodes reach this one.")
     ] = None,
@@ -29,7 +32,9 @@ def join(
     allow_code: Annotated[
         list[str] | None, typer.Option(metavar="MODULE", help="A module whose functions the job may call.")
     ] = None,
-    cache: Annotated[Path | None, typer.Option(help="Where this node keeps its key and fetched data.")] = None,
+    cache: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where this node keeps its key and fetched data.")
+    ] = None,
     metrics: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where Prometheus finds this node's metrics.")
     ] = None,
@@ -38,7 +43,7 @@ def join(
         Path | None, typer.Option(metavar="FILE", help="The node pauses while this file exists; so it does on SIGUSR1.")
     ] = None,
     island: Annotated[
-        int, typer.Option(min=1, metavar="N", help="So many devices of this machine, from --device on, as one node.")
+        int, typer.Option(min=1, metavar="N", help="So many devices of this machine, from --device on, are one node.")
     ] = 1,
     data: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Private data, for a run whose nodes have their own.")
@@ -48,11 +53,18 @@ def join(
         typer.Option(metavar="WORDS", help="Only if the run is all of these: private, secure, robust, no-code, tls."),
     ] = None,
     max_upload: Annotated[
-        str | None, typer.Option(metavar="RATE", help="The most that it sends, e.g. 20mbit, all links together.")
+        str | None,
+        typer.Option(
+            metavar="RATE", help="The most that it sends over all links together, e.g. 20mbit (bits a second)."
+        ),
     ] = None,
-    max_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of the device, e.g. 6GB.")] = None,
-    max_disk: Annotated[str | None, typer.Option(metavar="SIZE", help="For the training data that it keeps.")] = None,
-    hours: Annotated[float | None, typer.Option(min=0.0, help="It leaves after so many.")] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The most that it takes of the device's memory, e.g. 6GB.")
+    ] = None,
+    max_disk: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The most that it keeps of the training data, e.g. 20GB.")
+    ] = None,
+    hours: Annotated[float | None, typer.Option(min=0.0, metavar="H", help="It leaves after so many hours.")] = None,
     lifeline: Annotated[bool, typer.Option("--lifeline", hidden=True)] = False,
 ) -> int:
     """Join a run with this machine.

@@ -10,12 +10,18 @@ from .words import Node, Target, TheNode, Why
 
 
 def drain(output: Output, target: Target, node: TheNode, *, why: Why = "") -> None:
-    """Let a node hand over and leave; it has no place until `resume`."""
+    """Let a node hand over and leave.
+
+    It has no place until `resume`.
+    """
     _command(output, target, "drain", node, why=why)
 
 
 def evict(output: Output, target: Target, node: TheNode, *, why: Why = "") -> None:
-    """Put a node out at once, for good: its key and its name are refused from now on."""
+    """Put a node out at once and for good.
+
+    Its key and its name are refused from now on, until `readmit`.
+    """
     _command(output, target, "evict", node, why=why)
 
 
@@ -25,17 +31,23 @@ def readmit(output: Output, target: Target, node: TheNode, *, why: Why = "") -> 
 
 
 def forget(output: Output, target: Target, node: TheNode, *, why: Why = "") -> None:
-    """Free the name of a node whose key is lost: whoever joins with it next has it."""
+    """Free the name of a node whose key is lost.
+
+    Whoever joins with the name next has it.
+    """
     _command(output, target, "forget", node, why=why)
 
 
 def pause(output: Output, target: Target, node: Node = None, *, why: Why = "") -> None:
-    """Stop training after the step in work, of the whole run or of one node, until `resume`."""
+    """Stop training after the step in work, until `resume`.
+
+    The whole run, or one node of it.
+    """
     _command(output, target, "pause", node, why=why)
 
 
 def resume(output: Output, target: Target, node: Node = None, *, why: Why = "") -> None:
-    """Go on training: the run after `pause`, a node after `drain` or `pause`."""
+    """Go on after `pause` or `drain`."""
     _command(output, target, "resume", node, why=why)
 
 
@@ -46,7 +58,10 @@ def set_value(
     *,
     why: Why = "",
 ) -> None:
-    """Change a job value at the next view: steps, learning rate and schedule, codecs, checkpoints, evaluation."""
+    """Change a value of the job, at the next view.
+
+    Steps, learning rate and its schedule, codecs, checkpoints, evaluation.
+    """
     _command(output, target, "set", argument=value, why=why)
 
 

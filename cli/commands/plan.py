@@ -13,16 +13,27 @@ def plan(
     *,
     cluster: Annotated[Path, typer.Option(metavar="FILE", help="Regions, devices, latencies, bandwidths.")],
     job: Annotated[
-        Path | None, typer.Option(help="The job to plan for.", show_default="DT-FM's 24 layers of width 2048")
+        Path | None,
+        typer.Option(metavar="JOB", help="The job file to plan for.", show_default="DT-FM's 24 layers of width 2048"),
     ] = None,
-    stages: Annotated[int | None, typer.Option(min=1, metavar="P")] = None,
-    pipelines: Annotated[int | None, typer.Option(min=1, metavar="D")] = None,
-    objective: Annotated[str, typer.Option(metavar="step|dtfm|cost", help="What to make small.")] = "step",
+    stages: Annotated[
+        int | None, typer.Option(min=1, metavar="P", help="Stages of a pipeline.", show_default="the best")
+    ] = None,
+    pipelines: Annotated[
+        int | None, typer.Option(min=1, metavar="D", help="Pipelines.", show_default="the best")
+    ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="step|dtfm|cost",
+            help="What to make small: the seconds of a step, the cost that DT-FM counts, or money.",
+        ),
+    ] = "step",
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds of search.")] = 10.0,
-    seed: Annotated[int, typer.Option(metavar="N")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="The same seed finds the same plan.")] = 0,
     picture: Annotated[Path | None, typer.Option(metavar="OUT.svg", help="Draw the map and the timeline.")] = None,
 ) -> None:
-    """What speed to expect of a cluster, and who would do what."""
+    """Say what speed to expect of a cluster, and who would do what."""
     from ..plan import run as search
     from ..plan import table as rows_of
     from ..screen.tables import show_plan

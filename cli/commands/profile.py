@@ -19,7 +19,7 @@ def profile(
         Path | None, typer.Option(metavar="FILE", help="Where to write it.", show_default="STATE/trace-TIME.json")
     ] = None,
 ) -> None:
-    """A trace of the next steps across all nodes.
+    """Record a trace of the next steps across all nodes.
 
     One file in Chrome's format, for ui.perfetto.dev: what each node did when, by one clock.
     """

@@ -10,9 +10,14 @@ from ..screen.output import Output
 
 def replay(
     output: Output,
-    state: Annotated[Path, typer.Argument(help="The run's folder, or one of the files in its events/.")],
+    state: Annotated[
+        Path, typer.Argument(metavar="STATE", help="The run's folder, or one of the files in its events/.")
+    ],
 ) -> None:
-    """Decide again what a coordinator decided, and say the first difference: what a bug report can carry."""
+    """Decide again what a coordinator has decided.
+
+    Says the first difference: what a bug report can carry.
+    """
     from ...coordinator.replay.replay import replay as run_again
 
     done = run_again(state)

@@ -13,15 +13,15 @@ from .words import Device, GiveUp, Insecure, State
 
 def run(
     output: Output,
-    job: Annotated[Path, typer.Argument(help="The job file.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.")],
     *,
-    nodes: Annotated[int, typer.Option(min=1, help="How many nodes to start.")] = 4,
+    nodes: Annotated[int, typer.Option(min=1, metavar="N", help="How many nodes to start.")] = 4,
     state: State = None,
     device: Device = "auto",
     insecure: Insecure = False,
     give_up: GiveUp = False,
 ) -> int:
-    """Your job, everything on this machine.
+    """Train by a job file, everything on this machine.
 
     Starts a coordinator and N nodes; starting again with the same state folder goes on.
     """

@@ -11,9 +11,11 @@ from ..screen.output import Output
 def runs(
     output: Output,
     *,
-    folder: Annotated[Path, typer.Option("--in", help="The folder that holds the runs' state folders.")] = Path("runs"),
+    folder: Annotated[
+        Path, typer.Option("--in", metavar="FOLDER", help="The folder that holds the runs' state folders.")
+    ] = Path("runs"),
 ) -> None:
-    """The runs whose state folders are on this machine."""
+    """List the runs whose state folders are on this machine."""
     from ...coordinator.observe.status import read_status
     from ...coordinator.store.database import FILE
     from ..status import show_runs

@@ -14,7 +14,7 @@ from .words import GiveUp, Insecure, LinkFile, State
 
 def start(
     output: Output,
-    job: Annotated[Path, typer.Argument(help="The job file.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file.")],
     *,
     state: State = None,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = "0.0.0.0:7070",
@@ -22,7 +22,7 @@ def start(
         str | None, typer.Option(metavar="HOST:PORT", help="The address that the link has, where it differs.")
     ] = None,
     min_nodes: Annotated[
-        int | None, typer.Option(min=1, help="Begin when so many nodes are in.", show_default="the job's")
+        int | None, typer.Option(min=1, metavar="N", help="Begin when so many nodes are in.", show_default="the job's")
     ] = None,
     link_file: LinkFile = None,
     insecure: Insecure = False,

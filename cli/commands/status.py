@@ -16,7 +16,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Again and again, until the run is over.")] = False,
     every: Annotated[float, typer.Option(min=0.2, metavar="S", help="Seconds between two looks.")] = 2.0,
 ) -> None:
-    """Who is in, who does what, why anything waits."""
+    """Show who is in, who does what, and why anything waits."""
     from ..status import show
     from ..watch import watch as keep_looking
 

@@ -10,12 +10,17 @@ from ..screen.output import Output
 
 def token(
     output: Output,
-    state: Annotated[str, typer.Argument(help="The run's folder, or its --database.")],
+    state: Annotated[str, typer.Argument(metavar="STATE", help="The run's folder, or its --database.")],
     *,
-    ttl: Annotated[str, typer.Option(help="How long it admits nodes: 90s, 45m, 24h, 7d.")] = "24h",
+    ttl: Annotated[str, typer.Option(metavar="TIME", help="How long it admits nodes: 90s, 45m, 24h, 7d.")] = "24h",
     uses: Annotated[
         int | None,
-        typer.Option(min=1, help="How many first joins; with --operator, commands.", show_default="100; commands: any"),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="How many first joins; with --operator, commands.",
+            show_default="100; commands: any",
+        ),
     ] = None,
     revoke: Annotated[str | None, typer.Option(metavar="ID", help="End this ticket instead.")] = None,
     operator: Annotated[bool, typer.Option("--operator", help="A link for commands; it admits no node.")] = False,

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-State = Annotated[Path | None, typer.Option("--state", help="The run's folder.", show_default="runs/NAME")]
+State = Annotated[
+    Path | None, typer.Option("--state", metavar="FOLDER", help="The run's folder.", show_default="runs/NAME")
+]
 LinkFile = Annotated[
     Path | None,
     typer.Option("--link-file", metavar="FILE", help="Write the link there too, for its owner's eyes only."),
@@ -17,5 +19,5 @@ Target = Annotated[
     str, typer.Argument(metavar="STATE|LINK", help="The run's folder, or its link (@FILE: what FILE holds).")
 ]
 TheNode = Annotated[str, typer.Argument(metavar="NODE", help="The node.")]
-Node = Annotated[str | None, typer.Argument(help="The node; without it, the whole run.")]
+Node = Annotated[str | None, typer.Argument(metavar="NODE", help="The node; without it, the whole run.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for those who look at the run.")]

@@ -199,7 +199,7 @@ def plan_lines(event: Event) -> list[str]:
     """The plan of a view: one line a pipeline, then the spares and the codecs."""
     stages = event.get("stages") or []
     lines = []
-    for number, pipeline in enumerate(event.get("pipelines") or [], 1):
+    for number, pipeline in enumerate(event.get("pipelines") or []):
         names = pipeline if isinstance(pipeline, list) else list(pipeline)
         held = [f"{name} ({stage_text(stages[at])})" if at < len(stages) else name for at, name in enumerate(names)]
         lines.append(f"pipeline {number}: " + " -> ".join(held))

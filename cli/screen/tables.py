@@ -60,10 +60,17 @@ def show_codecs(output: Output, rows: Sequence[dict[str, Any]]) -> None:
     """Every codec: its keys with their defaults, where it may be used, what it is."""
     table(
         output,
-        ("codec", "keys", "for", "unbiased", "what it is"),
-        [(row["codec"], _keys(row), _places(row["roles"]), row["unbiased"], row["about"]) for row in rows],
+        ("codec", "bits a value", "keys", "for", "unbiased", "what it is"),
+        [
+            (row["codec"], _bits(row["bits"]), _keys(row), _places(row["roles"]), row["unbiased"], row["about"])
+            for row in rows
+        ],
     )
     output.say("\nA codec is written NAME or NAME:key=value,key=value. Its error: farflung codecs measure SPEC")
+
+
+def _bits(bits: float | None) -> str:
+    return "-" if bits is None else f"{bits:.3g}"
 
 
 def _keys(row: dict[str, Any]) -> str:
@@ -96,6 +103,15 @@ def show_plan(output: Output, rows: Sequence[Sequence[str]], made: dict[str, Any
         "picture": made.get("picture"),
     }
     show_record(output, {key: value for key, value in expected.items() if value})
+
+
+def show_measured(output: Output, record: dict[str, Any]) -> None:
+    """What a codec does to a tensor, and what its error means for training."""
+    show_record(output, record)
+    output.say(
+        "\nbits: of each value. nmse: a message's squared error, as a part of the values' own square. In training"
+        "\nerror feedback makes up for it: what one message leaves out goes with later ones."
+    )
 
 
 def show_record(output: Output, record: dict[str, Any]) -> None:

@@ -202,7 +202,7 @@ def _place(record: Record, node: Record) -> str:
     one = len(held) == 1
     what = f"stage{'' if one else 's'} {', '.join(map(str, held))}"
     layers = f"layer{'' if one and '–' not in spans[0] else 's'} {', '.join(spans)}"
-    return f"holds {what} ({layers}) of pipeline {int(node['pipeline']) + 1}"
+    return f"holds {what} ({layers}) of pipeline {int(node['pipeline'])}"
 
 
 def _use(record: Record, node: Record) -> str:

@@ -73,7 +73,7 @@ def test_the_screen_says_what_would_help(record: dict[str, Any]) -> None:
         "no answer",
         "to go",
         "held up by the upload of attic",
-        "pipeline 1: frankfurt-1 (layers 0-5) -> attic (layers 6-13), 5 microbatches a step",
+        "pipeline 0: frankfurt-1 (layers 0-5) -> attic (layers 6-13), 5 microbatches a step",
         "its upload is the bottleneck of stage 1",
         "warning: update refused",
     ):

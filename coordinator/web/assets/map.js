@@ -56,10 +56,10 @@ function layout(state, width) {
   pipelines.forEach((names, pipeline) => {
     const share = `${Math.round(plan.shares[pipeline] * 100)} % of a batch`;
     if (narrow) {
-      titles.push({ x: pipeline * across, y: 14, text: `pipeline ${pipeline + 1} · ${Math.round(plan.shares[pipeline] * 100)} %`, align: "" });
+      titles.push({ x: pipeline * across, y: 14, text: `pipeline ${pipeline} · ${Math.round(plan.shares[pipeline] * 100)} %`, align: "" });
     } else {
       const y = HEAD + pipeline * (cell.height + gap) + cell.height / 2;
-      titles.push({ x: 0, y: y - 2, text: `pipeline ${pipeline + 1}`, align: "" }, { x: 0, y: y + 14, text: share, align: "faint" });
+      titles.push({ x: 0, y: y - 2, text: `pipeline ${pipeline}`, align: "" }, { x: 0, y: y + 14, text: share, align: "faint" });
     }
     names.forEach((name, stage) => {
       const x = narrow ? pipeline * across : label + stage * (cell.width + between);

@@ -30,7 +30,7 @@ def test_an_upload_that_several_links_share() -> None:
     assert held is not None and (held["kind"], held["node"], held["load"]) == ("upload", "b", pytest.approx(0.9))
     assert held["text"] == "the upload of b: 18 of 20 Mbit/s"
     assert advice(run, "b") == {
-        "doing": "holds stage 1 (layers 4–7) of pipeline 1",
+        "doing": "holds stage 1 (layers 4–7) of pipeline 0",
         "use": "50% of every batch goes through it; it computes for 20% of a step",
         "better": "your upload is the bottleneck of stage 1: 18 of 20 Mbit/s",
     }
@@ -84,7 +84,7 @@ def test_nothing_is_full() -> None:
 
 def test_several_stages_of_one_node() -> None:
     run = {**record([node("a", 0, stages=[0, 2])]), "view": {"stages": [[0, 0], [1, 2], [3, 4]]}}
-    assert advice(run, "a")["doing"] == "holds stages 0, 2 (layers 0, 3–4) of pipeline 1"
+    assert advice(run, "a")["doing"] == "holds stages 0, 2 (layers 0, 3–4) of pipeline 0"
 
 
 def test_who_does_not_train() -> None:
