@@ -12,7 +12,6 @@ import json
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from ...proto.border import printable
 from ...proto.errors import FarflungError, Refused, RunFailed
 from ...proto.patience import patience
 from ...proto.trace import MOST_STEPS
-from ...scheduler.plans import Plan
 from .. import events
 from ..checkpoints.acceptance import Expected, expected, finished
 from ..checkpoints.checkpoints import Checkpoints, Complete
@@ -35,8 +33,7 @@ from ..data.facts import in_thread
 from ..membership import signals as s
 from ..membership.judged import LOOK_ROUNDS, MOST, Judged
 from ..membership.learnt import Kept, to_json, unsent_in
-from ..membership.machine import Membership
-from ..membership.members import DONE, TRAINING, WAITING, Known, Planner
+from ..membership.members import DONE, TRAINING, WAITING, Known, Planner, State
 from ..membership.orders import Send, fingerprints_of, flushed_of, order_of
 from ..membership.questions import Answer, Question, Unanswered, answered
 from ..membership.refusals import Refusals, circle_of
@@ -49,7 +46,6 @@ from ..observe.status import status_of
 from ..observe.useful_work import UsefulWork, ledger, write_ledger
 from ..planning.measured import Measured
 from ..planning.searches import Searches
-from ..replay.recorder import Recorder
 from ..store.database import LeaseLost
 from ..store.store import CheckpointRow, NodeRow, StepRow, Store, ViewRow
 from ..trust.identity import digest
@@ -57,6 +53,7 @@ from . import second
 from .attendance import Attendance, Live, idle_of, is_ready
 from .border import ANYBODY, FASTEST_BPS, LONGEST_LATENCY_S, About, refused
 from .commands import Command, Desk, held_in
+from .deciding import Deciding
 from .dialling import dial
 from .fallback import answer
 from .ledger import Progress
@@ -90,8 +87,6 @@ _COME_BACK_S = 5.0
 """How long the end of a run waits for nodes whose control stream is broken just then."""
 _NOT_BACK = "it has not come back since the coordinator started again"
 _VIEWS_KEPT = 8
-_AT_ONCE = 64
-"""Nodes up to which each report of a step is given to the machine when it comes; of more, all of a tick together."""
 
 
 class Run:
@@ -120,17 +115,25 @@ class Run:
         self.measured = Measured(job, facts, devices, links)
         self._planner = planner
         self.searches = Searches()
-        self._recorder: Recorder | None = None
-        self.machine = self._machine()
         self._stored_kept: Kept | None = None
         self._stored_reported: Mapping[str, int] | None = None
         self._reported_at = -math.inf
         self.trips = RoundTrips(self._order, clock)
-        self.state = replace(
+        state = replace(
             restored(rules, store, checkpoints),
             held=held_in(store),
             paused=store.get("paused") or "",
             job=for_nodes(job).model_dump_json(),
+        )
+        self.deciding = Deciding(
+            state,
+            job.updates.agreed,
+            Known(self.trips.of, self.measured.rate_of, self.measured.step_s),
+            lambda name, plan: self.measured.fetch_s(name, plan, clock()),
+            clock,
+            lambda: store.leads,
+            self._answer,
+            self._moved,
         )
         self.desk = Desk(store, self.feed, self._take_job, self._tell_revoked, check_codec)
         self.finished = asyncio.Event()
@@ -169,10 +172,6 @@ class Run:
         self._pending: dict[str, pb.StepDone] = {}
         """Reports of a step of which a flushed node did not know whether it is committed."""
         self._streams: dict[str, Attendance] = {}
-        self._beats: dict[str, s.Heard] = {}
-        """Heartbeats since the last tick."""
-        self._stepped: list[tuple[s.StepFinished, float]] = []
-        """Reports of steps since the last event, of a run of many nodes."""
         self._views = ViewOrders()
         self._deserted = asyncio.Event()
         self._absent: set[str] = set()
@@ -180,8 +179,6 @@ class Run:
         self._failed = False
         self._sessions = {row.name: row for row in store.nodes() if row.left_at is None}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._later: deque[s.Input] = deque()
-        """What came while a plan was being worked out."""
         self._noticed = ""
         self._advised = -math.inf
         self._said: dict[str, pb.Advice] = {}
@@ -196,21 +193,6 @@ class Run:
             return answered(self._planner, question)
         return await self.searches.answer(self.measured.search(question, self.state.nodes, self._clock()))
 
-    def _machine(self) -> Membership:
-        def fetch_s(name: str, plan: Plan) -> float:
-            return self.measured.fetch_s(name, plan, self._clock())
-
-        known = Known(lambda name: self.trips.of(name), self.measured.rate_of, self.measured.step_s)
-        if self._recorder is None:
-            return Membership(None, fetch_s, self.job.updates.agreed, known)
-        readings = self._recorder.readings
-        return Membership(None, readings.fetch_s(fetch_s), self.job.updates.agreed, readings.known(known))
-
-    def record(self, folder: Path) -> None:
-        """Keep what the machine is given and does in this folder, from now on."""
-        self._recorder = Recorder(folder, self.term, self.job.updates.agreed)
-        self.machine = self._machine()
-
     # ---- people ------------------------------------------------------------------------------
 
     def command(self, command: Command, answers: tuple[tuple[Question, Answer], ...] = ()) -> str:
@@ -221,7 +203,7 @@ class Run:
         if command.kind == "forget" and command.node in self.present:
             raise Refused(f"{command.node} is in the run", "a name is freed when its node is gone")
         state = replace(self.state, answers=answers)
-        answer = self.desk.take(command, self.machine, state, self.job, self.facts, self._reached())
+        answer = self.desk.take(command, self.deciding.machine, state, self.job, self.facts, self._reached())
         if command.kind in ("readmit", "forget"):
             self._refusals.forget(command.node)
         if command.kind == "forget":
@@ -307,7 +289,6 @@ class Run:
         self.checkpoints.keep = job.checkpoint.keep
         if self.mirror is not None:
             self.mirror.keep = job.checkpoint.keep
-        self.machine = self._machine()
 
     def _tell_revoked(self, to: Attendance | None = None) -> None:
         """The names whose certificates count no more, to everybody or to a node that has just come."""
@@ -330,7 +311,7 @@ class Run:
     @property
     def present(self) -> list[str]:
         """Who is in, or passed the join checks a moment ago."""
-        return [*self.state.nodes, *(one.name for one in self._later if isinstance(one, s.Joined))]
+        return [*self.state.nodes, *self.deciding.joining]
 
     def lives(self, name: str, asked: float) -> bool | None:
         """Whether the session of a node that is in goes on: as of ``second.lives``. ``asked``: a time of this clock."""
@@ -402,10 +383,8 @@ class Run:
             beat = report.heartbeat
             stream.heard = self._clock()
             self.live[name] = Live(printable(beat.doing), beat.trainer_age)
-            known = self._beats.get(name)
-            was_ready = known is not None and known.session == session and known.ready
-            ready = was_ready or is_ready(beat, self._clock() - stream.since)
-            self._beats[name] = s.Heard(name, session, ready, beat.moved, idle_of(beat))
+            ready = is_ready(beat, self._clock() - stream.since)
+            self.deciding.heard(name, session, ready, beat.moved, idle_of(beat))
         elif kind == "links":
             self._measured(name, session, report.links)
         elif kind == "flushed":
@@ -562,11 +541,7 @@ class Run:
             self.observed.step(name, report, self._clock())
             self.measured.step(name, report, self._clock())
             self._worked(name)
-        finished = s.StepFinished(name, session, report.view, report.step, report.seconds)
-        if len(self.state.nodes) > _AT_ONCE:
-            self._stepped.append((finished, self._clock()))
-        else:
-            self.feed(finished)
+        self.deciding.stepped(s.StepFinished(name, session, report.view, report.step, report.seconds))
         self._keep_steps(self._progress.step(name, report, time.time()))
 
     def _worked(self, name: str) -> None:
@@ -600,68 +575,27 @@ class Run:
 
     # ---- the machine -------------------------------------------------------------------------
 
+    @property
+    def state(self) -> State:
+        """The machine's."""
+        return self.deciding.state
+
     def feed(self, event: s.Input) -> None:
         """Give the machine an input and do what it asks for; nothing once another coordinator may lead."""
-        if not self.store.leads:
-            return
-        if self._stepped and not self.is_planning:
-            steps, self._stepped = tuple(self._stepped), []
-            self._apply(s.Steps(steps))
-        if not self.is_planning:
-            self._apply(event)
-        elif not isinstance(event, (s.Tick, s.Replan)):  # of these there are more to come
-            if self._stepped:
-                self._later.append(s.Steps(tuple(self._stepped)))
-                self._stepped = []
-            self._later.append(event)
+        self.deciding.feed(event)
 
     @property
     def is_planning(self) -> bool:
         """Whether an event, and those that came after it, wait for a plan to be worked out."""
-        return self.state.asking is not None
+        return self.deciding.is_planning
 
-    async def _ask(self, effect: s.Ask) -> None:
-        """Have a plan worked out, and go on; nothing is decided before, so whatever happens is an answer."""
-        try:
-            answer = await self._answer(effect.question)
-        except Exception as error:
-            log.exception("a plan could not be asked for")
-            answer = Answer(None, f"the search for a plan failed: {error!r}")
-        self._planned(effect, answer)
+    def record(self, folder: Path) -> None:
+        """Keep what the machine is given and does in this folder, from now on."""
+        self.deciding.record(folder, self.term)
 
-    def _planned(self, effect: s.Ask, answer: Answer) -> None:
-        """Go on with the event that needs a plan, and with those that came while it was worked out."""
-        waiting: list[s.Input] = [s.Planned(effect.number, answer)]
-        while waiting and self.store.leads:
-            try:
-                self._apply(waiting.pop())
-            except LeaseLost:
-                raise
-            except Exception:  # whoever reported it does not wait for this any more
-                log.exception("what needed a plan, or came while it was worked out, could not be taken")
-                if (asking := self.state.asking) is not None and asking.number == effect.number:
-                    self._apply(s.Undecidable(effect.number))
-            if self._later and not self.is_planning:
-                waiting.append(self._later.popleft())
-
-    def _transit(self, event: s.Input) -> tuple[list[s.Effect], str]:
-        """One transition of the machine; what it asks for, and why."""
-        before, now, recorder = self.state, self._clock(), self._recorder
-        if recorder is None:
-            self.state, effects, why = self.machine.apply(before, event, now)
-            return effects, why
-        recorder.readings.taken.clear()
-        try:
-            self.state, effects, why = self.machine.apply(before, event, now)
-        except Exception as error:
-            recorder.broke(before, event, now, error)
-            raise
-        recorder.note(before, event, now, self.state, effects, why)
-        return effects, why
-
-    def _apply(self, event: s.Input) -> None:
-        before = (self.state.phase, self.state.why)
-        effects, why = self._transit(event)
+    def _moved(self, old: State, effects: list[s.Effect], why: str) -> None:
+        """The machine has made a transition."""
+        before = (old.phase, old.why)
         if (self.state.phase, self.state.why) != before:
             self.store.put("phase", self.state.phase)
             self.store.put("why", self.state.why)
@@ -783,7 +717,7 @@ class Run:
         """What is due now."""
         if self.store.server is not None:
             self.store.server.check_lease()
-        self._take_beats()
+        self.deciding.take_beats()
         if not self.is_planning:
             self.feed(s.Tick(self.checkpoints.arrived))
         self.trips.tick(self._streams)
@@ -794,8 +728,7 @@ class Run:
             if news:
                 self.feed(s.Replan(news))
         self._perform_all(self._undone.due(self.state, self._clock()))
-        if self._recorder is not None:
-            self._try("recording what happens", self._recorder.write)
+        self._try("recording what happens", self.deciding.write)
         self._try("catching up", self._catch_up)
         self._try("acknowledging reports", self._acknowledge)
         self._try("remembering what nodes keep", self._put_kept)
@@ -804,12 +737,6 @@ class Run:
             self._worked_at = self._clock()
             self._try("storing the ledger of useful work", self.keep_work)
         self._advise()
-
-    def _take_beats(self) -> None:
-        """Heartbeats are taken together: a thousand nodes send as many in a second."""
-        if self._beats and not self.is_planning:
-            beats, self._beats = tuple(self._beats.values()), {}
-            self.feed(s.Beats(beats))
 
     def _catch_up(self) -> None:
         """Store what had to wait for room on the disk; nobody hears of a view before it is stored."""
@@ -866,10 +793,7 @@ class Run:
 
     async def stop(self, why: str, patience: float, failed: bool = False) -> None:
         """Ask every node to leave, and wait until they have, at most ``patience`` seconds."""
-        if self.state.asking is not None:  # what waits for a plan is of no use any more
-            self._later.clear()
-            self._transit(s.Undecidable(self.state.asking.number))
-        self._transit(s.Over(why))
+        self.deciding.end(why)
         self._check_text()
         self._failed = failed
         everybody = tuple(self._streams)
@@ -893,15 +817,14 @@ class Run:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.searches.close()
-        if self._recorder is not None:
-            self._recorder.close()
+        self.deciding.close()
 
     def _perform(self, effect: s.Effect) -> None:
         if isinstance(effect, s.Ask):
             if self._planner is not None:
-                self._planned(effect, answered(self._planner, effect.question))
+                self.deciding.planned(effect, answered(self._planner, effect.question))
             else:
-                self._begin_task(self._ask(effect))
+                self._begin_task(self.deciding.ask(effect))
         elif isinstance(effect, s.SendView):
             self._announce(effect)
         elif isinstance(effect, s.SendMeasure):
@@ -1039,7 +962,7 @@ class Run:
             why = await self._await_return(effect)
         else:
             why = await dial(effect.address, patience(DIAL_S, self.trips.of(effect.name)))
-        self._take_beats()
+        self.deciding.take_beats()
         self.feed(s.Dialled(effect.name, effect.session, not why, why))
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -1,0 +1,172 @@
+"""The membership machine's state, and the order in which events come to it.
+
+One event after the other: while a plan is being worked out the later ones wait, and are decided in their order when it
+is there. What many nodes say every second is put together. Nothing is performed here: ``moved`` is told what to do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from ..membership import signals as s
+from ..membership.machine import Membership
+from ..membership.members import Known, Patience, State
+from ..membership.questions import Answer, Question
+from ..replay.recorder import Recorder
+from ..store.database import LeaseLost
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 64
+"""Nodes up to which each report of a step is given to the machine when it comes; of more, all of a tick together."""
+
+Moved = Callable[[State, list[s.Effect], str], None]
+"""The state before a transition, the effects, and why."""
+
+
+class Deciding:
+    """``leads()``: whether this coordinator may decide anything; ``answer(question)``: works a plan out."""
+
+    def __init__(
+        self,
+        state: State,
+        follow: bool,
+        known: Known,
+        fetch_s: Patience,
+        clock: Callable[[], float],
+        leads: Callable[[], bool],
+        answer: Callable[[Question], Awaitable[Answer]],
+        moved: Moved,
+    ) -> None:
+        self.state = state
+        self._follow, self._known, self._fetch_s, self._clock = follow, known, fetch_s, clock
+        self._leads, self._answer, self._moved = leads, answer, moved
+        self.machine = Membership(None, fetch_s, follow, known)
+        self._recorder: Recorder | None = None
+        self._later: deque[s.Input] = deque()
+        """What came while a plan was being worked out."""
+        self._beats: dict[str, s.Heard] = {}
+        """Heartbeats since the last tick."""
+        self._stepped: list[tuple[s.StepFinished, float]] = []
+        """Reports of steps since the last event, of a run of many nodes."""
+
+    def record(self, folder: Path, life: int) -> None:
+        """Keep what the machine is given and does in this folder, from now on. ``life``: the coordinator's term."""
+        self._recorder = Recorder(folder, life, self._follow)
+        readings = self._recorder.readings
+        self.machine = Membership(None, readings.fetch_s(self._fetch_s), self._follow, readings.known(self._known))
+
+    def write(self) -> None:
+        """What is due of the recording, to the disk."""
+        if self._recorder is not None:
+            self._recorder.write()
+
+    def close(self) -> None:
+        """All of the recording, to the disk."""
+        if self._recorder is not None:
+            self._recorder.close()
+
+    # ---- what happens --------------------------------------------------------------------------
+
+    def feed(self, event: s.Input) -> None:
+        """Decide an event, or remember it; nothing once another coordinator may lead."""
+        if not self._leads():
+            return
+        if not self.is_planning:
+            if self._stepped:
+                self._apply(self._steps())
+            self._apply(event)
+        elif not isinstance(event, (s.Tick, s.Replan)):  # of these there are more to come
+            if self._stepped:
+                self._later.append(self._steps())
+            self._later.append(event)
+
+    def stepped(self, event: s.StepFinished) -> None:
+        """A node has finished a step."""
+        if len(self.state.nodes) > AT_ONCE:
+            self._stepped.append((event, self._clock()))
+        else:
+            self.feed(event)
+
+    def heard(self, name: str, session: str, ready: bool, moved: int, idle_s: float) -> None:
+        """A heartbeat. A node that was ready since the last tick stays so."""
+        known = self._beats.get(name)
+        was_ready = known is not None and known.session == session and known.ready
+        self._beats[name] = s.Heard(name, session, was_ready or ready, moved, idle_s)
+
+    def take_beats(self) -> None:
+        """Heartbeats are taken together: a thousand nodes send as many in a second."""
+        if self._beats and not self.is_planning:
+            beats, self._beats = tuple(self._beats.values()), {}
+            self.feed(s.Beats(beats))
+
+    def end(self, why: str) -> None:
+        """The run is over, or this coordinator's part in it; what waits for a plan is of no use any more."""
+        if self.state.asking is not None:
+            self._later.clear()
+            self._transit(s.Undecidable(self.state.asking.number))
+        self._transit(s.Over(why))
+
+    # ---- plans ---------------------------------------------------------------------------------
+
+    @property
+    def is_planning(self) -> bool:
+        """Whether an event, and those that came after it, wait for a plan to be worked out."""
+        return self.state.asking is not None
+
+    @property
+    def joining(self) -> list[str]:
+        """Who joined and waits for a plan to be worked out."""
+        return [one.name for one in self._later if isinstance(one, s.Joined)]
+
+    async def ask(self, effect: s.Ask) -> None:
+        """Have a plan worked out, and go on; nothing is decided before, so whatever happens is an answer."""
+        try:
+            answer = await self._answer(effect.question)
+        except Exception as error:
+            log.exception("a plan could not be asked for")
+            answer = Answer(None, f"the search for a plan failed: {error!r}")
+        self.planned(effect, answer)
+
+    def planned(self, effect: s.Ask, answer: Answer) -> None:
+        """Go on with the event that needs a plan, and with those that came while it was worked out."""
+        waiting: list[s.Input] = [s.Planned(effect.number, answer)]
+        while waiting and self._leads():
+            try:
+                self._apply(waiting.pop())
+            except LeaseLost:
+                raise
+            except Exception:  # whoever reported it does not wait for this any more
+                log.exception("what needed a plan, or came while it was worked out, could not be taken")
+                if (asking := self.state.asking) is not None and asking.number == effect.number:
+                    self._apply(s.Undecidable(effect.number))
+            if self._later and not self.is_planning:
+                waiting.append(self._later.popleft())
+
+    # ---- one transition --------------------------------------------------------------------------
+
+    def _steps(self) -> s.Steps:
+        steps, self._stepped = tuple(self._stepped), []
+        return s.Steps(steps)
+
+    def _apply(self, event: s.Input) -> None:
+        before = self.state
+        self._moved(before, *self._transit(event))
+
+    def _transit(self, event: s.Input) -> tuple[list[s.Effect], str]:
+        """One transition of the machine; what it asks for, and why."""
+        before, now, recorder = self.state, self._clock(), self._recorder
+        if recorder is None:
+            self.state, effects, why = self.machine.apply(before, event, now)
+            return effects, why
+        recorder.readings.taken.clear()
+        try:
+            self.state, effects, why = self.machine.apply(before, event, now)
+        except Exception as error:
+            recorder.broke(before, event, now, error)
+            raise
+        recorder.note(before, event, now, self.state, effects, why)
+        return effects, why
