@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean as mean
 from statistics import median, median_high
 
@@ -55,6 +55,7 @@ class _Look:
     accused: str
     until: int
     accusers: frozenset[str]
+    view: int
 
 
 @dataclass
@@ -93,19 +94,24 @@ class Judged:
             return None
         self._heard[by] = which
         found: list[Finding] = []
+        if self._look is not None and which[0] > self._look.view and self._look.accused in jury:
+            # Who judges in a new view has not heard of it: the one before may have ended with the very round.
+            accused = self._look.accused
+            self._look = replace(self._look, view=which[0], until=now + LOOK_ROUNDS + _LATE)
+            found.append(Finding(look=accused, why=f"the members go on to look at {accused} in view {which[0]}"))
         for name, (own, held) in said.items():
             if name == by or name not in jury or not math.isfinite(own + held):
                 continue
             value = value_of(own, held)
             self._scores.setdefault(name, {}).setdefault(by, deque(maxlen=KEPT)).append(value)
             self._newest.setdefault(name, deque(maxlen=ALARM)).append((by, value))
-            if finding := self._judge(name, jury, now):
+            if finding := self._judge(name, jury, now, which[0]):
                 found.append(finding)
         return found
 
     # ---- inside ----------------------------------------------------------------------------
 
-    def _judge(self, accused: str, jury: Collection[str], now: int) -> Finding | None:
+    def _judge(self, accused: str, jury: Collection[str], now: int, view: int) -> Finding | None:
         given = self._scores[accused]
         jurors = [name for name in jury if name != accused]
         words = {name: mean(given[name]) for name in jurors if len(given.get(name, ())) >= ENOUGH}
@@ -118,9 +124,9 @@ class Judged:
             return Finding(out=accused, why=f"{many} ({usual})")
         if self._look is not None and now > self._look.until:
             self._end_look(jury, now)
-        return self._alarm(accused, len(jurors) >= needed, now)
+        return self._alarm(accused, len(jurors) >= needed, now, view)
 
-    def _alarm(self, accused: str, can_be_out: bool, now: int) -> Finding | None:
+    def _alarm(self, accused: str, can_be_out: bool, now: int, view: int) -> Finding | None:
         newest = [(by, value) for by, value in self._newest[accused] if self._false.get(by, 0) < _FALSE_ALARMS]
         if self._look is not None or now < self._again or not can_be_out or len(newest) < ALARM:
             return None
@@ -128,7 +134,7 @@ class Judged:
             return None
         low = mean(value for _, value in newest)
         accusers = frozenset(by for by, value in newest if value < LIMIT)
-        self._look = _Look(accused, now + LOOK_ROUNDS + _LATE, accusers)
+        self._look = _Look(accused, now + LOOK_ROUNDS + _LATE, accusers, view)
         self._newest[accused].clear()
         names = " and ".join(sorted(accusers))
         why = f"{names} found what {accused} sends of no use (a score of {low:.2f}): the members look at it"

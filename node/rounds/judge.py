@@ -43,22 +43,44 @@ FEWEST = 4
 """Members of which one can stand out from the others."""
 MOST_MEMBERS, MOST_SAMPLES, MOST_STEPS = 8, 8, 16
 """Contributions of a round, samples of each contributor, and steps that these are of."""
+NEAR = 0.1
+"""Of the usual squared distance of two contributions: nearer ones are copies."""
 MOST_ROUNDS = 16
 """That a look may ask for."""
 
 
-def scores(gains: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
+def alike(products: Tensor) -> list[set[int]]:
+    """Of each contribution, which others are copies of it or it of them; ``products``: fp64 [n, n], of each two.
+
+    The members' samples differ, and so do honest contributions, all by about as much: who is nearer to another than a
+    third of what is usual has not trained.
+    """
+    count = len(products)
+    squares = products.diagonal()
+    away = squares[:, None] + squares[None, :] - 2 * products
+    usual = median(float(away[i, j]) for i in range(count) for j in range(i))
+    return [{j for j in range(count) if j != i and float(away[i, j]) < NEAR * usual} for i in range(count)]
+
+
+def scores(gains: Sequence[Sequence[float]], same: Sequence[set[int]] = ()) -> list[tuple[float, float]]:
     """``own`` and ``held`` of each contributor, from ``gains[i][k]``: by how much contribution i lowers the mean loss
     of the samples of contributor k. Empty where the round says nothing: too few are there, or nobody learnt of its own.
+
+    ``same``: as of ``alike``. A contribution does not stand beside its copies: they would hide that it is true, and one
+    another. Whose samples it lowers tells who trained it.
     """
     count = len(gains)
     if count < FEWEST:
         return []
+    near = [{i} | (same[i] if same else set()) for i in range(count)]
     own, rest = [], []
     for i, row in enumerate(gains):
-        own.append(row[i] - median(gains[j][i] for j in range(count) if j != i))
-        others = [k for k in range(count) if k != i]
-        rest.append([row[k] - median(gains[j][k] for j in others if j != k) for k in others])
+        others = [k for k in range(count) if k not in near[i]]
+        if len(others) < 2:
+            others = [k for k in range(count) if k != i]
+        own.append(row[i] - median(gains[j][i] for j in others))
+        beside = {k: [gains[j][k] for j in others if j not in near[k]] for k in others}
+        rest.append([row[k] - median(some) for k, some in beside.items() if some] or [0.0])
     unit = median_high(own)
     if not unit > 0:
         return []
@@ -138,8 +160,9 @@ class Judge:
         if not all(picked.values()):
             return
         gains = self._gains(exchange, results, sent, picked)
+        same = alike(self._products(exchange, results, sent, who))
         report = control_pb2.Scores(view=self._trainer.view, round=number)
-        for i, (own, held) in zip(who, scores(gains), strict=False):
+        for i, (own, held) in zip(who, scores(gains, same), strict=False):
             if names[i] != me:
                 report.scores.append(control_pb2.Score(node=names[i], own=own, held=held))
         if report.scores:
@@ -182,6 +205,24 @@ class Judge:
                     compress.add(blob, here, 1 / len(plan.members))
             gains.append([old - new for old, new in zip(before, self._losses(weights, data), strict=True)])
         return gains
+
+    def _products(self, exchange: Exchange, results: Sequence[Result], sent: Sent, who: Sequence[int]) -> Tensor:
+        """The scalar product of each two contributions, fp64 [n, n], segment by segment."""
+        plan = exchange.plan
+        products = torch.zeros(len(who), len(who), dtype=torch.float64)
+        for result in results:
+            part = plan.parts[result.part]
+            blobs = [
+                exchange.blobs(sent[result.part, i].payload, sent[result.part, i].sizes, part, plan.members[i])
+                for i in who
+            ]
+            for start in blobs[0]:
+                length = min(SEGMENT, part.stop - start)
+                rows = torch.zeros(len(who), length, device=exchange.section.g.device)
+                for row, of_one in zip(rows, blobs, strict=True):
+                    compress.add(of_one[start], row, 1.0)
+                products += (rows @ rows.T).double().cpu()
+        return products
 
     def _together(self, data: Sequence[tuple[Tensor, Tensor]]) -> Iterator[Sequence[tuple[Tensor, Tensor]]]:
         """Batches that are computed at once: a few samples each by itself would leave most of a device idle."""

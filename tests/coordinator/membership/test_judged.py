@@ -142,3 +142,16 @@ def test_a_judge_is_heard_once_of_a_round_and_never_of_itself():
     assert table.count("a", NAMES, (1, 5), 5, {"b": BAD}) is None
     assert table.count("a", NAMES, (1, 4), 5, {"b": BAD}) is None
     assert LIMIT < FINE < 1
+
+
+def test_a_look_goes_on_in_the_view_that_replaces_the_one_it_began_in():
+    """Those who judge there have not heard of it: a view ends with the very round that puts another one out."""
+    table, looks = Judged(), []
+    for number in range(1, 9):
+        looks += [one.look for one in table.count("ab"[number % 2], NAMES, (1, number), number, {"h": BAD})]
+    assert looks == ["h"]
+    (again,) = table.count("c", NAMES, (2, 9), 9, {"d": GOOD})
+    assert again.look == "h" and again.why == "the members go on to look at h in view 2"
+    assert table.count("d", NAMES, (2, 9), 9, {"c": GOOD}) == []
+    assert Judged().count("c", NAMES, (2, 9), 9, {"d": GOOD}) == []
+    assert table.count("e", NAMES[:7], (3, 10), 10, {"d": GOOD}) == [], "it is out"

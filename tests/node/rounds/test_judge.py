@@ -4,6 +4,7 @@ import random
 from statistics import mean
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from liars import Liars, install
@@ -12,7 +13,7 @@ from windows import Windows, facts_of
 from farflung.coordinator.membership.judged import ENOUGH
 from farflung.coordinator.membership.judged import LIMIT as USELESS
 from farflung.job.schema import Job
-from farflung.node.rounds.judge import LIMIT, MOST_MEMBERS, MOST_SAMPLES, extent_of, scores
+from farflung.node.rounds.judge import LIMIT, MOST_MEMBERS, MOST_SAMPLES, alike, extent_of, scores
 from farflung.proto import control_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
@@ -59,6 +60,29 @@ def train(job, spare=False, nodes=NAMES, plan=PLAN):
     assert not hub.errors
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
     return outcome, said
+
+
+def test_copies_are_near_each_other_and_honest_members_are_not():
+    chance = torch.Generator().manual_seed(1)
+    common = torch.randn(4096, generator=chance) * 3  # what all have learnt alike
+    sent = [common + torch.randn(4096, generator=chance) for _ in range(6)]
+    sent += [sent[0] + 0.2 * torch.randn(4096, generator=chance), sent[0].clone()]
+    rows = torch.stack(sent).double()
+    same = alike(rows @ rows.T)
+    assert same[0] == {6, 7} and same[6] == {0, 7} and same[7] == {0, 6}
+    assert same[1:6] == [set()] * 5
+
+
+def test_copies_of_a_contribution_hide_neither_that_it_is_true_nor_one_another():
+    """Three of seven copy the first: who trained stands as in a round without copies, and the copies at nothing."""
+    gains = [[0.1 + (0.5 if k == i or (i >= 4 and k == 0) else 0.0) for k in range(7)] for i in range(7)]
+    same = [{4, 5, 6}, set(), set(), set(), {0, 5, 6}, {0, 4, 6}, {0, 4, 5}]
+    for row in gains[4:]:
+        row[4:] = [0.1] * 3  # they have not trained their samples
+    plain, apart = scores(gains), scores(gains, same)
+    assert plain[0][0] <= plain[1][0] / 2, "it stood beside its copies"
+    assert [round(own, 6) for own, _ in apart] == [1, 1, 1, 1, 0, 0, 0]
+    assert all(abs(held) < 1e-9 for _, held in apart)
 
 
 @pytest.fixture(autouse=True)
