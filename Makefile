@@ -42,8 +42,8 @@ wan: install     ## train over emulated WANs (needs root, iproute2 and /dev/net/
 	$(BIN)/python -m pytest -m wan tests/wan
 
 slow: install    ## the long tests
-	$(BIN)/python -m pytest -m slow --ignore=tests/node_io
-	$(BIN)/python -m pytest -m slow tests/node_io
+	$(BIN)/python -m pytest -m slow --hypothesis-profile=explore --ignore=tests/node_io
+	$(BIN)/python -m pytest -m slow --hypothesis-profile=explore tests/node_io
 
 lint: install    ## ruff, mypy --strict, which room may import which
 	$(BIN)/ruff check .

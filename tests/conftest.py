@@ -1,7 +1,22 @@
 """For all tests."""
 
-from hypothesis import settings
+import contextlib
+from collections.abc import Iterator
 
-# Tests assert results, not seconds: what is quick alone takes long on a machine that is busy.
-settings.register_profile("farflung", deadline=None)
+import pytest
+from hypothesis import settings
+from quick_start import Nursery
+
+# Tests assert results, not seconds: what is quick alone takes long on a machine that is busy. And the quick suite has
+# the same examples in every run: what fails fails again, and what passes on one machine passes on the next. New
+# examples are looked for with --hypothesis-profile=explore, as `make slow` does.
+settings.register_profile("explore", deadline=None)
+settings.register_profile("farflung", deadline=None, derandomize=True)
 settings.load_profile("farflung")
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Starts farflung's commands quickly; one for all tests of this process."""
+    with contextlib.closing(Nursery()) as made:
+        yield made

@@ -1,17 +1,15 @@
 """Small jobs and real processes for the tests of the front door."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+from quick_start import PATIENCE, Nursery
 
 JOB = """\
 [run]
@@ -61,16 +59,10 @@ class Command:
         return found[0]
 
 
-def farflung(*arguments: str, cwd: Path | None = None, timeout: float = 120, **environment: str) -> Command:
-    """Run a command of farflung to its end, in a process of its own."""
-    words = [sys.executable, "-m", "farflung", *arguments]
-    environment = {**ENVIRONMENT, **environment}
-    return Command(subprocess.run(words, capture_output=True, text=True, cwd=cwd, timeout=timeout, env=environment))
-
-
-@pytest.fixture
-def command() -> Callable[..., Command]:
-    return farflung
+@pytest.fixture(scope="session")
+def command(nursery: Nursery) -> Callable[..., Command]:
+    """``command("status", ..., cwd=, timeout=, FARFLUNG_LINK=...)``: run a command of farflung to its end."""
+    return lambda *words, **more: Command(nursery.run(*words, **more))
 
 
 @pytest.fixture(scope="module")
@@ -100,47 +92,46 @@ def job_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
 class Running:
     """A command that runs for long; its events are read one by one."""
 
-    def __init__(self, words: tuple[str, ...], cwd: Path, environment: dict[str, str]) -> None:
-        command = [sys.executable, "-m", "farflung", *words, "--json"]
-        self.log = (cwd / "stderr.txt").open("w+")
-        self.errors = ""
-        """What it wrote to stderr, after ``end``."""
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=self.log, text=True, env={**ENVIRONMENT, **environment}, cwd=cwd
-        )
+    def __init__(self, nursery: Nursery, words: tuple[str, ...], cwd: Path, environment: dict[str, str]) -> None:
+        self._out, self._log = cwd / "stdout.txt", cwd / "stderr.txt"
+        self._read = 0
+        self.process = nursery.start(*words, "--json", out=self._out, errors=self._log, cwd=cwd, **environment)
+
+    @property
+    def errors(self) -> str:
+        """What it has written to stderr."""
+        return self._log.read_text()
 
     def wait_for(self, name: str) -> dict[str, Any]:
         """The next event of that name; fails when the command ends without one."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            event: dict[str, Any] = json.loads(line)
-            if event["event"] == name:
-                return event
-        self.log.seek(0)
-        raise AssertionError(f"no {name!r} event: {self.log.read()}")
+        while True:
+            over = self.process.poll() is not None
+            for line in self._out.read_bytes()[self._read :].splitlines(keepends=True):
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                event: dict[str, Any] = json.loads(line)
+                if event["event"] == name:
+                    return event
+            assert not over, f"no {name!r} event: {self.errors}"
+            time.sleep(0.02)
 
     def end(self) -> int:
         """Interrupt it, as Ctrl-C does; the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+        self.process.send_signal(signal.SIGINT)
         try:
-            self.process.communicate(timeout=30)
+            return self.process.wait(PATIENCE)
         finally:
             self.process.kill()
-            if not self.log.closed:
-                self.log.seek(0)
-                self.errors = self.log.read()
-                self.log.close()
-        return self.process.returncode
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Running]]:
+def start(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Running]]:
     """``start("coordinator", "start", ...)``: ended at the end of the module, whatever happens."""
     started: list[Running] = []
 
     def begin(*words: str, **environment: str) -> Running:
-        started.append(Running(words, tmp_path_factory.mktemp("running"), environment))
+        started.append(Running(nursery, words, tmp_path_factory.mktemp("running"), environment))
         return started[-1]
 
     yield begin

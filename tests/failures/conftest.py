@@ -3,13 +3,7 @@
 import contextlib
 
 import pytest
-from farm import Farm, Nursery
-
-
-@pytest.fixture(scope="session")
-def nursery():
-    with contextlib.closing(Nursery()) as made:
-        yield made
+from farm import Farm
 
 
 @pytest.fixture

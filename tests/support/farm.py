@@ -9,11 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +19,7 @@ from typing import Any
 import torch
 from cable import Cable
 from ports import free_port
+from quick_start import PATIENCE, Nursery
 from torch import nn
 
 from farflung.coordinator.observe.status import read_status
@@ -29,8 +27,6 @@ from farflung.job.sampling import Position, sample_ids
 from farflung.job.schema import Job
 from farflung.proto.link import parse_link
 
-PATIENCE = 240.0
-"""Seconds that anything may take: ten times what it takes on a machine with nothing else to do."""
 SAMPLES = 480
 
 MODEL = """\
@@ -77,50 +73,6 @@ JOB: dict[str, dict[str, Any]] = {
     "updates": {"mode": "gradient", "codec": "none"},
     "checkpoint": {"every": 5, "keep": 3},
 }
-
-
-class Nursery:
-    """The process that starts the others; one for all tests."""
-
-    def __init__(self) -> None:
-        self._replies: queue.Queue[int] = queue.Queue()
-        self.ended: dict[int, int] = {}
-        """Exit status of what has ended, by pid."""
-        reading, self._lifeline = os.pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("nursery.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[reading],
-            env={**os.environ, "FARM_LIFELINE": str(reading), "OMP_NUM_THREADS": "1"},
-        )
-        os.close(reading)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def begin(self, order: dict[str, Any]) -> int:
-        """Start a command; its pid."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
-        return self._replies.get(timeout=PATIENCE)
-
-    def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(60)
-        self._reader.join(60)
-        self._process.stdout.close()
-        os.close(self._lifeline)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            said = json.loads(line)
-            if "pid" in said:
-                self._replies.put(said["pid"])
-            elif "ended" in said:
-                self.ended[said["ended"]] = said["status"]
 
 
 class Process:
