@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,10 @@ from ..checkpoints.checkpoints import Checkpoints, Complete
 from ..checkpoints.manifest import read_manifest
 from ..data.facts import in_thread
 from ..membership import signals as s
-from ..membership.judged import LOOK_ROUNDS, MOST, Judged
 from ..membership.learnt import Kept, to_json, unsent_in
 from ..membership.members import DONE, TRAINING, WAITING, Known, Planner, State
 from ..membership.orders import Send, fingerprints_of, flushed_of, order_of
 from ..membership.questions import Answer, Question, Unanswered, answered
-from ..membership.refusals import Refusals, circle_of
 from ..membership.resume import Rules
 from ..membership.view_orders import ViewOrders
 from ..observe.advice import seen, told
@@ -65,6 +63,7 @@ from .stand import reported_text, with_stand
 from .texts import Text, check_wanted, ends_of
 from .undone import MOST as UNDONE
 from .undone import Undone
+from .verdicts import Verdicts
 
 log = logging.getLogger(__name__)
 
@@ -161,8 +160,7 @@ class Run:
         self._ends = 0
         """The last step that this run ever was to end with: who has heard of it may report on."""
         self._acknowledged, self._acknowledged_at = self._progress.ledger, -math.inf
-        self._refusals = Refusals()
-        self._judged = Judged()
+        self.verdicts = Verdicts(self)
         self.work = UsefulWork(store.works(), store.scores())
         self._worked_at = clock()
         self._behind = self._gave_up = False
@@ -205,7 +203,7 @@ class Run:
         state = replace(self.state, answers=answers)
         answer = self.desk.take(command, self.deciding.machine, state, self.job, self.facts, self._reached())
         if command.kind in ("readmit", "forget"):
-            self._refusals.forget(command.node)
+            self.verdicts.refusals.forget(command.node)
         if command.kind == "forget":
             self._sessions.pop(command.node, None)
         log.info("%s", answer)
@@ -275,6 +273,11 @@ class Run:
         view = self.state.view
         if self.text is not None and (not self.trains or view is None or view.number != self.text.view):
             self.text.fail(self.state.why)
+
+    def tell(self, names: Collection[str], order: pb.Order) -> None:
+        """An order to those of these who attend."""
+        for name in names:
+            self._order(name, order)
 
     def _order(self, name: str, order: pb.Order) -> None:
         if name in self._streams:
@@ -429,9 +432,10 @@ class Run:
             warning: Any = report.warning  # grpc-stubs and the builtin share the name Warning
             self.warn(warning.node if warning.node in self.measured.devices else name, printable(warning.message, 1000))
             if warning.refused and warning.node != name:
-                self._refused(name, warning.node, warning.refused)
+                tickets = {who: row.ticket for who, row in self._sessions.items()}
+                self.verdicts.refused(name, warning.node, warning.refused, tickets)
         elif kind == "scores":
-            self._scored(name, report.scores)
+            self.verdicts.scored(name, report.scores)
         elif kind == "leaving":
             leaving = report.leaving
             self.feed(s.Leaving(name, session, printable(leaving.why) or "leaving", leaving.stays, leaving.asked))
@@ -442,53 +446,6 @@ class Run:
         elif kind == "finished":
             done = report.finished
             self.feed(s.Finished(name, session, done.view, done.step, fingerprints_of(done.fingerprints)))
-
-    def _refused(self, by: str, name: str, points: int) -> None:
-        """A member refused something of another: enough of that, and one is out."""
-        accused = self.state.nodes.get(name)
-        if accused is None or by not in self.state.nodes:
-            return
-        view, lives = self.state.view, ((by, self.state.nodes[by].session), (name, accused.session))
-        if view is None or not all(view.session_of(who) == session for who, session in lives):
-            return
-        tickets = {who: row.ticket for who, row in self._sessions.items()}
-        about, itself = (circle_of(view.plan, who, self.facts.profile.tied, tickets) for who, _ in lives[::-1])
-        verdict = self._refusals.count(*lives, points, about, itself)
-        if verdict is None or self.is_over:
-            return
-        if verdict.apart:
-            self.feed(s.Apart(*verdict.apart, verdict.why))
-        else:
-            told = self.command(Command("evict", verdict.out, by="the coordinator", why=verdict.why))
-            self.warn(verdict.out, told)
-
-    def _scored(self, by: str, report: pb.Scores) -> None:
-        """A member or a spare has judged contributions: enough members of one mind, and one is out."""
-        view = self.state.view
-        if not self.job.updates.judge or not self.trains or view is None or report.view != view.number:
-            return
-        members = {member.name for member in view.members}
-        said = {
-            one.node: (one.own, one.held)
-            for one in report.scores[: len(members)]
-            if one.node in view.plan.nodes and one.node != by and abs(one.own) <= MOST and abs(one.held) <= MOST
-        }
-        if by not in members or not said:
-            return
-        now = max([view.position.step, *self.state.reported.values()]) // self.job.updates.interval
-        findings = self._judged.count(by, view.plan.nodes, (report.view, report.round), now, said)
-        if findings is None:
-            return
-        self.work.judged(by, said, time.time())
-        for finding in findings:
-            if finding.look:
-                self.warn(finding.look, finding.why)
-                for name in members & self._streams.keys():
-                    look = pb.Judge(view=view.number, node=finding.look, rounds=LOOK_ROUNDS)
-                    self._order(name, pb.Order(judge=look))
-            elif not self.is_over:
-                told = self.command(Command("evict", finding.out, by="the coordinator", why=finding.why))
-                self.warn(finding.out, told)
 
     def warn(self, node: str, message: str) -> None:
         """Tell people, the same thing at most every 10 s, and of one node not more than they can read."""
@@ -1010,8 +967,8 @@ class Run:
             name: {
                 "attending": name in self._streams,
                 "heard_s": round(now - node.heard, 1),
-                "refused": self._refusals.of((name, node.session)),
-                "score": self._judged.score(name),
+                "refused": self.verdicts.refusals.of((name, node.session)),
+                "score": self.verdicts.judged.score(name),
                 "doing": self.live.get(name, silent).doing,
                 "trainer_age": round(self.live.get(name, silent).trainer_age, 1),
                 **observed.get(name, {}),
