@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..job.files import folder_hint, run_name
+from ..job.files import folder_hint, pretrained_config, run_name
+from ..job.positions import longest_of
 from ..job.schema import Job
 from ..job.tokenizer import tokenizer_files
 from ..proto.errors import FarflungError
@@ -86,9 +87,11 @@ context = 128                   # tokens of a training sample"""
 
 _PRETRAINED = """\
 pretrained = {folder}
-context = 128                   # tokens of a training sample, at most what the model was made for"""
+context = {context:<21} # tokens of a training sample, at most {longest}"""
 
 
+_CONTEXT = 128
+"""Tokens of a sample of the template, where the model takes as many."""
 _MICROBATCH = 4
 """A batch of the template has 8 of these, or one for each device that it is written for."""
 
@@ -135,7 +138,9 @@ def write(
         if not (pretrained / "config.json").is_file():
             raise FarflungError(f"{pretrained} has no config.json", folder_hint(str(pretrained)))
         folder = _quoted(pretrained, path.parent)
-        model = _PRETRAINED.format(folder=folder)
+        longest = longest_of(pretrained_config(str(pretrained)))
+        most = f"the {longest} of this model" if longest else "what the model was made for"
+        model = _PRETRAINED.format(folder=folder, context=min(_CONTEXT, longest or _CONTEXT), longest=most)
         rate = "5e-5            # small steps: the model knows a lot already; with [model.lora] 5e-4"
         if tokenizer_files(pretrained):
             tokenizer = f"{folder}   # a folder that AutoTokenizer loads"

@@ -446,10 +446,11 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _Result]) -> _R
 def _check_resumed(job: Job, store: Store, place: str) -> bool:
     """Whether the job names other files than at the last start.
 
-    Steps, epochs, checkpoint, codecs, learning rate and its schedule may change too; JobError for anything else.
+    Steps, epochs, checkpoint, codecs, learning rate and its schedule may change too; JobError for anything else. A
+    start that found the data or the model wrong has begun no run: the job is there to be corrected.
     """
     stored = store.get("job")
-    if stored is None:
+    if stored is None or store.get("facts") is None:
         return False
     before = Job.model_validate_json(stored)
     changed = refused_changes(before, job)

@@ -107,3 +107,11 @@ def test_a_model_folder_with_nothing_but_a_tokenizer_json(folder: Path) -> None:
     (folder / "model" / "tokenizer.json").write_text("{}")
     write(folder / "job.toml", folder / "model")
     assert load_job(folder / "job.toml", check).data.tokenizer == str(folder / "model")
+
+
+def test_the_context_is_one_that_the_model_takes(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "config.json").write_text('{"model_type": "gpt2", "n_positions": 64, "vocab_size": 256}')
+    write(tmp_path / "job.toml", tmp_path / "small")
+    assert tomllib.loads((tmp_path / "job.toml").read_text())["model"]["context"] == 64
+    assert "at most the 64 of this model" in (tmp_path / "job.toml").read_text()

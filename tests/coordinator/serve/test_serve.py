@@ -5,10 +5,13 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from farflung.coordinator.observe.status import read_status
 from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.tickets import issue, revoke_ticket
 from farflung.job.schema import LayerProfile, Profile
+from farflung.proto.errors import JobError
 from farflung.proto.link import parse_link
 
 JOB = """\
@@ -65,3 +68,10 @@ def test_signals_and_tickets(tmp_path):
     store = Store(tmp_path / "state")
     assert [ticket.revoked for ticket in store.tickets()] == [False, True, False, True]
     store.close()
+
+
+async def test_a_job_that_was_wrong_is_corrected_and_started_again(cluster):
+    """No run has begun with it: what its error said to write may be written."""
+    with pytest.raises(JobError):
+        await cluster.coordinator(cluster.job(("context = 16", "context = 100000"))).task
+    await cluster.coordinator(cluster.job()).event("listening")
