@@ -12,12 +12,14 @@ from .errors import PlanError
 from .estimate import Estimator
 from .network import Network, components
 from .predict import candidate_seconds, reshared
+from .refine import ENUMERATED, MOST_DEVICES, enumerated, refined
 from .search import Found, Searcher, crossover
 from .seeds import FEW, constructions, nearness
 from .shapes import Candidate, Shape, candidate, cut_for, shapes, why_nothing_fits
 from .workload import Workload
 
-SHAPES_SEARCHED = 4
+SHAPES_SEARCHED, REFINED = 4, 6
+"""Shapes that are searched, of more than refine.MOST_DEVICES devices; and that are refined, of fewer."""
 GENERATIONS, PATIENCE = 40, 7
 """Children of the best shape at most, and how many in a row may bring nothing."""
 SAME = 0.01
@@ -65,15 +67,16 @@ def best_candidate(
         finished.append((value, found))
 
     population: dict[Shape, list[Found]] = {}
-    order = sorted(starts, key=lambda shape: starts[shape][0].value)
-    for rank, shape in enumerate(order[:SHAPES_SEARCHED]):
+    few = len(network) <= MOST_DEVICES
+    order = sorted(starts, key=lambda shape: starts[shape][0].value)[: None if few else SHAPES_SEARCHED]
+    for rank, shape in enumerate(order):
         for first in starts[shape][: 1 if rank or len(network) > FEW else len(starts[shape])]:
             # The simulator may prefer a construction that the analytic time puts a little behind.
             if first.value < 1.1 * starts[shape][0].value and (not finished or time.monotonic() < deadline):
                 keep(_settle(estimator, first, shape.chunks))
     small = len(network) <= 4
     batches = int(numpy.clip(8 * len(network) if len(network) > 16 else 5 * len(network), 24, 320))
-    for rank, shape in enumerate(order[:SHAPES_SEARCHED]):
+    for rank, shape in enumerate(order):
         for start in starts[shape][: 2 if rank else 4]:
             if time.monotonic() > deadline:
                 break
@@ -98,6 +101,17 @@ def best_candidate(
             quiet = 0 if child is not None and child.value < 0.999 * before else quiet + 1
     if not finished:
         raise PlanError(why_nothing_fits(network, workload))
+    if few:
+        # The best of each shape: the analytic time, and so the search, may rank shapes otherwise than the simulator.
+        half = (time.monotonic() + deadline) / 2
+        if len(network) <= ENUMERATED:
+            for option in enumerated(estimator, order, lambda: time.monotonic() > half):
+                keep(option)
+        first_of: dict[Shape, Candidate] = {}
+        for _, option in sorted(finished, key=lambda pair: pair[0]):
+            first_of.setdefault(option.shape, option)
+        for option in list(first_of.values())[:REFINED]:
+            keep(refined(estimator, option, measure, lambda: time.monotonic() > deadline))
     limit = min(value for value, _ in finished) * (1 + SAME)
     # Among equals: fewer spares, then the order of names, so that equal devices always get the same places.
     chosen = min(

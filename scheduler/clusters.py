@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+MOST = 1e9
+"""The largest number that a file may have: beyond it is a slip of the pen, or of the unit."""
 CLUSTER_KEYS = (
     "regions",
     "devices_per_region",
@@ -142,6 +143,16 @@ def _devices(cluster: Mapping[str, Any], regions: list[str], where: str) -> list
     return devices
 
 
+def _number(value: Any) -> bool:
+    """Whether a file may have it for a rate, a delay, a speed, a size or a price."""
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value <= MOST
+
+
+def _too_much(value: Any) -> str:
+    large = isinstance(value, (int, float)) and value > MOST
+    return f" and at most {MOST:g}, not {value!r}" if large else f", not {value!r}"
+
+
 def _device(entry: Any, position: int, regions: list[str], where: str) -> Device:
     if not isinstance(entry, Mapping):
         raise PlanError(f"{where}: device {position} must be a table with a region")
@@ -156,9 +167,9 @@ def _device(entry: Any, position: int, regions: list[str], where: str) -> Device
         value = entry.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0 or not math.isfinite(value):
-            raise PlanError(f"{where}: {key} of device {position} must be a number of at least 0, not {value!r}")
-        return value * unit
+        if not _number(value):
+            raise PlanError(f"{where}: {key} of device {position} must be a number of at least 0{_too_much(value)}")
+        return float(value) * unit
 
     tflops = number("tflops", 1.0)
     return Device(
@@ -186,19 +197,22 @@ def _matrix(cluster: Mapping[str, Any], key: str, regions: list[str], counts: li
             value = rows[row][column]
             if value is None and row == column and counts[row] < 2:
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+            if not _number(value):
                 pair = f"{regions[row]!r} to {regions[column]!r}"
-                raise PlanError(f"{where}: {key} from {pair} must be a number of at least 0, not {value!r}")
+                raise PlanError(f"{where}: {key} from {pair} must be a number of at least 0{_too_much(value)}")
             matrix[row, column] = value
     return matrix
 
 
 def _sites(cluster: Mapping[str, Any], key: str, regions: list[str], where: str) -> dict[str, float]:
     result = {}
-    for region, value in cluster.get(key, {}).items():
+    given = cluster.get(key, {})
+    if not isinstance(given, Mapping):
+        raise PlanError(f'{where}: {key} must be a table, {{"{regions[0]}": 1}}, not {given!r}')
+    for region, value in given.items():
         if region not in regions:
             raise PlanError(f"{where}: {key} names the unknown region {region!r}: regions are {regions}")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-            raise PlanError(f"{where}: {key} of {region!r} must be a number above 0, not {value!r}")
+        if not _number(value) or value == 0:
+            raise PlanError(f"{where}: {key} of {region!r} must be a number above 0, up to {MOST:g}, not {value!r}")
         result[region] = value * 1e9
     return result

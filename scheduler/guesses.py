@@ -36,6 +36,20 @@ def fill_latency(known: Matrix, otherwise: float) -> Matrix:
     return filled
 
 
+def slowest_lines(known: Matrix, otherwise: float) -> Matrix:
+    """float64 [n, n] bit/s: the slowest that is known of what the sender sends and the receiver takes in.
+
+    Of a few devices a link is missing because its test did not end: then it is no better than the worst that either end
+    has shown, and a plan must not prefer it for being unknown. A link that carries nothing (0) does not count.
+    """
+    rates = numpy.where(numpy.isnan(known) | (known == 0), numpy.inf, known)
+    numpy.fill_diagonal(rates, numpy.inf)
+    out, into = rates.min(axis=1), rates.min(axis=0)
+    out, into = numpy.where(numpy.isinf(out), otherwise, out), numpy.where(numpy.isinf(into), otherwise, into)
+    lines: Matrix = numpy.minimum(out[:, None], into[None, :])
+    return lines
+
+
 def fill_bandwidth(known: Matrix, otherwise: float) -> Matrix:
     """float64 [n, n] bit/s, nan where it was not measured: with those as the narrower of both ends' best lines."""
     rates = numpy.where(numpy.isnan(known), 0.0, known)

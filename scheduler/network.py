@@ -14,7 +14,7 @@ import numpy
 from .clusters import Cluster, parse_cluster, read_cluster
 from .devices import Device, Matrix, check_device
 from .errors import PlanError
-from .guesses import fill_bandwidth, fill_latency
+from .guesses import fill_bandwidth, fill_latency, slowest_lines
 
 if TYPE_CHECKING:
     import networkx
@@ -126,9 +126,9 @@ class Network:
         """The network of a coordinator's live measurements: (from, to) -> one-way seconds, and bit/s.
 
         A pair that was measured in the other direction only takes that number. One that was never measured takes
-        `default` (50 ms, 100 Mbit/s) with confidence 0; without a `default` and with more than ALL_MEASURED devices it
-        is estimated from the links that were (guesses.py). Pairs that name an unknown device are ignored. A bandwidth
-        of 0 means that the two can't reach each other.
+        `default` (50 ms, 100 Mbit/s) or the slowest line known of either end, with confidence 0; without a `default`
+        and with more than ALL_MEASURED devices it is estimated from the links that were (guesses.py). Pairs that name
+        an unknown device are ignored. A bandwidth of 0 means that the two can't reach each other.
         """
         fallback = default or Link(confidence=0.0)
         index = {device.name: position for position, device in enumerate(devices)}
@@ -147,7 +147,8 @@ class Network:
 
         known = dict.fromkeys(bandwidth, 1.0)
         if default is not None or count <= ALL_MEASURED:
-            seconds, rates = matrix(latency, fallback.latency), matrix(bandwidth, fallback.bandwidth)
+            seconds, rates = matrix(latency, fallback.latency), measured(bandwidth)
+            rates = numpy.where(numpy.isnan(rates), slowest_lines(rates, fallback.bandwidth), rates)
         else:
             seconds, rates = measured(latency), measured(bandwidth)
             seconds[rates == 0] = numpy.nan  # no way leads over a link that carries nothing

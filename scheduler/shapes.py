@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 
@@ -192,5 +192,18 @@ def why_nothing_fits(network: Network, workload: Workload) -> str:
         )
     return (
         f"no plan with stages = {workload.stages or 'auto'} and pipelines = {workload.pipelines or 'auto'} fits the "
-        f"memory of the {_count(len(network), 'device')} that joined"
+        f"memory of the {_count(len(network), 'device')} that joined{_with_another_schedule(network, workload)}"
     )
+
+
+def _with_another_schedule(network: Network, workload: Workload) -> str:
+    """What the job could say instead, where that would fit: 1F1B keeps fewer microbatches than GPipe."""
+    if workload.schedule != "gpipe":
+        return ""
+    other = replace(workload, schedule="1f1b")
+    estimator, order = Estimator(network, other), numpy.argsort(-network.memory, kind="stable")
+    for shape in shapes(len(network), other):
+        places = order[: shape.devices].reshape(shape.nodes, shape.pipelines).T
+        if cut_for(estimator, places, shape.chunks) is not None:
+            return '; with schedule = "1f1b" it would fit'
+    return ""

@@ -79,6 +79,10 @@ def test_several_clusters_in_one_file(tmp_path):
         ({"devices": 7}, "devices says 7: devices_per_region adds up to 3"),
         ({"devices": [{"region": "west"}, {"region": "west"}]}, "2 devices are listed in 'west'"),
         ({"site_upload_gbps": {"east": 0}}, "site_upload_gbps of 'east'"),
+        ({"site_upload_gbps": [1, 2]}, 'site_upload_gbps must be a table, {"east": 1}, not [1, 2]'),
+        ({"site_download_gbps": {"east": 1e300}}, "site_download_gbps of 'east'"),
+        ({"bandwidth_gbps": [[1, 1e300], [1, 1]]}, "must be a number of at least 0 and at most 1e+09, not 1e+300"),
+        ({"devices": [{"region": "east", "tflops": 1e300}]}, "tflops of device 0 must be a number of at least 0 and"),
         ({"bandwidth_gbps": [[10, 0], [1, None]]}, "falls into 2 parts with no link between them both ways"),
     ],
 )
@@ -105,6 +109,15 @@ def test_live_measurements_take_the_other_direction_and_then_the_default():
     network = Network.measured(devices, {("a", "b"): 0.01}, {("a", "b"): 2e8, ("gone", "a"): 1.0})
     assert network.link("b", "a") == Link(0.01, 2e8, 1.0)
     assert network.link("a", "c") == Link(0.05, 100e6, 0.0)
+
+
+def test_a_link_that_was_not_measured_is_no_better_than_the_worst_of_its_ends():
+    """As 100 Mbit/s a plan preferred it to everything that was known: predicted 1.56 s, measured 10.2."""
+    devices = [Device("a"), Device("b"), Device("c"), Device("d")]
+    slow = {("a", "b"): 2e6, ("b", "c"): 5e6, ("c", "d"): 8e9, ("a", "d"): 0.0}
+    network = Network.measured(devices, dict.fromkeys(slow, 0.01), slow)
+    assert network.link("a", "c").bandwidth == 2e6 and network.link("b", "d").bandwidth == 2e6
+    assert network.link("a", "d").bandwidth == 0 and network.link("a", "c").confidence == 0
 
 
 def test_matrices_are_checked():

@@ -33,6 +33,16 @@ def test_more_microbatches_in_flight_need_more_memory_and_recompute_less():
     assert stage_memory(workload(recompute=True), 2, 5, 4) < stage_memory(job, 2, 5, 4)
 
 
+def test_a_refusal_for_want_of_memory_says_what_would_fit():
+    """GPipe keeps every microbatch of a step, 1F1B as many as there are stages."""
+    gpipe = workload(schedule="gpipe", stages=2, pipelines=1, overlap=0)
+    room = stage_memory(gpipe, 0, 3, 2)
+    devices = [Device(name, memory_bytes=room) for name in "ab"]
+    with pytest.raises(PlanError, match='devices that joined; with schedule = "1f1b" it would fit'):
+        plan(uniform(devices), gpipe)
+    assert plan(uniform(devices), workload(stages=2, pipelines=1, overlap=0)).pipelines
+
+
 def test_shares_add_up_and_follow_speed():
     assert shares(8, [0, 0], [1, 1]) == (4, 4)
     assert shares(9, [0, 0], [1, 2]) == (6, 3)
