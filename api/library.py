@@ -51,15 +51,22 @@ def train(
     nodes: int = 2,
     state: Path | str | None = None,
     device: str = "auto",
+    others: int = 0,
+    listen: str | None = None,
+    advertise: str | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Trained:
-    """Trains a job with ``nodes`` node processes on this machine.
+    """Trains a job with ``nodes`` node processes on this machine, and ``others`` on other ones.
 
     Args:
         job: a job file; or its tables, ``{"run": {"steps": 100}, ...}``, which become STATE/job.toml. Paths in the
             tables start from the working folder. Without a table ``updates`` or ``activations`` that table is what
             ``farflung job init`` writes, and compresses; ``{"updates": {"codec": "none"}}`` does not.
         state: the run's folder, ``runs/NAME`` unless given; the same folder goes on from its newest checkpoint.
+        others: so many nodes more join from other machines, by the line that is shown first (the event ``listening``
+            has it as ``link``); training begins when all are in.
+        listen, advertise: HOST:PORT where they reach the coordinator, as of ``farflung coordinator start``; without
+            ``others`` it is reached from this machine alone, otherwise at 0.0.0.0:7070.
         on_event: gets every event of ``farflung run --json``; without it they are shown as that command shows them.
 
     Raises:
@@ -91,7 +98,9 @@ def train(
             (on_event or shown.show)(event)
 
         try:
-            status = run_here(LocalRun(path, folder, nodes, device, code), show)
+            where = listen or ("0.0.0.0:7070" if others else "127.0.0.1:0")
+            plan = LocalRun(path, folder, nodes, device, code, listen=where, advertise=advertise, others=others)
+            status = run_here(plan, show)
         except KeyboardInterrupt:
             if on_event is None:
                 shown.close()

@@ -19,6 +19,19 @@ from .resumed import begin_or_go_on, digests, keep
 from .rows import tokens_of
 
 
+def check_model(model: Any) -> None:
+    """FarflungError for a model that goes on with no text (BERT, a classifier), or is of a family that is not known."""
+    from ..node.models.families import FAMILIES
+
+    name, family = type(model).__name__, str(getattr(getattr(model, "config", None), "model_type", ""))
+    if family in FAMILIES and name.endswith(("ForCausalLM", "LMHeadModel")):
+        return
+    raise FarflungError(
+        f"the Trainer trains causal language models of the families {', '.join(FAMILIES)}; {name} is none",
+        "a loop of your own trains any torch module: farflung.group (docs/how-to/own-loop.md)",
+    )
+
+
 @dataclass
 class Arguments:
     """The arguments that transformers' TrainingArguments and a run share, under the names that they have there.
@@ -53,7 +66,8 @@ class Trainer:
             end to end and cut into samples: add an end-of-text token to each where that matters. Without
             ``eval_dataset`` a twentieth of the training samples is held out.
         processing_class: the tokenizer that made them.
-        nodes: node processes on this machine.
+        nodes: node processes on this machine, one at least. others, listen, advertise: nodes on other machines beside
+            them, as of :func:`farflung.train`.
         job: tables of a job file that say more, ``{"updates": {"codec": "none"}}``. Without ``updates`` and
             ``activations`` there updates and activations are compressed as ``farflung job init`` has it.
 
@@ -70,6 +84,9 @@ class Trainer:
         processing_class: Any = None,
         *,
         nodes: int = 2,
+        others: int = 0,
+        listen: str | None = None,
+        advertise: str | None = None,
         job: Mapping[str, Mapping[str, Any]] | None = None,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
@@ -84,6 +101,7 @@ class Trainer:
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.result: Trained | None = None
         self._nodes, self._job, self._on_event = nodes, job or {}, on_event
+        self._others, self._listen, self._advertise = others, listen, advertise
 
     def train(self) -> Trained:
         """Trains, and loads the result into ``model``. Errors as :func:`farflung.train`.
@@ -91,6 +109,7 @@ class Trainer:
         The run's folder is ``args.output_dir``: a Trainer that is handed the same weights, rows, arguments and
         tokenizer goes on where an interrupted one stopped, and any other is refused.
         """
+        check_model(self.model)
         folder = Path(self.args.output_dir)
         start = folder / "start"
         pad, end = (getattr(self.processing_class, name, None) for name in ("pad_token_id", "eos_token_id"))
@@ -100,7 +119,7 @@ class Trainer:
         if held is not None:
             data["validation"] = [str(folder / "eval.npy")]
         tables = self._tables(start, data)
-        arguments = {**asdict(self.args), "nodes": self._nodes, "job": self._job}
+        arguments = {**asdict(self.args), "nodes": self._nodes + self._others, "job": self._job}
         del arguments["output_dir"]
         given = digests(self.model, self.processing_class, {"rows": rows, "rows to evaluate": held}, arguments)
         if begin_or_go_on(folder, given):
@@ -112,7 +131,15 @@ class Trainer:
         np.save(folder / "train.npy", rows)
         if held is not None:
             np.save(folder / "eval.npy", held)
-        self.result = train(tables, nodes=self._nodes, state=folder, on_event=self._on_event)
+        self.result = train(
+            tables,
+            nodes=self._nodes,
+            others=self._others,
+            listen=self._listen,
+            advertise=self._advertise,
+            state=folder,
+            on_event=self._on_event,
+        )
         self._load()
         return self.result
 
@@ -130,7 +157,7 @@ class Trainer:
     def _tables(self, start: Path, data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         args = self.args
         length = {"steps": args.max_steps} if args.max_steps > 0 else {"epochs": args.num_train_epochs}
-        batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * self._nodes
+        batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * (self._nodes + self._others)
         decays = {"cosine": "cosine", "constant": "none", "constant_with_warmup": "none"}
         if args.lr_scheduler_type not in decays:
             allowed = ", ".join(decays)

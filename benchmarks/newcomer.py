@@ -39,6 +39,16 @@ import transformers
 model = transformers.AutoModelForCausalLM.from_pretrained("tuned")
 print(sum(values.numel() for values in model.parameters()))
 """
+TRAINER = """\
+import farflung, transformers
+model = transformers.AutoModelForCausalLM.from_pretrained("model")
+tokenizer = transformers.AutoTokenizer.from_pretrained("tuned")
+rows = [tokenizer(open("data/hamlet.txt", encoding="utf-8").read())["input_ids"]]
+arguments = farflung.Arguments(output_dir="runs/trainer", max_steps=20, max_length=128)
+trainer = farflung.Trainer(model, arguments, rows, processing_class=tokenizer, nodes=2, on_event=lambda event: None)
+trainer.train()
+print(trainer.evaluate())
+"""
 
 
 class Way:
@@ -149,8 +159,8 @@ def main() -> None:
         way = Way(Path(scratch), clone / ".venv" / "bin")
         way.types(["git", "clone", "--quiet", str(ROOT), str(clone)], "git clone")
         way.folder = clone
-        way.types(["make", "install"])
-        way.types(["make", "demo"])
+        way.types(["make", ".venv/bin/farflung"], "make demo: installs what a run needs")
+        way.types(["make", "demo"], "... trains, exports and writes a sample")
         way.folder = Path(scratch) / "work"
         (way.folder / "data").mkdir(parents=True)
         shutil.copy(clone / "examples" / "shakespeare" / "hamlet.txt", way.folder / "data")
@@ -160,6 +170,11 @@ def main() -> None:
         way.types(["farflung", "export", "runs/tune", "tuned"])
         way.types(["farflung", "generate", "runs/tune", "To be"])
         way.types([str(clone / ".venv" / "bin" / "python"), "-c", LOAD], "transformers loads it")
+        way.types([str(clone / ".venv" / "bin" / "python"), "-c", TRAINER], "farflung.Trainer, 20 steps")
+        job = (way.folder / "tune.toml").read_text().replace('"tune"', '"lora"').replace("epochs = 5", "steps = 20")
+        (way.folder / "lora.toml").write_text(f"{job}\n[model.lora]\nrank = 4\n")
+        way.types(["farflung", "run", "lora.toml", "--nodes", "2"], "farflung run, adapters alone")
+        way.types(["farflung", "export", "runs/lora", "merged", "--merge"])
     rows = [{"what": what, "seconds": seconds} for what, seconds in way.times]
     found = {"cores": os.cpu_count(), "load_before": round(load, 1), "rows": rows}
     options.output.write_text(json.dumps(found, indent=1) + "\n")

@@ -40,11 +40,11 @@ devices_per_region = {zurich = 4, oregon = 4, tokyo = 1}
 latency_ms = [[1, 75, 120], [75, 1, 50], [120, 50, 1]]
 bandwidth_gbps = [[10, 0.4, 0.2], [0.4, 10, 0.3], [0.2, 0.3, 10]]
 devices = [
-  {region = "zurich", memory_gb = 24}, {region = "zurich", memory_gb = 24},
-  {region = "zurich", memory_gb = 24}, {region = "zurich", memory_gb = 24},
-  {region = "oregon", memory_gb = 24, tflops = 80}, {region = "oregon", memory_gb = 24, tflops = 80},
-  {region = "oregon", memory_gb = 24, tflops = 80}, {region = "oregon", memory_gb = 24, tflops = 80},
-  {region = "tokyo", memory_gb = 24, tflops = 5},
+  {region = "zurich", memory_gb = 80}, {region = "zurich", memory_gb = 80},
+  {region = "zurich", memory_gb = 80}, {region = "zurich", memory_gb = 80},
+  {region = "oregon", memory_gb = 80, tflops = 80}, {region = "oregon", memory_gb = 80, tflops = 80},
+  {region = "oregon", memory_gb = 80, tflops = 80}, {region = "oregon", memory_gb = 80, tflops = 80},
+  {region = "tokyo", memory_gb = 80, tflops = 5},
 ]
 """
 JOB = """\

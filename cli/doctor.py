@@ -13,6 +13,7 @@ import socket
 import ssl
 import subprocess
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -95,12 +96,20 @@ def show(output: Output, findings: Iterator[Finding]) -> int:
         if output.json:
             output.record(asdict(finding))
         else:
-            output.say(f"{'ok ' if finding.ok else 'NO '} {finding.check:<12} {finding.found}")
+            output.say("\n".join(found_lines(finding, shutil.get_terminal_size().columns if output.rich else 0)))
             if not finding.ok and finding.hint:
                 output.say(f"{'':16} next: {finding.hint}")
             if finding.better:
                 output.say(f"{'':16} faster over long ways: {finding.better}")
     return DONE if good else WRONG
+
+
+def found_lines(finding: Finding, columns: int) -> list[str]:
+    """What was found, as lines of at most so many columns with the text below itself; 0: one line."""
+    head = f"{'ok ' if finding.ok else 'NO '} {finding.check:<12} "
+    if columns <= len(head) + 20:
+        return [head + finding.found]
+    return textwrap.wrap(head + finding.found, columns, subsequent_indent=" " * len(head), break_long_words=False)
 
 
 def _disk() -> Finding:

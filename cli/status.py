@@ -95,6 +95,7 @@ def numbers(record: Record) -> list[str]:
     if record.get("loss") is not None:
         speed = record.get("tokens_per_second")
         fast = f", {count_text(speed)} tokens/s" if speed else ""
+        fast += f", {seconds_text(float(record['step_s']))} a step" if record.get("step_s") else ""
         lines.append(f"loss {record['loss']:.4f}{fast}")
     tested = record.get("eval")
     if tested and tested.get("loss") is not None:

@@ -34,7 +34,8 @@ class LocalRun:
 
     ``job``: path of the job file; ``state``: the run's folder; ``nodes``: how many nodes; ``allow_code``: the modules
     that the job's ``build`` keys name: who starts a run with a job of their own trusts its code. They are looked for
-    beside the job file too.
+    beside the job file too. ``listen``, ``advertise``: the coordinator's, for nodes that join from other machines;
+    the run begins when ``others`` of them are in.
     """
 
     job: Path
@@ -45,6 +46,9 @@ class LocalRun:
     insecure: bool = False
     debug: bool = False
     give_up: bool = False
+    listen: str = "127.0.0.1:0"
+    advertise: str | None = None
+    others: int = 0
 
 
 def run_name(job: Path) -> str:
@@ -101,7 +105,8 @@ def _watch(plan: LocalRun, children: Children, show: Callable[[Event], None]) ->
         "coordinator",
         [
             *("coordinator", "start", str(plan.job), "--state", str(plan.state)),
-            *("--listen", "127.0.0.1:0", "--min-nodes", str(plan.nodes), *flags),
+            *("--listen", plan.listen, "--min-nodes", str(plan.nodes + plan.others), *flags),
+            *(["--advertise", plan.advertise] if plan.advertise else []),
             *(["--give-up"] if plan.give_up else []),
         ],
         {"OMP_NUM_THREADS": "1", **_python_path(plan)},

@@ -208,6 +208,6 @@ def plan_table(event: Event) -> Table:
     table.add_column("pipeline")
     for number, stage in enumerate(stages):
         table.add_column(f"stage {number}: {stage_text(stage)}")
-    for number, pipeline in enumerate(event.get("pipelines") or [], 1):
+    for number, pipeline in enumerate(event.get("pipelines") or []):
         table.add_row(str(number), *(escape(str(name)) for name in pipeline))
     return table

@@ -13,7 +13,7 @@ import pytest
 from join_answers import JOB
 from ports import free_port
 
-from farflung.cli.doctor import RECOMMENDED, Finding, examine, network, show, ways
+from farflung.cli.doctor import RECOMMENDED, Finding, examine, found_lines, network, show, ways
 from farflung.cli.screen.output import Output
 from farflung.coordinator.trust.identity import Authority, load_authority
 from farflung.proto.link import Link
@@ -163,3 +163,11 @@ def test_what_the_run_would_do_with_this_machine() -> None:
     (wrong,) = _terms({"job": {"run": "\x1b[2J"}}, link_to("x", 1))
     assert not wrong.ok and "makes no sense" in wrong.found and wrong.found.isprintable()
     assert not list(_terms({}, link_to("x", 1)))  # of a version that does not tell
+
+
+def test_what_was_found_stays_below_itself_in_a_narrow_terminal() -> None:
+    finding = Finding("the run", True, "tells the coordinator its device, address, links, losses and times")
+    [first, *others] = found_lines(finding, 50)
+    assert first.startswith("ok  the run      tells the coordinator") and others
+    assert all(len(line) <= 50 and line[:17] == " " * 17 for line in others)
+    assert found_lines(finding, 0) == [f"ok  the run      {finding.found}"]

@@ -121,6 +121,48 @@ def test_trainer(tmp_path: Path, tokenizer: Any) -> None:
     assert all(torch.equal(one, other) for one, other in zip(again.parameters(), model.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "GPT2ForSequenceClassification", "Linear"])
+def test_a_model_that_goes_on_with_no_text_is_refused_in_a_sentence(name: str, tmp_path: Path, tokenizer: Any) -> None:
+    if name == "Linear":
+        model: Any = torch.nn.Linear(2, 2)
+    else:
+        small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+        kind = transformers.BertConfig if name.startswith("Bert") else transformers.GPT2Config
+        model = getattr(transformers, name)(kind(vocab_size=20, **small))
+    trainer = farflung.Trainer(model, farflung.Arguments(output_dir=tmp_path / "run"), [[1, 2]], None, tokenizer)
+    with pytest.raises(FarflungError, match=f"causal language models of the families gpt2.*{name} is none") as caught:
+        trainer.train()
+    assert "farflung.group" in caught.value.hint and not (tmp_path / "run").exists()
+
+
+def test_nodes_of_other_machines_join_a_trainer(tmp_path: Path, tokenizer: Any) -> None:
+    rows = [{"input_ids": tokenizer(TEXT)["input_ids"]}] * 2
+    arguments = farflung.Arguments(
+        output_dir=tmp_path / "run", max_steps=4, per_device_train_batch_size=4, max_length=16, save_steps=100
+    )
+    began: list[Any] = []
+    joined: set[str] = set()
+
+    def show(event: dict[str, Any]) -> None:
+        if event["event"] == "listening":  # whoever reads the line pastes it elsewhere
+            words = ["join", event["link"], "--name", "elsewhere", "--cache", str(tmp_path / "cache"), "--json"]
+            began.append(subprocess.Popen([sys.executable, "-m", "farflung", *words], stdout=subprocess.DEVNULL))
+        if event["event"] == "joined":
+            joined.add(event["node"])
+
+    trainer = farflung.Trainer(
+        small_model(), arguments, rows, None, tokenizer, nodes=1, others=1, listen="127.0.0.1:0", on_event=show
+    )
+    try:
+        trained = trainer.train()
+    finally:
+        for process in began:
+            process.terminate()
+            process.wait()
+    assert joined == {"node-1", "elsewhere"}
+    assert (trained.steps, trained.samples) == (4, 4 * 8), "a batch has four samples of each node"
+
+
 def test_trainer_refuses_what_it_would_not_do(tmp_path: Path, tokenizer: Any) -> None:
     arguments = farflung.Arguments(output_dir=tmp_path / "run")
     rows: list[Any] = [{"input_ids": [1, 2], "labels": [-100, 2]}]

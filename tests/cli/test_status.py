@@ -17,6 +17,7 @@ RECORD: dict[str, Any] = {
     "loss": 2.4,
     "eval": {"step": 100, "loss": 2.5, "accuracy": None},
     "tokens_per_second": 8200.0,
+    "step_s": 2.5,
     "times_fewer_bytes": 23.4,
     "view": {
         "view": 2,
@@ -69,7 +70,7 @@ def test_everything_that_a_person_asks_is_there() -> None:
     for words in (
         "shakespeare: training, step 120 of 500",
         "why: node-5 joined",
-        "loss 2.4000, 8.2 k tokens/s",
+        "loss 2.4000, 8.2 k tokens/s, 2.5 s a step",
         "validation loss 2.5000 (step 100)",
         "23x fewer bytes than fp16",
         "newest checkpoint: runs/shakespeare/checkpoints/100",
