@@ -1,9 +1,13 @@
 """Nodes are killed, frozen and cut off in the middle of training; the others go on, and nothing is lost."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
+from cable import Cable
 from farm import Process
+
+from farflung.proto.link import parse_link
 
 pytestmark = pytest.mark.timeout(1200)  # what is waited for is a state
 
@@ -147,6 +151,29 @@ def test_a_frozen_node_is_left_behind_and_told_so(farm):
     assert copied.status == 3 and "with this same key" in copied.of("error")[0]["message"]
     run.trains("a", "b", "c", steps=4)
     assert len(run.events("left")) == 1 and len(nodes["c"].of("joined")) == 2
+
+
+@pytest.mark.slow
+def test_a_node_whose_line_to_the_coordinator_was_down_joins_again_by_itself(farm):
+    """The others reach it all the while. Its session is over when the line is back, and its process goes on."""
+    run = farm(parallel={"pipelines": 2})
+    run.coordinator()
+    link = parse_link(run.link)
+    cable = Cable(link.address)
+    try:
+        run.node("a")
+        behind = str(replace(link, port=int(cable.address.rpartition(":")[2])))
+        words = ["join", behind, "--name", "b", "--cache", "cache-b", "--device", "cpu", "--allow-code", "paced"]
+        node = Process(run, "b", words)
+        run.trains("a", "b")
+        cable.frozen = True
+        run.trains("a", steps=5)
+        cable.frozen = False
+        run.trains("a", "b")
+        assert node.alive and len(node.of("joined")) == 2
+        assert "this node joins again under its key" in node.of("warning")[0]["message"]
+    finally:
+        cable.close()
 
 
 def test_masked_rounds_go_on_without_who_is_killed_and_wait_where_a_sum_hides_nothing(farm):
