@@ -16,6 +16,7 @@ from .dtfm import Dtfm, DtfmCost, Groups
 from .network import Network
 from .paths import EXACT, short_path
 from .plans import Plan
+from .regions import region_numbers
 from .seeds import chain, clusters, nearness
 from .workload import Workload
 
@@ -141,8 +142,7 @@ def starts(network: Network, model: Dtfm, random: numpy.random.Generator) -> lis
     stages, size = model.stages, model.pipelines
     used = stages * size
     near = nearness(network, 8e8)
-    names = {name: at for at, name in enumerate(network.regions)}
-    order = chain(near, [names[device.region] for device in network.devices])[:used]
+    order = chain(near, region_numbers(network).tolist())[:used]
     made: list[Groups] = []
     for width in (stages, 8, 4, 2, 1):
         if width > stages:

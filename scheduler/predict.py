@@ -15,6 +15,7 @@ from .estimate import Cut, Estimator
 from .explain import explain
 from .jobs import workload_of
 from .layers import shares
+from .lines import busiest_line, traffic
 from .network import NOISE, Network
 from .plans import Plan
 from .regions import MOST_TOGETHER, cut_regions
@@ -24,6 +25,8 @@ from .simulate import positions, simulate
 from .transport import OVERLAPPED, Trace, Transport
 from .workload import Workload
 
+FEW_LINES = 1024
+"""Devices up to which all that a line carries is added up."""
 EVENTS_AT_ONCE = 60_000
 """Actions that one simulation runs; a longer step is extended by its steady period."""
 
@@ -73,6 +76,9 @@ def predict(
     _, compute = run(estimator, places, cut, plan.microbatches, plan.schedule, transport, depths=plan.in_flight)
     rounds = plan_rounds(estimator, places, cut, plan)
     seconds = float(estimator.combine(compute, float(rounds.max())))
+    alone = seconds
+    split = bool(plan.regions) or workload.pattern == "two_level"
+    shared, line = together(estimator, places, cut, plan.microbatches, split, plan.publishers)
     used = places.reshape(-1)
     # Compute of the devices that train, as a part of their time; the trace may be of fewer microbatches than a step.
     full = device_work(estimator, places, cut, plan.microbatches)
@@ -83,6 +89,11 @@ def predict(
     if all(price is not None for price in prices):
         cost = sum(price or 0.0 for price in prices) / 3600 * seconds / tokens * 1e6
     bottleneck, helps = explain(estimator, places, cut, plan.microbatches, rounds, compute, seconds, plan.in_flight)
+    if shared > seconds:
+        seconds = shared
+        bottleneck = f"{line}: activations and rounds together take {shared:.3g} s of it"
+        helps = f"fewer bits, or more of {line}: with lines of their own both would take {alone:.3g} s a step"
+        bubble = 1.0 - float(full.sum()) / (len(used) * seconds)
     parts = {
         "compute of the busiest device": float(full.max()),
         "slowest pipeline": compute,
@@ -100,6 +111,22 @@ def predict(
         cost_per_million_tokens=cost,
         seconds=parts,
     )
+
+
+def together(
+    estimator: Estimator,
+    places: numpy.ndarray,
+    cut: Cut,
+    microbatches: Sequence[int],
+    split: bool,
+    publishers: Sequence[Sequence[float]] = (),
+) -> tuple[float, str]:
+    """(seconds, words) of the busiest line where rounds overlap with steps; 0 seconds where they take turns, and where
+    rounds go in two levels (``split``), which are made to spare the lines."""
+    if not estimator.workload.overlap or len(places) < 2 or split or len(estimator.network) > FEW_LINES:
+        return 0.0, ""
+    pattern = estimator.workload.pattern
+    return busiest_line(estimator, traffic(estimator, places, cut, microbatches, pattern, publishers))
 
 
 def as_chosen(workload: Workload, plan: Plan) -> Workload:
@@ -319,4 +346,8 @@ def candidate_compute(estimator: Estimator, found: Candidate) -> float:
 
 def candidate_seconds(estimator: Estimator, found: Candidate, levels: bool | None = None) -> float:
     """A candidate's step by simulation, with publishers by bandwidth; ``levels`` as of ``found_rounds``."""
-    return float(estimator.combine(candidate_compute(estimator, found), found_rounds(estimator, found, levels)[0]))
+    exchange, split = found_rounds(estimator, found, levels)
+    alone = float(estimator.combine(candidate_compute(estimator, found), exchange))
+    groups = [found.places[:, position] for position in range(found.places.shape[1])]
+    publishers = [publisher_fractions(estimator.network, estimator.sent, group) for group in groups]
+    return max(alone, together(estimator, found.places, found.cut, found.microbatches, split, publishers)[0])

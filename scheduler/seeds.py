@@ -98,8 +98,7 @@ def constructions(
     score = speed / speed.max() + 0.25 * reach / max(float(-reach.min()), 1e-12)
     kept = sorted(numpy.argsort(-score, kind="stable")[:slots].tolist())
     inner = near[numpy.ix_(kept, kept)]
-    names = {name: at for at, name in enumerate(network.regions)}
-    regions = [names[network.devices[device].region] for device in kept]
+    regions = estimator.regions[kept].tolist()
     order = [kept[position] for position in chain(inner, regions)]
     made: list[tuple[str, Places]] = []
     widths = [width for width in (stages, 8, 4, 2, 1) if width <= stages and stages % width == 0]
