@@ -63,8 +63,10 @@ class Counted:
             return
         ratio = self.tokens / self.bytes
         ends = f"a document ends with {self.ending}" if self.ending else "no token ends a document"
-        many = f"{self.bytes:,} bytes in {self.documents:,} documents are {self.tokens:,} tokens"
-        counted = f"data.{kind}: {many}, {ratio:.3g} tokens per byte; {ends}"
+        documents = "document" if self.documents == 1 else "documents"
+        many = f"{self.bytes:,} bytes in {self.documents:,} {documents} are {self.tokens:,} tokens"
+        per = "1 token" if ratio == 1 else f"{ratio:.3g} tokens"
+        counted = f"data.{kind}: {many}, {per} per byte; {ends}"
         _say("notice", "; ".join([counted, *self.notes]), tell)
         if self.bytes >= ENOUGH and self.strange > STRANGE * self.tokens:
             _say(

@@ -64,7 +64,7 @@ def test_truncation_saved_in_the_tokenizer_cuts_nothing(tmp_path):
     assert len(tokens) == 9992 and tokens[:4].tolist() == [2, 3, 4, 5]
     assert len(load_tokenizer(folder).prompt("to be " * 100)) == 200
     said = next(event["message"] for event in told if event["event"] == "notice")
-    assert "32,500 bytes in 1 documents are 10,000 tokens, 0.308 tokens per byte; no token ends a document" in said
+    assert "32,500 bytes in 1 document are 10,000 tokens, 0.308 tokens per byte; no token ends a document" in said
     assert "truncation to 64 tokens, saved in the tokenizer, is left out" in said
 
 
