@@ -14,6 +14,7 @@ from ..job.files import load_job
 from ..job.forward import AUTO, expected
 from ..job.tokenizer import load_tokenizer
 from ..proto.errors import JobError
+from ..scheduler.catalogue import cluster_of, in_words
 from ..scheduler.codecs import bits_of
 from ..scheduler.dtfm import Dtfm
 from ..scheduler.errors import PlanError
@@ -46,9 +47,14 @@ def run(
     """Plans a cluster file for a job file and returns the object that `farflung plan --json` prints.
 
     Without a job: the model of DT-FM's measurements (24 layers of width 2048, a batch of 1024). picture: where to
-    write the SVG. PlanError with one sentence for everything that is wrong with the files or the wish.
+    write the SVG. cluster: a file, or words as 8xH100@oregon (scheduler/catalogue.py). speed: tokens a second that are
+    wanted for as little money as can be (objective cost). PlanError with one sentence for everything that is wrong with
+    the files, the words or the wish.
     """
-    network = Network.load(cluster)
+    words = str(cluster)
+    network = cluster_of(words) if in_words(words) and not Path(words).exists() else Network.load(cluster)
+    if speed is not None:
+        objective = "cost"
     workload = _workload(job)
     workload = replace(
         workload,
@@ -70,6 +76,7 @@ def run(
 def describe(network: Network, workload: Workload, made: Plan) -> dict[str, Any]:
     """The JSON object of a plan, with its prediction and its published cost."""
     predicted = predict(network, workload, made)
+    money = predicted.cost_per_million_tokens
     return {
         "pipelines": [list(row) for row in made.pipelines],
         "stages": [list(pair) for pair in made.stages],
@@ -84,6 +91,8 @@ def describe(network: Network, workload: Workload, made: Plan) -> dict[str, Any]
         "why": made.why,
         "predicted": predicted.to_dict(),
         "dtfm_total_s": published_cost(network, made),
+        "tokens_per_day": round(86400 * predicted.tokens_per_second),
+        "dollars_per_billion_tokens": None if money is None else round(1000 * money, 3),
     }
 
 

@@ -11,7 +11,13 @@ from ..screen.output import Output
 def plan(
     output: Output,
     *,
-    cluster: Annotated[Path, typer.Option(metavar="FILE", help="Regions, devices, latencies, bandwidths.")],
+    cluster: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE|WORDS",
+            help='Regions, devices, latencies, bandwidths; or words: "8xH100@oregon 4x4090@home:200mbit/20mbit".',
+        ),
+    ],
     job: Annotated[
         Path | None,
         typer.Option(metavar="JOB", help="The job file to plan for.", show_default="DT-FM's 24 layers of width 2048"),
@@ -29,6 +35,10 @@ def plan(
             help="What to make small: the seconds of a step, the cost that DT-FM counts, or money.",
         ),
     ] = "step",
+    speed: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="N", help="Tokens a second that are wanted, for as little money as can be."),
+    ] = None,
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds of search.")] = 10.0,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed finds the same plan.")] = 0,
     picture: Annotated[Path | None, typer.Option(metavar="OUT.svg", help="Draw the map and the timeline.")] = None,
@@ -39,5 +49,5 @@ def plan(
     from ..screen.tables import show_plan
 
     with output.working(f"looking for a plan, for up to {time_limit:g} s"):
-        made = search(cluster, job, stages, pipelines, objective, time_limit, seed, picture)
+        made = search(cluster, job, stages, pipelines, objective, time_limit, seed, picture, speed)
     output.record(made) if output.json else show_plan(output, rows_of(made), made)
