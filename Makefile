@@ -3,7 +3,7 @@ VENV   ?= .venv
 EXTRAS ?= dev
 BIN    := $(VENV)/bin
 
-.PHONY: help install demo test wan docs lint format proto slow
+.PHONY: help install runtime demo test wan docs lint format proto slow
 help:            ## show these targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -31,7 +31,9 @@ $(VENV)/.with-$(EXTRAS): $(BIN)/farflung
 
 install: $(VENV)/.with-$(EXTRAS)  ## make .venv and install farflung with its development tools
 
-demo: $(BIN)/farflung  ## install what a run needs; a coordinator and 4 nodes train on Shakespeare, on this machine
+runtime: $(BIN)/farflung  ## make .venv and install what a run needs, and nothing for development
+
+demo: runtime    ## install what a run needs; a coordinator and 4 nodes train on Shakespeare, on this machine
 	@$(BIN)/farflung demo
 
 test: install    ## the whole quick suite

@@ -159,7 +159,7 @@ def main() -> None:
         way = Way(Path(scratch), clone / ".venv" / "bin")
         way.types(["git", "clone", "--quiet", str(ROOT), str(clone)], "git clone")
         way.folder = clone
-        way.types(["make", ".venv/bin/farflung"], "make demo: installs what a run needs")
+        way.types(["make", "runtime"], "make demo: installs what a run needs (make runtime)")
         way.types(["make", "demo"], "... trains, exports and writes a sample")
         way.folder = Path(scratch) / "work"
         (way.folder / "data").mkdir(parents=True)
