@@ -44,6 +44,6 @@ def test_a_table_that_nobody_reads_on_is_done() -> None:
 def test_a_run_goes_on_when_its_pipe_is_closed(job_file: Callable[..., Path], tmp_path: Path) -> None:
     words = [sys.executable, "-m", "farflung", "run", str(job_file()), "--nodes", "1", "--state", str(tmp_path / "s")]
     script = f"set -o pipefail; {shlex.join(words)} 2>&1 | head -n 1"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=550, check=False)
     status = read_status(tmp_path / "s")
     assert (done.returncode, status["phase"], status["step"]) == (0, "done", 4), done.stdout

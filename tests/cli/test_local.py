@@ -213,7 +213,7 @@ def test_a_coordinator_that_works_is_waited_for_and_one_that_does_nothing_is_not
 
 def test_what_a_process_and_its_children_do_is_seen() -> None:
     code = "import subprocess, sys; sys.stdout.write(sys.stdin.readline()); sys.stdout.flush(); sys.stdin.readline()"
-    loop = "import time\nwhile time.process_time() < 0.3: pass"
+    loop = "import time\nwhile time.process_time() < 0.4: pass"
     inner = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {loop!r}])"
     process = subprocess.Popen(
         [sys.executable, "-c", inner + "; print(1, flush=True); " + code],
