@@ -98,6 +98,7 @@ def show_plan(output: Output, rows: Sequence[Sequence[str]], made: dict[str, Any
         "idle": f"{float(predicted['bubble']):.1%} of the devices' time",
         "bottleneck": predicted["bottleneck"],
         "$/billion tokens": made["dollars_per_billion_tokens"],
+        "instead": made.get("instead"),
         "codecs": ", ".join(f"{link} {codec}" for link, codec in made["codecs"].items() if codec != "none"),
         "schedule": made["schedule"],
         "searched": seconds_text(float(made["search_s"])),

@@ -137,6 +137,29 @@ def test_bits_of_codecs():
     assert bits_of("cocktail:random=0.1,top=0.2,bits=4") == pytest.approx(0.16, abs=0.02)
 
 
+SLOW = {
+    "regions": ["a"],
+    "devices_per_region": {"a": 8},
+    "latency_ms": [[20]],
+    "bandwidth_gbps": [[0.01]],
+    "devices": [{"region": "a", "tflops": 0.01}] * 8,
+}
+
+
+def test_spares_are_told_what_one_change_of_the_job_would_do(tmp_path):
+    """Rounds of every step over 10 Mbit/s leave machines out that train where rounds are rare."""
+    _, job = files(tmp_path)
+    job.write_text(JOB.split("[updates]")[0] + '[parallel]\nstages = 1\n[updates]\nmode = "delta"\n')
+    (tmp_path / "slow.json").write_text(json.dumps(SLOW))
+    made = run(tmp_path / "slow.json", job, time_limit=4)
+    assert made["spares"] and made["instead"].startswith("with updates.every = 20 all of 8 train: ")
+    job.write_text(job.read_text() + "every = 20\n")
+    seldom = run(tmp_path / "slow.json", job, time_limit=4)
+    assert not seldom["spares"] and "instead" not in seldom
+    times = seldom["predicted"]["tokens_per_second"] / made["predicted"]["tokens_per_second"]
+    assert float(made["instead"].split(": ")[1].split()[0]) == pytest.approx(times, rel=0.06)
+
+
 def test_a_missing_job_file(tmp_path):
     cluster, _ = files(tmp_path)
     with pytest.raises(PlanError, match="there is no job file"):
