@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,13 @@ def processes_of(folder: Path) -> list[int]:
     return found
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_done(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status, shown = play(stand_in, "done", monkeypatch)
     assert status == 0
@@ -150,21 +158,17 @@ def test_nobody_is_left_behind(name: str, stand_in: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PLAY", name)
     group = Children(stand_in / "logs")
     child = group.start("node-1", ["join", "link", "--name", "node-1"])
-    deadline = time.monotonic() + 10
-    while len(processes_of(stand_in / "package")) < (2 if name == "grandchild" else 1) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    time.sleep(0.2)
+    wait_until(lambda: len(processes_of(stand_in / "package")) >= (2 if name == "grandchild" else 1))
     group.stop(patience=0.5)
     assert not child.alive
-    time.sleep(0.1)
-    assert processes_of(stand_in / "package") == []
+    wait_until(lambda: processes_of(stand_in / "package") == [])
 
 
 def test_words_and_ends_arrive_in_order(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLAY", "bad job")
     group = Children(stand_in / "logs")
     group.start("coordinator", ["coordinator", "start"])
-    first, second = group.next(10), group.next(10)
+    first, second = group.next(60), group.next(60)
     assert isinstance(first, Said) and first.event["event"] == "error"
     assert isinstance(second, Ended) and second.status == 2
     assert group.next(0.01) is None

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import json
 import sys
+import time
 from collections.abc import Callable
 
 import grpc.aio
@@ -71,7 +72,7 @@ class Coordinator:
         self.task = asyncio.create_task(run_coordinator(options, self.events.append, self.stop, self.at_once))
         self.state = options.state
 
-    async def event(self, kind, number=1, timeout=60.0, **keys):
+    async def event(self, kind, number=1, timeout=120.0, **keys):
         """The ``number``-th event of that kind with these values, waited for."""
         for _ in range(int(timeout / 0.02)):
             found = [
@@ -93,7 +94,7 @@ class Coordinator:
 
     async def end(self):
         self.stop.set()
-        return await asyncio.wait_for(self.task, 20)
+        return await asyncio.wait_for(self.task, 120)
 
 
 class FakeNode:
@@ -141,7 +142,7 @@ class FakeNode:
             "certificate_request": csr,
             "device": pb.Device(kind="cpu", description="fake", tflops=1.0, memory_bytes=1 << 33, cores=2),
         }
-        reply = await self.stub.Join(pb.JoinRequest(**{**fields, **changes}), timeout=10)
+        reply = await self.stub.Join(pb.JoinRequest(**{**fields, **changes}), timeout=60)
         if not reply.refused:
             self.name, self.session = reply.name, reply.session
             self.metadata = rpc.session_metadata(reply.name, reply.session, reply.secret)
@@ -372,12 +373,11 @@ async def cluster(tmp_path):
 
 @pytest.fixture
 def eventually() -> Callable:
-    async def wait(condition, timeout=30.0):
-        for _ in range(int(timeout / 0.02)):
-            if condition():
-                return
+    async def wait(condition, timeout=120.0):
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, "it never came true"
             await asyncio.sleep(0.02)
-        raise AssertionError("it never came true")
 
     return wait
 

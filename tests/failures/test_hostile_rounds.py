@@ -202,6 +202,7 @@ def said(hub):
     return found
 
 
+@pytest.mark.usefixtures("nobody_late")
 def test_replays_and_forgeries_change_nothing():
     """Old messages again, and a contribution of another's that nobody asked for: everybody's bits are those without."""
     outcomes = []

@@ -2,10 +2,7 @@
 
 import contextlib
 import json
-import os
 import socket
-import subprocess
-import sys
 from io import StringIO
 
 import pytest
@@ -64,7 +61,7 @@ def outside(home):
 
 
 @pytest.mark.parametrize(("what", "secure"), [("name", True), ("digest", True), ("name", False)])
-def test_a_real_node_and_a_coordinator_that_wants_to_write_into_its_home(tmp_path, authority, secure, what):
+def test_a_real_node_and_a_coordinator_that_wants_to_write_into_its_home(tmp_path, authority, nursery, secure, what):
     home = home_at(tmp_path / "home")
     before = outside(home)
     with contextlib.closing(StubCoordinator((authority.certificate, authority.key) if secure else None)) as stub:
@@ -77,15 +74,9 @@ def test_a_real_node_and_a_coordinator_that_wants_to_write_into_its_home(tmp_pat
         stub.join_reply = JoinReply(**said)
         stub.artifacts = {"data/tokens": b"#!/bin/sh\necho owned\n" * 100}
         link = Link("127.0.0.1", stub.port, RUN, TICKET, authority.fingerprint if secure else NO_FINGERPRINT)
-        words = [sys.executable, "-m", "farflung", "join", "--device", "cpu", *([] if secure else ["--insecure"])]
-        done = subprocess.run(
-            words,
-            env={**os.environ, "HOME": str(home), "FARFLUNG_LINK": str(link)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-        assert len(stub.joins) == 1 and not stub.sessions
+        words = ["join", "--device", "cpu", *([] if secure else ["--insecure"])]
+        done = nursery.run(*words, HOME=str(home), FARFLUNG_LINK=str(link))
+        assert len(stub.joins) == 1 and set(stub.kinds()) <= {"hello", "heartbeat", "goodbye"}, "it may say why it goes"
     assert done.returncode == 3, done.stderr
     assert "is no " in done.stderr and "leave this run" in done.stderr and "Traceback" not in done.stderr
     assert outside(home) == before
@@ -172,7 +163,7 @@ LAYERS = [
 ]
 
 
-def test_a_plan_that_would_show_a_private_text_is_refused_and_nothing_is_sent(tmp_path):
+def test_a_plan_that_would_show_a_private_text_is_refused_and_nothing_is_sent(tmp_path, nursery):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "diary.txt").write_text("nobody may know of this. " * 400)
@@ -183,14 +174,9 @@ def test_a_plan_that_would_show_a_private_text_is_refused_and_nothing_is_sent(tm
     with contextlib.closing(StubCoordinator()) as stub, socket.create_server(("127.0.0.1", 0)) as neighbour:
         stub.join_reply = JoinReply(**said)
         link = Link("127.0.0.1", stub.port, RUN, TICKET, NO_FINGERPRINT)
-        node = subprocess.Popen(
-            [sys.executable, "-m", "farflung", "join", "--insecure", "--device", "cpu", "--data", str(mine)],
-            env={**os.environ, "HOME": str(home_at(tmp_path / "home")), "FARFLUNG_LINK": str(link)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        home, files = home_at(tmp_path / "home"), (tmp_path / "out", tmp_path / "errors")
+        words = ["join", "--insecure", "--device", "cpu", "--data", str(mine)]
+        node = nursery.start(*words, out=files[0], errors=files[1], HOME=str(home), FARFLUNG_LINK=str(link))
         stub.wait("hello")
         plan = Plan((("swift-otter", "thief"),), ((0, 0), (1, 3)), (2,), why="two are faster")
         port = neighbour.getsockname()[1]
@@ -200,7 +186,8 @@ def test_a_plan_that_would_show_a_private_text_is_refused_and_nothing_is_sent(tm
         ]
         holders = [Holder(layer=layer) for layer in range(4)]
         stub.order(view=View(number=1, plan=plan.to_json(), members=members, holders=holders, job=said["job"]))
-        out, err = node.communicate(timeout=240)
+        node.wait()
+        out, err = (file.read_text() for file in files)
         goodbye = stub.wait("goodbye")[0].why
         neighbour.settimeout(0.2)
         with pytest.raises(TimeoutError):
@@ -213,18 +200,12 @@ def test_a_plan_that_would_show_a_private_text_is_refused_and_nothing_is_sent(tm
     assert "reads text files of this machine (*.txt, below --data FOLDER); they and their tokens stay here" in out
 
 
-def test_a_run_that_is_not_what_an_owner_insists_on(tmp_path):
+def test_a_run_that_is_not_what_an_owner_insists_on(tmp_path, nursery):
     with contextlib.closing(StubCoordinator()) as stub:
         stub.join_reply = JoinReply(**GOOD)
         link = Link("127.0.0.1", stub.port, RUN, TICKET, NO_FINGERPRINT)
         words = ["--insecure", "--device", "cpu", "--require", "private,no-code"]
-        done = subprocess.run(
-            [sys.executable, "-m", "farflung", "join", *words],
-            env={**os.environ, "HOME": str(tmp_path), "FARFLUNG_LINK": str(link)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
+        done = nursery.run("join", *words, HOME=str(tmp_path), FARFLUNG_LINK=str(link))
         assert done.returncode == 3, done.stderr
         goodbye = stub.wait("goodbye")[0].why
     assert "this node is to join only with 'private', and in this run the coordinator has the data" in done.stderr

@@ -34,7 +34,7 @@ async def test_the_run_answers_while_it_plans(cluster, monkeypatch, tmp_path):
 
     await asyncio.wait_for(searching(), 60)
     asked = pb.StatusRequest(run=link.run, ticket=link.ticket)
-    reply = await nodes["a"].stub.Status(asked, timeout=10)
+    reply = await nodes["a"].stub.Status(asked, timeout=60)
     assert not reply.refused and '"phase": "flushing"' in reply.status
     late = await cluster.node(link, "e")  # joins meanwhile, and has a session at once
     refused = await cluster.fake(link, "e").join()

@@ -28,7 +28,7 @@ async def ask(node, link, command, target="", argument="", why=""):
     request = pb.CommandRequest(
         run=link.run, ticket=link.ticket, command=command, node=target, argument=argument, by="alice@lab", why=why
     )
-    return await node.stub.Command(request, timeout=10)
+    return await node.stub.Command(request, timeout=60)
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ async def test_a_node_outside_the_plan_moves_nothing(run, cluster, eventually):
     await nodes["a"].say(step=pb.StepDone(view=nodes["a"].view.number, step=59_999))
     operator = issue(coordinator.state, operator=True)
     request = pb.CommandRequest(run=operator.run, ticket=operator.ticket, command="set", argument="run.steps=50000")
-    reply = await nodes["b"].stub.Command(request, timeout=10)
+    reply = await nodes["b"].stub.Command(request, timeout=60)
     assert "run.steps 60000 -> 50000" in reply.answer, reply.refused
 
 

@@ -74,7 +74,7 @@ async def test_hostile_words(cluster, tmp_path, written):
                 request.run = link.run
             if not request.ticket:
                 request.ticket = link.ticket
-            await asked(node.stub.Join(request, timeout=20))
+            await asked(node.stub.Join(request, timeout=60))
     await node.say(leaving=pb.Leaving(why=NASTY[4]))
     await node.say(goodbye=pb.Goodbye(why=NASTY[4]))
     assert "owned" in (await coordinator.event("left"))["why"]

@@ -72,4 +72,4 @@ async def test_who_does_not_lead_carries_nothing(monkeypatch):
     async with mirror.working():
         mirror.wake()
         with pytest.raises(LeaseLost):
-            await asyncio.wait_for(asyncio.shield(mirror._task), 5)
+            await asyncio.wait_for(asyncio.shield(mirror._task), 60)

@@ -411,7 +411,7 @@ async def test_bad_starts(cluster):
 async def test_interrupt_while_the_data_are_read(cluster):
     coordinator = cluster.coordinator(profile_command=("sleep", "30"))
     await asyncio.sleep(0.3)
-    assert await asyncio.wait_for(coordinator.end(), 5) == 130
+    assert await asyncio.wait_for(coordinator.end(), 25) == 130
     with Store_(coordinator.state) as store:
         assert store.get("phase") == "interrupted"
 

@@ -206,12 +206,12 @@ def test_one_leads_and_the_other_stands_by(postgres):
 
 
 def test_a_leader_whose_lease_ended_writes_nothing(postgres, monkeypatch):
-    monkeypatch.setattr("farflung.coordinator.store.database.LEASE_S", 0.5)
+    monkeypatch.setattr("farflung.coordinator.store.database.LEASE_S", 2.0)
     place = postgres.new_database()
     (first, one), (second, two) = leading(place, "one"), leading(place, "two")
     assert one.take_lease("one") == 1
     first.put("who", "one")
-    time.sleep(0.6)
+    time.sleep(2.1)
     with pytest.raises(LeaseLost):
         first.put("who", "nobody else has asked, and still")
     with pytest.raises(LeaseLost):

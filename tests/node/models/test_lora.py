@@ -22,7 +22,10 @@ from farflung.scheduler import Plan
 from farflung.scheduler.jobs import workload_of
 from farflung.testing.loopback import Hub, LoopbackWire
 
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft reads it
+pytestmark = [
+    pytest.mark.usefixtures("nobody_late"),
+    pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning"),  # peft reads it
+]
 
 STEPS = 8
 ONE = Plan(pipelines=(("a",),), stages=((0, 1),), microbatches=(4,))

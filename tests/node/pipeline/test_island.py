@@ -15,6 +15,8 @@ from farflung.proto.errors import FarflungError
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
+pytestmark = pytest.mark.usefixtures("nobody_late")
+
 STEPS = 6
 FACTS = facts_of(samples=100, validation=10, context=16, vocabulary=29, steps=STEPS)
 DATA = Windows(FACTS)

@@ -11,6 +11,8 @@ from farflung.proto import data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
+pytestmark = pytest.mark.usefixtures("nobody_late")
+
 STEPS = 4
 SPECS = [
     *(name for name in compress.names() if name not in ("topk", "randomk", "sign")),

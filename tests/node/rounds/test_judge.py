@@ -121,6 +121,7 @@ def test_a_spare_judges_what_it_follows(monkeypatch):
     assert all(one > USELESS for one in honest.values()), honest
 
 
+@pytest.mark.usefixtures("nobody_late")
 def test_judging_changes_no_bit_of_the_training():
     plain, none = train(job_of())
     judged, said = train(job_of(judge=1.0))

@@ -21,6 +21,8 @@ from farflung.proto import data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
+pytestmark = pytest.mark.usefixtures("nobody_late")
+
 STEPS = 4
 THREE = Plan(pipelines=(("a",), ("b",), ("c",)), stages=((0, 2),), microbatches=(2, 1, 1))
 

@@ -51,6 +51,7 @@ def start(job: Job, plan: Plan, artifacts=None, **view) -> tuple[Hub, Windows]:
     ("plan", "outer"),
     [(TWO_BY_TWO, NESTEROV), (TWO_BY_TWO, "sgd:lr=0.8,momentum=0.5"), (TWO_BY_TWO, "average"), (WHOLE, NESTEROV)],
 )
+@pytest.mark.usefixtures("nobody_late")
 def test_equal_to_local_steps_and_torchs_sgd(plan, outer):
     job = job_of(outer, tie=False)
     hub, data = start(job, plan)
@@ -62,6 +63,7 @@ def test_equal_to_local_steps_and_torchs_sgd(plan, outer):
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
 
 
+@pytest.mark.usefixtures("nobody_late")
 def test_a_run_that_ends_between_two_rounds_ends_with_a_plain_average():
     plan = Plan(pipelines=(("a",), ("b",)), stages=((0, 3),), microbatches=(4, 2))
     job = job_of(NESTEROV, every=7, tie=False)
@@ -74,6 +76,7 @@ def test_a_run_that_ends_between_two_rounds_ends_with_a_plain_average():
     assert torch.equal(one.g, other.g)
 
 
+@pytest.mark.usefixtures("nobody_late")
 def test_a_round_in_flight_at_the_last_step_is_an_outer_step_like_any_other(monkeypatch):
     moved = []
     monkeypatch.setattr(
@@ -103,6 +106,7 @@ def test_the_last_rounds_wait_for_who_is_slow(monkeypatch, fragments):
     torch.testing.assert_close(section.x, section.g, rtol=0, atol=1e-6)
 
 
+@pytest.mark.usefixtures("nobody_late")
 @pytest.mark.parametrize("outer", [NESTEROV, "average"])
 def test_fragments_are_rounds_of_parts_of_the_vector(outer):
     plan = Plan(pipelines=(("a",), ("b",), ("c",)), stages=((0, 3),), microbatches=(3, 2, 1))
@@ -153,6 +157,7 @@ def test_a_step_is_that_of_torchs_sgd():
         torch.testing.assert_close(ours, weight.detach(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.usefixtures("nobody_late")
 def test_a_joiner_and_a_view_change_keep_the_momentum():
     job = job_of(NESTEROV, every=2, overlap=1, codec="int8")
     hub, _ = start(job, ONE)
@@ -174,6 +179,7 @@ def test_a_joiner_and_a_view_change_keep_the_momentum():
     assert outcome.views == 3
 
 
+@pytest.mark.usefixtures("nobody_late")
 def test_a_checkpoint_has_the_momentum():
     job = job_of(NESTEROV, every=4, checkpoint=8)
     hub, _ = start(job, TWO_BY_TWO)

@@ -182,6 +182,7 @@ def train(mode, **updates):
     return outcome, crossed[0]
 
 
+@pytest.mark.usefixtures("nobody_late")
 def test_training_in_two_levels_is_training_with_publishers():
     (flat, many), (levels, few) = (train("gradient", pattern=pattern) for pattern in ("publishers", "auto"))
     assert list(levels.losses.values()) == pytest.approx(list(flat.losses.values()), abs=1e-4)
@@ -189,6 +190,7 @@ def test_training_in_two_levels_is_training_with_publishers():
     assert few < 0.5 * many
 
 
+@pytest.mark.usefixtures("nobody_late")
 def test_training_in_two_levels_with_a_codec_learns_the_same():
     (exact, many), (lossy, few) = (train("delta", codec=codec, pattern="two_level") for codec in ("none", "int8"))
     assert lossy.losses[STEPS] == pytest.approx(exact.losses[STEPS], abs=0.02)

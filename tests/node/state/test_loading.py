@@ -16,6 +16,8 @@ from farflung.proto import control_pb2, data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub, LoopbackWire
 
+pytestmark = pytest.mark.usefixtures("nobody_late")
+
 
 def request(name, number=7):
     return data_pb2.Header(kind=data_pb2.STATE_REQUEST, text=name, length=8, request=number)

@@ -10,6 +10,8 @@ from farflung.proto import control_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
+pytestmark = pytest.mark.usefixtures("nobody_late")
+
 STEPS = 40
 BEFORE = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 1), (2, 4)), microbatches=(3, 3))
 AFTER = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 2), (3, 4)), microbatches=(3, 3))

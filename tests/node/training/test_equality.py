@@ -12,6 +12,8 @@ from farflung.node.state.optimizers import norm
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
+pytestmark = pytest.mark.usefixtures("nobody_late")
+
 STEPS = 20
 LAYERS = 6  # embedding, 4 blocks, head
 

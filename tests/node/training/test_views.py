@@ -17,6 +17,8 @@ from farflung.proto import control_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
+pytestmark = pytest.mark.usefixtures("nobody_late")
+
 STEPS = 30
 
 
