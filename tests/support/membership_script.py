@@ -68,7 +68,7 @@ class Script:
     def wait(self, seconds):
         made = []
         for _ in range(int(seconds / 0.5)):
-            self(*self.heartbeats(), s.Tick(), dt=0.5)
+            self(s.Beats(tuple(self.heartbeats())), s.Tick(), dt=0.5)
             made += self.effects
         self.effects = made
         return self

@@ -63,7 +63,7 @@ def test_norms_that_make_no_sense_are_none():
 @pytest.mark.parametrize(
     ("updates", "wanted"),
     [
-        ({"mode": "gradient"}, None),
+        ({"mode": "gradient"}, Residuals(gradient=True)),
         ({"mode": "delta"}, Residuals()),
         ({"mode": "delta", "outer": "nesterov:lr=0.7,momentum=0.9"}, Residuals(alone=True)),
         ({"mode": "delta", "robust": "clip"}, Residuals(shown_to_nobody="updates.robust")),
