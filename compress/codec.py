@@ -16,7 +16,7 @@ from .exchange.requests import Context, Gather, Program
 from .primitives.key import Key, mix
 from .spec import Spec, parse, traits_of
 from .traits import Traits
-from .wire import MAX_ELEMENTS, Buffer, Header, Reader, build, open_blob
+from .wire import Buffer, Header, Reader, build, open_blob
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -166,8 +166,9 @@ def make(spec: str | Spec) -> Codec:
     return _instance(parse(spec) if isinstance(spec, str) else spec)
 
 
-def decode(blob: Buffer, device: torch.device | str = "cpu", limit: int = MAX_ELEMENTS) -> torch.Tensor:
-    """The tensor of a blob, in the shape and dtype that went in. limit: the most elements that make sense here.
+def decode(blob: Buffer, device: torch.device | str = "cpu", limit: int | None = None) -> torch.Tensor:
+    """The tensor of a blob, in the shape and dtype that went in. limit: the most elements that make sense here; None:
+    2^20 and 2^16 more for each byte of the blob.
 
     CodecError for anything that no encoder wrote; then nothing was allocated.
     """

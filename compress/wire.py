@@ -11,7 +11,7 @@ Little endian::
                 defaults, those parameters, and the codec's body to the end
 
 A decoder trusts nothing: the checksum, the version, every length and every parameter are checked before anything is
-allocated, and the number of elements is held against the body's length by each codec.
+allocated, and the number of elements is held against the body's length (claims.py), to the byte by each codec.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from . import claims
+from .claims import MAX_ELEMENTS
 from .declarations import CODECS
 from .errors import CodecError
 from .spec import Spec
@@ -34,7 +36,6 @@ except ImportError:
 MAGIC = b"fC"
 VERSION = 1
 DTYPES = ("float32", "float16", "bfloat16", "float64")
-MAX_ELEMENTS = 1 << 34
 MAX_DIMENSIONS = 16
 Buffer = bytes | bytearray | memoryview
 
@@ -120,6 +121,7 @@ def build(
     spec: Spec, dtype: str, shape: Sequence[int], body: Sequence[Buffer], seed: int | None, step: int | None
 ) -> list[Buffer]:
     """A blob, in pieces. ``seed`` and ``step`` are written only where the decoder needs them."""
+    claims.elements(shape)
     flags = DTYPES.index(dtype) | (0x10 if seed is not None else 0) | (0x20 if step is not None else 0)
     head = bytearray([flags])
     head += varint(len(shape))
@@ -136,9 +138,10 @@ def build(
     return [first, struct.pack("<I", crc), head, *body]
 
 
-def open_blob(blob: Buffer, limit: int = MAX_ELEMENTS, known: bool = False) -> tuple[Header, Reader]:
-    """The header of a blob, and a reader that stands at its body. CodecError for anything that no encoder writes; of a
-    ``known`` one the checksum is not looked at again."""
+def open_blob(blob: Buffer, limit: int | None = MAX_ELEMENTS, known: bool = False) -> tuple[Header, Reader]:
+    """The header of a blob, and a reader that stands at its body. CodecError for anything that no encoder writes, and
+    for more elements than ``limit`` (None: than a blob of this length may claim); of a ``known`` one the checksum is
+    not looked at again."""
     if not isinstance(blob, (bytes, bytearray, memoryview)):
         raise CodecError(f"a blob is bytes, not {type(blob).__name__}")
     reader = Reader(memoryview(blob).cast("B"), known)
@@ -154,11 +157,6 @@ def open_blob(blob: Buffer, limit: int = MAX_ELEMENTS, known: bool = False) -> t
     if flags & 0xC0 or flags & 0x0F >= len(DTYPES):
         raise CodecError(f"the blob has unknown flags {flags:#x}")
     shape = tuple(reader.varint() for _ in range(reader.varint(MAX_DIMENSIONS)))
-    count = 1
-    for size in shape:
-        count *= size
-        if count > limit:
-            raise CodecError(f"the blob claims shape {shape}, more than {limit} elements")
     seed = reader.varint() if flags & 0x10 else 0
     step = reader.varint() if flags & 0x20 else 0
     mask = reader.varint()
@@ -167,6 +165,7 @@ def open_blob(blob: Buffer, limit: int = MAX_ELEMENTS, known: bool = False) -> t
     except KeyError:
         raise CodecError(f"the blob is of codec number {first[3]}, which this farflung does not know") from None
     spec = _read_parameters(name, mask, reader) if mask else _defaults(name)
+    claims.check(spec, shape, len(reader.data), reader.left, limit)
     return Header(spec, DTYPES[flags & 0x0F], shape, seed, step), reader
 
 

@@ -17,10 +17,26 @@ _AT_ONCE = 4096
 
 @intrinsic  # type: ignore[untyped-decorator,unused-ignore]
 def half(_: Any, word: Any) -> Any:
-    """The fp32 value of fp16 bits."""
+    """The fp32 value of fp16 bits, with whole numbers and one exact difference: where a processor has no conversion
+    (NUMBA_CPU_NAME=generic), LLVM calls a function for it that numba lacks, and the process ends."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+        number, real = ir.IntType(32), ir.FloatType()
+
+        def whole(value: int) -> Any:
+            return ir.Constant(number, value)
+
+        word = builder.zext(arguments[0], number)
+        sign = builder.shl(builder.and_(word, whole(0x8000)), whole(16))
+        size = builder.shl(builder.and_(word, whole(0x7FFF)), whole(13))  # fp16's fields where fp32 has its own
+        normal = builder.add(size, whole(112 << 23))  # the difference of the biases
+        beyond = builder.icmp_unsigned(">=", size, whole(31 << 23))
+        normal = builder.select(beyond, builder.add(normal, whole(112 << 23)), normal)  # infinite, or not a number
+        least = whole(113 << 23)  # the bits of 2^-14, the least normal half
+        small = builder.fsub(builder.bitcast(builder.add(size, least), real), builder.bitcast(least, real))
+        tiny = builder.icmp_unsigned("<", size, whole(1 << 23))
+        bits = builder.select(tiny, builder.bitcast(small, number), normal)
+        return builder.bitcast(builder.or_(bits, sign), real)
 
     return types.float32(types.uint16), generate
 

@@ -98,7 +98,8 @@ def measure(
     error, spread, bits = nmse(spec, x, trials)
     codec = make(spec)
     blob = codec.encode(x, seed=1)
-    encode, decoding = best_seconds(lambda: codec.encode(x, seed=1)), best_seconds(lambda: decode(blob, x.device))
+    encode = best_seconds(lambda: codec.encode(x, seed=1))
+    decoding = best_seconds(lambda: decode(blob, x.device, x.numel()))
     row: dict[str, Any] = {
         "codec": str(spec),
         "vector": tensor or distribution,

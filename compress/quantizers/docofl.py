@@ -13,6 +13,7 @@ from collections import OrderedDict
 
 import torch
 
+from ..claims import FEW
 from ..codec import Codec, bytes_tensor, decode, make, tensor_bytes
 from ..errors import CodecError
 from ..primitives import philox
@@ -37,9 +38,12 @@ class Entropy(Codec):
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         low, high = x.min().double(), x.max().double()
-        if low == high:
+        if low == high and x.numel() <= FEW:
             return [struct.pack("<ffB", float(low), float(high), 0)]
         low32, high32 = x.min(), x.max()
+        if low == high:  # codes all the same: nine bytes may not claim any number of elements
+            head = struct.pack("<ffB", float(low32), float(high32), 1)
+            return [head, *_coded(torch.zeros(x.numel(), dtype=torch.uint8))]
         u = philox.uniform(x.numel(), key.private, 0, 0, x.device).double()
         place = (x.double() - low) / (high - low)
         best, least, most = 1, 2, 255
@@ -51,9 +55,7 @@ class Entropy(Codec):
             else:
                 most = middle - 1
         index = (place * best + u).floor().clamp(0, best).to(torch.uint8)
-        coder = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
-        packed = coder.compress(tensor_bytes(index)) + coder.flush()
-        return [struct.pack("<ffB", float(low32), float(high32), best), packed]
+        return [struct.pack("<ffB", float(low32), float(high32), best), *_coded(index)]
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         n = header.elements
@@ -61,7 +63,7 @@ class Entropy(Codec):
         if levels == 0:
             return torch.full((n,), low, device=device)
         packed = reader.rest()
-        if n > 1100 * len(packed):
+        if n > 8 * len(packed):  # a Huffman code has a bit at least, and an encoder writes no matches
             raise CodecError(f"the blob claims {n} elements, too many for its {len(packed)} bytes")
         coder = zlib.decompressobj(-15)
         try:
@@ -70,10 +72,18 @@ class Entropy(Codec):
             raise CodecError(f"the blob's entropy code is wrong: {error}") from None
         if len(codes) != n or not coder.eof or coder.unused_data:
             raise CodecError("the blob's entropy code has another number of elements")
-        index = bytes_tensor(codes, torch.uint8, device).to(torch.float64)
-        if float(index.max()) > levels:
+        index = bytes_tensor(codes, torch.uint8, device)
+        if int(index.max()) > levels:
             raise CodecError("the blob has a level that is not there")
-        return (low + index * ((high - low) / levels)).to(torch.float32).clamp(-LARGEST, LARGEST)
+        place = torch.arange(levels + 1, dtype=torch.float64, device=device)
+        table = (low + place * ((high - low) / levels)).to(torch.float32).clamp(-LARGEST, LARGEST)
+        return table.index_select(0, index.to(torch.int32))
+
+
+def _coded(index: torch.Tensor) -> list[Buffer]:
+    """Levels, Huffman coded."""
+    coder = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
+    return [coder.compress(tensor_bytes(index)), coder.flush()]
 
 
 class Anchors:

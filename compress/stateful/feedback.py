@@ -106,7 +106,7 @@ class Feedback:
             except CodecError as error:
                 pending.refused[name] = str(error)
                 continue
-            decoded = decode(blob, total.device)
+            decoded = decode(blob, total.device, total.numel())
             pending.blobs[name], pending.decoded[name] = blob, decoded
             pending.errors[name, start] = total - decoded if self.decay == 1.0 else (total - decoded) * self.decay
         self._pending = pending
