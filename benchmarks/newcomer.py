@@ -173,6 +173,10 @@ def main() -> None:
         way.types([str(clone / ".venv" / "bin" / "python"), "-c", TRAINER], "farflung.Trainer, 20 steps")
         job = (way.folder / "tune.toml").read_text().replace('"tune"', '"lora"').replace("epochs = 5", "steps = 20")
         (way.folder / "lora.toml").write_text(f"{job}\n[model.lora]\nrank = 4\n")
+        way.types(
+            [str(clone / ".venv" / "bin" / "pip"), "install", "--quiet", "-e", f"{clone}[lora]"],
+            "pip install '.[lora]'",
+        )
         way.types(["farflung", "run", "lora.toml", "--nodes", "2"], "farflung run, adapters alone")
         way.types(["farflung", "export", "runs/lora", "merged", "--merge"])
     rows = [{"what": what, "seconds": seconds} for what, seconds in way.times]
