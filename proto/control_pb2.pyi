@@ -82,7 +82,7 @@ class JoinReply(_message.Message):
     def __init__(self, refused: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., secret: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authority: _Optional[bytes] = ..., job: _Optional[str] = ..., facts: _Optional[str] = ..., term: _Optional[int] = ..., dials_out: bool = ..., certificate_life: _Optional[float] = ..., protocol: _Optional[int] = ..., passes: bool = ..., over: bool = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew", "caught_up", "clock", "written", "kept", "scores", "unreadable")
+    __slots__ = ("hello", "heartbeat", "links", "flushed", "prepared", "step", "eval", "evidence", "warning", "goodbye", "finished", "leaving", "back", "renew", "caught_up", "clock", "written", "kept", "scores", "unreadable", "waits")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,7 @@ class Report(_message.Message):
     KEPT_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     heartbeat: Heartbeat
     links: Links
@@ -123,7 +124,8 @@ class Report(_message.Message):
     kept: Kept
     scores: Scores
     unreadable: Unreadable
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., flushed: _Optional[_Union[Flushed, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ..., eval: _Optional[_Union[EvalDone, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., back: _Optional[_Union[Back, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., clock: _Optional[_Union[ClockAnswer, _Mapping]] = ..., written: _Optional[_Union[Written, _Mapping]] = ..., kept: _Optional[_Union[Kept, _Mapping]] = ..., scores: _Optional[_Union[Scores, _Mapping]] = ..., unreadable: _Optional[_Union[Unreadable, _Mapping]] = ...) -> None: ...
+    waits: Waits
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., links: _Optional[_Union[Links, _Mapping]] = ..., flushed: _Optional[_Union[Flushed, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., step: _Optional[_Union[StepDone, _Mapping]] = ..., eval: _Optional[_Union[EvalDone, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., warning: _Optional[_Union[Warning, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., back: _Optional[_Union[Back, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., caught_up: _Optional[_Union[CaughtUp, _Mapping]] = ..., clock: _Optional[_Union[ClockAnswer, _Mapping]] = ..., written: _Optional[_Union[Written, _Mapping]] = ..., kept: _Optional[_Union[Kept, _Mapping]] = ..., scores: _Optional[_Union[Scores, _Mapping]] = ..., unreadable: _Optional[_Union[Unreadable, _Mapping]] = ..., waits: _Optional[_Union[Waits, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("session", "view", "holds")
@@ -231,6 +233,16 @@ class Unreadable(_message.Message):
     file: str
     why: str
     def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., file: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
+class Waits(_message.Message):
+    __slots__ = ("view", "peers", "moves")
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    view: int
+    peers: _containers.RepeatedScalarFieldContainer[str]
+    moves: bool
+    def __init__(self, view: _Optional[int] = ..., peers: _Optional[_Iterable[str]] = ..., moves: bool = ...) -> None: ...
 
 class Base(_message.Message):
     __slots__ = ("layer", "content")

@@ -16,7 +16,7 @@ M = TypeVar("M", bound=Message)
 
 _NAMES = """JoinReply.name LinkMeasurement.from LinkMeasurement.to Sent.peer Evidence.peer Revoked.nodes
 Member.name Shadow.node Shadow.like Holder.nodes View.restores ProfilePart.node GenerateReply.nodes
-Score.node Judge.node Handover.giver Handover.taker"""
+Score.node Judge.node Handover.giver Handover.taker Waits.peers"""
 _ADDRESSES = "Member.address"
 _IDS = """JoinReply.session Hello.session Member.session Trace.id SectionState.section Fingerprint.section
 Unreadable.file"""

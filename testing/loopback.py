@@ -112,7 +112,7 @@ class LoopbackWire:
     @property
     def arrived(self) -> int:
         """Every message is whole."""
-        return sum(self.hub.bytes.values())
+        return sum(list(self.hub.bytes.values()))
 
     def fetch(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         data = self.artifacts[name]

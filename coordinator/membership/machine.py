@@ -71,11 +71,13 @@ from .members import (
 from .questions import Question, Unanswered, answer_to
 from .resume import Resume, fresh_layers, planned_nodes, resume
 from .shadows import CATCHES_UP, place_to_follow, shadows
+from .standstill import Claim
 from .steps import stepped
-from .stuck import ASKED_S, ask, awake, standing
+from .stuck import ASKED_S, ask, awake, is_aside, standing
 from .transitions import caused, counted, named, told
 from .transitions import noted as transited
 from .unreadable import apart, cannot_read, distrust, judged
+from .waits import look
 
 _STALL_S = 1.0  # a longer gap between two ticks is the coordinator's own, and nobody's silence
 _BROKEN_AFTER, _BROKEN_WITHIN_S = 3, 60.0
@@ -239,6 +241,8 @@ class Membership:
         elif old is not None:
             return state, []
         node = Node(event.name, event.session, event.address, heard=now, dials_out=event.dials_out)
+        if is_aside(state, event.name, now):
+            node = replace(node, stuck="set aside: it held the others up before")
         why = f"{event.name} joined from {event.address}"
         if event.dials_out:
             why += ", where nobody can dial it: it dials the others"
@@ -335,6 +339,32 @@ class Membership:
         state, effects = self._missing(state, node, why, now)
         return state, [s.Say("warning", node.name, f"{why}; it may have a place again when it acts"), *effects]
 
+    def _says_it_waits(self, state: State, event: s.Waits, now: float) -> Result:
+        view = state.view
+        if state.phase != TRAINING or view is None or event.view != view.number or not trains(state, event.name, view):
+            return state, []
+        claim = Claim(now, frozenset(event.peers), event.moves)
+        return replace(state, waits={**state.waits, event.name: claim}), []
+
+    def _held_up(self, state: State, now: float) -> Result:
+        """No step ends, and all trainers say that they act: who holds the others up is known by whom they wait for."""
+        state, found = look(state, now, self._fetch_s)
+        if not found.why:
+            return state, []
+        if found.asked:
+            return state, [s.Say("warning", "", found.why), s.SendNotice(found.asked, found.why)]
+        if found.apart is not None:
+            return self._apart(state, s.Apart(*found.apart, f"{found.why}: they are planned apart"), now)
+        node = state.nodes.get(found.out)
+        if node is None:
+            return state, [s.Say("warning", "", found.why)]
+        node = replace(node, stuck=f"set aside: {found.why}")
+        why = f"{node.name} is {node.stuck}"
+        state = replace(put(state, node), why=why, unplannable=frozenset())
+        state, effects = self._missing(state, node, why, now)
+        hint = f"it may have a place again in {(state.held_up_by[node.name].until - now) / 60:.0f} min"
+        return state, [s.Say("warning", node.name, f"{why}; {hint}"), *effects]
+
     def _missing(self, state: State, node: Node, sentence: str, now: float) -> Result:
         """What follows for the view where a node is not there any more, or as good as."""
         effects: list[s.Effect] = []
@@ -418,7 +448,9 @@ class Membership:
 
     def _readmitted(self, state: State, event: s.Readmit, now: float) -> Result:
         broken = frozenset(pair for pair in state.broken if event.name not in pair)
-        return replace(state, broken=broken, unplannable=frozenset(), why=event.why), []
+        aside = {name: known for name, known in state.held_up_by.items() if name != event.name}
+        state = replace(state, broken=broken, held_up_by=aside, suspected={})
+        return replace(state, unplannable=frozenset(), why=event.why), []
 
     def _paused(self, state: State, event: s.Pause, now: float) -> Result:
         state = replace(state, paused=event.why, why=event.why)
@@ -533,7 +565,7 @@ class Membership:
                 name: replace(node, heard=now, moved_at=now, acted=now, doubted=False)
                 for name, node in state.nodes.items()
             }
-            return replace(state, nodes=nodes), []
+            return replace(state, nodes=nodes, moved_on=now, standstill=None), []
         effects: list[s.Effect] = []
         for node in list(state.nodes.values()):
             silent = now - node.heard
@@ -556,6 +588,8 @@ class Membership:
             if state.phase == TRAINING:
                 state, more = self._stands_still(state, node, idle, now)
                 effects += more
+        state, more = self._held_up(state, now)
+        effects += more
         for node in list(awake(state, now)):
             why, node = f"{node.name}'s trainer acts again", replace(node, stuck="", passed_over=False, returns=True)
             state = replace(put(state, node), unplannable=frozenset(), why=why)
@@ -1114,6 +1148,8 @@ class Membership:
             restored=False,
             reported={},
             seconds={},
+            waits={},
+            standstill=None,
             finished={},
             disagreements=0,
             unreadable={} if view.checkpoint >= 0 else state.unreadable,
@@ -1307,6 +1343,7 @@ _OF_A_NODE: Mapping[type, _Handler] = {
     s.Leaving: Membership._leaving,
     s.Back: Membership._is_back,
     s.Unreadable: Membership._unreadable,
+    s.Waits: Membership._says_it_waits,
     s.Accused: Membership._complained,
 }
 """What a node says itself, by which it is heard; of a life of it that is over nothing counts."""

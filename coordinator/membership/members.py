@@ -18,6 +18,7 @@ from .learnt import Kept, Unsent
 from .questions import Answer, Question
 from .questions import Planner as Planner
 from .resume import Rules
+from .standstill import Aside, Claim, Standstill
 
 Patience = Callable[[str, Plan], float]
 """``fetch_s(name, plan)``: seconds that a node takes to fetch what it is to hold."""
@@ -196,6 +197,15 @@ class State:
     """Of the slowest of each node's recent steps in the view that trains."""
     bases: Mapping[int, int] = field(default_factory=dict)
     """What the views that trained held of each layer's frozen weights, as a hash."""
+    waits: Mapping[str, Claim] = field(default_factory=dict)
+    """For whom nodes of the view that trains said last that they have waited for long."""
+    standstill: Standstill | None = None
+    moved_on: float = 0.0
+    """Before then nobody has waited for a step: the coordinator itself stood still, or a standstill was dealt with."""
+    suspected: Mapping[str, int] = field(default_factory=dict)
+    """In how many standstills each node was one of several of whom one was at fault."""
+    held_up_by: Mapping[str, Aside] = field(default_factory=dict)
+    """Who has held the others up."""
     why: str = "waiting for nodes"
     asking: Asking | None = None
     """What waits for a plan: nothing else is decided before it."""

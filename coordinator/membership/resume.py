@@ -35,7 +35,8 @@ class Rules:
 
     ``wanted`` nodes are needed for the first view, ``wanted_why`` says where the number comes from. A checkpoint is due
     every ``checkpoint_every`` steps (0: never), unless the job was changed. Pipelines of ``delta`` mode meet in a round
-    every ``round_every`` steps (0: nobody waits for others). ``samples`` are the
+    every ``round_every`` steps (0: nobody waits for others). An evaluation is due every ``eval_every`` steps (0: at the
+    end alone), unless the job was changed, and has the samples of ``evaluation`` steps. ``samples`` are the
     training samples, ``layers`` the model's layers, ``base`` the model folder whose frozen weights adapters stand
     beside. A node without heartbeat for ``doubt_s`` is dialled and out if it does not answer; one that answers (an
     overloaded machine does) is out after ``silence_s``. From its join to its first hello a node has ``arrive_s``, to
@@ -75,6 +76,8 @@ class Rules:
     return_s: float = 5.0
     leave_s: float = 30.0
     save_s: float = 15.0
+    eval_every: int = 0
+    evaluation: float = 0.0
     give_up: bool = False
     """The run is done without its last checkpoint where that does not come."""
     down_s: float = 5.0

@@ -329,6 +329,17 @@ class Unreadable:
 
 
 @dataclass(frozen=True)
+class Waits:
+    """A node has waited for these for long; for the coordinator where there are none. ``moves``: bytes arrive there."""
+
+    name: str
+    session: str
+    view: int
+    peers: tuple[str, ...] = ()
+    moves: bool = False
+
+
+@dataclass(frozen=True)
 class CheckpointSound:
     """The answer to LookAt: every file is as it was when it was stored."""
 
@@ -414,6 +425,7 @@ Input = (
     | Replan
     | CheckpointComplete
     | Unreadable
+    | Waits
     | CheckpointSound
     | CheckpointLost
     | NotStored

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from . import signals as s
-from .members import TRAINING, Node, State, trains
+from .members import TRAINING, WAITING, Node, State, trains
 
 STEPS_OF_PATIENCE = 10
 ASKED_S = 30.0
@@ -47,4 +47,10 @@ def ask(node: Node, idle: float, now: float) -> tuple[Node, list[s.Effect]]:
 
 def awake(state: State, now: float) -> Iterator[Node]:
     """Stuck nodes whose trainer does something again."""
-    return (node for node in state.nodes.values() if node.stuck and now - node.acted < ACTS_S)
+    stuck = (node for node in state.nodes.values() if node.stuck and now - node.acted < ACTS_S)
+    return (node for node in stuck if state.phase == WAITING or not is_aside(state, node.name, now))
+
+
+def is_aside(state: State, name: str, now: float) -> bool:
+    """Whether a node has no place because it held the others up (waits.py), whatever its heartbeats say."""
+    return name in state.held_up_by and now < state.held_up_by[name].until

@@ -9,11 +9,11 @@ from typing import Any
 from ...job.sampling import Position
 from ...proto.patience import Watch
 from ...scheduler.plans import Plan
-from ..membership import handovers, last_checkpoint, learnt, members, questions, resume
+from ..membership import handovers, last_checkpoint, learnt, members, questions, resume, standstill
 from ..membership import signals as s
 from ..records import Records
 
-_ROOMS = (s, members, learnt, questions, resume, handovers, last_checkpoint)
+_ROOMS = (s, members, learnt, questions, resume, handovers, last_checkpoint, standstill)
 _KINDS = (
     one
     for room in _ROOMS

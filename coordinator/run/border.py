@@ -22,6 +22,7 @@ LATE_S = 60.0
 """What a step may seem to take beyond the time that its view has been there: clocks and streams that broke."""
 LONGEST_LATENCY_S, FASTEST_BPS = 600.0, 1e14
 _MOST_ENTRIES, _MOST_KEPT = 8192, 64
+MOST_PEERS = 64
 _LONGEST_NAME = 64
 _LONGEST_NOTES = 10_000
 _DEEPEST_NOTES = 100
@@ -152,6 +153,12 @@ def _unreadable(said: Any, known: About) -> str:
     return f"the run ends with step {known.last}" if said.step > known.last else ""
 
 
+def _waits(said: Any, known: About) -> str:
+    if len(said.peers) > MOST_PEERS:
+        return f"{len(said.peers)} nodes, where {MOST_PEERS} are enough"
+    return "" if set(said.peers) <= set(known.nodes) else "one of them never joined"
+
+
 def _clock(said: Any, known: About) -> str:
     return "" if math.isfinite(said.monotonic) else "its clock is no number"
 
@@ -210,6 +217,7 @@ CHECKS: Mapping[str, tuple[str, Callable[[Any, About], str]]] = {
     "clock": ("its clock", _clock),
     "written": ("a text", _written),
     "unreadable": ("a checkpoint", _unreadable),
+    "waits": ("whom it waits for", _waits),
     "scores": ("what contributions do", _scores),
 }
 """Kind of a report -> (what it is, in words; its check)."""

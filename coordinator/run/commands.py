@@ -79,7 +79,7 @@ class Desk:
         if kind == "evict":
             return self._evict(command, state)
         if kind == "readmit":
-            return self._readmit(command)
+            return self._readmit(command, state)
         if kind == "forget":
             return self._forget(command, state)
         if kind == "resume":
@@ -125,8 +125,12 @@ class Desk:
         self._keep_held({key: hold for key, hold in state.held.items() if key != name})
         return f"{name} is out; its key and its name are refused from now on, but its ticket still admits other names"
 
-    def _readmit(self, command: Command) -> str:
+    def _readmit(self, command: Command, state: State) -> str:
         name = command.node
+        if name in state.held_up_by and name not in self.evicted:
+            why = command.sentence(f"{name} may have a place again, readmitted")
+            self._feed(s.Readmit(name, why))
+            return why
         if name not in self.evicted:
             known = f"evicted are: {', '.join(sorted(self.evicted))}" if self.evicted else "nobody is evicted"
             raise Refused(f"{name} is not evicted", known)

@@ -399,6 +399,9 @@ class Run:
             prints = fingerprints_of(report.prepared.fingerprints)
             bases = {one.layer: one.content for one in report.prepared.bases}
             self.feed(s.Prepared(name, session, report.prepared.view, prints, bases))
+        elif kind == "waits":
+            waits = report.waits
+            self.feed(s.Waits(name, session, waits.view, tuple(waits.peers), waits.moves))
         elif kind == "unreadable":
             said = report.unreadable
             voice = self._sessions[name].ticket if name in self._sessions else ""

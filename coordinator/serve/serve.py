@@ -600,6 +600,8 @@ def _rules(job: Job, facts: Facts, options: Options) -> Rules:
         round_every=job.updates.every if job.updates.mode == "delta" and job.updates.agreed else 0,
         base=job.model.pretrained or "",
         residuals=residuals_of(job),
+        eval_every=job.train.eval_every,
+        evaluation=facts.validation_samples / job.train.batch,
         give_up=options.give_up,
         **options.timing,
     )

@@ -7,7 +7,8 @@ stage, whatever order things arrive in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,7 +104,10 @@ class StageRunner:
         device: torch.device,
         precision: str,
         clock: StepClock,
+        waits: Callable[[Callable[[], Collection[str]]], AbstractContextManager[None]] = lambda peers: nullcontext(),
     ) -> None:
+        self._waits = waits
+        """A context in which this node waits for those of ``peers()``."""
         self.chunks, self.place, self.data = chunks, place, data
         self.take, self.has, self.pump, self.send, self.spoiled = take, has, pump, send, spoiled
         self._samples: dict[int, tuple[int, ...]] = {}
@@ -157,13 +161,16 @@ class StageRunner:
             if self.has(kind, step, action.microbatch, model.first if forward else model.last + 1):
                 return True
             missing.append((data_pb2.Kind.Name(kind), action.microbatch))
+            near = self.chunks[action.chunk].before if forward else self.chunks[action.chunk].after
+            senders.update([near] if near is not None else [])
             return False
 
         missing: list[tuple[str, int]] = []
+        senders: set[str] = set()
         action = order.next(there)
         if action is None:
             what, microbatch = missing[0]
-            with self.clock.span(f"wait for {what}", microbatch):
+            with self.clock.span(f"wait for {what}", microbatch), self._waits(lambda: senders):
                 while action is None:
                     self.pump(0.2)
                     action = order.next(there)

@@ -530,6 +530,25 @@ class Rounds:
             absent |= {name for name, index in self._index.items() if part.taker(index) in late}
         return absent
 
+    def lacking(self) -> frozenset[str]:
+        """For whom the open round waits: of whom this node lacks a contribution. If of nobody, who publish what it
+        lacks of the results; and if it has them all, the others, of whom one is to say that it holds them."""
+        current = self.open
+        if current is None or current.complete:
+            return frozenset()
+        terms: set[str] = set()
+        results: set[str] = set()
+        for part in self.parts:
+            if self._takes(part) and part.index not in current.deciding:
+                terms |= self._absent(part, self._wanted(part))
+            late = current.unmatched.get(part.index)
+            if late is not None:
+                terms |= {self.plan.members[index] for index in self._missing(late)}
+            elif part.index not in current.results:
+                results |= {part.taker(self._index[self.me]), part.publisher}
+        others = frozenset(self.plan.members) - {self.me}
+        return (others & terms) or (others & results) or others
+
     def _offer(self, part: Part, own: Contribution) -> list[Effect]:
         """This node's contribution of a part, to itself and to those who need it."""
         current = self._current()

@@ -1,7 +1,7 @@
 """A section's rounds on the wire: effects of the protocol become messages, messages become events of the protocol."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Protocol
@@ -142,9 +142,9 @@ class RoundLink:
         self.send(to, header, (key,))
 
     @property
-    def introduced(self) -> bool:
-        """Whether all keys that the rounds need are here."""
-        return not isinstance(self.exchange, MaskedExchange) or not self.exchange.masks.missing
+    def unknown(self) -> Collection[str]:
+        """Members whose keys the rounds need, and are not here."""
+        return self.exchange.masks.missing if isinstance(self.exchange, MaskedExchange) else ()
 
     def begin(self) -> None:
         """Encode this node's contribution and send it on its way."""

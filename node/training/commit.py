@@ -6,7 +6,7 @@ also makes the global gradient norm, to which every member adds its own part onc
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 
@@ -29,6 +29,12 @@ class Commit:
     @property
     def others(self) -> Sequence[str]:
         return [name for name in self.members if name != self.me]
+
+    def lacking(self, step: int) -> Collection[str]:
+        """For whom this node waits until ``step`` is committed."""
+        if self.committer != self.me:
+            return (self.committer,)
+        return [name for name in self.members if name not in self._squares.get(step, {})]
 
     def ready(self, name: str, step: int, square: float) -> bool:
         """``name`` is ready for ``step`` with this part of the squared norm. True: the step is committed now."""

@@ -175,10 +175,12 @@ class Mixing:
 
     def ready(self) -> bool:
         """Whether every neighbour that is waited for has sent its part of this round."""
-        return not self.waits or all(
-            (name, self.epoch) in self._silent or bool(waiting and waiting[0][0] == self.epoch)
-            for name, waiting in self._early.items()
-        )
+        return not self.late()
+
+    def late(self) -> list[str]:
+        """Neighbours that are waited for and have not."""
+        here = ((name, bool(waiting and waiting[0][0] == self.epoch)) for name, waiting in self._early.items())
+        return [name for name, came in here if self.waits and not came and (name, self.epoch) not in self._silent]
 
     def mix(self) -> None:
         """x moves towards the neighbours that have said something since the last time."""
@@ -217,7 +219,11 @@ class UnagreedMode(DeltaMode):
         average may be long ago. Where nobody is old all begin at that average, or with what they have of it."""
         for name in sorted(self._lacking):
             self._ask(name)
-        self.training.wait(lambda: not self._lacking, "wait for weights")
+        self.training.wait(
+            lambda: not self._lacking,
+            "wait for weights",
+            lambda: {asked[0] for asked in self._lacking.values() if asked},
+        )
         self.training.state.lacking = frozenset()
 
     def _ask(self, name: str) -> None:
@@ -248,7 +254,12 @@ class UnagreedMode(DeltaMode):
                 self._mix()
 
     def _mix(self) -> None:
-        self.training.wait(lambda: all(mixing.ready() for mixing in self.mixings.values()), "wait for neighbours")
+        mixings = self.mixings.values()
+        self.training.wait(
+            lambda: all(mixing.ready() for mixing in mixings),
+            "wait for neighbours",
+            lambda: {name for mixing in mixings for name in mixing.late()},
+        )
         with self.training.trainer.clock.coding("mix"):
             for mixing in self.mixings.values():
                 mixing.mix()

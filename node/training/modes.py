@@ -101,7 +101,7 @@ class GradientMode:
             training.trainer.optimizer.offer(section, step, training.exchanges[name].share)
         for link in links.values():
             link.begin()
-        training.wait(lambda: all(link.complete for link in links.values()), "wait for results")
+        training.wait_for_results()
         square = 0.0
         for name, section in training.state.sections.items():
             first = True
@@ -284,7 +284,7 @@ class DeltaMode:
     def _apply_round(self) -> None:
         """Wait for the round in flight and move g and x by it."""
         training, links = self.training, self.training.links
-        training.wait(lambda: all(link.complete for link in links.values()), "wait for results")
+        training.wait_for_results()
         absent: set[int] = set()
         for name, section in training.state.sections.items():
             if name in links:

@@ -38,6 +38,7 @@ from .gossip_mode import UnagreedMode
 from .modes import CLOSING, DeltaMode, GradientMode, Mode, last_outer_round
 from .say_again import SayAgain
 from .texts import StageTexts
+from .waiting import Peers
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -149,6 +150,7 @@ class Training:
             trainer.device,
             job.train.precision,
             trainer.clock,
+            trainer.waiting.on,
         )
 
     def _chunks(self) -> list[Chunk]:
@@ -181,7 +183,7 @@ class Training:
         self.started = True
         for link in self.links.values():
             link.introduce()
-        self.wait(lambda: all(link.introduced for link in self.links.values()), "wait for keys", self._introduce_again)
+        self.wait(lambda: not self._unknown(), "wait for keys", self._unknown, self._introduce_again)
         why = cannot_judge(self.trainer, self.plan) if self.job.updates.judge else ""
         if why and self.plan.nodes[0] == self.trainer.name:
             self.trainer.warn("", f"nobody judges contributions in view {self.view}: {why}")
@@ -315,7 +317,21 @@ class Training:
                 self._tell_commit()
         else:
             self._say_ready(step, square)
-        self.wait(lambda: commit.step >= step, "wait for the commit", lambda: self._say_ready(step, square))
+        again = partial(self._say_ready, step, square)
+        self.wait(lambda: commit.step >= step, "wait for the commit", lambda: commit.lacking(step), again)
+
+    def wait_for_results(self) -> None:
+        """Handle what arrives until the open rounds are complete. Raises ViewEnds."""
+        links = self.links.values()
+        self.wait(
+            lambda: all(link.complete for link in links),
+            "wait for results",
+            lambda: {name for link in links for name in link.rounds.lacking()},
+        )
+
+    def _unknown(self) -> set[str]:
+        """Members whose keys are not here."""
+        return {name for link in self.links.values() for name in link.unknown}
 
     def _introduce_again(self) -> None:
         for link in self.links.values():
@@ -334,11 +350,13 @@ class Training:
         header = data_pb2.Header(kind=data_pb2.COMMIT, step=self.commit.step, value=self.commit.norm)
         self.trainer.send(name, header, b"", URGENT)
 
-    def wait(self, done: Callable[[], bool], what: str, again: Callable[[], None] | None = None) -> None:
-        """Handle what arrives until ``done``; ``what`` is waited for, and asked for ``again`` now and then. Raises
-        ViewEnds."""
+    def wait(
+        self, done: Callable[[], bool], what: str, peers: Peers = tuple, again: Callable[[], None] | None = None
+    ) -> None:
+        """Handle what arrives until ``done``; ``what`` is waited for, of ``peers()``, and asked for ``again`` now and
+        then. Raises ViewEnds."""
         asking = SayAgain()
-        with self.trainer.clock.span(what):
+        with self.trainer.clock.span(what), self.trainer.waiting.on(peers):
             while not done():
                 self.trainer.pump(0.05)
                 if again is not None and asking.due():
@@ -433,7 +451,7 @@ class Training:
     def _spoiled(self, node: str, why: str) -> None:
         """A neighbour's message makes no sense: without it the step has no end, and only a view change helps."""
         self.trainer.refuse(node, why, ENOUGH)
-        self.wait(lambda: False, "wait for a view")
+        self.wait(lambda: False, "wait for a view", lambda: (node,))
 
     def _nack(self, before: str | None, layer: int, step: int, microbatch: int, samples: Iterable[int]) -> None:
         header = data_pb2.Header(kind=data_pb2.NACK, step=step, microbatch=microbatch, samples=list(samples))
@@ -466,6 +484,12 @@ class Training:
                     answer.layer = header.layer
                     answer.sizes.extend(again.sizes)
                     self._send_activation(sender, answer, again.payload)
+
+    def sender_of(self, kind: int, layer: int) -> set[str]:
+        """Who sends activations, or their gradients, that go over the border before ``layer``."""
+        back = kind == data_pb2.ACTIVATION_GRADIENT
+        ends = [(one.after, one.model.last + 1) if back else (one.before, one.model.first) for one in self.chunks]
+        return {name for name, border in ends if name is not None and border == layer}
 
     def expects(self, sender: str, header: data_pb2.Header) -> bool:
         """Whether an activation comes from the neighbour that sends this kind, for a step that is near."""

@@ -56,6 +56,7 @@ from .handover import add, given, must_say, taken, unsent, weigh
 from .say_again import SayAgain
 from .standby import Follower
 from .steps import Training, ViewEnds
+from .waiting import Waiting
 
 if TYPE_CHECKING:
     from .external_loop import OwnLoop
@@ -166,6 +167,7 @@ class Trainer:
         """Whether this node has taken up a place, be it one that it no longer holds."""
         self.server = StateServer(self.send, self._snapshots)
         self.clock = StepClock(worked=wire.worked)
+        self.waiting = Waiting(wire.report, lambda: wire.arrived)
         self.tracing = Tracing(self.clock, device, lambda file, data: wire.store(0, file, data, 1, {}))
         self._own: _Parting | None = None
         """What its owner wants."""
@@ -210,7 +212,7 @@ class Trainer:
         Raises:
             Stopped: with the coordinator's reason; ``failed`` or ``refused`` if it was not the end of the run.
         """
-        self.wire.while_waiting = lambda: self.pump(0.2)
+        self.wire.while_waiting = self._wait_for_the_coordinator
         while True:
             self.wire.doing = "waits for a view"
             try:
@@ -337,9 +339,15 @@ class Trainer:
         self.server.tick(time.monotonic())
         self.tracing.tick()
         if self.training is not None:
+            self.waiting.tick(self.view)
             self.training.tick()
         elif self.previous is not None:
             self.previous.log.tick()
+
+    def _wait_for_the_coordinator(self) -> None:
+        if self.training is not None and self.training.started:
+            self.waiting.on_the_coordinator(self.view)
+        self.pump(0.2)
 
     def load(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         """Bytes of an artifact of the coordinator's, as Wire.fetch: meanwhile whatever arrives is handled. ViewEnds."""
@@ -475,7 +483,10 @@ class Trainer:
         """Wait for one message from a neighbour."""
         key = (kind, step, microbatch, layer)
         if key not in self._mail:
-            with self.clock.span(f"wait for {data_pb2.Kind.Name(data_pb2.Kind.ValueType(kind))}", microbatch):
+            training = self.training
+            peers = (lambda: training.sender_of(kind, layer)) if training is not None else (lambda: ())
+            what = f"wait for {data_pb2.Kind.Name(data_pb2.Kind.ValueType(kind))}"
+            with self.clock.span(what, microbatch), self.waiting.on(peers):
                 while key not in self._mail:
                     self.pump(0.2)
         return self._mail.pop(key)
