@@ -13,6 +13,7 @@ import argparse
 import json
 import statistics
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,9 @@ def job_of(mode: str, updates: dict[str, Any], seed: int, steps: int = STEPS) ->
     )
 
 
-def facts_of() -> Facts:
+def facts_of(samples: int = 4000) -> Facts:
     return Facts(
-        samples=4000,
+        samples=samples,
         validation_samples=0,
         context=16,
         vocabulary=29,
@@ -93,12 +94,23 @@ def facts_of() -> Facts:
     )
 
 
-def begun(job: Job, folder: Path | None, artifacts: dict[str, bytes], plan: Plan, **view: Any) -> Hub:
-    """A hub whose nodes have a view. ``folder``: where they keep what they learn beside checkpoints."""
-    hub = Hub(job, facts_of(), artifacts)
+def begun(
+    job: Job,
+    folder: Path | None,
+    artifacts: dict[str, bytes],
+    plan: Plan,
+    before: Callable[[Hub], None] = lambda hub: None,
+    facts: Facts | None = None,
+    **view: Any,
+) -> Hub:
+    """A hub whose nodes have a view. ``folder``: where they keep what they learn beside checkpoints. ``before``: what
+    is done when the nodes are there and the view is not."""
+    facts = facts or facts_of()
+    hub = Hub(job, facts, artifacts)
     for name in plan.nodes:
         rests = Rests(folder / name, "restarts") if folder is not None else None
-        hub.start(name, Windows(facts_of(), job.run.seed or 0), rests=rests)
+        hub.start(name, Windows(facts, job.run.seed or 0), rests=rests)
+    before(hub)
     hub.begin(plan, plan.nodes, **{"checkpoint": 0, **view})
     return hub
 
@@ -111,9 +123,11 @@ def checkpoint_of(hub: Hub, step: int) -> tuple[dict[str, Any], dict[str, bytes]
     return manifest, {**artifacts, f"checkpoint/{step}/manifest.json": json.dumps(manifest).encode()}
 
 
-def again(job: Job, folder: Path, made: Hub, without: bool = False, start: bool = True) -> Hub:
-    """A new hub that goes on from another's checkpoint of step ``AT``; ``without`` what nodes had kept beside it."""
-    plan = PLAN
+def again(
+    job: Job, folder: Path, made: Hub, without: bool = False, start: bool = True, plan: Plan = PLAN, **more: Any
+) -> Hub:
+    """A new hub that goes on from another's checkpoint of step ``AT``; ``without`` what nodes had kept beside it.
+    ``more``: of ``begun``."""
     manifest, artifacts = checkpoint_of(made, AT)
     here = {name: Rests(folder / name, "restarts").held() for name in plan.nodes if not without}
     gradient = job.updates.mode == "gradient"
@@ -130,6 +144,7 @@ def again(job: Job, folder: Path, made: Hub, without: bool = False, start: bool 
         restores=restores,
         kept_in=manifest["view"],
         start=start,
+        **more,
     )
 
 

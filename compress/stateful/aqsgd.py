@@ -3,7 +3,8 @@
 Both ends of a link keep what the receiver last had for each sample id, in bf16, with a version and a checksum. The two
 must never disagree, so nothing is assumed: a change names the version and the checksum of the entry that it changes, a
 receiver that lacks that entry says so, and the sender then sends that sample whole, in the same microbatch. Either end
-may forget an entry, restart or drop a microbatch at any time; what follows is one sample sent whole.
+may forget an entry, restart or drop a microbatch at any time; what follows is one sample sent whole. A receiver that
+began anew says so with the first sample that it lacks, and the sender forgets all others.
 
 Steps are powers of two, and q * 2^e is exact, so m' = bf16(m + q * 2^e) has one rounding in fp32 and one to bf16: the
 same bits on any hardware. Pure: no network, no clock.
@@ -233,6 +234,14 @@ class Sender(_End):
         self._staged[token] = staged
         return b"".join(build(self.spec, dtype, tuple(x.shape), body, None, None))
 
+    def forget_committed(self) -> None:
+        """The receiver began anew and holds nothing of what it once had: every sample goes whole on its next visit.
+        Microbatches in flight stay."""
+        for sample in list(self._entries):
+            self.forget(sample)
+        if self.disk is not None:
+            self.disk.clear()
+
     def resend(self, token: Hashable, ids: Sequence[int]) -> bytes:
         """The answer to a receiver that lacks entries (its ``missing``): those samples of the microbatch, whole.
 
@@ -328,6 +337,8 @@ class Receiver(_End):
     ) -> None:
         super().__init__(spec, max_bytes, device, disk)
         self.nacks = 0
+        self.anew = True
+        """Whether it holds nothing of what an earlier receiver of this link had, and the sender may not know."""
         self._open: dict[Hashable, _Open] = {}
 
     def receive(self, token: Hashable, blob: Buffer, shape: Sequence[int] | None = None) -> Received:
@@ -357,6 +368,8 @@ class Receiver(_End):
         else:
             open_ = _Open(ids, rows, header.shape, header.dtype, set(missing))
             self._open[token], self._staged[token] = open_, staged
+        if answer:  # the sender has heard of it
+            self.anew = False
         self.nacks += len(missing)
         if open_.missing:
             return Received(None, tuple(dict.fromkeys(i for i in open_.ids if i in open_.missing)))
@@ -375,6 +388,7 @@ class Receiver(_End):
 
     def clear(self) -> None:
         self._open.clear()
+        self.anew = True
         super().clear()
 
     def _read(
@@ -402,6 +416,7 @@ class Receiver(_End):
                     rows.append(None)
                     continue
                 staged[sample] = _entry(entry.value.to(torch.float32) + change, version + 1)
+                self.anew = False  # the sender knows what this end has
             rows.append(staged[sample].value)
         reader.end()
         return ids, rows, staged, missing

@@ -24,8 +24,8 @@ from ...proto import data_pb2
 from ..rounds.exchange import contribution_of, pieces_of
 from ..rounds.messages import Contribution
 
-Nack = Callable[[int, int, Sequence[int]], None]
-"""``nack(step, microbatch, samples)`` asks the sender for samples whole."""
+Nack = Callable[[int, int, Sequence[int], bool], None]
+"""``nack(step, microbatch, samples, anew)`` asks the sender for samples whole. ``anew``: this end began anew."""
 
 
 MOST_ELEMENTS = 1 << 30
@@ -82,10 +82,12 @@ class Outgoing:
             return NOT_FINITE
         return contribution_of([self.plain_codec.encode(output)])
 
-    def again(self, step: int, microbatch: int, samples: Sequence[int]) -> Contribution:
-        """The answer to a NACK: these samples of the microbatch, whole."""
+    def again(self, step: int, microbatch: int, samples: Sequence[int], anew: bool) -> Contribution:
+        """The answer to a NACK: these samples of the microbatch, whole. ``anew``: the receiver began anew."""
         if self.sender is None:
             raise compress.CodecError("a NACK came to a stage whose codec keeps no state")
+        if anew:  # else each sample would be asked for, a round trip each microbatch, until all have come once
+            self.sender.forget_committed()
         return contribution_of([self.sender.resend((step, microbatch), samples)])
 
     def commit(self, step: int, microbatch: int) -> None:
@@ -141,7 +143,7 @@ class Incoming:
             return compress.decode(blob, limit=self.limit)
         got = self.receiver.receive((header.step, header.microbatch), blob)
         if got.values is None:
-            self.nack(header.step, header.microbatch, got.missing)
+            self.nack(header.step, header.microbatch, got.missing, self.receiver.anew)
         return got.values
 
     def backward(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:

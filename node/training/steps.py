@@ -453,9 +453,11 @@ class Training:
         self.trainer.refuse(node, why, ENOUGH)
         self.wait(lambda: False, "wait for a view", lambda: (node,))
 
-    def _nack(self, before: str | None, layer: int, step: int, microbatch: int, samples: Iterable[int]) -> None:
+    def _nack(
+        self, before: str | None, layer: int, step: int, microbatch: int, samples: Iterable[int], anew: bool
+    ) -> None:
         header = data_pb2.Header(kind=data_pb2.NACK, step=step, microbatch=microbatch, samples=list(samples))
-        header.layer = layer
+        header.layer, header.value = layer, float(anew)
         self.trainer.send(before or "", header, b"", URGENT)
 
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
@@ -479,7 +481,8 @@ class Training:
         elif header.kind == data_pb2.NACK:
             for chunk in self.chunks:
                 if chunk.after == sender and chunk.model.last + 1 == header.layer:
-                    again = chunk.outgoing.again(header.step, header.microbatch, list(header.samples))
+                    samples, anew = list(header.samples), header.value == 1
+                    again = chunk.outgoing.again(header.step, header.microbatch, samples, anew)
                     answer = data_pb2.Header(kind=data_pb2.ACTIVATION, step=header.step, microbatch=header.microbatch)
                     answer.layer = header.layer
                     answer.sizes.extend(again.sizes)

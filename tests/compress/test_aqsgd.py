@@ -70,6 +70,29 @@ def test_an_unknown_sample_is_asked_for_and_sent_whole() -> None:
     assert sender._entries[2].checksum == receiver._entries[2].checksum
 
 
+def test_a_receiver_that_began_anew_says_so_until_the_sender_knows() -> None:
+    sender, receiver = Sender(SPEC), Receiver(SPEC)
+    x = torch.randn(4, 64)
+    visit(sender, receiver, 0, [1, 2, 3, 4], x)
+    assert receiver.anew  # nothing has shown yet that the sender counts on this receiver's entries
+    visit(sender, receiver, 1, [1, 2], x[:2])
+    receiver.forget(3)
+    assert receiver.receive(2, sender.encode(2, [3], x[2:3])).missing and not receiver.anew  # one entry, no new life
+    sender.rollback(2)
+    receiver = Receiver(SPEC)
+    got = receiver.receive(3, sender.encode(3, [1], x[:1]))
+    assert got.missing == (1,) and receiver.anew
+    sender.forget_committed()
+    receiver.receive(3, sender.resend(3, got.missing))
+    assert not receiver.anew
+    sender.commit(3)
+    receiver.commit(3)
+    visit(sender, receiver, 4, [2, 3, 4], x[1:])
+    assert receiver.nacks == 1 and len(sender) == len(receiver) == 4
+    receiver.clear()
+    assert receiver.anew
+
+
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from(["ok", "lost", "late", "restart", "forget", "dropped"]), min_size=1, max_size=12))
 def test_nothing_that_happens_to_one_end_is_undetected(events: list[str]) -> None:

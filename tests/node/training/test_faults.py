@@ -11,7 +11,7 @@ from windows import Windows, facts_of, wait_until
 
 from farflung.job.sampling import Position
 from farflung.job.schema import Job
-from farflung.proto import control_pb2
+from farflung.proto import control_pb2, data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -182,6 +182,42 @@ def test_lost_aqsgd_entries_are_sent_whole_in_the_same_microbatch():
     assert sender.counters.hit_rate > 0.5
     plain = plain_losses(job, facts, data, 30)
     assert outcome.losses[30] == pytest.approx(plain[29], rel=0.05)
+
+
+@pytest.mark.parametrize("mode", ["gradient", "delta"])
+def test_a_receiver_that_restarts_asks_for_no_more_than_is_in_flight(mode):
+    """The sender holds what an earlier receiver had of each sample; without a word each would be asked for again."""
+    job = job_of(mode, {"codec": "none"}, {"forward": "aqsgd:bits=4", "backward": "int8"}, epochs=8)
+
+    def hold(hub):
+        """Nothing of b arrives after two epochs."""
+        hub.tamper = lambda sender, to, header, payload: None if sender == "b" and header.step > 12 else payload
+
+    hub, _, data = start(job, before=hold)
+    wait_until(lambda: hub.trainers["b"].step >= 12)
+    hub.kill("b")
+    asked = []
+
+    def see(sender, to, header, payload):
+        if header.kind == data_pb2.NACK and sender == "b":  # d may lack what was in flight as the view changed
+            asked.append((to, len(header.samples)))
+        return payload
+
+    hub.tamper = see
+    hub.dead.discard("b")
+    hub.start("b", data)
+    hub.change(PLAN, ["a", "c", "d"], ["b"])
+    outcome = hub.finish(PLAN.nodes)
+    assert not hub.errors
+    assert {to for to, _ in asked} == {"a"}
+    # 1F1B of two stages: two microbatches of two samples are under way before the first gradient is back.
+    assert sum(samples for _, samples in asked) <= 4
+    sender = hub.trainers["a"].training.chunks[0].outgoing.sender
+    receiver = hub.trainers["b"].training.chunks[0].incoming.receiver
+    assert {one: entry.checksum for one, entry in sender._entries.items()} == {
+        one: entry.checksum for one, entry in receiver._entries.items()
+    }
+    assert outcome.losses[40] < outcome.losses[1]
 
 
 def test_aqsgd_between_the_stages_of_an_interleaved_pipeline():
