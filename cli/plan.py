@@ -172,5 +172,5 @@ def workload_of_file(path: Path) -> Workload:
 def _workload(job: str | Path | Mapping[str, Any] | None) -> Workload:
     if job is None:
         choices = (CodecChoice("none", 16.0, 16.0), CodecChoice("int8", bits_of("int8"), 16.0, INT8_SECONDS))
-        return replace(paper_workload(), codecs=choices)
+        return replace(paper_workload(schedule="1f1b"), codecs=choices)  # GPipe would keep the whole batch
     return workload_of(job) if isinstance(job, Mapping) else workload_of_file(Path(job))
