@@ -12,6 +12,7 @@ changes no state.
 
 import queue
 import threading
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from .errors import CodecError
 from .exchange import collectives
 from .exchange.requests import Context, Program
 from .primitives.key import mix
-from .spec import parse, spec_feedback
+from .spec import check_contracts, parse, spec_feedback
 
 
 class State:
@@ -50,6 +51,8 @@ class State:
         self.feedback = (needs or spec_feedback(parse(spec))) if feedback is None else feedback
         if needs and not self.feedback:
             raise CodecError(f"codec {spec!r} is biased: on gradients it needs error feedback")
+        if self.feedback:
+            check_contracts(self.codec.spec)
         self.per_parameter = self.codec.spec.name == "powersgd" if per_parameter is None else per_parameter
         self.seed, self.start, self.step, self.skipped = seed, start, 0, 0
         self.group: Any = None
@@ -134,6 +137,15 @@ class State:
             self._memories.update(self._fresh)
         else:
             self.skipped += 1
+            if self.skipped == 1:
+                warnings.warn(
+                    f"step {self.step}: a gradient was not finite on some rank, so all gradients are infinite on every "
+                    "rank. A loss scaler (torch.amp.GradScaler) skips such a step; without one, call optimizer.step() "
+                    "only where no gradient is infinite, else the weights become NaN. Later ones are only counted "
+                    "(skipped)",
+                    RuntimeWarning,
+                    stacklevel=1,
+                )
         self._pending, self._fresh, self._fine = {}, {}, True
         self.step += 1
 

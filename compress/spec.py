@@ -162,11 +162,8 @@ def check(text: str, role: str, pattern: str | None = None) -> Spec:
         raise CodecError(f"codec {text!r} can't be used for {role.replace('_', ' ')}s; use one of: {fits}")
     if role == "gradient" and not traits.unbiased and not traits.float_format and not spec_feedback(spec):
         raise CodecError(f"codec {text!r} is biased: on gradients it needs error feedback{_remedy(spec)}")
-    if role == "update" and not traits.contracts:
-        raise CodecError(
-            f"codec {text!r} makes an error larger than its input, and what a round does not send comes back in the "
-            "next: updates would grow without bound; use more bits, a smaller group or a rotated codec (eden)"
-        )
+    if role == "update" or (role == "gradient" and spec_feedback(spec)):
+        check_contracts(spec)
     if robust and traits.aggregation == "sum":
         raise CodecError(
             f"codec {text!r} is added up without being decoded, so nobody can see which member's numbers lie far out; "
@@ -179,12 +176,23 @@ def check(text: str, role: str, pattern: str | None = None) -> Spec:
     return spec
 
 
+def check_contracts(spec: Spec) -> None:
+    """Refuse (CodecError) a spec for error feedback whose error is larger than what it encodes."""
+    if not traits_of(spec).contracts:
+        raise CodecError(
+            f"codec {str(spec)!r} makes an error larger than its input, and what is not sent comes back in the next "
+            "step: it would grow without bound; use more bits, a smaller group or a rotated codec (eden)"
+        )
+
+
 def spec_feedback(spec: Spec) -> bool:
     """Whether the spec asks for error feedback (``feedback=true``): the caller wraps the codec (compress.feedback)."""
     return any(name == "feedback" and bool(value) for name, value in spec.values)
 
 
 def _remedy(spec: Spec) -> str:
+    if not traits_of(spec).contracts:
+        return ", and can't have it, for its error is larger than its input: use int8 or eden"
     keys = [name for name, _ in spec.values]
     if "rounding" in keys:
         return (

@@ -143,8 +143,8 @@ def quantize(
     ``Group.quantize``. None if a value is not finite."""
     steps = torch.empty(-(-x.numel() // group), dtype=torch.int32)
     packed = torch.empty(-(-x.numel() * bits // 8), dtype=torch.uint8)
-    loop = _loops("_groups").quantize
-    if not loop(x.numpy(), group, bits, full, stochastic, *_key(key), steps.numpy(), packed.numpy()):
+    loop, limit = _loops("_groups").quantize, scales.limit((1 << (bits - 1)) - 1, full)
+    if not loop(x.numpy(), group, bits, full, np.int64(limit), stochastic, *_key(key), steps.numpy(), packed.numpy()):
         return None
     return steps.view(torch.float32) if full else (steps >> scales.LOW).to(torch.int16), packed
 

@@ -18,10 +18,12 @@ def chunk_of(group: int) -> int:
 
 @jit
 def quantize(
-    x: Any, group: int, bits: int, full: bool, stochastic: bool, seed: Any, step: Any, steps: Any, packed: Any
-) -> bool:
+    x: Any, group: int, bits: int, full: bool, limit: Any, stochastic: bool, seed: Any, step: Any, steps: Any,
+    packed: Any,
+) -> bool:  # fmt: skip
     """Groups of flat fp32 ``x``: steps as int32 bits, levels plus 2^(bits - 1) packed (bits of 2, 4 or 8) into zeroed
-    uint8; one pass. False if a value is not finite."""
+    uint8; one pass. limit: the largest step, its int32 bits where ``full``, else its code. False if a value is not
+    finite."""
     magic = np.float32(12582912.0)  # adding and taking it away rounds to nearest even
     most, offset, each = np.float32((1 << (bits - 1)) - 1), np.float32(1 << (bits - 1)), 8 // bits
     bits_of, add = np.empty(1, np.int32), 0x7FFF if stochastic else 0x4000
@@ -41,9 +43,11 @@ def quantize(
                 return False
             bits_of[0] = largest
             value[0] /= most
+            if full:
+                bits_of[0] = np.minimum(bits_of[0], limit)
             if not full:  # the step as it is decoded: see ``scales``
                 code = (np.int64(bits_of[0]) + add) >> 15
-                bits_of[0] = np.minimum(code, 0xFEFF) << 15
+                bits_of[0] = np.minimum(code, limit) << 15
             steps[(start + first) // group] = bits_of[0]
             unit = value[0]
             if unit == np.float32(0.0):

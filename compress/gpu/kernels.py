@@ -45,7 +45,8 @@ def step_code(largest, TOP: tl.constexpr, UP: tl.constexpr):
     """int32 code (16 bits) of the step largest / TOP: see ``scales``."""
     bits = tl.div_rn(largest, tl.full(largest.shape, TOP, tl.float32)).to(tl.int32, bitcast=True)
     rounded = bits + (0x7FFF if UP else 0x4000)
-    return tl.minimum(rounded, 0x7F7F8000) >> 15
+    most = tl.div_rn(tl.full(largest.shape, 3.4028234663852886e38, tl.float32), tl.full(largest.shape, TOP, tl.float32))
+    return tl.minimum(rounded, most.to(tl.int32, bitcast=True)) >> 15
 
 
 @jit

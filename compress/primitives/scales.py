@@ -6,19 +6,44 @@ not exceed its scale (stochastic rounding), else to nearest.
 
 from __future__ import annotations
 
+import struct
+from functools import lru_cache
+
 import torch
 
 from ..errors import CodecError
 
 LOW = 15
+LARGEST = 3.4028234663852886e38
 _MAX = (0x7F7FFFFF >> LOW) << LOW
 
 
-def to_codes(scales: torch.Tensor, up: bool) -> torch.Tensor:
-    """fp32 scales >= 0 -> int16 codes (their 16 bits are unsigned: exponent and 8 bits of mantissa)."""
+@lru_cache(maxsize=64)
+def most(top: int = 1) -> int:
+    """The largest code whose scale times ``top`` is finite in fp32: no level up to ``top`` decodes to infinity."""
+    code = _MAX >> LOW
+    while struct.unpack("<f", struct.pack("<I", code << LOW))[0] * top > LARGEST:
+        code -= 1
+    return code
+
+
+def most_full(top: int) -> float:
+    """A step in fp32 (some units in the last place below the largest) whose product with ``top`` is finite."""
+    return LARGEST / top * (1 - 2.0**-20)
+
+
+def limit(top: int, full: bool) -> int:
+    """What a compiled loop holds steps against: ``most``, or the bits of ``most_full``."""
+    bits: int = struct.unpack("<i", struct.pack("<f", most_full(top)))[0]
+    return bits if full else most(top)
+
+
+def to_codes(scales: torch.Tensor, up: bool, top: int = 1) -> torch.Tensor:
+    """fp32 scales >= 0 -> int16 codes (their 16 bits are unsigned: exponent and 8 bits of mantissa), at most
+    ``most(top)``."""
     bits = scales.view(torch.int32)
     add = (1 << LOW) - 1 if up else 1 << (LOW - 1)
-    return ((bits + add).clamp(max=_MAX) >> LOW).to(torch.int16)
+    return ((bits + add).clamp(max=_MAX) >> LOW).clamp(max=most(top)).to(torch.int16)
 
 
 def to_scales(codes: torch.Tensor) -> torch.Tensor:
@@ -26,7 +51,7 @@ def to_scales(codes: torch.Tensor) -> torch.Tensor:
     return ((codes.to(torch.int32) & 0xFFFF) << LOW).view(torch.float32)
 
 
-def check_codes(codes: torch.Tensor) -> None:
-    """CodecError if a code from a stranger means infinity or NaN."""
-    if codes.numel() and int((codes.to(torch.int32) & 0xFFFF).max()) > _MAX >> LOW:
+def check_codes(codes: torch.Tensor, top: int = 1) -> None:
+    """CodecError if a code from a stranger means infinity or NaN, or does so times ``top``."""
+    if codes.numel() and int((codes.to(torch.int32) & 0xFFFF).max()) > most(top):
         raise CodecError("the blob has a scale that is not finite")

@@ -61,8 +61,8 @@ class Group(Codec):
             if size % group:
                 part = torch.nn.functional.pad(part, (0, group - size % group))
             rows = part.view(-1, group)
-            step = rows.abs().amax(1) / self.top
-            code = step if self.full else scales.to_codes(step, up=self.stochastic)
+            step = (rows.abs().amax(1) / self.top).clamp(max=scales.most_full(self.top))
+            code = step if self.full else scales.to_codes(step, self.stochastic, self.top)
             step = step if self.full else scales.to_scales(code)
             ratio = rows / torch.where(step > 0, step, torch.ones_like(step))[:, None]
             if self.stochastic:
@@ -89,7 +89,7 @@ class Group(Codec):
             )
             reader.end()
             steps, codes = bytes_tensor(step_bytes, torch.int16, device), bytes_tensor(packed, torch.uint8, device)
-            scales.check_codes(steps)
+            scales.check_codes(steps, self.top)
             for out in outs:
                 gpu.group_decode(codes, steps, out, self.group, self.bits, weight)
             return
@@ -118,7 +118,7 @@ class Group(Codec):
     def _parts(self, reader: Reader, header: Header, device: torch.device) -> tuple[torch.Tensor, memoryview]:
         """(fp32 steps, packed levels) of a body."""
         steps = reader.take((4 if self.full else 2) * -(-header.elements // self.group))
-        return read_steps(steps, self.full, device), reader.take(packed_size(header.elements, self.bits))
+        return read_steps(steps, self.full, self.top, device), reader.take(packed_size(header.elements, self.bits))
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         n, group = header.elements, self.group
@@ -136,13 +136,13 @@ class Group(Codec):
         return levels
 
 
-def read_steps(data: Buffer, full: bool, device: torch.device) -> torch.Tensor:
-    """fp32 steps of a body; CodecError if one is not finite."""
+def read_steps(data: Buffer, full: bool, top: int, device: torch.device) -> torch.Tensor:
+    """fp32 steps of a body; CodecError if one is not finite, or times ``top`` is not."""
     if not full:
         code = bytes_tensor(data, torch.int16, device)
-        scales.check_codes(code)
+        scales.check_codes(code, top)
         return scales.to_scales(code)
     steps = bytes_tensor(data, torch.float32, device)
-    if not bool(torch.isfinite(steps).all()) or float(steps.max()) > 1e38:
+    if not bool(torch.isfinite(steps).all()) or float(steps.max()) * top > scales.LARGEST:
         raise CodecError("the blob has a step that is not finite")
     return steps

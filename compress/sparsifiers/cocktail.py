@@ -148,7 +148,7 @@ class Cocktail(Codec):
             codes = (padded >= 0).to(torch.uint8)
         else:
             top = (1 << (self.bits - 1)) - 1
-            step = scales.to_codes(magnitude.amax(1) / top, up=False)
+            step = scales.to_codes(magnitude.amax(1) / top, False, top)
             unit = scales.to_scales(step)[:, None]
             level = padded / torch.where(unit > 0, unit, torch.inf)
             codes = level.round_().clamp_(-top, top).add_(float(top + 1)).to(torch.uint8)
@@ -159,7 +159,7 @@ class Cocktail(Codec):
 
     def _read_units(self, reader: Reader, count: int) -> torch.Tensor:
         step = bytes_tensor(reader.take(2 * -(-count // BUCKET)), torch.int16)
-        scales.check_codes(step)
+        scales.check_codes(step, 1 if self.log or self.bits == 1 else (1 << (self.bits - 1)) - 1)
         return scales.to_scales(step)
 
     def read_values(self, reader: Reader, count: int) -> torch.Tensor:

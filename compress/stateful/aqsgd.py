@@ -24,6 +24,7 @@ from ..codec import DTYPES, Codec, bytes_tensor, flatten, tensor_bytes
 from ..errors import CodecError
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
+from ..primitives.scales import LARGEST
 from ..spec import Spec, parse
 from ..wire import Buffer, Header, Reader, build, open_blob, varint
 from .disk_store import DiskStore
@@ -49,12 +50,12 @@ def quantize(x: torch.Tensor, bits: int, group: int) -> tuple[torch.Tensor, torc
 
 
 def dequantize(exponents: torch.Tensor, codes: torch.Tensor, bits: int, group: int) -> torch.Tensor:
-    """The fp32 values: exact products with powers of two."""
+    """The fp32 values: exact products with powers of two, the largest number where one is beyond it."""
     n = codes.numel()
     level = torch.nn.functional.pad(codes, (0, -n % group)).view(-1, group).to(torch.float32) - float(1 << (bits - 1))
     exponent = exponents.to(torch.int32)[:, None]
     zero = torch.zeros((), device=codes.device)
-    return torch.where(exponent == _ZERO, zero, torch.ldexp(level, exponent)).view(-1)[:n]
+    return torch.where(exponent == _ZERO, zero, torch.ldexp(level, exponent).clamp(-LARGEST, LARGEST)).view(-1)[:n]
 
 
 def _body(x: torch.Tensor, bits: int, group: int) -> tuple[bytes, torch.Tensor]:

@@ -20,7 +20,7 @@ import torch
 from ..codec import decode, make
 from ..errors import CodecError
 from ..primitives.key import mix
-from ..spec import Spec
+from ..spec import Spec, check_contracts
 
 
 @dataclass
@@ -83,10 +83,13 @@ class Memory:
 
 
 class Feedback:
-    """Error feedback around a codec, for named tensors. decay: the share of the error that is kept (1 is exact)."""
+    """Error feedback around a codec, for named tensors. decay: the share of the error that is kept (1 is exact).
+
+    CodecError for a codec whose error is larger than its input: what is kept would grow without bound."""
 
     def __init__(self, spec: str | Spec, decay: float = 1.0) -> None:
         self.codec = make(spec)
+        check_contracts(self.codec.spec)
         self.decay = decay
         self.memory = Memory()
         self._pending: Pending | None = None
