@@ -44,14 +44,6 @@ def lloyd_max(bits: int) -> np.ndarray:
     return levels
 
 
-def distortion(half: np.ndarray) -> float:
-    """E(z - nearest level)² of symmetric levels given by their positive half."""
-    edges = np.concatenate([[0.0], (half[1:] + half[:-1]) / 2, [40.0]])
-    mass, first = np.diff(distribution(edges)), -np.diff(density(edges))
-    second = mass - np.diff(edges * density(edges))
-    return float(2 * np.sum(second - 2 * half * first + half**2 * mass))
-
-
 @lru_cache(maxsize=32)
 def stochastic_levels(bits: int, grid: int, tail: float, symmetric: bool) -> tuple[int, ...]:
     """2^bits integers from 0 to ``grid`` that minimise the variance of stochastic rounding on [-t, t], with
@@ -88,14 +80,6 @@ def stochastic_levels(bits: int, grid: int, tail: float, symmetric: bool) -> tup
     for choice in reversed(choices):
         path.append(int(choice[path[-1]]))
     return tuple(reversed(path))
-
-
-def stochastic_distortion(levels: np.ndarray) -> float:
-    """The variance of stochastic rounding of z to ``levels``, from the first to the last of them."""
-    low, high = levels[:-1], levels[1:]
-    mass, first = np.diff(distribution(levels)), -np.diff(density(levels))
-    second = np.diff(distribution(levels) - levels * density(levels))
-    return float(np.sum(-second + (low + high) * first - low * high * mass))
 
 
 def shared_assignment(levels: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -150,18 +134,6 @@ def shared_levels(bits: int, width: int, tail: float = 1 / 512, turns: int = 300
         fresh = (fresh - fresh[::-1, ::-1]) / 2
         levels = np.sort(levels + 0.3 * (fresh - levels), axis=1)
     return levels
-
-
-def shared_distortion(levels: np.ndarray, tail: float = 1 / 512) -> float:
-    """E(R - z)² of ``shared_levels`` on [-t, t]."""
-    t = quantile(1 - tail / 2)
-    z = np.linspace(-t, t, 8001)
-    messages, probability, _ = shared_assignment(levels, z)
-    rows = np.arange(levels.shape[0])[None, :]
-    low = levels[rows, messages]
-    high = levels[rows, np.minimum(messages + 1, levels.shape[1] - 1)]
-    error = ((1 - probability) * (low - z[:, None]) ** 2 + probability * (high - z[:, None]) ** 2).mean(1)
-    return float(np.sum(error * density(z)) * (z[1] - z[0]))
 
 
 def absmax_levels(bits: int, block: int = 256, samples: int = 1 << 13) -> np.ndarray:

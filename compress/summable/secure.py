@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,11 +33,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from ..codec import make
 from ..errors import CodecError
-from ..primitives.key import Key
-from ..spec import Spec
-from .summed import Summed
 
 PRIME = (1 << 521) - 1
 """A Mersenne prime: secrets are shared as points of polynomials over its field."""
@@ -223,37 +218,3 @@ def total(
             mask = stream(_agree(private, keys[other][:32]), count, bits)
             out = out - mask if other < worker else out + mask
     return np.asarray(out & np.uint32((1 << bits) - 1))
-
-
-def secure_sum(
-    spec: str | Spec,
-    tensors: list[torch.Tensor],
-    threshold: int,
-    lost: Collection[int] = (),
-    seed: int = 0,
-    step: int = 0,
-) -> torch.Tensor:
-    """A whole secure exchange in this process: the sum of the tensors of the workers that are not ``lost`` (by place),
-    who go after they have handed out their shares. Every codec with ``sum_bits`` will do."""
-    codec = make(spec)
-    if not isinstance(codec, Summed):
-        raise CodecError(f"codec {str(codec.spec)!r} can't be masked: its encodings are no integers that add up")
-    size = len(tensors)
-    statistics = torch.stack([codec.statistic(t.reshape(-1).float()) for t in tensors])
-    agreed = statistics.amax(0) if codec.statistic_op == "max" else statistics.sum(0)
-    bits = codec.sum_bits(size)
-    clients = {i: Client(i, size, threshold, bits) for i in range(1, size + 1)}
-    keys = {i: c.keys() for i, c in clients.items()}
-    sealed = {i: c.shares(keys) for i, c in clients.items()}
-    masked, levels = {}, 0
-    for i, client in clients.items():
-        client.accept({other: boxes[i] for other, boxes in sealed.items() if other != i})
-        if i - 1 not in lost:
-            encoded = codec.levels(tensors[i - 1].reshape(-1).float(), agreed, Key(seed, step, i), size)
-            levels = encoded.numel()
-            masked[i] = client.masked(encoded)
-    revealed = {i: clients[i].reveal(set(masked)) for i in masked}
-    summed = total(masked, revealed, keys, clients, threshold, bits)
-    assert len(summed) == levels and math.ceil(math.log2(codec.top * size + 1)) <= bits
-    whole = torch.from_numpy(summed.astype(np.int64)).to(torch.int32)
-    return codec.restore(whole, agreed, Key(seed, step), len(masked), tensors[0].numel()).view(tensors[0].shape)

@@ -1,9 +1,48 @@
+import math
+from collections.abc import Collection
+
 import numpy as np
 import pytest
 import torch
 
-from farflung.compress import CodecError, simulate
-from farflung.compress.summable.secure import Client, recover, secure_sum, share
+from farflung.compress import CodecError, Spec, make, simulate
+from farflung.compress.primitives.key import Key
+from farflung.compress.summable.secure import Client, recover, share, total
+from farflung.compress.summable.summed import Summed
+
+
+def secure_sum(
+    spec: str | Spec,
+    tensors: list[torch.Tensor],
+    threshold: int,
+    lost: Collection[int] = (),
+    seed: int = 0,
+    step: int = 0,
+) -> torch.Tensor:
+    """A whole secure exchange in this process: the sum of the tensors of the workers that are not ``lost`` (by place),
+    who go after they have handed out their shares. Every codec with ``sum_bits`` will do."""
+    codec = make(spec)
+    if not isinstance(codec, Summed):
+        raise CodecError(f"codec {str(codec.spec)!r} can't be masked: its encodings are no integers that add up")
+    size = len(tensors)
+    statistics = torch.stack([codec.statistic(t.reshape(-1).float()) for t in tensors])
+    agreed = statistics.amax(0) if codec.statistic_op == "max" else statistics.sum(0)
+    bits = codec.sum_bits(size)
+    clients = {i: Client(i, size, threshold, bits) for i in range(1, size + 1)}
+    keys = {i: c.keys() for i, c in clients.items()}
+    sealed = {i: c.shares(keys) for i, c in clients.items()}
+    masked, levels = {}, 0
+    for i, client in clients.items():
+        client.accept({other: boxes[i] for other, boxes in sealed.items() if other != i})
+        if i - 1 not in lost:
+            encoded = codec.levels(tensors[i - 1].reshape(-1).float(), agreed, Key(seed, step, i), size)
+            levels = encoded.numel()
+            masked[i] = client.masked(encoded)
+    revealed = {i: clients[i].reveal(set(masked)) for i in masked}
+    summed = total(masked, revealed, keys, clients, threshold, bits)
+    assert len(summed) == levels and math.ceil(math.log2(codec.top * size + 1)) <= bits
+    whole = torch.from_numpy(summed.astype(np.int64)).to(torch.int32)
+    return codec.restore(whole, agreed, Key(seed, step), len(masked), tensors[0].numel()).view(tensors[0].shape)
 
 
 @pytest.mark.parametrize("spec", ["global_qsgd:bits=8", "thc", "intsgd:rule=max"])
@@ -18,9 +57,6 @@ def test_the_sum_of_those_who_stay(spec: str, lost: tuple[int, ...]) -> None:
 
 def test_masks_change_nothing() -> None:
     tensors = [torch.randn(200) for _ in range(4)]
-    from farflung.compress import make
-    from farflung.compress.primitives.key import Key
-    from farflung.compress.summable.summed import Summed
 
     codec = make("global_qsgd:bits=8")
     assert isinstance(codec, Summed)
