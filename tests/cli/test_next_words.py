@@ -76,12 +76,16 @@ def test_what_transformers_own_trainer_takes_gets_a_sentence() -> None:
     class TrainingArguments(SimpleNamespace):
         pass
 
+    class GPT2LMHeadModel(SimpleNamespace):
+        pass
+
     tokenizer: Any = object()
+    model: Any = GPT2LMHeadModel(config=SimpleNamespace(model_type="gpt2"))
     with pytest.raises(FarflungError, match="TrainingArguments") as caught:
-        Trainer(object(), TrainingArguments(), [], processing_class=tokenizer)  # type: ignore[arg-type]
+        Trainer(model, TrainingArguments(), [], processing_class=tokenizer)  # type: ignore[arg-type]
     assert "farflung.Arguments" in caught.value.hint
     with pytest.raises(JobError) as linear:
-        Trainer(object(), Arguments(lr_scheduler_type="linear"), [[1]], processing_class=tokenizer).train()
+        Trainer(model, Arguments(lr_scheduler_type="linear"), [[1]], processing_class=tokenizer).train()
     assert "transformers' default" in linear.value.hint
 
 

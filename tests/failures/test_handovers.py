@@ -14,7 +14,7 @@ def handed(nodes):
 def test_what_a_node_had_learnt_goes_on_where_its_layers_are_trained(farm):
     """Of two pipelines of two stages one node is killed: the other one of its pipeline has no place any more."""
     updates = {"mode": "delta", "codec": "topk:ratio=0.05", "overlap": 1}
-    run = farm(parallel={"stages": 2, "min_nodes": 4}, updates=updates)
+    run = farm(parallel={"stages": 2, "pipelines": 2, "min_nodes": 4}, updates=updates)
     run.coordinator()
     nodes = run.nodes("abcd")
     run.trains(*"abcd", steps=4)

@@ -34,7 +34,6 @@ def test_a_member_that_flips_signs_is_put_out_and_the_others_stay(farm):
     assert nodes["e"].status == 3 and "find what it sends of no use" in nodes["e"].of("error")[0]["message"]
     run.trains("a", "b", "c", "d", steps=40)
     assert all(nodes[name].alive for name in "abcd")
-    assert any("found what e sends of no use" in one["message"] for one in run.events("warning", node="e"))
     run.wait(lambda: {one["node"] for one in read_status(run.state)["ledger"]} == set("abcde"), "the ledger is stored")
     ledger = {one["node"]: one for one in read_status(run.state)["ledger"]}
     assert ledger["e"]["score"] < 0 and ledger["e"]["useful_samples"] == 0

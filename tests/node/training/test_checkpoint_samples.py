@@ -89,6 +89,7 @@ class Made(DeltaMode):
             judge=None,
             agree=lambda step, square: None,
             wait=lambda done, doing="": None,
+            wait_for_results=lambda: None,
         )
         training.job.run = SimpleNamespace(seed=SEED)
         super().__init__(training)
