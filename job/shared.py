@@ -47,10 +47,8 @@ def without_secrets(address: str) -> str:
         return address
     parts: list[str] = []
     for part in re.split(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::|$))", address):
-        if parts and not _LINK_OF_A_CHAIN.match(part):  # no address and no protocol's name: the password went on
+        while parts and not _LINK_OF_A_CHAIN.match(part):  # no address and no protocol's name: the password went on
             part = f"{parts.pop()}::{part}"
-            while parts and "://" not in part:
-                part = f"{parts.pop()}::{part}"
         parts.append(part)
     found = [(part, _ADDRESS.match(part)) for part in parts]
     return "::".join(one[1] + one[2] if one else part for part, one in found)

@@ -13,7 +13,7 @@ from ...job.sampling import Position
 from ...job.schema import Job
 from ...job.shared import for_nodes
 from ..store.lock import is_locked
-from ..store.store import NodeRow, Store, ViewRow
+from ..store.store import CheckpointRow, NodeRow, Store, ViewRow
 from .advice import advice, bottleneck, regions, seen
 from .remarks import remarks
 from .savings import savings_text, schedule_of
@@ -226,6 +226,6 @@ def _way(source: str, target: str, dial_out: set[str]) -> str:
     return f"opened by {target if target in dial_out else source}"
 
 
-def position_of(row: ViewRow) -> Position:
-    """Where the training stream stood when a view was announced."""
+def position_of(row: ViewRow | CheckpointRow) -> Position:
+    """Where the training stream stood when a view was announced, or stands after a checkpoint."""
     return Position(row.step, row.cursor, tuple(json.loads(row.redo or "[]")))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from ...job.sampling import Position
 from ...scheduler.plans import Plan
 from ..checkpoints.checkpoints import Checkpoints
 from ..checkpoints.manifest import read_manifest
@@ -24,7 +23,7 @@ def restored(rules: Rules, store: Store, checkpoints: Checkpoints) -> State:
     state = State(rules, slowest_s=steps[-1].seconds if steps else 0.0)
     if newest:
         last = newest[-1]
-        position = Position(last.step, last.cursor, tuple(json.loads(last.redo or "[]")))
+        position = position_of(last)
         path = checkpoints.path(last.step)
         unsent = unsent_in(read_manifest(path)) if path is not None else None
         state = replace(state, newest=position, unsent=unsent, kept=from_json(store.get("kept") or ""))

@@ -17,7 +17,7 @@ from ...scheduler import Plan
 from ..models.lora import base_digests, load_frozen
 from ..models.pretrained import initial_weights, weights_of
 from .stage_state import BASE, StageState, base_of
-from .transfer import StateFetch
+from .transfer import begin_fetch
 
 if TYPE_CHECKING:
     from ..training.trainer import Trainer
@@ -69,19 +69,8 @@ def _take(trainer: Trainer, places: Mapping[str, Tensor], peers: Mapping[str, Se
     """From peers; what none of them gives, from the model folder."""
     if not peers:
         return
-    request = next(trainer.requests)
-    fetch = StateFetch(
-        trainer.send,
-        trainer.refuse,
-        trainer.tell,
-        trainer.name,
-        {BASE + name: {"": places[name]} for name in peers},
-        {BASE + name: nodes for name, nodes in peers.items()},
-        False,
-        progress=trainer.emit,
-        request=request,
-    )
-    trainer.fetches[request] = fetch
+    wanted = {BASE + name: {"": places[name]} for name in peers}
+    fetch = begin_fetch(trainer, wanted, {BASE + name: nodes for name, nodes in peers.items()})
     try:
         while not fetch.done and not fetch.failure:
             lost, trainer.lost = trainer.lost, set()

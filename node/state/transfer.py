@@ -510,6 +510,18 @@ def fetch_of(
         for name, vectors in new.named().items()
         if name in found
     }
+    return begin_fetch(trainer, wanted, found, moments, snapshot, kept)
+
+
+def begin_fetch(
+    trainer: Trainer,
+    wanted: Mapping[str, Vectors],
+    holders: Mapping[str, Sequence[str]],
+    moments: bool = False,
+    snapshot: int = 0,
+    kept: bool = False,
+) -> StateFetch:
+    """A fetch as `StateFetch` says, with a number of its own by which the trainer gives it its answers."""
     request = next(trainer.requests)
     fetch = StateFetch(
         trainer.send,
@@ -517,7 +529,7 @@ def fetch_of(
         trainer.tell,
         trainer.name,
         wanted,
-        found,
+        holders,
         moments,
         snapshot,
         trainer.emit,

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...proto import control_pb2
 from ..models.definition import ModelDefinition
 from ..state.stage_state import StageState
-from ..state.transfer import StateFetch
+from ..state.transfer import StateFetch, begin_fetch
 
 if TYPE_CHECKING:
     from .steps import Training
@@ -161,20 +161,8 @@ def _names(one: control_pb2.Handover, state: StageState, definition: ModelDefini
 
 
 def _fetch(trainer: Trainer, giver: str, values: Mapping[str, Tensor]) -> StateFetch:
-    request = next(trainer.requests)
-    fetch = StateFetch(
-        trainer.send,
-        trainer.refuse,
-        trainer.tell,
-        trainer.name,
-        {LOCAL + name: {"": one} for name, one in values.items()},
-        {LOCAL + name: [giver] for name in values},
-        False,
-        progress=trainer.emit,
-        request=request,
-    )
-    trainer.fetches[request] = fetch
-    return fetch
+    wanted = {LOCAL + name: {"": one} for name, one in values.items()}
+    return begin_fetch(trainer, wanted, {LOCAL + name: [giver] for name in values})
 
 
 def _wrong(values: Mapping[str, Tensor], references: Mapping[str, Tensor], gradient: float | None) -> str:

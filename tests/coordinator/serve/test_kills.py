@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import random
 import signal
-import socket
 import zlib
 
 import pytest
+from ports import free_port
 from steady_node import steady
 
 from farflung.coordinator.observe.status import read_status
@@ -19,12 +19,6 @@ from farflung.proto.link import parse_link
 
 TIMING = {"settle_s": 0.2, "measure_s": 3.0, "return_s": 30.0, "last_checkpoint_s": 60.0}
 STEPS = 120
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def check_nothing_lost(store, nodes, steps):
@@ -100,21 +94,28 @@ async def test_killed_at_many_random_moments(process, cluster, fake_node, seed):
 SECRET = {"FARFLUNG_IDENTITY_PASSPHRASE": "a passphrase of the test"}
 
 
-async def test_a_second_coordinator_takes_over(process, cluster, fake_node, postgres, tmp_path):
-    """Two coordinators, one database, one address; the leader is killed in the middle of a view change."""
-    job = cluster.job(("steps = 12", f"steps = {STEPS}"))
+async def led(process, cluster, fake_node, postgres, job, state):
+    """A coordinator with a database and four nodes that train up to step 40, from its third step on: the options that
+    its followers share, the process, its link, the nodes' class and the nodes."""
     shared = {
         "database": postgres.new_database(),
         "listen": f"127.0.0.1:{free_port()}",
         "environment": SECRET,
         "timing": TIMING,
     }
-    first = process(job, state=tmp_path / "one", **shared)
+    first = process(job, state=state, **shared)
     link = parse_link((await first.event("listening"))["link"])
     kind = steady(fake_node)
     kind.hold = 40
     nodes = [await cluster.node(link, name, kind=kind, step_s=0.02) for name in "abcd"]
     await first.event("step", 3)
+    return shared, first, link, kind, nodes
+
+
+async def test_a_second_coordinator_takes_over(process, cluster, fake_node, postgres, tmp_path):
+    """Two coordinators, one database, one address; the leader is killed in the middle of a view change."""
+    job = cluster.job(("steps = 12", f"steps = {STEPS}"))
+    shared, first, link, kind, nodes = await led(process, cluster, fake_node, postgres, job, tmp_path / "one")
     second = process(job, state=tmp_path / "two", **shared)
     await second.said("stands by")
     await nodes[0].leave()
@@ -148,18 +149,7 @@ async def test_a_second_coordinator_takes_over(process, cluster, fake_node, post
 async def test_a_leader_that_was_frozen_is_no_leader(process, cluster, fake_node, postgres, tmp_path):
     """Stopped for longer than its lease, it wakes up, writes nothing, orders nothing, and stands by."""
     job = cluster.job(("steps = 12", "steps = 6000"))
-    shared = {
-        "database": postgres.new_database(),
-        "listen": f"127.0.0.1:{free_port()}",
-        "environment": SECRET,
-        "timing": TIMING,
-    }
-    first = process(job, state=tmp_path / "one", **shared)
-    link = parse_link((await first.event("listening"))["link"])
-    kind = steady(fake_node)
-    kind.hold = 40
-    nodes = [await cluster.node(link, name, kind=kind, step_s=0.02) for name in "abcd"]
-    await first.event("step", 3)
+    shared, first, _, _, nodes = await led(process, cluster, fake_node, postgres, job, tmp_path / "one")
     second = process(job, state=tmp_path / "two", **{**shared, "listen": f"127.0.0.1:{free_port()}"})
     await second.said("stands by")
     first.signal(signal.SIGSTOP)
