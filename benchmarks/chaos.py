@@ -42,8 +42,8 @@ NIGHT_S, NIGHT_NODES, EVERY_S = 1800.0, 8, 10.0
 """The nightly form: so long, so many nodes, and an event as often, or when the run has recovered from the last one."""
 MORE_STEPS = 4
 """What the run trains after an event before it counts as recovered."""
-STEADY = {"decay": "none"}
-"""The run's length is known only at its end, and must not change the learning rate."""
+STEADY = {"decay": "none", "microbatch": 1}
+"""The run's length is known only at its end, and must not change the learning rate; a step has work for eight nodes."""
 DELTA = {"mode": "delta", "codec": "int8", "overlap": 1}
 SGD = {"optimizer": "sgd", "learning_rate": 0.02, "clip": 0.0}
 MORE_AT_THE_END = {"gradient": 10, "delta": 500}

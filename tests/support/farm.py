@@ -214,7 +214,8 @@ class Farm:
         start = ["coordinator", "start", "job.toml", "--state", "state", "--listen", f"127.0.0.1:{port}"]
         self.current = Process(self, "coordinator", [*start, *words], **environment)
         if wait:
-            self.wait(lambda: self.c.of("listening"), "the coordinator listens")
+            self.wait(lambda: self.c.of("listening") or not self.c.alive, "the coordinator listens")
+            assert self.c.of("listening"), self.c.events
         return self.current
 
     @property
