@@ -36,8 +36,9 @@ from .messages import (
     what_counts,
 )
 
-Vouch = Callable[[int, int, int, Contribution], bool]
-"""``vouch(member, round, part, sent)``: the member has signed that this is its contribution."""
+Vouch = Callable[[int, int, int, Contribution], bool | None]
+"""``vouch(member, round, part, sent)``: the member has signed that this is its contribution. None: its certificate is
+not known here."""
 Attest = Callable[[int, Result], bool]
 """``attest(round, result)``: the part's publisher has signed that this is its result."""
 KEPT_ROUNDS = 3
@@ -82,6 +83,8 @@ class OpenRound:
     """All-to-all results that list a contribution which has not arrived."""
     disputed: dict[tuple[int, int], Contribution] = field(default_factory=dict)
     """All-to-all: what came instead of a listed contribution."""
+    unknown: set[tuple[int, int]] = field(default_factory=set)
+    """All-to-all: contributions that came without a certificate that this node needs. The answer has to have it."""
     deciding: set[int] = field(default_factory=set)
     handed: dict[int, Result] = field(default_factory=dict)
     """Two levels: the sum of this node's region for each part that it takes and another publishes."""
@@ -246,7 +249,7 @@ class Rounds:
                 return [SendResult(sender, number, applied.chain, applied.results[part])]
         return []
 
-    def contribution_wanted(self, sender: str, number: int, part: int, of: int) -> list[Effect]:
+    def contribution_wanted(self, sender: str, number: int, part: int, of: int) -> list[SendContribution]:
         """A member lacks a contribution that a result lists."""
         sources = [(applied.chain, applied.contributions) for applied in self.log if applied.round == number]
         if self.open is not None and self.open.number == number:
@@ -374,9 +377,10 @@ class Rounds:
                 return self._unlisted(sender, key, sent)
         elif sender != of:
             return [Refuse(sender, f"a contribution of {of} that nobody asked {sender} for")]
-        looks = sender != of or self._takes(self.plan.parts[part])
-        if looks and not self._vouched(key[1], current.number, part, sent):
-            return [self._unsigned(sender, of)]
+        if sender != of or self._takes(self.plan.parts[part]):
+            wrong = self._looked_at(sender, key, sent)
+            if wrong:
+                return wrong
         current.contributions[key] = sent
         if not self.plan.followed and len({index for _, index in current.contributions}) == len(self.plan.members):
             self.log = []  # who sends something of this round has applied those before it
@@ -391,8 +395,18 @@ class Rounds:
     # All-to-all: every contribution is signed. A signature is looked at where it may matter: by the publisher, of what
     # another passes on, and where two contributions differ.
 
-    def _vouched(self, of: int, number: int, part: int, sent: Contribution) -> bool:
+    def _vouched(self, of: int, number: int, part: int, sent: Contribution) -> bool | None:
         return self.vouch is None or of == self._index[self.me] or self.vouch(of, number, part, sent)
+
+    def _looked_at(self, sender: str, key: tuple[int, int], sent: Contribution) -> list[Effect]:
+        """Nothing, if its member has signed what came. Where that cannot be told, what came counts for nothing, and is
+        asked for with the certificate; whoever passes on another's has to know it."""
+        (part, index), current = key, self._current()
+        of, vouched = self.plan.members[index], self._vouched(index, current.number, part, sent)
+        if vouched is None and sender == of and key not in current.unknown:
+            current.unknown.add(key)
+            return [AskContribution(of, part, index)]
+        return [] if vouched else [self._unsigned(sender, of)]
 
     def _unsigned(self, sender: str, of: str) -> Refuse:
         why = f"a contribution of {of} that {of} has not signed"
@@ -408,8 +422,9 @@ class Rounds:
         of, current = self.plan.members[key[1]], self._current()
         if self.vouch is None:
             return [Refuse(sender, f"the contribution of {of} is not the one that the publisher counted")]
-        if not self._vouched(key[1], current.number, key[0], sent):
-            return [self._unsigned(sender, of)]
+        wrong = self._looked_at(sender, key, sent)
+        if wrong:
+            return wrong
         before = current.disputed.setdefault(key, sent)
         return [] if before.digest == sent.digest else self._second(sender, key, before, sent)
 
@@ -418,8 +433,9 @@ class Rounds:
         of, number = self.plan.members[key[1]], self._current().number
         if self.vouch is None or of == self.me:
             return [Refuse(sender, f"two different contributions of {of} to round {number}")]
-        if not self._vouched(key[1], number, key[0], sent):
-            return [self._unsigned(sender, of)]
+        wrong = self._looked_at(sender, key, sent)
+        if wrong:
+            return wrong
         if not self._vouched(key[1], number, key[0], held):
             return [self._unsigned(of, of)]
         return [Equivocated(key[0], key[1], held, sent)]

@@ -74,7 +74,7 @@ class Contribution:
     signature: bytes = b""
     """All-to-all: of its sender, that this is what it contributes (node/rounds/signed.py)."""
     certificate: bytes = b""
-    """Of its sender, DER."""
+    """Of its sender, DER; empty where the receiver should know it."""
 
 
 @dataclass(frozen=True)

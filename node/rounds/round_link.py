@@ -77,6 +77,8 @@ class RoundLink:
         self.signer = signer if plan.pattern == "all_to_all" and len(plan.members) > 2 else None
         if self.signer is not None:
             rounds.vouch = self._vouches
+        self._first_signed = 0
+        """The round in which this node first contributed in this view; 0: in none yet."""
         self.receipts: Receipts | None = None
         if signer is not None and len(plan.members) > 2:
             self.receipts = Receipts(signer, plan, rounds.me)
@@ -155,6 +157,9 @@ class RoundLink:
             if self.signer is not None:
                 section, me = self.rounds.plan.section, self.rounds.me
                 own = {part: self.signer.signed(me, section, number, part, sent) for part, sent in own.items()}
+                self._first_signed = self._first_signed or (number if own else 0)
+                if number != self._first_signed:  # everybody has it, or asks
+                    own = {part: replace(sent, certificate=b"") for part, sent in own.items()}
         self._chains = {n: chain for n, chain in self._chains.items() if n > number - KEPT_ROUNDS}
         self._chains[number] = self.rounds.chain
         self._carry(self.rounds.begin(own, self.clock()))
@@ -223,6 +228,8 @@ class RoundLink:
             sent = received(payload.data, header.sizes)
             if self.signer is not None:
                 sent = replace(sent, signature=header.signature, certificate=header.certificate)
+                if of and sent.certificate:
+                    self.signer.learn(of, sent.certificate)
             effects = rounds.contribution(sender, of, header.round, header.part, header.chain, sent, now)
         elif header.kind == data_pb2.RESULT:
             effects = rounds.result(sender, header.round, header.chain, received_result(header, payload.data), now)
@@ -251,8 +258,9 @@ class RoundLink:
             effects = rounds.result_wanted(sender, header.round, header.part)
         elif header.kind == data_pb2.CONTRIBUTION_REQUEST:
             of_index = header.contributors[0] if header.contributors else -1
-            on_its_way = self._member(of_index) == rounds.me and self.sending()
-            effects = [] if on_its_way else rounds.contribution_wanted(sender, header.round, header.part, of_index)
+            on_its_way = self._member(of_index) == rounds.me and self.sending() and not header.value
+            found = [] if on_its_way else rounds.contribution_wanted(sender, header.round, header.part, of_index)
+            effects = [replace(one, contribution=self._with_certificate(one)) for one in found]
         elif header.kind == data_pb2.KEY and isinstance(self.exchange, MaskedExchange):
             self._take_key(sender, payload.tobytes(), bool(header.value), self.exchange.masks)
             effects = []
@@ -304,10 +312,18 @@ class RoundLink:
         elif not answer:
             self.refuse(sender, f"it accuses {publisher} of a lie in part {part} of round {round}: {why}", PROVEN)
 
-    def _vouches(self, index: int, round: int, part: int, sent: Contribution) -> bool:
+    def _vouches(self, index: int, round: int, part: int, sent: Contribution) -> bool | None:
         assert self.signer is not None
         plan = self.rounds.plan
         return self.signer.vouches(plan.members[index], plan.section, round, part, sent)
+
+    def _with_certificate(self, answer: SendContribution) -> Contribution:
+        """A contribution that was asked for, perhaps by who does not know its member's certificate."""
+        if self.signer is None:
+            return answer.contribution
+        own = answer.of == self.rounds.me
+        certificate = self.signer.certificate if own else self.signer.known_certificate(answer.of)
+        return replace(answer.contribution, certificate=certificate)
 
     def _show_proof(self, found: Equivocated) -> None:
         """A member has sent different members different contributions: it is named, and the others are shown."""
@@ -319,7 +335,8 @@ class RoundLink:
         header.contributors.append(found.of)
         header.digests.extend(sent.digest for sent in both)
         header.sizes.extend(len(sent.signature) for sent in both)
-        header.certificate = found.one.certificate
+        assert self.signer is not None, "both signatures were looked at"
+        header.certificate = self.signer.known_certificate(liar)
         for name in self.rounds.plan.members:
             if name not in (self.rounds.me, liar):
                 self.send(name, header, tuple(sent.signature for sent in both))
@@ -439,6 +456,8 @@ class RoundLink:
             elif isinstance(effect, AskContribution):
                 header = self._header(data_pb2.CONTRIBUTION_REQUEST, effect.part)
                 header.contributors.append(effect.of)
+                assert self.rounds.open is not None
+                header.value = float((effect.part, effect.of) in self.rounds.open.unknown)
                 self.send(effect.to, header, ())
             elif isinstance(effect, Decide):
                 with self.coding("add up and encode"):

@@ -6,6 +6,10 @@ the run, the view, the member's session, the section, the round, the part and th
 once for each part and round. A signature is looked at by the publisher, and elsewhere only where two contributions
 differ (``machine.py``), so an honest round costs one signature, and the publisher one check for each member. What
 publishers sign is in ``receipts.py``.
+
+The certificate is six times as long as the signature, so it goes with what a member first contributes in a view, and
+with everything that was asked for. Everybody remembers it when it comes. Who does not know it asks for the
+contribution; what comes without it then is refused.
 """
 
 from __future__ import annotations
@@ -45,13 +49,17 @@ class Signer:
         self._latest: dict[str, bytes] = {}
 
     def signed(self, me: str, section: str, round: int, part: int, sent: Contribution) -> Contribution:
-        """This member's contribution with its signature."""
+        """This member's contribution with its signature and certificate."""
         said = self._said(me, section, round, part, sent.digest)
         return replace(sent, signature=self._key.sign(said, ec.ECDSA(hashes.SHA256())), certificate=self.certificate)
 
-    def vouches(self, member: str, section: str, round: int, part: int, sent: Contribution) -> bool:
-        """Whether ``member`` has signed that this is what it contributes."""
-        key = self._key_of(member, sent.certificate)
+    def vouches(self, member: str, section: str, round: int, part: int, sent: Contribution) -> bool | None:
+        """Whether ``member`` has signed that this is what it contributes. Without a certificate: by the last good one
+        of its that came; None: none has."""
+        certificate = sent.certificate or self.known_certificate(member)
+        if not certificate:
+            return None
+        key = self._key_of(member, certificate)
         if key is None:
             return False
         try:
@@ -80,6 +88,10 @@ class Signer:
         except InvalidSignature:
             return False
         return True
+
+    def learn(self, member: str, certificate: bytes) -> None:
+        """Remember a certificate of ``member``, if it is one."""
+        self._key_of(member, certificate)
 
     def known_certificate(self, member: str) -> bytes:
         """The last good certificate of a member that came; empty: none has."""
