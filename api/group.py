@@ -23,7 +23,7 @@ from ..node.state.rests import Rests
 from ..node.training.external_loop import Order, OwnLoop
 from ..node.training.external_model import OwnModel, Samples
 from ..node.training.trainer import Stopped, Trainer, error_of
-from ..node.wire.client import Wire
+from ..node.wire.client import ProcessWire
 from ..proto.border import below
 from ..proto.errors import FarflungError, JobError
 from ..proto.link import parse_link
@@ -74,7 +74,7 @@ class Group:
         self.name = joined.name
         try:
             self._check(joined)
-            wire = Wire.start(joined.config)
+            wire = ProcessWire.start(joined.config)
         except BaseException:
             if lock is not None:
                 lock.close()
@@ -126,7 +126,7 @@ class Group:
                 f"write parameters = {there} under [model], or bring the model that the others have",
             )
 
-    def _train(self, wire: Wire, joined: Joined, lock: TextIO | None) -> None:
+    def _train(self, wire: ProcessWire, joined: Joined, lock: TextIO | None) -> None:
         """The trainer's thread."""
         why = "the node failed"
         error: BaseException | None = None

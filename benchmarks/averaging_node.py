@@ -52,13 +52,13 @@ class Ours:
         from farflung.node.rounds.round_link import RoundLink
         from farflung.node.state.moments import Kept
         from farflung.node.state.section import Layout, Section
-        from farflung.node.wire.client import Wire, WireConfig
+        from farflung.node.wire.client import ProcessWire, WireConfig
         from farflung.proto.control_pb2 import Member
 
         names = [f"n{i}" for i in range(nodes)]
         keys = {key: (folder / f"n{rank}.{key}").read_bytes() for key in ("authority", "certificate", "key")}
         config = WireConfig("averaging", f"n{rank}", f"n{rank}", listen="127.0.0.1:0", **keys)  # type: ignore[arg-type]
-        self.wire = Wire.start(config)
+        self.wire = ProcessWire.start(config)
         (folder / f"{rank}.port.new").write_text(str(self.wire.port))
         (folder / f"{rank}.port.new").rename(folder / f"{rank}.port")
         ports = [_when_there(folder / f"{i}.port") for i in range(nodes)]

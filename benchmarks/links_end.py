@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from farflung.node.wire.client import Received, Wire, WireConfig
+from farflung.node.wire.client import ProcessWire, Received, WireConfig
 from farflung.proto.control_pb2 import Member
 from farflung.proto.data_pb2 import Header, Kind
 
@@ -36,7 +36,7 @@ class End:
         self.name, self.address = name, address.rpartition(":")[0]
         keys = {key: (folder / f"{name}.{key}").read_bytes() for key in ("authority", "certificate", "key")}
         config = WireConfig("links", name, f"{name}-1", listen=address, dials_out=dials_out, **keys)  # type: ignore[arg-type]
-        self.wire = Wire.start(config)
+        self.wire = ProcessWire.start(config)
         self.payload = np.random.default_rng(0).integers(0, 256, PIECE, dtype=np.uint8)
         self.tcp: socket.socket | None = None
         self.seen: list[Received] = []

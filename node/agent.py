@@ -48,7 +48,7 @@ from .rejoin import Backoff, RunOver, mends, wait
 from .rejoin import told as again_told
 from .state.rests import Rests
 from .training.trainer import Stopped, Trainer, error_of
-from .wire.client import Wire
+from .wire.client import ProcessWire
 
 Emit = Callable[[dict[str, Any]], None]
 OpenOwnData = Callable[[Job, Facts, Fetch, Path, Emit], Dataset]
@@ -237,7 +237,7 @@ def _live(
         told = beside_cuda(used, joined.job.updates.mode)
         if told:
             emit({"event": "notice", "time": time.time(), "message": told, "node": joined.name})
-        wire = Wire.start(replace(joined.config, metrics=metrics, max_upload=owner.limits.upload))
+        wire = ProcessWire.start(replace(joined.config, metrics=metrics, max_upload=owner.limits.upload))
     except (FarflungError, OSError) as problem:
         pinned, session = joined.credentials.pinned, (joined.name, joined.session, joined.secret)
         part(link.address, pinned, session, problem.message if isinstance(problem, Broken) else f"failed: {problem}")

@@ -6,14 +6,11 @@ run of several nodes takes a second, and tests can hold, lose and change message
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from ..job.sampling import Position, unfinished
@@ -22,114 +19,17 @@ from ..node.data.dataset import Dataset
 from ..node.device.identity import Identity
 from ..node.models.factory import model_of
 from ..node.pipeline.island import Island
-from ..node.rounds.exchange import Blob, joined
 from ..node.state.rests import Rests
 from ..node.training.external_loop import OwnLoop
 from ..node.training.trainer import Stopped, Trainer
-from ..node.wire.client import Event, OrderEvent, Received, Wire
-from ..proto import control_pb2, data_pb2
+from ..node.wire.events import OrderEvent
+from ..proto import control_pb2
 from ..scheduler import Plan
-
-Tamper = Callable[[str, str, data_pb2.Header, npt.NDArray[np.uint8]], npt.NDArray[np.uint8] | None]
-"""``tamper(sender, to, header, data)`` gives the data to deliver, None to lose the message."""
-
+from .wires import Killed, Network
 
 HandsOver = Callable[
     [Plan | None, Plan, Sequence[Collection[str]], Mapping[str, control_pb2.Flushed]], Sequence[control_pb2.Handover]
 ]
-
-
-class Killed(BaseException):
-    """Ends the thread of a node that was killed: it would stay for the process's life."""
-
-
-class LoopbackWire:
-    """A node's end of the hub: the calls of node.wire.Wire."""
-
-    under_way = False
-    """A message is there as soon as it is sent."""
-    identity: Identity | None = None
-    """As of a run without TLS, unless a test gives it one."""
-
-    def __init__(self, hub: Hub, name: str) -> None:
-        self.hub, self.name = hub, name
-        self.doing = ""
-        self.view = self.newest = 0
-        self.early: list[Event] = []
-        self.events: queue.Queue[Event] = queue.Queue()
-        self.artifacts: dict[str, bytes] = hub.artifacts
-
-    def send(self, to: str, header: data_pb2.Header, payload: Any = b"", priority: int = 1) -> None:
-        if not self.view:
-            return
-        copy = data_pb2.Header()
-        copy.CopyFrom(header)
-        copy.view = self.view
-        pieces = [payload] if isinstance(payload, (bytes, bytearray, memoryview)) else list(payload)
-        data = np.frombuffer(b"".join(bytes(piece) for piece in pieces), dtype=np.uint8).copy()
-        self.hub.carry(self.name, to, copy, data)
-
-    def place(self, blobs: Iterable[Blob], count: int) -> tuple[bytes, ...]:
-        return joined(blobs, count)
-
-    def poll(self, timeout: float = 0.0) -> list[Event]:
-        found: list[Event] = []
-        try:
-            found.append(self.events.get(timeout=timeout) if timeout else self.events.get_nowait())
-            while True:
-                found.append(self.events.get_nowait())
-        except queue.Empty:
-            if timeout and not found and self.name in self.hub.dead:
-                raise Killed from None
-            return [event for event in self._early_or(found) if self._wanted(event)]
-
-    def _early_or(self, found: list[Event]) -> Iterator[Event]:
-        """Messages of a view that this node has yet to enter wait, as they do in the real wire."""
-        waiting, self.early = self.early + found, []
-        for event in waiting:
-            if isinstance(event, Received) and event.header.view > self.newest:
-                self.early.append(event)
-            else:
-                yield event
-
-    def _wanted(self, event: Event) -> bool:
-        return not isinstance(event, Received) or event.header.view == self.view
-
-    def report(self, report: control_pb2.Report) -> None:
-        copy = control_pb2.Report()
-        copy.CopyFrom(report)
-        self.hub.reports.put((self.name, copy))
-
-    def enter(self, view: int, members: Sequence[control_pb2.Member], needed: Collection[str] | None = None) -> None:
-        self.view = self.newest = view
-
-    def leave_view(self) -> None:
-        self.view = 0
-
-    def worked(self, count: int = 1) -> None:
-        """Nobody asks."""
-
-    @property
-    def arrived(self) -> int:
-        """Every message is whole."""
-        return sum(list(self.hub.bytes.values()))
-
-    def fetch(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        data = self.artifacts[name]
-        return data[offset : None if length is None else offset + length]
-
-    def fetch_later(self, name: str, offset: int, length: int | None) -> Callable[[], bytes]:
-        return lambda: self.fetch(name, offset, length)
-
-    def uplink(self) -> float:
-        """Bits a second; 0: not known."""
-        return 0.0
-
-    def room(self, length: int) -> memoryview:
-        return memoryview(bytearray(length))
-
-    def store(self, step: int, file: str, payload: Any, files: int, meta: dict[str, Any]) -> None:
-        self.hub.shards[step, file] = (bytes(payload), meta)
 
 
 @dataclass
@@ -146,23 +46,17 @@ class Outcome:
     views: int = 0
 
 
-class Hub:
+class Hub(Network):
     """Carries messages between nodes, and plays the coordinator."""
 
     def __init__(self, job: Job, facts: Facts, artifacts: dict[str, bytes] | None = None) -> None:
-        self.job, self.facts, self.artifacts = job, facts, artifacts or {}
-        self.wires: dict[str, LoopbackWire] = {}
+        super().__init__(artifacts)
+        self.job, self.facts = job, facts
         self.trainers: dict[str, Trainer] = {}
         self.threads: dict[str, threading.Thread] = {}
         self.errors: dict[str, BaseException] = {}
         self.identities: dict[str, Identity] = {}
         """Of nodes to be started, if there are certificates."""
-        self.reports: queue.Queue[tuple[str, control_pb2.Report]] = queue.Queue()
-        self.shards: dict[tuple[int, str], tuple[bytes, dict[str, Any]]] = {}
-        self.dead: set[str] = set()
-        self.tamper: Tamper | None = None
-        self.bytes: dict[int, int] = {}
-        """Payload and header bytes that nodes have sent, by kind of message."""
         self.outcome = Outcome()
         self.view = 0
         self.position = Position()
@@ -183,15 +77,13 @@ class Hub:
         own: OwnLoop | None = None,
     ) -> None:
         """A node that waits for its first view. ``own``: as of a member of ``farflung.group``."""
-        wire = LoopbackWire(self, name)
-        wire.identity = self.identities.get(name)
-        self.wires[name] = wire
+        wire = self.wire(name, self.identities.get(name))
         definition = model_of(self.job, self.facts) if own is None else own.model
         if island is not None:
             island.take_up(self.job, self.facts, wire.fetch, ())
         device = torch.device("cpu")
         trainer = Trainer(
-            cast(Wire, wire),
+            wire,
             name,
             self.job,
             self.facts,
@@ -220,18 +112,6 @@ class Hub:
 
         self.threads[name] = threading.Thread(target=live, daemon=True)
         self.threads[name].start()
-
-    def carry(self, sender: str, to: str, header: data_pb2.Header, data: npt.NDArray[np.uint8]) -> None:
-        """Deliver a message, unless one of the two is dead or ``tamper`` loses it."""
-        if sender in self.dead or to in self.dead:
-            return
-        self.bytes[header.kind] = self.bytes.get(header.kind, 0) + header.ByteSize() + data.nbytes
-        if self.tamper is not None:
-            changed = self.tamper(sender, to, header, data)
-            if changed is None:
-                return
-            data = changed
-        self.wires[to].events.put(Received(sender, header, data))
 
     def order(self, name: str, **kind: Any) -> None:
         if name not in self.dead:

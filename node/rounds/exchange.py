@@ -21,6 +21,7 @@ from ...job.outer import Outer
 from ...job.robust import Robust
 from ..state.section import Section
 from ..state.vectors import zeros
+from ..wire.api import Blob
 from .messages import Contribution, Decide, Part, Result, RoundPlan
 from .outliers import Norms
 from .robust import exact_square, factors_of
@@ -35,10 +36,8 @@ segment then finds it in the processor's cache; with fewer, what a codec does on
 Payload = Sequence[bytes | memoryview] | Sequence[bytes] | memoryview
 Offer = Contribution | Result
 """What a publisher adds up: what a member sent, or, in two levels, the sum of another region."""
-Blob = Sequence[bytes | bytearray | memoryview]
-"""An encoding in pieces, which may be parts of what is encoded: good until that changes."""
 Place = Callable[[Iterable[Blob], int], Sequence[bytes] | memoryview]
-"""Where blobs that will be sent are kept as they are made, so many of them."""
+"""Lays encoded blobs where they are sent from, as they are made; ``count`` is how many will follow."""
 TakeOff = Callable[[Tensor], None]
 """Takes values off a tensor, in place."""
 

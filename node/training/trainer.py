@@ -49,7 +49,8 @@ from ..state.optimizers import Optimizer, make_optimizer
 from ..state.rests import Rests, contribute
 from ..state.stage_state import StageState, base_of
 from ..state.transfer import Loading, Snapshot, StateFetch, StateServer, fetch_of, frozen, load_state, named
-from ..wire.client import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received, Wire
+from ..wire.api import Wire
+from ..wire.events import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received
 from ..wire.needed_links import needed_links
 from .final_contribution import left_unsaid, say_all, say_no_more_than_usual
 from .handover import add, given, must_say, taken, unsent, weigh

@@ -1,4 +1,4 @@
-"""Wire: the trainer's end of the node's I/O process. What it sends, what has arrived, and calls to the coordinator."""
+"""The wire of a node: the trainer's end of its I/O process (see api.py for what it promises)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ from ..ipc.arena import Arena, LastAction, keep_freed_memory, make_file
 from ..ipc.config import WireConfig
 from ..ipc.pipe import INLINE_LIMIT, PARTED_STATUS, From, To, TrainerEnd
 from ..peers.header_compression import FIELDS, MARK
+from .api import Bytes, Payload
 from .events import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received
 from .spawn import IoHost
-
-Bytes = bytes | bytearray | memoryview | npt.NDArray[Any]
 
 __all__ = [
     "CoordinatorBack",
@@ -39,8 +38,8 @@ __all__ = [
     "Event",
     "OrderEvent",
     "PeerLost",
+    "ProcessWire",
     "Received",
-    "Wire",
     "WireConfig",
 ]
 
@@ -49,8 +48,8 @@ START_TIMEOUT = 30.0
 CLOSE_TIMEOUT = 10.0
 
 
-class Wire:
-    """The trainer's end. Not thread safe; every call returns at once unless it says otherwise.
+class ProcessWire:
+    """The trainer's end of the I/O process: the `Wire` of a real run.
 
     Every call may raise RunFailed when the I/O process has ended: the trainer then ends too. Every call also counts as
     a sign of the trainer's life; ``doing`` says in words what it is at, for the coordinator's status.
@@ -63,7 +62,7 @@ class Wire:
         signs = config.authority and config.certificate and config.key
         self.identity = Identity(config.run, config.key, config.certificate, config.authority) if signs else None
         """What this node proves itself with to the others; None: without TLS."""
-        self._members: frozenset[str] = frozenset()
+        self.members: frozenset[str] = frozenset()
         self._end, self._host = end, host
         self._send_arena, self._receive_arena = arenas
         page = self._send_arena.take(LastAction.SIZE)
@@ -87,7 +86,7 @@ class Wire:
         self._listening: int | str | None = None
 
     @staticmethod
-    def start(config: WireConfig, process: bool = True) -> Wire:
+    def start(config: WireConfig, process: bool = True) -> ProcessWire:
         """Starts the I/O process (or, for tests, a task of the shared I/O thread) and waits until it listens.
 
         FarflungError when the address cannot be bound.
@@ -103,7 +102,7 @@ class Wire:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        wire = Wire(config, TrainerEnd(ours, host.ended), arenas, host)
+        wire = ProcessWire(config, TrainerEnd(ours, host.ended), arenas, host)
         wire._last_action.did(wire._doing)
         try:
             wire._begin()
@@ -114,7 +113,7 @@ class Wire:
 
     # ---- messages --------------------------------------------------------------------------
 
-    def send(self, to: str, header: Header, payload: Bytes | Sequence[Bytes] = b"", priority: int = 1) -> None:
+    def send(self, to: str, header: Header, payload: Payload = b"", priority: int = 1) -> None:
         """Copies the payload (the pieces of a sequence one after the other; not what ``place`` made) and returns; the
         order of messages to one peer is kept within a priority (0 activations and gradients, 1 rounds, 2 state).
 
@@ -135,7 +134,7 @@ class Wire:
         if header.view not in (0, self.view) or not self.view:
             self.dropped += 1
             return
-        if to not in self._members:
+        if to not in self.members:
             raise ValueError(f"{to} is not a member of view {self.view}")
         if not header.view:
             header.view = self.view
@@ -204,7 +203,7 @@ class Wire:
         self._alive()
         self._forget(view)
         self.view = view
-        self._members = frozenset(member.name for member in members)
+        self.members = frozenset(member.name for member in members)
         self._end.write(
             int(To.ENTER),
             view,
@@ -217,7 +216,7 @@ class Wire:
         self._alive()
         self._forget(-1)
         self.view = 0
-        self._members = frozenset()
+        self.members = frozenset()
         self._end.write(int(To.LEAVE))
 
     # ---- the coordinator's artifacts -------------------------------------------------------
@@ -328,7 +327,7 @@ class Wire:
             self._host.wait(CLOSE_TIMEOUT)
         return heard
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> ProcessWire:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -489,7 +488,7 @@ def _address(view: memoryview) -> int:
     return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
 
 
-def _pieces(payload: Bytes | Sequence[Bytes]) -> list[memoryview]:
+def _pieces(payload: Payload) -> list[memoryview]:
     if isinstance(payload, bytes | bytearray | memoryview | np.ndarray):
         payload = (payload,)
     return [_flat(piece) for piece in payload]

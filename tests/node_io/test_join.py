@@ -11,7 +11,7 @@ from stub_coordinator import StubCoordinator
 
 from farflung.node.device import identity
 from farflung.node.join import find, join
-from farflung.node.wire.client import Wire
+from farflung.node.wire.client import ProcessWire
 from farflung.proto import PROTOCOL
 from farflung.proto.control_pb2 import JoinReply
 from farflung.proto.errors import FarflungError, Refused
@@ -49,7 +49,7 @@ def test_what_a_node_gets(insecure, tmp_path):
     assert request.address == joined.address and request.device == DEVICE
     assert not joined.credentials.secure and not request.certificate_request
     assert "hush" not in repr(joined)
-    wire = Wire.start(joined.config, process=False)
+    wire = ProcessWire.start(joined.config, process=False)
     assert joined.address == f"127.0.0.1:{wire.port}"  # the port that the coordinator dialled back
     assert insecure.wait("hello")[0].session == "s1"
     wire.close("done")
@@ -166,7 +166,7 @@ def test_the_port_is_open_while_the_coordinator_decides(tmp_path):
     with contextlib.closing(DialsBack()) as stub:
         stub.join_reply = JoinReply(name="a", session="s1", secret="x", job=JOB, facts=FACTS, term=1)
         joined = join(link_to(stub), DEVICE, cache=tmp_path)
-        wire = Wire.start(joined.config, process=False)  # and free again for the node itself
+        wire = ProcessWire.start(joined.config, process=False)  # and free again for the node itself
         stub.wait("hello")
         wire.close("")
 

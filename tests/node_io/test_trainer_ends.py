@@ -13,15 +13,15 @@ from stub_coordinator import StubCoordinator
 
 from farflung.node.agent import CRASHES_SECONDS, Crashes
 from farflung.node.ipc.pipe import IoEnded
-from farflung.node.wire.client import Wire, WireConfig
+from farflung.node.wire.client import ProcessWire, WireConfig
 
 TRAINER = """
 import sys
-from farflung.node.wire.client import Wire, WireConfig
+from farflung.node.wire.client import ProcessWire, WireConfig
 from farflung.proto.control_pb2 import Member
 from farflung.proto.data_pb2 import Header, Kind
 
-wire = Wire.start(WireConfig("run", "a", "a-1", coordinator=sys.argv[1], listen="127.0.0.1:0"))
+wire = ProcessWire.start(WireConfig("run", "a", "a-1", coordinator=sys.argv[1], listen="127.0.0.1:0"))
 why = "done"
 try:
     print(wire._host.pid, flush=True)  # from here on it may be interrupted
@@ -106,7 +106,7 @@ def test_an_io_process_that_crashes_too_often_ends_the_node():
     ],
 )
 def test_what_ended_the_io_process_is_named(number, words):
-    wire = Wire.start(WireConfig("run", "a", "a-1", listen="127.0.0.1:0"))
+    wire = ProcessWire.start(WireConfig("run", "a", "a-1", listen="127.0.0.1:0"))
     os.kill(wire._host.pid, number)
     with pytest.raises(IoEnded) as caught:
         while True:

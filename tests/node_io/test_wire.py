@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from wires import kill, receive, wait_for
 
-from farflung.node.wire.client import PeerLost, Received, Wire, WireConfig
+from farflung.node.wire.client import PeerLost, ProcessWire, Received, WireConfig
 from farflung.proto.data_pb2 import Header, Kind
 from farflung.proto.errors import FarflungError, RunFailed
 
@@ -378,7 +378,7 @@ def test_the_io_process_never_imports_torch():
 
 
 def test_a_forgotten_wire_leaves_nothing(recwarn):
-    wire = Wire.start(WireConfig("r", "a", "s", listen="127.0.0.1:0"), process=False)
+    wire = ProcessWire.start(WireConfig("r", "a", "s", listen="127.0.0.1:0"), process=False)
     wire.close("")
     wire.close("")
     del wire

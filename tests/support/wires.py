@@ -9,7 +9,7 @@ import numpy as np
 from ports import free_port
 
 from farflung.node.peers.tcp_info import connected_to
-from farflung.node.wire.client import PeerLost, Received, Wire, WireConfig
+from farflung.node.wire.client import PeerLost, ProcessWire, Received, WireConfig
 from farflung.proto.control_pb2 import Member
 
 
@@ -26,7 +26,8 @@ class Nodes:
         if secure if secure is not None else self.certificates is not None:
             settings = {**self.certificates(name), **settings}
         settings = {"run": "run-1", "listen": "127.0.0.1:0", **settings}
-        self.wires[name] = Wire.start(WireConfig(name=name, session=self.sessions[name], **settings), self.process)
+        config = WireConfig(name=name, session=self.sessions[name], **settings)
+        self.wires[name] = ProcessWire.start(config, self.process)
         return self.wires[name]
 
     def members(self, *names):

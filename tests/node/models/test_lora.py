@@ -20,7 +20,8 @@ from farflung.proto import control_pb2, data_pb2
 from farflung.proto.errors import FarflungError, JobError
 from farflung.scheduler import Plan
 from farflung.scheduler.jobs import workload_of
-from farflung.testing.loopback import Hub, LoopbackWire
+from farflung.testing.loopback import Hub
+from farflung.testing.wires import LoopbackWire
 
 pytestmark = [
     pytest.mark.usefixtures("nobody_late"),

@@ -14,7 +14,8 @@ from farflung.node.state.transfer_plan import STALL_SECONDS, STRIKES, Fetching
 from farflung.node.training.trainer import Trainer
 from farflung.proto import control_pb2, data_pb2
 from farflung.scheduler import Plan
-from farflung.testing.loopback import Hub, LoopbackWire
+from farflung.testing.loopback import Hub
+from farflung.testing.wires import LoopbackWire
 
 pytestmark = pytest.mark.usefixtures("nobody_late")
 
