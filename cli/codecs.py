@@ -52,8 +52,13 @@ def measure(
     workers: int = 1,
     trials: int = 10,
     device: str = "cpu",
+    allow_code: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Bits, error and speed of a spec on a named distribution, or on the tensors of a safetensors file."""
+    """Bits, error and speed of a spec on a named distribution, or on the tensors of a safetensors file. allow_code:
+    modules that a spec MODULE.NAME may import."""
+    from ..compress import allow
     from ..compress.exchange.measurement import measure as run
+
+    allow(allow_code)
 
     return run(spec, distribution=distribution, tensor=tensor, size=size, workers=workers, trials=trials, device=device)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .declarations import Declaration
 from .errors import CodecError
+from .registry import allow, declare, register, unregister
 from .spec import Spec, check, names, parse, traits_of
-from .traits import Traits
+from .traits import Parameter, Traits
 
 if TYPE_CHECKING:
     from .codec import Codec, add, decode, decode_into, make, norm
-    from .exchange.measurement import measure
+    from .exchange.measurement import measure, nmse
     from .exchange.simulation import simulate
 
 _LAZY = {
@@ -29,6 +31,7 @@ _LAZY = {
     "norm": "codec",
     "simulate": "exchange.simulation",
     "measure": "exchange.measurement",
+    "nmse": "exchange.measurement",
 }
 _MODULES = {
     "aqsgd": "stateful.aqsgd",
@@ -51,18 +54,25 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Codec",
     "CodecError",
+    "Declaration",
+    "Parameter",
     "Spec",
     "Traits",
     "add",
+    "allow",
     "check",
+    "declare",
     "decode",
     "decode_into",
     "home",
     "make",
     "measure",
     "names",
+    "nmse",
     "norm",
     "parse",
+    "register",
     "simulate",
     "traits_of",
+    "unregister",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from . import registry
 from .errors import CodecError
 from .spec import Spec
 
@@ -51,3 +52,6 @@ def check(spec: Spec, shape: Sequence[int], length: int, body: int, limit: int |
 @lru_cache(maxsize=256)
 def _declared(spec: Spec, count: int) -> float:
     return spec.declaration.bits(dict(spec.values), count)
+
+
+registry.on_change(_declared.cache_clear)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from . import registry
 from .errors import CodecError
 from .exchange.requests import Context, Gather, Program
 from .primitives.key import Key, mix
@@ -63,7 +64,7 @@ class Codec(abc.ABC):
         """What ``encode`` puts together. The pieces may be parts of ``x``, so they are good until it changes."""
         if not 0 <= seed < 1 << 64 or not 0 <= step < 1 << 32:
             raise CodecError(f"seed must be below 2^64 and step below 2^32, got {seed} and {step}")
-        flat, dtype = flatten(x, finite=not self.refuses or x.dtype == torch.float64)
+        flat, dtype = flatten(x, finite=not self.refuses or getattr(x, "dtype", None) is torch.float64)
         if rank and self.traits.seed == "private":
             seed = mix(seed, rank)
         with torch.no_grad():
@@ -110,9 +111,7 @@ class Codec(abc.ABC):
 def flatten(x: torch.Tensor, exact: bool = False, finite: bool = True) -> tuple[torch.Tensor, str]:
     """(flat contiguous fp32 vector, name of the dtype); CodecError for a dtype or (``finite``) value that no codec
     takes."""
-    if not isinstance(x, torch.Tensor) or x.dtype not in _NAMES:
-        what = getattr(x, "dtype", type(x).__name__)
-        raise CodecError(f"a codec takes float tensors ({', '.join(DTYPES)}), not {what}")
+    check_tensor(x)
     flat = x.detach().reshape(-1).to(home(x.device))
     if not exact:
         flat = flat.to(torch.float32)
@@ -121,6 +120,19 @@ def flatten(x: torch.Tensor, exact: bool = False, finite: bool = True) -> tuple[
         beyond = x.dtype == torch.float64 and not exact
         check_finite(flat, "beyond the range of fp32" if beyond and bool(torch.isfinite(x).all()) else "not finite")
     return flat, _NAMES[x.dtype]
+
+
+def check_tensor(x: object) -> None:
+    """CodecError for what is no float tensor, and how to make one of it."""
+    if isinstance(x, torch.Tensor) and x.dtype in _NAMES:
+        return
+    kinds = f"float tensors of torch ({', '.join(DTYPES)})"
+    if isinstance(x, torch.Tensor):
+        raise CodecError(f"a codec takes {kinds}, not {x.dtype}: x.float() makes one")
+    if type(x).__module__.partition(".")[0] == "numpy":
+        raise CodecError(f"a codec takes {kinds}, not a numpy {type(x).__name__}: torch.from_numpy(x) makes one")
+    made = "torch.tensor(x) makes one" if isinstance(x, (list, tuple, float)) else "it has no torch.Tensor"
+    raise CodecError(f"a codec takes {kinds}, not a {type(x).__name__}: {made}")
 
 
 def home(device: torch.device) -> torch.device:
@@ -155,10 +167,16 @@ def bytes_tensor(data: Buffer, dtype: torch.dtype, device: torch.device | None =
 
 @lru_cache(maxsize=256)
 def _instance(spec: Spec) -> Codec:
-    module, _, attribute = spec.declaration.target.partition(":")
-    codec: Any = getattr(importlib.import_module(f".{module}", __package__), attribute)(spec)
+    kind = registry.KINDS.get(spec.name)
+    if kind is None:
+        module, _, attribute = spec.declaration.target.partition(":")
+        kind = getattr(importlib.import_module(f".{module}", __package__), attribute)
+    codec: Any = kind(spec)
     assert isinstance(codec, Codec)
     return codec
+
+
+registry.on_change(_instance.cache_clear)
 
 
 def make(spec: str | Spec) -> Codec:
@@ -184,6 +202,7 @@ def decode(blob: Buffer, device: torch.device | str = "cpu", limit: int | None =
 
 def decode_into(blob: Buffer, out: torch.Tensor, known: bool = False) -> None:
     """Write the decoded values into ``out`` (same number of elements; contiguous). ``known``: as in ``add``."""
+    check_tensor(out)
     if home(out.device) != out.device:
         here = torch.empty(out.numel(), dtype=out.dtype)
         decode_into(blob, here, known)
@@ -203,6 +222,8 @@ def add(blob: Buffer, out: torch.Tensor | Sequence[torch.Tensor], weight: float 
     or taken its ``norm``, so it need not be checked again.
     """
     outs = (out,) if isinstance(out, torch.Tensor) else out
+    if not outs or not all(isinstance(one, torch.Tensor) for one in outs):
+        raise CodecError(f"add adds to a tensor of torch, or to several, not to a {type(out).__name__}")
     if any(one.dtype != torch.float32 or not one.is_contiguous() or one.shape != outs[0].shape for one in outs):
         raise CodecError("add takes contiguous fp32 tensors of one shape")
     device = outs[0].device

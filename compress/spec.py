@@ -6,6 +6,7 @@ import difflib
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from . import registry
 from .declarations import CODECS, Declaration
 from .errors import CodecError
 from .sizes import HEADER_BITS, SEED_BITS
@@ -68,6 +69,7 @@ def parse(text: str) -> Spec:
     if not isinstance(text, str):
         raise CodecError(f"a codec is written name:key=value,key=value, not {text!r}")
     name, colon, rest = text.strip().partition(":")
+    name = registry.resolve(name.strip())
     declaration = CODECS.get(name)
     if declaration is None:
         near = difflib.get_close_matches(name, names(), 1, 0.5)
@@ -88,6 +90,9 @@ def parse(text: str) -> Spec:
             raise CodecError(f"codec {text!r}: {key} is given twice")
         given[key] = declaration.parameter(key).read(value, f"codec {text!r}")
     return Spec(name, tuple((p.name, given.get(p.name, p.default)) for p in declaration.parameters))
+
+
+registry.on_change(parse.cache_clear)
 
 
 def traits_of(spec: Spec | str) -> Traits:

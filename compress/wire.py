@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from . import claims
+from . import claims, registry
 from .claims import MAX_ELEMENTS
 from .declarations import CODECS
 from .errors import CodecError
@@ -197,6 +197,14 @@ def _parameters(spec: Spec) -> bytes:
             text = repr(float(value)).encode() if not isinstance(value, str) else value.encode()
             out += varint(len(text)) + text
     return varint(mask) + bytes(out)
+
+
+def _forget() -> None:
+    for kept in (_by_wire_id, _defaults, _parameters):
+        kept.cache_clear()
+
+
+registry.on_change(_forget)
 
 
 def _read_parameters(name: str, mask: int, reader: Reader) -> Spec:

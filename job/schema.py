@@ -356,6 +356,24 @@ class Job(Table):
     activations: Activations = Activations()
     checkpoint: Checkpoint = Checkpoint()
 
+    @property
+    def calls(self) -> list[str]:
+        """The code of its owner's that it names: functions, "module:function", and codecs, "module.codec:key=value"."""
+        codecs = (self.updates.codec, self.activations.forward, self.activations.backward)
+        own = [spec for spec in codecs if "." in spec.partition(":")[0]]
+        return [*self._builds, *own]
+
+    @property
+    def modules(self) -> set[str]:
+        """The modules of ``calls``."""
+        builds, codecs = self._builds, self.calls[len(self._builds) :]
+        names = [spec.partition(":")[0].rpartition(".")[0] for spec in codecs]
+        return {*(spec.partition(":")[0] for spec in builds), *names}
+
+    @property
+    def _builds(self) -> list[str]:
+        return [spec for spec in (self.model.build, self.data.build) if spec]
+
     def steps(self, samples: int) -> int:
         """Steps of the whole run with ``samples`` training samples; the last batch may reach into a further epoch."""
         if self.run.steps is not None:

@@ -147,6 +147,7 @@ def run(
     owner = Owner(pause_file, limits)
     _obey_signals(owner)
     cache, served = writable(own_folder(cache)), check_address(metrics)
+    compress.allow(allow_code)
     check_free(served)
     crashes, backoff, past = Crashes(), Backoff(), Past(name or "")
 

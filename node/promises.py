@@ -48,8 +48,7 @@ def _robust(job: Job) -> str:
 
 
 def _no_code(job: Job) -> str:
-    used = [spec for spec in (job.model.build, job.data.build) if spec]
-    return f"the job calls {', '.join(used)}" if used else ""
+    return f"the job calls {', '.join(job.calls)}" if job.calls else ""
 
 
 def _tls(job: Job) -> str:
@@ -176,8 +175,8 @@ def terms(job: Job, limits: Limits | None = None, secure_link: bool = True) -> l
         "tells the coordinator its device, address, links, losses and times"
         + ("" if masked else ", and parts of checkpoints")
     )
-    if calls := [spec for spec in (job.model.build, data.build) if spec]:
-        lines.append(f"calls {', '.join(calls)} of this machine, if --allow-code says so")
+    if job.calls:
+        lines.append(f"calls {', '.join(map(border.printable, job.calls))} of this machine, if --allow-code says so")
     else:
         lines.append("runs no code from elsewhere")
     if not secure_link:

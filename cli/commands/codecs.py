@@ -32,6 +32,9 @@ def measure(
     workers: Annotated[int, typer.Option(min=1, metavar="N", help="Average over so many senders.")] = 1,
     trials: Annotated[int, typer.Option(min=1, metavar="N", help="How many draws.")] = 10,
     device: Annotated[str, typer.Option(metavar="cpu|cuda:N", help="What encodes.")] = "cpu",
+    allow_code: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE", help="A module whose codec (MODULE.NAME) may be run.")
+    ] = None,
 ) -> None:
     """Measure the bits, the error and the speed of a codec.
 
@@ -41,5 +44,5 @@ def measure(
     from ..codecs import measure as measured
     from ..screen.tables import show_measured
 
-    record = measured(spec, distribution, tensor, size, workers, trials, device)
+    record = measured(spec, distribution, tensor, size, workers, trials, device, tuple(allow_code or ()))
     output.record(record) if output.json else show_measured(output, record)

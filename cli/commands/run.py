@@ -33,7 +33,7 @@ def run(
 
     output.lasts = True
     read = load_job(job, check_codec=check_codec)
-    code = tuple({one.partition(":")[0] for one in (read.model.build, read.data.build) if one})
+    code = tuple(sorted(read.modules))
     plan = LocalRun(job, state or Path("runs") / read.run.name, nodes, device, code, insecure, output.debug, give_up)
     view = screen(output)
     try:

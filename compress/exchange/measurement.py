@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..codec import decode, make
+from ..codec import check_tensor, decode, make
 from ..errors import CodecError
 from ..primitives.vectors import vector
 from ..spec import Spec, parse
@@ -77,13 +77,16 @@ def measure(
     spec: str | Spec,
     *,
     distribution: str = "normal",
-    tensor: str | None = None,
+    tensor: str | torch.Tensor | None = None,
     size: int = 1 << 16,
     workers: int = 1,
     trials: int = 10,
-    device: str = "cpu",
+    device: str | None = None,
 ) -> dict[str, Any]:
     """What a codec costs and loses on one vector; with ``workers`` > 1 also the error of their mean.
+
+    tensor: a tensor, or the path of a safetensors file; else ``size`` values of a ``distribution``. device: where it is
+    measured; default: where the tensor is, the CPU for others.
 
     Keys: codec, vector, size, bits (per element, header included), nmse, nmse_std, encode_gb_s and decode_gb_s (of
     fp32 input), and with workers: mean_error (independent vectors), mean_error_identical (identical ones: what does not
@@ -92,8 +95,15 @@ def measure(
     if size < 1 or workers < 1 or trials < 1:
         raise CodecError("size, workers and trials are at least 1")
     spec = parse(spec) if isinstance(spec, str) else spec
-    x = (load(tensor) if tensor else vector(distribution, size)).to(device)
-    if not float(x.abs().max()):
+    given = tensor is not None and tensor != ""
+    if isinstance(tensor, str) or not given:
+        x = load(str(tensor)) if given else vector(distribution, size)
+    else:
+        check_tensor(tensor)
+        assert isinstance(tensor, torch.Tensor)
+        x = tensor.detach().reshape(-1).to(torch.float32)
+    x = x.to(device or x.device)
+    if not x.numel() or not float(x.abs().max()):
         raise CodecError("the vector is zero: there is no relative error")
     error, spread, bits = nmse(spec, x, trials)
     codec = make(spec)
@@ -102,7 +112,7 @@ def measure(
     decoding = best_seconds(lambda: decode(blob, x.device, x.numel()))
     row: dict[str, Any] = {
         "codec": str(spec),
-        "vector": tensor or distribution,
+        "vector": (tensor if isinstance(tensor, str) else "tensor") if given else distribution,
         "size": x.numel(),
         "trials": trials,
         "bits": bits,
@@ -110,13 +120,13 @@ def measure(
         "nmse_std": spread,
         "encode_gb_s": x.numel() * 4 / encode / 1e9,
         "decode_gb_s": x.numel() * 4 / decoding / 1e9,
-        "device": device,
+        "device": str(x.device),
     }
     if workers > 1:
-        others = [x] if tensor else []
+        others = [x] if given else []
         while len(others) < workers:
             others.append(
-                x[torch.randperm(x.numel())] if tensor else vector(distribution, size, len(others)).to(device)
+                x[torch.randperm(x.numel())] if given else vector(distribution, size, len(others)).to(x.device)
             )
         row["workers"] = workers
         row["mean_error"] = mean_error(spec, others, trials=max(1, trials // 4))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..codec import Codec, decode, make
+from ..codec import Codec, check_tensor, decode, make
 from ..errors import CodecError
 from ..primitives.key import mix
 from ..spec import Spec
@@ -43,7 +43,9 @@ def simulate(
     pattern: auto, all_to_all, publishers, or ring and butterfly (decoded, added and encoded again at each hop).
     weights: of each worker, default 1. same_seed: give all workers the private seed of worker 0, as a mistake would.
     """
-    if not tensors or len({tuple(t.shape) for t in tensors}) != 1:
+    for x in tensors:
+        check_tensor(x)
+    if not len(tensors) or len({tuple(t.shape) for t in tensors}) != 1:
         raise CodecError("simulate needs one tensor of each worker, all of the same shape")
     codec, count = make(spec), len(tensors)
     shares = [1.0] * count if weights is None else [float(w) for w in weights]

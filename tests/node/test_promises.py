@@ -124,6 +124,16 @@ def test_what_an_owner_insists_on():
     assert all(word in caught.value.hint for word in REQUIREMENTS)
 
 
+def test_codecs_of_modules_are_code():
+    job = other(job_with(), "updates", codec="mycodecs.halves:steps=3")
+    assert job.calls == ["mycodecs.halves:steps=3"] and job.modules == {"mycodecs"} and not job_with().modules
+    with pytest.raises(Broken, match=r"the job calls mycodecs\.halves"):
+        promises_of(job, "no-code").check_join()
+    with pytest.raises(Broken, match=r"if you trust it, join with --allow-code mycodecs"):
+        promises_of(job).check_join()
+    assert any("calls mycodecs.halves:steps=3 of this machine" in line for line in terms(job))
+
+
 def test_a_job_that_breaks_the_rules_at_the_join():
     job = other(job_with(**PRIVATE), "parallel", stages=2)
     with pytest.raises(Broken, match=r"breaks a rule: .*needs parallel\.stages = 1"):
