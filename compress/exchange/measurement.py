@@ -95,7 +95,7 @@ def measure(
     if size < 1 or workers < 1 or trials < 1:
         raise CodecError("size, workers and trials are at least 1")
     spec = parse(spec) if isinstance(spec, str) else spec
-    given = tensor is not None and tensor != ""
+    given = tensor is not None and not (isinstance(tensor, str) and not tensor)
     if isinstance(tensor, str) or not given:
         x = load(str(tensor)) if given else vector(distribution, size)
     else:
