@@ -222,7 +222,7 @@ def add(blob: Buffer, out: torch.Tensor | Sequence[torch.Tensor], weight: float 
     or taken its ``norm``, so it need not be checked again.
     """
     outs = (out,) if isinstance(out, torch.Tensor) else out
-    if not outs or not all(isinstance(one, torch.Tensor) for one in outs):
+    if not len(outs) or not all(isinstance(one, torch.Tensor) for one in outs):
         raise CodecError(f"add adds to a tensor of torch, or to several, not to a {type(out).__name__}")
     if any(one.dtype != torch.float32 or not one.is_contiguous() or one.shape != outs[0].shape for one in outs):
         raise CodecError("add takes contiguous fp32 tensors of one shape")
