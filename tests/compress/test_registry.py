@@ -14,7 +14,7 @@ import torch
 from farflung import compress
 from farflung.cli import codecs as cli
 from farflung.cli.codecs_of_a_job import check_codec
-from farflung.compress import CodecError
+from farflung.compress import CodecError, registry
 from farflung.compress.exchange.phases import Context, Gather, Program, Reduce
 from farflung.compress.exchange.simulation import run as run_programs
 from farflung.compress.spec import bits_of
@@ -58,6 +58,7 @@ class Eighths(compress.Codec):
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The module mycodecs, which registers a codec when it is imported; forgotten afterwards."""
     (tmp_path / "mycodecs.py").write_text(FILE)
+    monkeypatch.setattr(registry, "_allowed", set())
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
     yield tmp_path
