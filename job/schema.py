@@ -422,6 +422,9 @@ class Facts(BaseModel):
     With ``data.where = "node"`` there is no ``data/tokens`` and ``samples`` counts what the whole run draws: every node
     takes its own samples for the ids that it is given (node/data/dataset.py).
     ``end_of_text``: the token that ends a document of text; None without one.
+    ``token_dtype`` "marked32": rows of `job/marks.py`, whose tokens are uint32 with marks; ``data/counts`` (uint32, one
+    for each row) says how many tokens of each row train, and with ``packed`` rows have documents that must not see
+    each other; ``trained`` of all training samples together (0: every token).
     ``order`` is the `sampling.ORDER` that the run began with; facts of before there were several do not name it.
     """
 
@@ -436,3 +439,5 @@ class Facts(BaseModel):
     artifacts: dict[str, str]
     end_of_text: int | None = None
     order: int = 1
+    packed: bool = False
+    trained: int = 0

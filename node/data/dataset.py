@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ...job.marks import MARKED, places_of, targets_of, tokens_of
 from ...job.schema import Facts, Job
 from ...proto.border import below
 from ...proto.errors import FarflungError
@@ -27,8 +29,14 @@ from ..models.builds import build_data
 from ..models.fetch import Fetch
 
 TOKENS = "data/tokens"
+COUNTS = "data/counts"
 PIECE = 16 * 2**20  # bytes asked for at once
-DTYPES: dict[str, np.dtype[Any]] = {"uint8": np.dtype("u1"), "uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+DTYPES: dict[str, np.dtype[Any]] = {
+    "uint8": np.dtype("u1"),
+    "uint16": np.dtype("<u2"),
+    "uint32": np.dtype("<u4"),
+    MARKED: np.dtype("<u4"),
+}
 
 
 class Dataset(ABC):
@@ -44,6 +52,15 @@ class Dataset(ABC):
         Of token windows: both int64 [b, context]. Of a ``build``: as the function gave them, rows ``ids``.
         """
 
+    def placed(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``batch``, and the place of each token in its document (int64 [b, context]) where samples have several
+        documents, which must not see each other; else None."""
+        return (*self.batch(ids), None)
+
+    def trained(self, ids: Sequence[int]) -> int | None:
+        """How many targets of these samples train. None: as many as a sample has."""
+        return None
+
     def ahead(self, ids: Sequence[int]) -> None:
         """Samples that will be asked for soon: what is not here yet may come while others are computed."""
         return None
@@ -53,7 +70,36 @@ class Dataset(ABC):
         return range(self.samples, self.samples + self.validation_samples)
 
 
-class Tokens(Dataset):
+class TokenRows(Dataset):
+    """Rows of ``context + 1`` tokens, plain or with the marks of job/marks.py, as the facts say."""
+
+    def __init__(self, facts: Facts, fetch: Fetch) -> None:
+        self.samples = facts.samples
+        self.validation_samples = facts.validation_samples
+        self.context = facts.context
+        self._marked, self._packed = facts.token_dtype == MARKED, facts.packed
+        self._counts = _counts(facts, fetch) if self._marked else None
+
+    @abstractmethod
+    def rows(self, ids: Sequence[int]) -> npt.NDArray[Any]:
+        """The rows of these samples as they are stored, [b, context + 1]."""
+
+    def batch(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+        return self.placed(ids)[:2]
+
+    def placed(self, ids: Sequence[int]) -> tuple[Tensor, Tensor, Tensor | None]:
+        rows = self.rows(ids)
+        if not self._marked:
+            tokens = torch.from_numpy(rows.astype(np.int64))
+            return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), None
+        places = torch.from_numpy(places_of(rows)) if self._packed else None
+        return torch.from_numpy(tokens_of(rows[:, :-1])), torch.from_numpy(targets_of(rows)), places
+
+    def trained(self, ids: Sequence[int]) -> int | None:
+        return None if self._counts is None else int(self._counts[np.asarray(ids, np.int64)].sum())
+
+
+class Tokens(TokenRows):
     """Windows of ``context + 1`` tokens: the artifact "data/tokens", a matrix with one window a row.
 
     It is fetched once and kept under ``cache`` by its digest; nodes of one machine may share the folder. Without
@@ -61,12 +107,8 @@ class Tokens(Dataset):
     """
 
     def __init__(self, facts: Facts, fetch: Fetch, cache: Path | None = None) -> None:
-        self.samples = facts.samples
-        self.validation_samples = facts.validation_samples
-        self.context = facts.context
-        dtype = DTYPES.get(facts.token_dtype)
-        if dtype is None:
-            raise FarflungError(f"tokens of type {facts.token_dtype!r} are not known", hint="update this node")
+        dtype = dtype_of(facts)
+        super().__init__(facts, fetch)
         shape = (self.samples + self.validation_samples, self.context + 1)
         size = shape[0] * shape[1] * dtype.itemsize
         if cache is None:
@@ -77,9 +119,8 @@ class Tokens(Dataset):
             self._held = Held(path)
             self._rows = np.memmap(path, dtype, mode="r", shape=shape)
 
-    def batch(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-        rows = torch.from_numpy(self._rows[np.asarray(ids, np.int64)].astype(np.int64))
-        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+    def rows(self, ids: Sequence[int]) -> npt.NDArray[Any]:
+        return self._rows[np.asarray(ids, np.int64)]
 
 
 class BuildData(Dataset):
@@ -134,6 +175,26 @@ def dataset_of(
 ) -> Dataset:
     """The data of a job: `BuildData` or `Tokens`."""
     return BuildData(job, facts, allow_code) if job.data.build is not None else Tokens(facts, fetch, cache)
+
+
+def dtype_of(facts: Facts) -> np.dtype[Any]:
+    """What a token is stored as. FarflungError: a kind that this version does not know."""
+    dtype = DTYPES.get(facts.token_dtype)
+    if dtype is None:
+        raise FarflungError(f"tokens of type {facts.token_dtype!r} are not known", hint="update this node")
+    return dtype
+
+
+def _counts(facts: Facts, fetch: Fetch) -> npt.NDArray[np.uint32]:
+    """How many tokens of each row train, uint32 [samples + validation samples]."""
+    rows = facts.samples + facts.validation_samples
+    raw = fetch(COUNTS, 0, 4 * rows)
+    if len(raw) != 4 * rows or hashlib.sha256(raw).hexdigest() != facts.artifacts.get(COUNTS):
+        raise FarflungError(
+            "the counts of trained tokens are not those that the coordinator names",
+            hint="start the coordinator again: its data are damaged",
+        )
+    return np.frombuffer(raw, "<u4")
 
 
 def tokens_size(facts: Facts) -> int:

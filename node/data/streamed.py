@@ -7,18 +7,18 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 import xxhash
-from torch import Tensor
 
 from ...job.schema import Facts
 from ...proto.border import below
 from ...proto.errors import FarflungError
 from ...proto.pieces import piece_size
 from ..device.disk_cache import Held
-from .dataset import DTYPES, TOKENS, Dataset, tokens_size
+from .dataset import TOKENS, TokenRows, dtype_of, tokens_size
 
 FetchLater = Callable[[str, int, int], Callable[[], bytes]]
 """Asks for ``length`` bytes of an artifact from ``offset``; what it returns waits for them: `Wire.fetch_later`."""
@@ -30,7 +30,7 @@ _STALE = 1000  # calls after which a piece that nobody used is taken in
 _SUM = 8  # bytes of the checksum before a piece's own
 
 
-class StreamedTokens(Dataset):
+class StreamedTokens(TokenRows):
     """The artifact "data/tokens" by pieces: those used last stay below ``folder``, in ``limit`` bytes.
 
     The folder belongs to one process at a time, and a later one goes on with what it finds there. What the disk does
@@ -40,10 +40,8 @@ class StreamedTokens(Dataset):
     def __init__(
         self, facts: Facts, fetch_later: FetchLater, folder: Path, limit: int, warn: Callable[[str], None]
     ) -> None:
-        self.samples, self.validation_samples = facts.samples, facts.validation_samples
-        dtype = DTYPES.get(facts.token_dtype)
-        if dtype is None:
-            raise FarflungError(f"tokens of type {facts.token_dtype!r} are not known", hint="update this node")
+        dtype = dtype_of(facts)
+        super().__init__(facts, lambda name, offset=0, length=None: fetch_later(name, offset, length)())
         self._dtype, self._row = dtype, (facts.context + 1) * dtype.itemsize
         self._size = tokens_size(facts)
         self._piece = piece_size(self._size)
@@ -85,7 +83,7 @@ class StreamedTokens(Dataset):
             if piece not in self._kept and piece not in self._coming:
                 self._coming[piece] = (self._calls, self._ask(piece))
 
-    def batch(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def rows(self, ids: Sequence[int]) -> npt.NDArray[Any]:
         self.ahead(ids)
         held: dict[int, bytes] = {}
         rows = np.empty((len(ids), self._row), np.uint8)
@@ -98,8 +96,7 @@ class StreamedTokens(Dataset):
                 part = held[piece][max(begin - at, 0) : begin - at + self._row]
                 into = max(at - begin, 0)
                 row[into : into + len(part)] = np.frombuffer(part, np.uint8)
-        tokens = torch.from_numpy(rows.view(self._dtype).astype(np.int64))
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        return rows.view(self._dtype)
 
     def _pieces(self, sample: int) -> range:
         begin = sample * self._row

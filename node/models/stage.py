@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from ...job.marks import IGNORED
+
 
 class StageModel(nn.Module, ABC):
     """Layers ``first`` to ``last`` (inclusive) of a model with ``count`` layers; nothing else is materialised.
@@ -31,11 +33,13 @@ class StageModel(nn.Module, ABC):
         self.recompute = recompute
 
     @abstractmethod
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
         """The stage's output for one microbatch.
 
         First stage: token ids [b, t] int64 (of a ``build`` model, the data batch). Others: the output of the stage
         before, float32, [b, t, d] for a language model. The last stage returns logits, [b, t, vocabulary].
+        ``places``: of samples of several documents the place of each token in its own, int64 [b, t]: tokens attend to
+        those of their document alone. None: a sample is one document.
         """
 
     @abstractmethod
@@ -70,11 +74,11 @@ class Pass:
         correct: how many targets the last stage named right.
     """
 
-    def __init__(self, model: StageModel, inputs: Tensor, targets: Tensor) -> None:
+    def __init__(self, model: StageModel, inputs: Tensor, targets: Tensor, places: Tensor | None = None) -> None:
         self._inputs = inputs
         if torch.is_grad_enabled() and not model.is_first:
             inputs.requires_grad_(True)
-        self.output = model(inputs)
+        self.output = model(inputs) if places is None else model(inputs, places)
         self.correct = 0
         if model.is_last:
             logits = self.output
@@ -90,8 +94,9 @@ class Pass:
 class LanguageStage(StageModel):
     """Layers of a causal language model of `transformers`: embedding, blocks, then norm and head as one layer.
 
-    Attention is causal over whole samples without padding (scaled_dot_product_attention's own causal form); a block
-    with a sliding window (``windows``) that is shorter than the sample has a mask.
+    Attention is causal over whole samples (scaled_dot_product_attention's own causal form; padding is at their ends); a
+    block with a sliding window (``windows``) that is shorter than the sample has a mask, and so have all blocks where
+    samples have several documents.
     Each piece is (full name, materialised module), None where the stage does not hold it. A tied head is computed
     with the embedding (``tied_head``), under the embedding's name.
     """
@@ -123,16 +128,20 @@ class LanguageStage(StageModel):
         self._rotary = [rotary] if rotary is not None and blocks else []
         self._windows = windows or [None] * len(blocks)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self._embed(inputs) if self.is_first else inputs
+    def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
+        hidden = self._embed(inputs, places) if self.is_first else inputs
         keywords: dict[str, Any] = {}
         for rotary in self._rotary:
-            places = torch.arange(hidden.shape[1], device=hidden.device)[None]
-            keywords = {"attention_mask": None, "position_embeddings": rotary(hidden, places)}
-        masks: dict[int | None, Tensor | None] = {None: None}
+            angles = torch.arange(hidden.shape[1], device=hidden.device)[None] if places is None else places
+            keywords = {"attention_mask": None, "position_embeddings": rotary(hidden, angles)}
+        masks: dict[int | None, Tensor | None] = {}
         for block, window in zip(self._blocks, self._windows, strict=True):
             if window not in masks:
-                masks[window] = sliding_mask(hidden.shape[1], window, hidden.device)
+                masks[window] = (
+                    sliding_mask(hidden.shape[1], window, hidden.device)
+                    if places is None
+                    else documents_mask(places, window)
+                )
             if (mask := masks[window]) is not None:
                 hidden = self._run(block, hidden, **{**keywords, "attention_mask": mask})
             else:
@@ -141,12 +150,16 @@ class LanguageStage(StageModel):
 
     def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:
         flat = logits.float().reshape(-1, logits.shape[-1])
-        return functional.cross_entropy(flat, targets.reshape(-1), reduction="sum")
+        return functional.cross_entropy(flat, targets.reshape(-1), reduction="sum", ignore_index=IGNORED)
 
-    def _embed(self, ids: Tensor) -> Tensor:
+    def target_count(self, targets: Tensor) -> int:
+        return int((targets != IGNORED).sum())
+
+    def _embed(self, ids: Tensor, places: Tensor | None = None) -> Tensor:
         hidden: Tensor = self._pieces["embedding"](ids)
         if "positions" in self._pieces:
-            hidden = hidden + self._pieces["positions"](torch.arange(ids.shape[1], device=ids.device)[None])
+            places = torch.arange(ids.shape[1], device=ids.device)[None] if places is None else places
+            hidden = hidden + self._pieces["positions"](places)
         return hidden
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -164,6 +177,17 @@ def sliding_mask(length: int, window: int | None, device: torch.device) -> Tenso
         return None
     whole = torch.ones(length, length, dtype=torch.bool, device=device)
     return (whole.tril() & whole.triu(1 - window))[None, None]
+
+
+def documents_mask(places: Tensor, window: int | None = None) -> Tensor:
+    """What each token attends to in samples of several documents: those before it and itself in its own document, at
+    most ``window`` of them. ``places``: int64 [b, t]; the mask is bool [b, 1, t, t]."""
+    document = (places == 0).cumsum(-1)
+    same = document[:, :, None] == document[:, None, :]
+    order = torch.arange(places.shape[1], device=places.device)
+    back = order[:, None] - order[None, :]
+    near = back >= 0 if window is None else (back >= 0) & (back < window)
+    return (same & near)[:, None]
 
 
 class SequentialStage(StageModel):
@@ -185,7 +209,7 @@ class SequentialStage(StageModel):
         self._layers = [nn.Sequential(*(child for _, child in layer)) for layer in layers]
         self._loss = loss
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
         hidden = inputs
         for layer in self._layers:
             hidden = self._run(layer, hidden)

@@ -151,9 +151,11 @@ class Island:
                 dist.broadcast(vector, 0)
         self._answers()
 
-    def begin(self, stage: int, model: StageModel, inputs: Tensor, targets: Tensor) -> Pass | SpreadPass:
-        """A microbatch through the ``stage``-th of this node's stages, like ``Pass(model, inputs, targets)``."""
-        return SpreadPass(self, stage, model, inputs, targets)
+    def begin(
+        self, stage: int, model: StageModel, inputs: Tensor, targets: Tensor, places: Tensor | None = None
+    ) -> Pass | SpreadPass:
+        """A microbatch through the ``stage``-th of this node's stages, like ``Pass(model, inputs, targets, ...)``."""
+        return SpreadPass(self, stage, model, inputs, targets, places)
 
     def sum(self, gradients: Iterable[Tensor]) -> None:
         """After the last backward pass: add the hands' gradients to these, a flat vector of each section."""
@@ -260,19 +262,29 @@ class SpreadPass:
     nothing. Where a microbatch has fewer samples than the island has devices, the last ones have nothing to do.
     """
 
-    def __init__(self, island: Island, stage: int, model: StageModel, inputs: Tensor, targets: Tensor) -> None:
+    def __init__(
+        self,
+        island: Island,
+        stage: int,
+        model: StageModel,
+        inputs: Tensor,
+        targets: Tensor,
+        places: Tensor | None = None,
+    ) -> None:
         self._island, self._is_last = island, model.is_last
         island._passes += 1
         self._number = island._passes
         pieces = [piece for piece in inputs.tensor_split(island.ranks) if len(piece)]
         self._sizes = [len(piece) for piece in pieces]
         goals = torch.split(targets, self._sizes) if model.is_last else []
+        where = [] if places is None else torch.split(places, self._sizes)
         for rank in self._ranks:
-            tensors = [pieces[rank], *([goals[rank]] if goals else [])]
-            island.order(rank, "forward", *tensors, number=self._number, stage=stage, train=model.training)
+            tensors = [pieces[rank], *(some[rank] for some in (goals, where) if some)]
+            words = {"number": self._number, "stage": stage, "train": model.training, "places": bool(where)}
+            island.order(rank, "forward", *tensors, **words)
         problem = None
         try:
-            self._own = Pass(model, pieces[0], goals[0] if goals else targets)
+            self._own = Pass(model, pieces[0], goals[0] if goals else targets, where[0] if where else None)
         except (RuntimeError, IndexError) as own_problem:
             problem = own_problem
         answers = island.answers(self._ranks)  # taken in any case: whatever is asked next has the next answers

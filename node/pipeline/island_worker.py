@@ -101,10 +101,11 @@ class Hand:
 
     def _forward(self, words: Words) -> tuple[Words, Tensor]:
         inputs, *targets = (receive(one, self.device) for one in words["tensors"])
+        places = targets.pop() if words["places"] else None
         model = self._held.models[words["stage"]]
         model.train(words["train"])
         with torch.set_grad_enabled(words["train"]), autocast(self._job.train.precision, self.device):
-            made = Pass(model, inputs, targets[0] if targets else inputs)
+            made = Pass(model, inputs, targets[0] if targets else inputs, places)
         if words["train"]:
             self._passes[words["number"]] = made
         output = made.output.detach().contiguous()

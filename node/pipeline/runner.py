@@ -33,8 +33,8 @@ the two stages that it goes between."""
 Has = Callable[[int, int, int, int], bool]
 """Whether ``take`` would return at once."""
 Send = Callable[[str, data_pb2.Header, Sequence[bytes]], None]
-Begin = Callable[[Tensor, Tensor], Pass | SpreadPass]
-"""``begin(inputs, targets)``: a microbatch through a stage, on this device or on all of the node's island."""
+Begin = Callable[[Tensor, Tensor, Tensor | None], Pass | SpreadPass]
+"""``begin(inputs, targets, places)``: a microbatch through a stage, on this device or on all of the node's island."""
 Spoiled = Callable[[str, str], None]
 """``spoiled(neighbour, why)``: what it sent makes no sense, so the step cannot be computed; does not return."""
 
@@ -42,7 +42,7 @@ Spoiled = Callable[[str, str], None]
 class Batches(Protocol):
     """Where samples come from; see node/data/dataset.py."""
 
-    def batch(self, ids: list[int]) -> tuple[Tensor, Tensor]: ...
+    def placed(self, ids: list[int]) -> tuple[Tensor, Tensor, Tensor | None]: ...
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,10 @@ class StageRunner:
         precision: str,
         clock: StepClock,
         waits: Callable[[Callable[[], Collection[str]]], AbstractContextManager[None]] = lambda peers: nullcontext(),
+        packed: bool = False,
     ) -> None:
+        self._packed = packed
+        """Samples have several documents, and every stage has to know where they begin."""
         self._waits = waits
         """A context in which this node waits for those of ``peers()``."""
         self.chunks, self.place, self.data = chunks, place, data
@@ -142,8 +145,8 @@ class StageRunner:
             for chunk in self.chunks:
                 chunk.model.eval()
                 for number, samples in enumerate(microbatches):
-                    inputs, targets = self._inputs(chunk, data_pb2.EVALUATION, step, number, samples)
-                    output = self._compute(chunk, inputs, targets, tally).output
+                    batch = self._inputs(chunk, data_pb2.EVALUATION, step, number, samples)
+                    output = self._compute(chunk, *batch, tally).output
                     if not chunk.model.is_last:
                         encoded = chunk.outgoing.plain(output)
                         self._send(chunk, data_pb2.EVALUATION, step, number, encoded, output)
@@ -179,8 +182,7 @@ class StageRunner:
     # ---- forward ---------------------------------------------------------------------------
 
     def _forward(self, chunk: Chunk, step: int, microbatch: int, samples: list[int], tally: Tally) -> Pass | SpreadPass:
-        inputs, targets = self._inputs(chunk, data_pb2.ACTIVATION, step, microbatch, samples)
-        made = self._compute(chunk, inputs, targets, tally)
+        made = self._compute(chunk, *self._inputs(chunk, data_pb2.ACTIVATION, step, microbatch, samples), tally)
         if not chunk.model.is_last:
             output = made.output
             with self.clock.coding("encode activation", microbatch):
@@ -191,21 +193,24 @@ class StageRunner:
 
     def _inputs(
         self, chunk: Chunk, kind: data_pb2.Kind, step: int, microbatch: int, samples: list[int]
-    ) -> tuple[Tensor, Tensor]:
-        if chunk.model.is_first or chunk.model.is_last:
-            tokens, targets = self.data().batch(samples)
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """(inputs, targets, places) of a microbatch, as far as this stage needs them."""
+        places = None
+        if chunk.model.is_first or chunk.model.is_last or self._packed:
+            tokens, targets, places = self.data().placed(samples)
             targets = targets.to(self.device)
+            places = None if places is None else places.to(self.device)
         else:
             tokens = targets = torch.empty(0)
         if chunk.model.is_first:
-            return tokens.to(self.device), targets
+            return tokens.to(self.device), targets, places
         read = chunk.incoming.plain if kind == data_pb2.EVALUATION else chunk.incoming.forward
         wanted = (len(samples), self._samples.get(chunk.stage))
         hidden = None
         while hidden is None:  # again where this end lacks entries: it has asked for them whole
             header, payload = self.take(kind, step, microbatch, chunk.model.first)
             hidden = self._received(chunk.before, chunk.incoming, read, header, payload, wanted)
-        return hidden.to(self.device), targets
+        return hidden.to(self.device), targets, places
 
     def _received(
         self,
@@ -231,10 +236,12 @@ class StageRunner:
             self.spoiled(sender or "", f"{data_pb2.Kind.Name(header.kind)} of step {header.step}: {problem}")
             raise
 
-    def _compute(self, chunk: Chunk, inputs: Tensor, targets: Tensor, tally: Tally) -> Pass | SpreadPass:
+    def _compute(
+        self, chunk: Chunk, inputs: Tensor, targets: Tensor, places: Tensor | None, tally: Tally
+    ) -> Pass | SpreadPass:
         try:
             with self.clock.computing("forward", chunk.stage), autocast(self.precision, self.device):
-                made = chunk.begin(inputs, targets)
+                made = chunk.begin(inputs, targets, places)
         except (RuntimeError, IndexError) as problem:
             known = chunk.model.is_first or chunk.stage in self._samples
             if known or isinstance(problem, torch.OutOfMemoryError):

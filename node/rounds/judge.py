@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..training.trainer import Trainer
 
 Sent = Mapping[tuple[int, int], Contribution]
+Placed = tuple[Tensor, Tensor, Tensor | None]
 """(part, index of the member) -> what it sent of it."""
 
 LIMIT = 2.0
@@ -192,7 +193,7 @@ class Judge:
     ) -> list[list[float]]:
         """By how much each contribution, all with the same weight, lowers the loss of each contributor's samples."""
         section, plan = exchange.section, exchange.plan
-        data = [self._trainer.data.batch(ids) for ids in picked.values()]
+        data = [self._trainer.data.placed(ids) for ids in picked.values()]
         weights = torch.empty_like(section.g)
         before = self._losses(section.g, data)
         gains = []
@@ -224,12 +225,12 @@ class Judge:
                 products += (rows @ rows.T).double().cpu()
         return products
 
-    def _together(self, data: Sequence[tuple[Tensor, Tensor]]) -> Iterator[Sequence[tuple[Tensor, Tensor]]]:
+    def _together(self, data: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
         """Batches that are computed at once: a few samples each by itself would leave most of a device idle."""
-        count = max(1, MOST_SAMPLES // max(len(inputs) for inputs, _ in data))
+        count = max(1, MOST_SAMPLES // max(len(inputs) for inputs, _, _ in data))
         yield from (data[first : first + count] for first in range(0, len(data), count))
 
-    def _losses(self, weights: Tensor, data: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
+    def _losses(self, weights: Tensor, data: Sequence[Placed]) -> list[float]:
         """The mean loss of each batch with these weights, in fp32: differences are small."""
         model, device = self._state.models[0], self._trainer.device
         self._state.use(weights)
@@ -238,9 +239,11 @@ class Judge:
         try:
             with torch.no_grad(), self._trainer.clock.span("judge"):
                 for some in self._together(data):
-                    inputs = torch.cat([one for one, _ in some]).to(device)
-                    outputs = model(inputs).split([len(one) for one, _ in some])
-                    for output, (_, targets) in zip(outputs, some, strict=True):
+                    inputs = torch.cat([one for one, _, _ in some]).to(device)
+                    where = [places for _, _, places in some if places is not None]
+                    made = model(inputs, torch.cat(where).to(device)) if where else model(inputs)
+                    outputs = made.split([len(one) for one, _, _ in some])
+                    for output, (_, targets, _) in zip(outputs, some, strict=True):
                         loss = model.loss_sum(output, targets.to(device))
                         found.append(float(loss) / model.target_count(targets))
         finally:

@@ -80,7 +80,7 @@ class _Weights(StageModel):
             # No values: StageState puts its own vectors there.
             module.register_parameter(leaf, nn.Parameter(torch.empty(0, device=device)))
 
-    def forward(self, inputs: Tensor) -> NoReturn:
+    def forward(self, inputs: Tensor, places: Tensor | None = None) -> NoReturn:
         raise TypeError("the model's own process computes")
 
     def loss_sum(self, logits: Tensor, targets: Tensor) -> NoReturn:

@@ -151,6 +151,7 @@ class Training:
             job.train.precision,
             trainer.clock,
             trainer.waiting.on,
+            trainer.facts.packed,
         )
 
     def _chunks(self) -> list[Chunk]:
@@ -247,16 +248,20 @@ class Training:
 
     def _compute(self, step: int) -> Tally:
         """Forward and backward of this pipeline's share of the step."""
-        train = self.job.train
         share = self._share(step)
-        if self.trainer.own is None and any(chunk.model.is_first or chunk.model.is_last for chunk in self.chunks):
+        ends = any(chunk.model.is_first or chunk.model.is_last for chunk in self.chunks)
+        if self.trainer.own is None and (ends or self.trainer.facts.packed):
             self.trainer.data.ahead(share + (self._share(step + 1) if step < self.last_step else []))
         microbatches = [share[i : i + self.size] for i in range(0, len(share), self.size)]
         scale = 1.0
         if self.state.is_last:
             # The mean over target tokens: of the whole step where pipelines' gradients are summed, else of our own.
-            targets = self.state.models[-1].target_count(self.trainer.data.batch(share[:1])[1])
-            scale /= targets * (train.batch if self.gradient else len(share))
+            counted = self._samples(step) if self.gradient else share
+            trained = self.trainer.data.trained(counted)
+            if trained is None:  # every sample has as many
+                one = self.state.models[-1].target_count(self.trainer.data.batch(share[:1])[1])
+                trained = one * len(counted)
+            scale /= trained
         sections, island = self.state.sections.values(), self.trainer.island
         if island is not None:
             with self.trainer.clock.computing("share"):
@@ -271,10 +276,13 @@ class Training:
 
     def _share(self, step: int) -> list[int]:
         """The samples of a step that are this pipeline's."""
-        train = self.job.train
-        positions = self.position.positions(step, train.batch)
-        samples = sample_ids(positions, self.job.run.seed, self.trainer.facts.samples)
-        return [samples[i] for i in assign(samples, self.plan.microbatches, train.microbatch)[self.pipeline]]
+        samples = self._samples(step)
+        return [samples[i] for i in assign(samples, self.plan.microbatches, self.job.train.microbatch)[self.pipeline]]
+
+    def _samples(self, step: int) -> list[int]:
+        """The samples of a step, of all pipelines."""
+        positions = self.position.positions(step, self.job.train.batch)
+        return sample_ids(positions, self.job.run.seed, self.trainer.facts.samples)
 
     # ---- what both modes need ----------------------------------------------------------------
 
@@ -294,6 +302,8 @@ class Training:
         tally, facts = self._tally, self.trainer.facts
         seconds = time.monotonic() - self._started_at
         samples = self.plan.microbatches[self.pipeline] * self.job.train.microbatch
+        mean = facts.trained / facts.samples if facts.trained else facts.context
+        tokens = tally.tokens or samples * mean  # the last stage counts those that train, others know how many do
         self.trainer.emit(
             {
                 "event": "step",
@@ -302,7 +312,7 @@ class Training:
                 "steps": self.last_step,
                 "samples": samples,
                 "seconds": seconds,
-                "tokens_per_second": samples * facts.context / seconds,
+                "tokens_per_second": tokens / seconds,
                 **notes_of([chunk.outgoing for chunk in self.chunks]),
                 **({"loss": tally.loss_sum / tally.tokens} if tally.tokens else {}),
             }
