@@ -12,6 +12,7 @@ import numpy
 
 from ..job.files import load_job
 from ..job.forward import AUTO, expected
+from ..job.schema import Job
 from ..job.tokenizer import load_tokenizer
 from ..proto.errors import JobError
 from ..scheduler.catalogue import cluster_of, in_words
@@ -26,6 +27,7 @@ from ..scheduler.planner import natural, plan
 from ..scheduler.plans import Plan
 from ..scheduler.predict import indices, predict
 from ..scheduler.predict import run as simulate_plan
+from ..scheduler.wishes import speed_for, tokens_of, with_prices
 from ..scheduler.workload import CodecChoice, Workload
 from .codecs_of_a_job import check_codec
 
@@ -45,19 +47,28 @@ def run(
     seed: int = 0,
     picture: str | Path | None = None,
     speed: float | None = None,
+    price: str | None = None,
+    deadline: str | None = None,
+    tokens: str | None = None,
 ) -> dict[str, Any]:
     """Plans a cluster file for a job file and returns the object that `farflung plan --json` prints.
 
     Without a job: the model of DT-FM's measurements (24 layers of width 2048, a batch of 1024). picture: where to
     write the SVG. cluster: a file, or words as 8xH100@oregon (scheduler/catalogue.py). speed: tokens a second that are
-    wanted for as little money as can be (objective cost). PlanError with one sentence for everything that is wrong with
-    the files, the words or the wish.
+    wanted for as little money as can be (objective cost). deadline: the same, as a time for all tokens (36h, 30d),
+    which are those of the job's steps, or `tokens` (10B). price: other dollars an hour (scheduler/wishes.py).
+    PlanError with one sentence for everything that is wrong with the files, the words or the wish.
     """
     words = str(cluster)
     network = cluster_of(words) if in_words(words) and not Path(words).exists() else Network.load(cluster)
+    if price is not None:
+        network = with_prices(network, price)
+    workload, steps = _asked(job)
+    wanted = tokens_of(tokens) if tokens is not None else steps
+    if deadline is not None:
+        speed = max(speed or 0.0, speed_for(wanted, deadline))
     if speed is not None:
         objective = "cost"
-    workload = _workload(job)
     workload = replace(
         workload,
         stages=stages if stages is not None else workload.stages,
@@ -69,6 +80,8 @@ def run(
     result = describe(network, workload, made)
     result["objective"] = objective
     result["search_s"] = round(searched, 3)
+    if wanted is not None:
+        result["finish"] = finish_of(result, wanted)
     if made.spares and objective == "step":
         result["instead"] = instead(network, workload, made, min(3.0, time_limit / 2), seed)
     if picture is not None:
@@ -97,6 +110,16 @@ def describe(network: Network, workload: Workload, made: Plan) -> dict[str, Any]
         "dtfm_total_s": published_cost(network, made),
         "tokens_per_day": round(86400 * predicted.tokens_per_second),
         "dollars_per_billion_tokens": None if money is None else round(1000 * money, 3),
+    }
+
+
+def finish_of(result: Mapping[str, Any], tokens: float) -> dict[str, Any]:
+    """When a plan has trained so many tokens, in days, and what it has cost by then (None without prices)."""
+    billions, dollars = tokens / 1e9, result["dollars_per_billion_tokens"]
+    return {
+        "tokens": round(tokens),
+        "days": round(tokens / result["predicted"]["tokens_per_second"] / 86400, 4),
+        "dollars": None if dollars is None else round(dollars * billions, 6),
     }
 
 
@@ -156,21 +179,37 @@ def workload_of_file(path: Path) -> Workload:
 
     PlanError for a file that no run would take (its data need not be there), or whose model is built by code.
     """
+    return _workload_of(_loaded(path))
+
+
+def _loaded(path: Path) -> Job:
     try:
-        job = load_job(path, check_codec, files=False)
-        vocabulary = None
-        if job.model.vocabulary is None and job.model.family and job.data.tokenizer != "bytes":
-            vocabulary = load_tokenizer(job.data.tokenizer).vocabulary
+        return load_job(path, check_codec, files=False)
     except JobError as error:
         raise PlanError(str(error)) from error
+
+
+def _workload_of(job: Job) -> Workload:
+    vocabulary = None
+    if job.model.vocabulary is None and job.model.family and job.data.tokenizer != "bytes":
+        try:
+            vocabulary = load_tokenizer(job.data.tokenizer).vocabulary
+        except JobError as error:
+            raise PlanError(str(error)) from error
     if job.activations.forward == AUTO:
         settled = job.activations.model_copy(update={"forward": expected(job.run.epochs)})
         job = job.model_copy(update={"activations": settled})
     return workload_of(job.model_dump(), vocabulary=vocabulary)
 
 
-def _workload(job: str | Path | Mapping[str, Any] | None) -> Workload:
+def _asked(job: str | Path | Mapping[str, Any] | None) -> tuple[Workload, float | None]:
+    """The workload, and the tokens of the job's steps where it says how many."""
     if job is None:
         choices = (CodecChoice("none", 16.0, 16.0), CodecChoice("int8", bits_of("int8"), 16.0, INT8_SECONDS))
-        return replace(paper_workload(schedule="1f1b"), codecs=choices)  # GPipe would keep the whole batch
-    return workload_of(job) if isinstance(job, Mapping) else workload_of_file(Path(job))
+        return replace(paper_workload(schedule="1f1b"), codecs=choices), None  # GPipe would keep the whole batch
+    if isinstance(job, Mapping):
+        workload, steps = workload_of(job), dict(job.get("run") or {}).get("steps")
+    else:
+        loaded = _loaded(Path(job))
+        workload, steps = _workload_of(loaded), loaded.run.steps
+    return workload, float(steps) * workload.batch * workload.tokens_per_sample if steps else None

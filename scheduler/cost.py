@@ -16,6 +16,9 @@ from .predict import candidate_seconds
 from .shapes import Candidate, candidate, cut_for
 from .workload import Workload
 
+MOST_GROUPS = 16
+"""Places, and kinds of devices, up to which each is planned for alone."""
+
 
 def plan_cost(network: Network, workload: Workload, deadline: float, seed: int, speed: float | None = None) -> Plan:
     """The cheapest plan. speed: wanted tokens a second; among plans that reach it the cheapest, and if none does the
@@ -35,16 +38,15 @@ def plan_cost(network: Network, workload: Workload, deadline: float, seed: int, 
 
     remaining = deadline - time.monotonic()
     first = best_candidate(network, workload, deadline - remaining / 2, seed, score=dollars)
-    # Fewer, cheaper devices: every prefix of the devices by flops for the dollar is planned for as a network.
-    value = network.tflops / numpy.maximum(prices(network), 1e-9)
-    order = numpy.argsort(-value, kind="stable")
-    for count in _sizes(len(network)):
+    # Fewer, cheaper devices: parts of them are planned for as networks.
+    cheaper_parts = parts(network)
+    for part in cheaper_parts:
         if time.monotonic() > deadline:
             break
-        part = sorted(order[:count].tolist())
         inner = network.subset([network.names[device] for device in part])
         try:
-            found = best_candidate(inner, workload, min(deadline, time.monotonic() + remaining / 8), seed)
+            each = max(remaining / 8, remaining / 2 / len(cheaper_parts))
+            found = best_candidate(inner, workload, min(deadline, time.monotonic() + each), seed)
         except PlanError:
             continue
         places = numpy.array(part)[found.places]
@@ -88,6 +90,26 @@ def prices(network: Network) -> numpy.ndarray:
 def price_of(network: Network, found: Candidate) -> float:
     """Dollars an hour of the devices that train; spares are taken to be given back."""
     return float(prices(network)[found.places.reshape(-1)].sum())
+
+
+def parts(network: Network) -> list[list[int]]:
+    """Device indices of the parts of a network that may be cheaper than all of it: the devices of a place, those of a
+    kind, places and kinds by flops for the dollar, one more each time, and so single devices in some numbers."""
+    value = network.tflops / numpy.maximum(prices(network), 1e-9)
+    kinds = [(device.tflops, device.memory_bytes, device.price) for device in network.devices]
+    found: list[list[int]] = []
+    for labels in ([device.region for device in network.devices], kinds):
+        groups: dict[object, list[int]] = {}
+        for device, label in enumerate(labels):
+            groups.setdefault(label, []).append(device)
+        together: list[int] = []
+        for members in sorted(groups.values(), key=lambda members: -float(value[members].mean())):
+            together = together + members
+            found += [members, together] if len(groups) <= MOST_GROUPS else []
+    order = numpy.argsort(-value, kind="stable").tolist()
+    found += [order[:count] for count in _sizes(len(network))]
+    distinct = {tuple(sorted(part)) for part in found if len(part) < len(network)}
+    return [list(part) for part in sorted(distinct, key=lambda part: (-len(part), part))]
 
 
 def _sizes(count: int) -> list[int]:

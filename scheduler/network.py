@@ -247,7 +247,12 @@ class Network:
 
     def with_speed(self, tflops: Mapping[str, float]) -> Network:
         """The same network with other device speeds."""
-        devices = [replace(device, tflops=tflops.get(device.name, device.tflops)) for device in self.devices]
+        return self.with_devices(
+            [replace(device, tflops=tflops.get(device.name, device.tflops)) for device in self.devices]
+        )
+
+    def with_devices(self, devices: Sequence[Device]) -> Network:
+        """The same links between devices that have other speeds, memories or prices."""
         return Network(
             devices,
             self.latency,

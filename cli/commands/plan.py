@@ -39,6 +39,22 @@ def plan(
         float | None,
         typer.Option(min=0, metavar="N", help="Tokens a second that are wanted, for as little money as can be."),
     ] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(metavar="30d", help="The job is to end by then (36h, 30d, 2w), for as little money as can be."),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(metavar="10B", help="Tokens that are to be trained.", show_default="those of the job's steps"),
+    ] = None,
+    price: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=DOLLARS,...",
+            help="Dollars an hour of a card, a place or a device: 4090=0.3,home=0.",
+            show_default="usual prices of cards",
+        ),
+    ] = None,
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds of search.")] = 10.0,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed finds the same plan.")] = 0,
     picture: Annotated[Path | None, typer.Option(metavar="OUT.svg", help="Draw the map and the timeline.")] = None,
@@ -49,5 +65,7 @@ def plan(
     from ..screen.tables import show_plan
 
     with output.working(f"looking for a plan, for up to {time_limit:g} s"):
-        made = search(cluster, job, stages, pipelines, objective, time_limit, seed, picture, speed)
+        made = search(
+            cluster, job, stages, pipelines, objective, time_limit, seed, picture, speed, price, deadline, tokens
+        )
     output.record(made) if output.json else show_plan(output, rows_of(made), made)

@@ -98,6 +98,7 @@ def show_plan(output: Output, rows: Sequence[Sequence[str]], made: dict[str, Any
         "idle": f"{float(predicted['bubble']):.1%} of the devices' time",
         "bottleneck": predicted["bottleneck"],
         "$/billion tokens": made["dollars_per_billion_tokens"],
+        "all tokens": _finish(made.get("finish")),
         "instead": made.get("instead"),
         "codecs": ", ".join(f"{link} {codec}" for link, codec in made["codecs"].items() if codec != "none"),
         "schedule": made["schedule"],
@@ -105,6 +106,14 @@ def show_plan(output: Output, rows: Sequence[Sequence[str]], made: dict[str, Any
         "picture": made.get("picture"),
     }
     show_record(output, {key: value for key, value in expected.items() if value})
+
+
+def _finish(found: dict[str, Any] | None) -> str:
+    """When all tokens of a job are trained, and for how much."""
+    if found is None:
+        return ""
+    dollars = "" if found["dollars"] is None else f", ${found['dollars']:,.2f}"
+    return f"{count_text(float(found['tokens']))} in {found['days']:.3g} days{dollars}"
 
 
 def show_measured(output: Output, record: dict[str, Any]) -> None:
