@@ -8,6 +8,7 @@ vocab.json and merges.txt, sentencepiece) is converted once by transformers in a
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import subprocess
@@ -65,6 +66,7 @@ class Tokenizer(Protocol):
     """``vocabulary``: the largest token and 1; ``encode`` gives the tokens of each of some texts, of whom the ones with
     ``True`` end a document, which it may mark. ``end``: the token that does so, None without one; ``ending``: the mark
     in words, empty without one. ``unknown``: the token of what it does not know, None where it knows everything.
+    ``identity``: another one where it may make other tokens of a text.
 
     ``prompt`` gives the tokens of a text that is to go on, as training has them, ``text`` what tokens say; those that a
     vocabulary lacks, and those with a meaning of their own, say nothing. ``notes``: what a person should know of it.
@@ -77,6 +79,9 @@ class Tokenizer(Protocol):
 
     @property
     def ending(self) -> str: ...
+
+    @property
+    def identity(self) -> str: ...
 
     def encode(self, texts: Sequence[tuple[str, bool]]) -> list[npt.NDArray[Any]]: ...
 
@@ -93,6 +98,7 @@ class Bytes:
     unknown: int | None = None
     notes: Sequence[str] = ()
     ending = "a newline"
+    identity = "bytes"
 
     def encode(self, texts: Sequence[tuple[str, bool]]) -> list[npt.NDArray[Any]]:
         """uint8 arrays."""
@@ -127,6 +133,13 @@ class Folder:
     @property
     def ending(self) -> str:
         return "" if self.end is None else f"{self._rust.id_to_token(self.end)} ({self.end})"
+
+    @property
+    def identity(self) -> str:
+        """A digest of all its rules, its end of text, and the version of the library that follows them."""
+        import tokenizers
+
+        return hashlib.sha256(f"{tokenizers.__version__} {self.end} {self._rust.to_str()}".encode()).hexdigest()
 
     def encode(self, texts: Sequence[tuple[str, bool]]) -> list[npt.NDArray[Any]]:
         """uint32 arrays. Other threads run on meanwhile."""

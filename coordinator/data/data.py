@@ -29,8 +29,10 @@ from ...proto.errors import JobError
 from ...proto.progress import Meter, Tell, silent
 from .corpus import corpus_of, count_held, index_texts
 from .density import Counted
-from .documents import text_files, token_parts
-from .streams import Stream, TokenFiles, tokenised
+from .documents import Place, text_files, token_parts
+from .kept import Kept
+from .reading import Point
+from .streams import Stream, TokenFiles, tokenised, unread
 
 DEFAULT_CONTEXT = 1024
 _ROWS = 4096  # rows written at once
@@ -92,40 +94,39 @@ def tokenise(
     """Read the job's text, tokenise it, write FOLDER/<sha256>. Of more than ``room`` bytes of tokens write an `Index`,
     whose path is the result's. JobError: no text, or too little for one sample.
 
-    Both passes stream: the tokens wait in a file beside the one that they end in, never in memory. ``tell`` hears how
-    far it is, from this thread.
+    Both passes stream: the tokens wait in a file beside the one that they end in, never in memory. A start that is
+    killed leaves that file (`Kept`), and the next one goes on with it. ``tell`` hears how far it is, from this thread.
     """
     dtype = token_dtype(tokenizer.vocabulary)
     kind, patterns = job.data.source()
+    width = np.dtype(dtype).itemsize
     meter = Meter("tokenising", "tokens", tell)
     folder.mkdir(parents=True, exist_ok=True)
     left = room
     with contextlib.ExitStack() as files:
 
-        def read(names: Sequence[str]) -> tuple[Stream, Path]:
+        def copied(names: Sequence[str]) -> tuple[Stream, Path]:
             spool = files.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".tokens-"))
-
-            def take(tokens: npt.NDArray[Any]) -> None:
-                nonlocal left
-                meter.add(len(tokens))
-                left -= tokens.nbytes
-                if left >= 0:
-                    spool.write(tokens.data)
-
-            if kind == "tokens":
-                found: Stream = TokenFiles(tuple(token_parts(names)), dtype, tokenizer.vocabulary)
-                for start in range(0, found.tokens, _TOKENS):
-                    take(found.read(start, min(_TOKENS, found.tokens - start)))
-            else:
-                sizes = text_files(kind, names)
-                counted = Counted(tokenizer)
-                found = tokenised(kind, sizes, job.data.field, counted, job.data.tokenizer, dtype, take)
-                counted.report(kind, job.data.tokenizer, tell)
+            found = TokenFiles(tuple(token_parts(names)), dtype, tokenizer.vocabulary)
+            for start in range(0, found.tokens if found.tokens * width <= left else 0, _TOKENS):
+                spool.write(found.read(start, min(_TOKENS, found.tokens - start)).data)
             spool.flush()
             return found, Path(spool.name)
 
-        training, spool = read(patterns)
-        validation, held_spool = read(job.data.held_out()) if job.data.held_out() else (None, spool)
+        def read(names: Sequence[str], part: str) -> tuple[Stream, Path]:
+            if kind == "tokens":
+                return copied(names)
+            found, kept = _read_texts(job, names, tokenizer, folder, part, left, meter)
+            spools.append(files.enter_context(contextlib.closing(kept)))
+            return found, kept.path
+
+        spools: list[Kept] = []
+        training, spool = read(patterns, "training")
+        left -= training.tokens * width
+        validation, held_spool = None, spool
+        if job.data.held_out():
+            validation, held_spool = read(job.data.held_out(), "validation")
+            left -= validation.tokens * width
         corpus = corpus_of(job, training, validation, context)
         if left >= 0:
             if isinstance(job.data.validation, float):
@@ -134,9 +135,42 @@ def tokenise(
                 held, kept = np.arange(corpus.held), np.arange(corpus.samples)
             rows = [_windows(path, dtype, context) for path in (spool, held_spool)]
             path, digest = _write(folder, itertools.chain(_rows(rows[0], kept), _rows(rows[1], held)))
-            return TokenFile(path, digest, dtype, context, corpus.samples, corpus.held)
-    index = index_texts(job, corpus, folder, room, tell)
-    return TokenFile(index.path, index.digest, dtype, context, corpus.samples, corpus.held)
+            made = TokenFile(path, digest, dtype, context, corpus.samples, corpus.held)
+        else:
+            index = index_texts(job, corpus, folder, room, tell)
+            made = TokenFile(index.path, index.digest, dtype, context, corpus.samples, corpus.held)
+        for done in spools:
+            done.remove()
+    return made
+
+
+def _read_texts(
+    job: Job, names: Sequence[str], tokenizer: Tokenizer, folder: Path, part: str, room: int, meter: Meter
+) -> tuple[Stream, Kept]:
+    """Tokenise the files of these patterns, or what an earlier start left of them. ``part``: what they are for."""
+    kind, dtype = job.data.source()[0], token_dtype(tokenizer.vocabulary)
+    sources = text_files(kind, names)
+    about = {"kind of data": kind, "data.field": job.data.field, "data.tokenizer": tokenizer.identity}
+    kept = Kept(folder, part, about, sources, unread(), dtype, room, meter.tell)
+    with contextlib.ExitStack() as undo:
+        undo.callback(kept.close)
+        counted = Counted(tokenizer)
+        counted.counted = kept.reading.at.counted or counted.counted
+        meter.done += kept.reading.at.tokens
+
+        def take(tokens: npt.NDArray[Any]) -> None:
+            meter.add(len(tokens))
+            kept.write(tokens)
+
+        def reached(number: int, place: Place, tokens: int) -> None:
+            kept.note(Point(number, place, tokens, counted.counted), now=number == len(sources))
+
+        sizes = tuple((source.name, source.size) for source in sources)
+        name = job.data.tokenizer
+        found = tokenised(kind, sizes, job.data.field, counted, name, dtype, take, kept.reading, reached)
+        counted.report(kind, name, meter.tell)
+        undo.pop_all()
+    return found, kept
 
 
 def _windows(spool: Path, dtype: str, context: int) -> npt.NDArray[Any]:

@@ -51,6 +51,19 @@ class Counted:
             raise JobError(f"data.tokenizer made the token {largest}, but has only {self.vocabulary}", "save it again")
         return found
 
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """What was counted so far; setting it goes on from there."""
+        return self.bytes, self.tokens, self.documents, self.strange
+
+    @counted.setter
+    def counted(self, counted: tuple[int, ...]) -> None:
+        self.bytes, self.tokens, self.documents, self.strange = counted
+
+    @property
+    def identity(self) -> str:
+        return self._of.identity
+
     def prompt(self, text: str) -> list[int]:
         return self._of.prompt(text)
 
@@ -65,7 +78,7 @@ class Counted:
         ends = f"a document ends with {self.ending}" if self.ending else "no token ends a document"
         documents = "document" if self.documents == 1 else "documents"
         many = f"{self.bytes:,} bytes in {self.documents:,} {documents} are {self.tokens:,} tokens"
-        per = "1 token" if ratio == 1 else f"{ratio:.3g} tokens"
+        per = "1 token" if f"{ratio:.3g}" == "1" else f"{ratio:.3g} tokens"
         counted = f"data.{kind}: {many}, {per} per byte; {ends}"
         _say("notice", "; ".join([counted, *self.notes]), tell)
         if self.bytes >= ENOUGH and self.strange > STRANGE * self.tokens:

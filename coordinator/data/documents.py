@@ -50,9 +50,18 @@ class Part(NamedTuple):
     last: bool
 
 
-def text_files(kind: str, patterns: Iterable[str]) -> tuple[tuple[str, int | None], ...]:
-    """(name, bytes if its place knows them) of the files of a ``kind`` (a key of ``[data]``), in the order of the
-    patterns, then of the names. JobError as `token_parts`."""
+class Source(NamedTuple):
+    """A file: ``size`` in bytes if its place knows it, ``stamp``: what tells it from another of that name (its times,
+    etags, digests there), empty where its place tells nothing of the kind."""
+
+    name: str
+    size: int | None
+    stamp: str
+
+
+def text_files(kind: str, patterns: Iterable[str]) -> tuple[Source, ...]:
+    """The files of a ``kind`` (a key of ``[data]``), in the order of the patterns, then of the names. JobError as
+    `token_parts`."""
     return tuple(_names(kind, patterns))
 
 
@@ -91,7 +100,7 @@ class TokenPart:
 def token_parts(patterns: Iterable[str]) -> Iterator[TokenPart]:
     """The files of ``data.tokens``, of which no more than a header is read. JobError: half a
     token, an array of something else, no file."""
-    for name, _ in _names("tokens", patterns):
+    for name, *_ in _names("tokens", patterns):
         with opened(name) as file:
             dtype, count = _header(name, file)
             start = file.tell()
@@ -152,8 +161,20 @@ def _dtype(name: str, file: BinaryIO) -> np.dtype[Any]:
     return dtype
 
 
-def _names(kind: str, patterns: Iterable[str]) -> Iterator[tuple[str, int | None]]:
-    """Full names of the files and their sizes, each pattern's sorted. JobError: a pattern of no file, a place that
+_STAMPS = {
+    *("mtime", "created", "modified", "last_modified", "lastmodified", "last-modified", "updated", "timecreated"),
+    *("etag", "checksum", "md5", "md5hash", "content_md5", "contentmd5", "crc32c", "generation", "versionid"),
+}
+"""What the places that fsspec knows call the times, etags and digests of a file, in small letters."""
+
+
+def _stamp(entry: dict[str, Any]) -> str:
+    found = {name.lower(): value for name, value in entry.items() if name.lower() in _STAMPS and value is not None}
+    return " ".join(f"{name}={found[name]}" for name in sorted(found))
+
+
+def _names(kind: str, patterns: Iterable[str]) -> Iterator[Source]:
+    """The files with their full names, each pattern's sorted. JobError: a pattern of no file, a place that
     cannot be asked."""
     for pattern in patterns:
         try:
@@ -171,7 +192,8 @@ def _names(kind: str, patterns: Iterable[str]) -> Iterator[tuple[str, int | None
                 raise JobError(f"data.{kind}: {name} is a Git LFS pointer, not the file itself", HINT)
             if name.endswith((".zst", ".zstd")) and "zstd" not in fsspec.available_compressions():
                 raise JobError(f"data.{kind}: {name} needs the package zstandard", "pip install zstandard")
-            yield system.unstrip_protocol(name) if "://" in pattern else name, found[name].get("size")
+            full = system.unstrip_protocol(name) if "://" in pattern else name
+            yield Source(full, found[name].get("size"), _stamp(found[name]))
 
 
 @contextlib.contextmanager

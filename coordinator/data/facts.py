@@ -24,8 +24,10 @@ from ...proto import python
 from ...proto.errors import JobError, RunFailed
 from ...proto.progress import Tell, silent
 from ..checkpoints.manifest import file_digest
-from .corpus import SUFFIX, Index, index_tokens
+from .corpus import SUFFIX, VERSION, Index, index_tokens
 from .data import TokenFile, model_sizes, token_dtype, tokenise
+from .documents import Source, text_files
+from .made import Made
 
 PROFILE_COMMAND = tuple(python.module("farflung.node.models.cost"))
 _MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json", "model.safetensors.index.json")
@@ -175,18 +177,41 @@ def _files(
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".tokens-*"):  # of a start that was killed
             left.unlink()
-        if job.data.tokens:
-            dtype = token_dtype(tokenizer.vocabulary)
-            index = index_tokens(job, tokenizer.vocabulary, dtype, context, folder, tell)
-            tokens = TokenFile(index.path, index.digest, dtype, context, index.corpus.samples, index.corpus.held)
-        else:
-            room = min(int(job.data.cache_gb * 1e9), shutil.disk_usage(folder).free // 3)
-            tokens = tokenise(job, tokenizer, context, folder, tell, room)
+        made = _made(job, tokenizer, context, folder, tell)
+        tokens = made.found()
+        if tokens is None:
+            tokens = _tokens(job, tokenizer, context, folder, made.tell)
+            made.keep(tokens)
     except OSError as error:
         hint = "make room there, or lower data.cache_gb"
         raise JobError(f"cannot keep the training data in {folder}: {error.strerror or error}", hint) from None
     files["data/tokens"], digests["data/tokens"] = tokens.path, tokens.digest
     return tokens, files, digests
+
+
+def _made(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell) -> Made:
+    """What decides the tokens of this job."""
+    kind, patterns = job.data.source()
+    held_out = job.data.held_out()
+    about = {
+        "kind of data": f"{kind} {VERSION}",
+        "data.field": job.data.field,
+        "data.tokenizer": tokenizer.identity,
+        "model.context": str(context),
+        "data.validation": "files" if held_out else str(job.data.validation),
+    }
+    sources = (*text_files(kind, patterns), Source("", None, "held out"), *text_files(kind, held_out))
+    return Made(folder, about, sources, tell)
+
+
+def _tokens(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell) -> TokenFile:
+    if job.data.tokens:
+        dtype = token_dtype(tokenizer.vocabulary)
+        index = index_tokens(job, tokenizer.vocabulary, dtype, context, folder, tell)
+        return TokenFile(index.path, index.digest, dtype, context, index.corpus.samples, index.corpus.held)
+    begun = sum(path.stat().st_size for path in folder.glob(".reading-*.tokens"))  # it has its part of the room already
+    room = min(int(job.data.cache_gb * 1e9), (shutil.disk_usage(folder).free + begun) // 3)
+    return tokenise(job, tokenizer, context, folder, tell, room)
 
 
 def _model_files(job: Job) -> dict[str, Path]:

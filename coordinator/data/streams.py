@@ -22,6 +22,7 @@ from ...job.tokenizer import Tokenizer, load_tokenizer
 from ...proto.errors import FarflungError, JobError
 from ...proto.pieces import MOST
 from .documents import START, Place, TokenPart, check_tokens, compression_of, opened, parts
+from .reading import Reading
 
 _EVERY = 1 << 17  # tokens between two marks at least
 _ONCE = 1 << 18  # characters that are tokenised at once, at least
@@ -138,6 +139,11 @@ class Texts:
 Stream = TokenFiles | Texts
 
 
+def unread() -> Reading:
+    """Of which nothing is read."""
+    return Reading(_EVERY)
+
+
 def tokenised(
     kind: str,
     sizes: tuple[tuple[str, int | None], ...],
@@ -146,25 +152,35 @@ def tokenised(
     name: str,
     dtype: str,
     take: Callable[[npt.NDArray[Any]], None],
+    reading: Reading | None = None,
+    reached: Callable[[int, Place, int], None] = lambda number, place, tokens: None,
 ) -> Texts:
     """Tokenise files for the first time: ``take`` gets all tokens, in their order. JobError: a file is not what it
-    should be. ``name``: the tokenizer's."""
+    should be. ``name``: the tokenizer's. ``reading``: how far an earlier start came; this one goes on from there, and
+    keeps the marks in it. ``reached`` hears from time to time of a place (number of a file, place in it, tokens before
+    it) of which all before was taken."""
 
     @contextlib.contextmanager
     def first(file: str, _: int | None) -> Iterator[BinaryIO]:
         with opened(file, compression_of(file)) as found:
             yield found
 
-    marks: list[tuple[int, int, int, int, int]] = []
-    every, count = _EVERY, 0
-    for number, place, tokens in _tokenised(kind, sizes, field, tokenizer, first, (0, START)):
-        if not marks or count >= marks[-1][0] + every:
-            marks.append((count, number, *place))
-        if len(marks) > 2 * MOST:
-            marks, every = marks[::2], 2 * every
+    kept = reading or unread()
+    count = kept.at.tokens
+
+    def before(number: int, place: Place) -> None:
+        reached(number, place, count)
+
+    begin = (kept.at.number, kept.at.place)
+    for number, place, tokens in _tokenised(kind, sizes, field, tokenizer, first, begin, before):
+        if not kept.marks or count >= kept.marks[-1][0] + kept.every:
+            kept.marks.append((count, number, *place))
+        if len(kept.marks) > 2 * MOST:
+            kept.marks, kept.every = kept.marks[::2], 2 * kept.every
         take(tokens.astype(np.dtype(dtype).newbyteorder("<"), copy=False))
         count += len(tokens)
-    return Texts(kind, field, name, dtype, sizes, tuple(marks), count)
+    reached(len(sizes), START, count)
+    return Texts(kind, field, name, dtype, sizes, tuple(kept.marks), count)
 
 
 def _tokenised(
@@ -174,12 +190,16 @@ def _tokenised(
     tokenizer: Tokenizer,
     open_file: Opened,
     first: tuple[int, Place],
+    before: Callable[[int, Place], None] = lambda number, place: None,
 ) -> Iterator[tuple[int, Place, npt.NDArray[Any]]]:
-    """(number of the file, place, tokens) of each part from ``first`` on."""
+    """(number of the file, place, tokens) of each part from ``first`` on. ``before`` hears where some parts begin that
+    are tokenised together, when all before them were taken."""
     places: list[tuple[int, Place]] = []
     texts: list[tuple[str, bool]] = []
 
     def encoded() -> Iterator[tuple[int, Place, npt.NDArray[Any]]]:
+        if places:
+            before(*places[0])
         for (number, place), tokens in zip(places, tokenizer.encode(texts), strict=True):
             yield number, place, tokens
         places.clear()

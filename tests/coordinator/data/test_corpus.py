@@ -87,7 +87,8 @@ def test_the_coordinator_keeps_no_token(tmp_path, monkeypatch):
         name = write(tmp_path / f"{count}.bin", count)
         folder = tmp_path / f"state-{count}"
         prepared = asyncio.run(facts.prepare(job([name]), folder))
-        (kept,) = folder.iterdir()
+        (kept,) = folder.glob("*.index")
+        assert {path.name for path in folder.iterdir()} == {kept.name, "made.json"}
         assert kept == prepared.files["data/tokens"]
         stored.append(kept.stat().st_size)
         restored = facts.restore(job([name]), prepared.facts, folder)
