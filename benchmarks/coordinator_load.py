@@ -28,7 +28,8 @@ from farflung.benchmarks import coordinator_streams
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.membership.members import TRAINING
 from farflung.coordinator.membership.resume import Rules
-from farflung.coordinator.run.attendance import Attendance
+from farflung.coordinator.run.context import RunContext
+from farflung.coordinator.run.nodes.attendance import Attendance
 from farflung.coordinator.run.run import TICK_S, Run
 from farflung.coordinator.store.store import NodeRow, Store
 from farflung.coordinator.trust.identity import digest
@@ -230,7 +231,10 @@ async def measure(count: int, seconds: int = 20) -> Load:
         clock = Clock()
         rules = Rules("delta", job.train.batch, 1, 1, facts.samples, LAYERS, wanted=count)
         checkpoints = Checkpoints(Path(folder) / "checkpoints", job.checkpoint.keep, {})
-        run = Run(job, facts, store, checkpoints, lambda event: None, rules, 1, planner, clock=clock)
+        context = RunContext(
+            job=job, facts=facts, store=store, checkpoints=checkpoints, emit=lambda event: None, clock=clock
+        )
+        run = Run(context, rules, planner)
         run.record(Path(folder) / "events")
         nodes = Nodes(run, count)
         for name in nodes.names:
@@ -300,7 +304,7 @@ async def until(run: Run, nodes: Nodes, clock: Clock, there: Callable[[], bool])
         clock.now += 1e-3  # what nodes say comes between two ticks
         busy = nodes.answer()
         await asyncio.sleep(0)
-        while run.is_planning:  # noqa: ASYNC110
+        while run.deciding.is_planning:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         if there():
             nodes.answer()

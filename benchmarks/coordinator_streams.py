@@ -29,6 +29,7 @@ from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.data.artifacts import Artifacts
 from farflung.coordinator.membership.members import TRAINING
 from farflung.coordinator.membership.resume import Rules
+from farflung.coordinator.run.context import RunContext
 from farflung.coordinator.run.run import Run
 from farflung.coordinator.serve.collector import calm
 from farflung.coordinator.serve.service import CoordinatorService, Identity
@@ -168,7 +169,8 @@ async def measure(count: int, seconds: int, warm: float = WARM_S) -> Load:
     with TemporaryDirectory() as folder, closing(Store(Path(folder), create=True)) as store:
         rules = Rules("delta", job.train.batch, 1, 1, facts.samples, LAYERS, wanted=count)
         checkpoints = Checkpoints(Path(folder) / "checkpoints", job.checkpoint.keep, {})
-        run = Run(job, facts, store, checkpoints, lambda event: None, rules, 1)
+        context = RunContext(job=job, facts=facts, store=store, checkpoints=checkpoints, emit=lambda event: None)
+        run = Run(context, rules)
         run.record(Path(folder) / "events")
         authority = load_authority(Path(folder) / "identity")
         server = grpc.aio.server(options=rpc.server_options())
@@ -204,7 +206,7 @@ async def measure(count: int, seconds: int, warm: float = WARM_S) -> Load:
             wall, cpu = time.monotonic(), time.process_time()
             child.stdin.write(f"{victim}\n".encode())
             await trains(run, number + 1)
-            while any(stream.queue.qsize() for stream in run._streams.values()):  # noqa: ASYNC110
+            while any(stream.queue.qsize() for stream in run.streams.all()):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
             change, change_cpu = time.monotonic() - wall, time.process_time() - cpu
             cpu = time.process_time()

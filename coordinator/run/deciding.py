@@ -33,6 +33,7 @@ class Deciding:
     def __init__(
         self,
         state: State,
+        *,
         follow: bool,
         known: Known,
         fetch_s: Patience,

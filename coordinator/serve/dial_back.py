@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ...proto.errors import FarflungError, NotNow, Refused
 from ...proto.link import join_address, split_address
 from ...proto.sockets import end_of
-from ..run.dialling import dial
+from ..run.nodes.dialling import dial
 
 log = logging.getLogger(__name__)
 

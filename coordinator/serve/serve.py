@@ -44,9 +44,10 @@ from ..observe.metrics import Counts
 from ..observe.remarks import Remarks
 from ..planning.planner import wanted_nodes
 from ..replay.recorder import FOLDER as EVENTS
-from ..run.commands import standing
-from ..run.mirror import Mirror
-from ..run.recovery import find_checkpoints
+from ..run.context import RunContext
+from ..run.durability.mirror import Mirror
+from ..run.durability.recovery import find_checkpoints
+from ..run.people.commands import standing
 from ..run.run import Run
 from ..store.database import FILE, LeaseLost
 from ..store.lock import StateLock
@@ -261,30 +262,31 @@ async def _serve(
         for sentence in found.passed:
             remarks.hear(events.event("warning", message=sentence, node=""))
         rules = _rules(job, prepared.facts, options)
-        run = Run(
-            job,
-            prepared.facts,
-            store,
-            found.checkpoints,
-            emit,
-            rules,
-            store.next_term(),
-            options.planner,
-            check_codec=options.check_codec,
+        context = RunContext(
+            job=job,
+            facts=prepared.facts,
+            store=store,
+            checkpoints=found.checkpoints,
+            emit=emit,
+            term=store.next_term(),
         )
+        run = Run(context, rules, options.planner, options.check_codec)
         run.record(state / EVENTS)
         store.hurry()
         if found.target is not None:
-            run.mirror = Mirror(found.target, run, job.checkpoint.keep, found.there)
+            run.saving.mirror = Mirror(
+                found.target, job.checkpoint.keep, found.there, context, run.warn, run.saving.forget_old
+            )
         identity = Identity(
             store.get("run") or "", authority, state, options.certificate_life, networks(options.dial_back)
         )
         door = Door(reserved.getsockname()[1])
         service = CoordinatorService(run, Artifacts(prepared.files, found.checkpoints), identity, door)
-        gate = Gate(run.knows, lambda ticket: given_out(store, ticket))
+        gate = Gate(run.sessions.knows, lambda ticket: given_out(store, ticket))
         server = _server(authority, options.listen, reserved, gate)
         rpc.add_CoordinatorServicer_to_server(service, server)
-        server.add_generic_rpc_handlers((rpc.peer_handler(Relay(identity.run, run.knows, door, run.meets).serve),))
+        relay = Relay(identity.run, run.sessions.knows, door, run.sessions.meets)
+        server.add_generic_rpc_handlers((rpc.peer_handler(relay.serve),))
         await server.start()
         calm()
         if page_socket is not None:
@@ -294,7 +296,7 @@ async def _serve(
         link = str(make_link(store, state, life, uses))
         place = store.name if store.server else str(state)
         emit(events.listening(link, place, *((page.url, page.viewer_url) if page else ()), uses=uses, life=life))
-        async with run.mirror.working() if run.mirror else contextlib.nullcontext():
+        async with run.saving.mirror.working() if run.saving.mirror else contextlib.nullcontext():
             return await _until_over(run, emit, stop)
     except LeaseLost:
         if run is not None:
@@ -371,18 +373,19 @@ async def _until_over(run: Run, emit: events.Emit, stop: asyncio.Event) -> int:
     """Serve until the run is done (0), failed (raises) or ``stop`` is set (raises _Interrupted)."""
     ticking = asyncio.create_task(run.tick())
     try:
-        await _unless(stop, _first_of(run.finished.wait(), ticking))
+        await _unless(stop, _first_of(run.outcome.finished.wait(), ticking))
     finally:
         ticking.cancel()
         await asyncio.gather(ticking, return_exceptions=True)
-    if run.failure is not None:
-        raise run.failure
-    assert run.result is not None
-    if run.mirror is not None:
+    if run.outcome.failure is not None:
+        raise run.outcome.failure
+    result, mirror = run.outcome.result, run.saving.mirror
+    assert result is not None
+    if mirror is not None:
         await run.stop("the run is done", _PARTING_S)  # nodes need not wait for the target
-        await _unless(stop, run.mirror.finish())
-        run.result["checkpoint"] = next((row.path for row in run.store.checkpoints()[::-1]), None)
-    emit(run.result)
+        await _unless(stop, mirror.finish())
+        result["checkpoint"] = next((row.path for row in run.context.store.checkpoints()[::-1]), None)
+    emit(result)
     await run.stop("the run is done", _PARTING_S)
     return 0
 
@@ -395,12 +398,12 @@ async def _save(run: Run, emit: events.Emit, at_once: asyncio.Event) -> str:
     emit(events.event("notice", message="stopping: a last checkpoint first; Ctrl-C again leaves at once", node=""))
     run.feed(s.Save("the coordinator was told to end"))
     ticking = asyncio.create_task(run.tick())
-    watch = Watch("the last checkpoint", time.monotonic(), run.state.rules.save_s, run.checkpoints.arrived)
-    saved = asyncio.create_task(_unless(at_once, run.saved()))
+    watch = Watch("the last checkpoint", time.monotonic(), run.state.rules.save_s, run.context.checkpoints.arrived)
+    saved = asyncio.create_task(_unless(at_once, run.ending.saved()))
     try:
         while not saved.done():
             await asyncio.wait([saved], timeout=0.2)
-            watch = watch.at(run.checkpoints.arrived, time.monotonic())
+            watch = watch.at(run.context.checkpoints.arrived, time.monotonic())
             if stood := watch.gives_up(time.monotonic()):
                 log.warning("left without a last checkpoint: %s", stood)
                 return stood

@@ -33,11 +33,11 @@ from ..checkpoints.checkpoints import NotWritten, ShardRefused
 from ..checkpoints.uploads import GivenUp, Uploads
 from ..data.artifacts import Artifacts, NoArtifact
 from ..data.streams import SourceUnreachable
-from ..run.attendance import Attendance
-from ..run.commands import Command
-from ..run.profiling import FILE, received
+from ..run.nodes.attendance import Attendance
+from ..run.nodes.second import check_alone
+from ..run.people.commands import Command
+from ..run.people.profiling import FILE, received
 from ..run.run import Run
-from ..run.second import check_alone
 from ..store.database import LeaseLost
 from ..store.store import NodeRow
 from ..trust.clocks import check_clock
@@ -86,7 +86,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         self._door = door or Door()
         self._readers = ThreadPoolExecutor(thread_name_prefix="read")  # what takes long there holds up nothing else
         self._joining: set[str] = set()
-        self._uploads = Uploads(run.checkpoints)
+        self._uploads = Uploads(run.context.checkpoints)
 
     # ---- joining -----------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             return pb.JoinReply(refused=error.told, passes=passes, over=self._run.is_over)
 
     async def _join(self, request: pb.JoinRequest, peer: str) -> pb.JoinReply:
-        run, store, now = self._run, self._run.store, time.time()
+        run, store, now = self._run, self._run.context.store, time.time()
         oldest = request.oldest_protocol or request.protocol
         if not oldest <= PROTOCOL <= request.protocol:
             speaks = str(request.protocol) if oldest == request.protocol else f"{oldest} to {request.protocol}"
@@ -126,7 +126,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             except FarflungError as error:
                 run.warn("", f"{name} cannot join: {error.message.replace('this machine', 'its machine')}")
                 raise
-        refusal = run.desk.refusal(name, key_hash, run.state)
+        refusal = run.commands.refusal(name, key_hash, run.state)
         if refusal:
             raise Refused(refusal, "ask the person at the coordinator")
         known = store.node_called(name)
@@ -135,7 +135,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         if not returns:
             self._check_free(name, known)
         elif known is not None:
-            asked = run.now
+            asked = run.context.clock()
             await check_alone(lambda: run.lives(name, asked), name, known.address)
         self._joining.add(name)
         try:
@@ -170,9 +170,9 @@ class CoordinatorService(rpc.CoordinatorServicer):
             certificate_life=self._identity.life,
             protocol=PROTOCOL,
             authority=self._identity.authority.nodes if self._identity.authority else b"",
-            job=for_nodes(run.job).model_dump_json(),
-            facts=run.facts.model_dump_json(),
-            term=run.term,
+            job=for_nodes(run.context.job).model_dump_json(),
+            facts=run.context.facts.model_dump_json(),
+            term=run.context.term,
             dials_out=reached.dials_out,
         )
 
@@ -190,7 +190,8 @@ class CoordinatorService(rpc.CoordinatorServicer):
             raise Refused(message, f"{hint}; the node itself comes back with the --cache folder of its first join")
 
     def _free_name(self) -> str:
-        taken = {names.folded(name) for name in (*(row.name for row in self._run.store.nodes()), *self._joining)}
+        known = (row.name for row in self._run.context.store.nodes())
+        taken = {names.folded(name) for name in (*known, *self._joining)}
         number = 1
         while f"node-{number}" in taken:
             number += 1
@@ -252,7 +253,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
 
     def _renew(self, stream: Attendance, request: bytes) -> None:
         """Another certificate for the key that the node joined with, and for no other."""
-        authority, row = self._identity.authority, self._run.store.node(stream.name)
+        authority, row = self._identity.authority, self._run.context.store.node(stream.name)
         if authority is None or row is None:
             return
         try:
@@ -264,12 +265,12 @@ class CoordinatorService(rpc.CoordinatorServicer):
             self._run.warn(stream.name, "its certificate was not renewed: it asked for another key")
             return
         renewed = pb.Certificate(certificate=certificate, life=self._identity.life)
-        stream.queue.put_nowait(pb.Order(term=self._run.term, certificate=renewed))
+        self._run.streams.say(pb.Order(certificate=renewed), stream)
 
     async def _caller(self, context: Context) -> tuple[str, str]:
         """(name, session) of a node; ends the call when its session is not, or no longer, of this run."""
         found = rpc.parse_session(context.invocation_metadata())
-        if found is None or not self._run.knows(*found):
+        if found is None or not self._run.sessions.knows(*found):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, rpc.no_session(found))
             raise AssertionError  # abort raises
         self._door.proved(end_of(context.peer()))
@@ -304,7 +305,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         """How much of a checkpoint's file is here of a stream of this session that broke: where the next one begins."""
         owner = await self._caller(context)
         try:
-            if self._run.checkpoints.has_whole(request.view, request.step, request.file):
+            if self._run.context.checkpoints.has_whole(request.view, request.step, request.file):
                 return pb.ShardHeld(complete=True)
             which = request.step, request.file, request.view
             # In a thread: an older stream's last piece may still be on its way to a slow disk.
@@ -325,11 +326,11 @@ class CoordinatorService(rpc.CoordinatorServicer):
                     incoming = await asyncio.to_thread(self._uploads.begin, owner, shard, wanted)
                     if incoming is None:
                         return pb.StoreReply(complete=True)
-                    meter = Meter(f"storing {shard.file} of step {shard.step}", "bytes", self._run.emit)
+                    meter = Meter(f"storing {shard.file} of step {shard.step}", "bytes", self._run.context.emit)
                 complete = await asyncio.to_thread(incoming.write, shard)
                 meter.add(len(shard.data))
                 if complete is not None:
-                    self._run.checkpoint(complete)
+                    self._run.saving.complete(complete)
                 if shard.last:
                     return pb.StoreReply(complete=complete is not None)
             return pb.StoreReply(refused="the stream ended before the file did")
@@ -339,7 +340,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         except ShardRefused as error:
             self._run.warn(name, f"checkpoint: {error.message}")
             if isinstance(error, NotWritten):
-                self._run.not_stored(shard.step, error.message)
+                self._run.saving.not_stored(shard.step, error.message)
             return pb.StoreReply(refused=error.message)
         except OSError as error:  # such as no descriptor left
             why = f"no room for a file of a checkpoint now: {error.strerror or error}"
@@ -354,7 +355,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         deadline = time.monotonic() + _EARLY_S
         while True:
             try:
-                return self._run.expects(owner, shard)
+                return self._run.saving.expects(owner, shard)
             except NotAccepted as error:
                 if not error.early or time.monotonic() > deadline:
                     raise ShardRefused(error.why) from None
@@ -362,7 +363,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
 
     async def _trace(self, name: str, first: pb.Shard, rest: AsyncIterator[pb.Shard]) -> pb.StoreReply:
         """A node's trace, for whoever waits for it."""
-        taking = self._run.profiling
+        taking = self._run.requests.profiling
         if taking is None or not taking.wants(name, first.file):
             return pb.StoreReply(refused="nobody waits for this trace any more")
         try:
@@ -380,7 +381,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         self._door.proved(end_of(context.peer()))
         try:
             self._check_run(request.run)
-            check_ticket(self._run.store, request.ticket, time.time(), take_use=False)
+            check_ticket(self._run.context.store, request.ticket, time.time(), take_use=False)
             return pb.StatusReply(status=json.dumps(self._run.status(self._identity.state)))
         except FarflungError as error:
             return pb.StatusReply(refused=error.told)
@@ -401,7 +402,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
         self._door.proved(end_of(context.peer()))
         try:
             self._check_operator(request)
-            taking = self._run.profile(request.steps)
+            taking = self._run.requests.profile(request.steps)
         except FarflungError as error:
             yield pb.ProfilePart(refused=error.told)
             return
@@ -409,15 +410,15 @@ class CoordinatorService(rpc.CoordinatorServicer):
             async for part in taking.parts():
                 yield part
         finally:
-            self._run.profiling = None
+            self._run.requests.profiling = None
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateReply]:
         """A text that a pipeline writes while it trains, for whoever holds an operator's ticket."""
         self._door.proved(end_of(context.peer()))
         try:
             self._check_operator(request)
-            tokenizer = await asyncio.to_thread(load_tokenizer, self._run.job.data.tokenizer)
-            text = self._run.write(request, tokenizer)
+            tokenizer = await asyncio.to_thread(load_tokenizer, self._run.context.job.data.tokenizer)
+            text = self._run.requests.write(request, tokenizer)
         except FarflungError as error:
             yield pb.GenerateReply(refused=error.told)
             return
@@ -425,12 +426,12 @@ class CoordinatorService(rpc.CoordinatorServicer):
             async for part in text.parts():
                 yield part
         finally:
-            self._run.end_text()
+            self._run.requests.end_text()
 
     def _check_operator(self, request: pb.CommandRequest | pb.ProfileRequest | pb.GenerateRequest) -> str:
         """The number of the operator's ticket. Refused: it is of another run, or no operator's."""
         self._check_run(request.run)
-        return check_operator(self._run.store, request.ticket, time.time())
+        return check_operator(self._run.context.store, request.ticket, time.time())
 
     def _check_run(self, run: str) -> None:
         if run != self._identity.run:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..observe.history import History
 from ..observe.metrics import Counts, registry_of, text_of
-from ..run.commands import KINDS, Command
+from ..run.people.commands import KINDS, Command
 from ..run.run import Run
 from ..store.store import ViewRow
 from .access import load_tokens, write_scrape
@@ -32,7 +32,7 @@ class RunSource:
 
     @property
     def history(self) -> History:
-        return self._run.history
+        return self._run.steps.history
 
     def record(self) -> dict[str, Any]:
         """The status record."""
@@ -40,7 +40,7 @@ class RunSource:
 
     def views(self) -> Sequence[ViewRow]:
         """All views, oldest first."""
-        return self._run.store.views()
+        return self._run.context.store.views()
 
     def commands(self) -> Sequence[str]:
         """What may be done now, by the names of ``commands.KINDS``."""
@@ -70,7 +70,7 @@ class RunPage:
         tokens = load_tokens(state, run_id)
         write_scrape(state, tokens.viewer, certificate)
         feed = Feed(RunSource(run, state))
-        registry = registry_of(lambda: feed.record, counts, run.observed)
+        registry = registry_of(lambda: feed.record, counts, run.steps.observed)
         secure = certificate is not None
         page = Page(
             tokens,

@@ -29,6 +29,7 @@ from farflung.coordinator.checkpoints.checkpoints import Checkpoints, ShardRefus
 from farflung.coordinator.checkpoints.manifest import damaged, position_in, read_manifest
 from farflung.coordinator.data.artifacts import Artifacts
 from farflung.coordinator.membership.machine import TRAINING
+from farflung.coordinator.run.context import RunContext
 from farflung.coordinator.run.run import Run
 from farflung.coordinator.serve.service import CoordinatorService, Identity
 from farflung.coordinator.store.store import NodeRow, Store
@@ -280,7 +281,10 @@ def training_run(folder, now):
     )
     store = Store(folder, create=True)
     checkpoints = Checkpoints(folder / "checkpoints", 3, {})
-    run = Run(JOB, facts, store, checkpoints, lambda event: json.dumps(event), rules(), 1, planner, lambda: now[0])
+    context = RunContext(
+        job=JOB, facts=facts, store=store, checkpoints=checkpoints, emit=json.dumps, clock=lambda: now[0]
+    )
+    run = Run(context, rules(), planner)
     streams = {}
     for name in "abcd":
         run.admit(NodeRow(name, f"{name}-1", digest("secret"), "", f"127.0.0.1:{ord(name)}", "{}", 0.0))
@@ -320,11 +324,9 @@ def test_reports(reports, flushing):
                     run.report(streams["d"], report)
                     now[0] += 0.1
                     run.feed(pb_tick())
-                assert {"a", "b"} <= set(run.state.nodes) and run.failure is None
+                assert {"a", "b"} <= set(run.state.nodes) and run.outcome.failure is None
                 json.dumps(run.live_status)
-                for task in run._tasks:
-                    task.cancel()
-                await asyncio.gather(*run._tasks, return_exceptions=True)
+                await run.abandon()
 
     asyncio.run(live())
 
@@ -374,7 +376,7 @@ def test_calls(method, data):
         with tempfile.TemporaryDirectory() as folder:
             run, store, _ = training_run(Path(folder), now)
             (Path(folder) / "tokens").write_bytes(bytes(100))
-            artifacts = Artifacts({"data/tokens": Path(folder) / "tokens"}, run.checkpoints)
+            artifacts = Artifacts({"data/tokens": Path(folder) / "tokens"}, run.context.checkpoints)
             service = CoordinatorService(run, artifacts, Identity("r1", None, Path(folder)))
 
             async def stream():
@@ -389,10 +391,8 @@ def test_calls(method, data):
                             assert sum([len(piece.data) async for piece in answer]) <= 100
                         else:
                             await answer
-                assert set("abcd") <= set(run.state.nodes) and run.failure is None
-                for task in run._tasks:
-                    task.cancel()
-                await asyncio.gather(*run._tasks, return_exceptions=True)
+                assert set("abcd") <= set(run.state.nodes) and run.outcome.failure is None
+                await run.abandon()
 
     asyncio.run(live())
 

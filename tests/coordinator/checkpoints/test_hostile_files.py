@@ -7,7 +7,7 @@ import threading
 from coordinator_process import pairs
 
 from farflung.coordinator.checkpoints.uploads import Uploads
-from farflung.coordinator.run.run import Run
+from farflung.coordinator.run.durability.saving import Saving
 from farflung.proto import control_pb2 as pb
 from farflung.scheduler.plans import Plan
 
@@ -84,7 +84,7 @@ async def test_a_disk_that_takes_long_holds_up_nobody_else(cluster, monkeypatch)
 
     monkeypatch.setattr(Uploads, "held", slow(7))
     monkeypatch.setattr(Uploads, "begin", slow(None))
-    monkeypatch.setattr(Run, "expects", lambda *_: None)
+    monkeypatch.setattr(Saving, "expects", lambda *_: None)
     coordinator = cluster.coordinator(cluster.job(*LONG))
     node = await cluster.node(await coordinator.link, "a")
     shard = pb.Shard(step=20, file=FIRST, data=b"x")

@@ -8,7 +8,7 @@ from coordinator_process import pairs
 
 from farflung.coordinator.membership.signals import Announcement
 from farflung.coordinator.membership.steps import waited_by
-from farflung.coordinator.run.border import CHECKS, About, refused
+from farflung.coordinator.run.reports.border import CHECKS, About, refused
 from farflung.job.sampling import Position
 from farflung.proto import control_pb2 as pb
 

@@ -11,7 +11,7 @@ from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.membership.members import State
 from farflung.coordinator.membership.resume import Rules
 from farflung.coordinator.observe.status import read_status
-from farflung.coordinator.run.commands import Command, Desk, held_in, standing
+from farflung.coordinator.run.people.commands import Command, CommandHandler, held_in, standing
 from farflung.coordinator.store.database import NoRoom
 from farflung.coordinator.store.store import NodeRow, Store
 from farflung.coordinator.trust.identity import make_ticket
@@ -223,7 +223,8 @@ def test_what_is_wanted_while_the_disk_is_full_is_kept(tmp_path, monkeypatch):
             nonlocal state
             state = replace(state, held={**state.held, event.name: event})
 
-        desk, machine = Desk(store, feed, lambda *_: None, lambda: None, None), Membership(lambda *_: pytest.fail("?"))
+        handler = CommandHandler(store, feed, lambda *_: None, lambda: None, None)
+        machine = Membership(lambda *_: pytest.fail("?"))
 
         def full(statements):
             raise NoRoom("cannot write it: the disk is full", "make room")
@@ -231,8 +232,8 @@ def test_what_is_wanted_while_the_disk_is_full_is_kept(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(store._database, "write", full)
             for name in ("a", "b"):
-                desk.take(Command("drain", name), machine, state, None, None, 0)
-            assert desk.refusal("a", "", state) == "a is drained"
+                handler.take(Command("drain", name), machine, state, None, None, 0)
+            assert handler.refusal("a", "", state) == "a is drained"
             with pytest.raises(NoRoom):
                 make_ticket(store, 1.0)  # a link of it would be one that nobody knows
         assert store.catch_up() == ""

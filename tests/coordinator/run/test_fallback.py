@@ -8,7 +8,7 @@ import pytest
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.checkpoints.targets import Target, TargetAway
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.run.fallback import answer
+from farflung.coordinator.run.durability.fallback import answer
 from farflung.job.sampling import Position
 from farflung.proto.control_pb2 import Shard
 

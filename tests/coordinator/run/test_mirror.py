@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from farflung.coordinator.run import mirror as module
-from farflung.coordinator.run.mirror import Mirror
+from farflung.coordinator.run.durability import mirror as module
+from farflung.coordinator.run.durability.mirror import Mirror
 from farflung.coordinator.store.database import LeaseLost
 
 
@@ -45,21 +45,20 @@ class Checkpoints:
         return "here/4"
 
 
-def run_of(warnings):
+def mirror_to(target, warnings):
     store = SimpleNamespace(put=lambda *_: None, server=None, checkpoints=list, put_checkpoint=lambda row: None)
-    return SimpleNamespace(
+    context = SimpleNamespace(
         store=store,
         checkpoints=Checkpoints(),
-        warn=lambda node, message: warnings.append(message),
         emit=lambda event: None,
-        forget_checkpoints=lambda: None,
     )
+    return Mirror(target, 3, set(), context, lambda node, message: warnings.append(message), lambda: None)
 
 
 async def test_it_outlives_any_error_and_says_it(monkeypatch, eventually):
     monkeypatch.setattr(module, "FIRST_RETRY_S", 0.01)
     warnings, target = [], Target([KeyError("ETag"), OSError(5, "Input/output error")])
-    mirror = Mirror(target, run_of(warnings), 3, set())
+    mirror = mirror_to(target, warnings)
     async with mirror.working():
         mirror.wake()
         await eventually(lambda: target.uploaded == [4])
@@ -68,7 +67,7 @@ async def test_it_outlives_any_error_and_says_it(monkeypatch, eventually):
 
 
 async def test_who_does_not_lead_carries_nothing(monkeypatch):
-    mirror = Mirror(Target([LeaseLost("another leads")]), run_of([]), 3, set())
+    mirror = mirror_to(Target([LeaseLost("another leads")]), [])
     async with mirror.working():
         mirror.wake()
         with pytest.raises(LeaseLost):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from farflung.coordinator.run.border import absurd
-from farflung.coordinator.run.ledger import Progress
+from farflung.coordinator.run.reports.border import absurd
+from farflung.coordinator.run.reports.ledger import Progress
 from farflung.proto.control_pb2 import EvalDone, StepDone
 from farflung.scheduler.plans import Plan
 

@@ -1,6 +1,6 @@
 """The round trips of control streams: measured by a question, never longer than what a node may pretend."""
 
-from farflung.coordinator.run.round_trips import EVERY_S, LONGEST_S, RoundTrips
+from farflung.coordinator.run.nodes.round_trips import EVERY_S, LONGEST_S, RoundTrips
 from farflung.proto.control_pb2 import ClockAnswer
 from farflung.proto.patience import patience
 

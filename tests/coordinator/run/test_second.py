@@ -1,7 +1,7 @@
 """Two machines with one key: the second is told, and the first stays; one that is gone comes back."""
 
-from farflung.coordinator.run import second
-from farflung.coordinator.run.second import HEARTBEATS_S, SILENCE_S, lives
+from farflung.coordinator.run.nodes import second
+from farflung.coordinator.run.nodes.second import HEARTBEATS_S, SILENCE_S, lives
 
 
 def test_only_a_heartbeat_that_began_later_shows_that_there_are_two():

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from farflung.coordinator.run.texts import CONTEXT, LONGEST_LETTER, Text, check_wanted, ends_of
+from farflung.coordinator.run.people.texts import CONTEXT, LONGEST_LETTER, Text, check_wanted, ends_of
 from farflung.coordinator.trust.tickets import issue
 from farflung.job.schema import Job
 from farflung.job.tokenizer import Bytes, load_tokenizer
@@ -24,7 +24,8 @@ def job_of(**model):
 
 
 def text_of(tell=lambda name, order: None, tokenizer=None, ends=frozenset(), **fields):
-    return Text(1, 5, ("a", "b"), request(**fields), tokenizer or Bytes(), ends, 0.1, tell)
+    parts = {"tokenizer": tokenizer or Bytes(), "ends": ends, "step_s": 0.1, "tell": tell}
+    return Text(1, 5, ("a", "b"), request=request(**fields), **parts)
 
 
 def wrote(token, number=1):

@@ -6,8 +6,9 @@ from dataclasses import replace
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.members import FLUSHING, TRAINING, State
 from farflung.coordinator.membership.resume import Rules
-from farflung.coordinator.run import run as run_module
-from farflung.coordinator.run.undone import AGAIN_S, Undone
+from farflung.coordinator.run.effects.performing import PERFORMERS
+from farflung.coordinator.run.effects.undone import AGAIN_S, Undone
+from farflung.coordinator.run.intake import TAKERS
 from farflung.proto.telling import undisturbed
 
 FLUSH, SAY = s.SendFlush(("a",), 3, "why"), s.Say("left", "b", "why")
@@ -30,7 +31,7 @@ def test_orders_for_a_view_that_is_over_are_dropped():
 
 
 def test_what_waits_is_bounded_and_orders_stay_longest(monkeypatch):
-    monkeypatch.setattr("farflung.coordinator.run.undone.MOST", 10)
+    monkeypatch.setattr("farflung.coordinator.run.effects.undone.MOST", 10)
     undone, state = Undone(), replace(State(Rules("gradient", 8, 2, 1, 100, 4)), phase=FLUSHING, number=3)
     undone.add(FLUSH, 0.0)
     for number in range(100):
@@ -52,22 +53,22 @@ def test_what_fails_again_and_again_waits_once():
 async def test_a_view_change_survives_whatever_fails_on_the_way(cluster, monkeypatch):
     """The sentence that a node has left cannot be told, and the new view cannot be stored the first time."""
     failed = []
-    usual_say, usual_announce = run_module.Run._say, run_module.Run._announce
+    usual_say, usual_announce = PERFORMERS[s.Say], PERFORMERS[s.SendView]
 
-    def say(run, effect):
+    def say(performer, effect):
         if effect.kind == "left":
             failed.append("say")
             raise OSError(28, "No space left on device")
-        usual_say(run, effect)
+        usual_say(performer, effect)
 
-    def announce(run, effect):
+    def announce(performer, effect):
         if effect.view.number == 2 and "announce" not in failed:
             failed.append("announce")
             raise RuntimeError("the database is on fire")
-        usual_announce(run, effect)
+        usual_announce(performer, effect)
 
-    monkeypatch.setattr(run_module.Run, "_say", say)
-    monkeypatch.setattr(run_module.Run, "_announce", announce)
+    monkeypatch.setitem(PERFORMERS, s.Say, say)
+    monkeypatch.setitem(PERFORMERS, s.SendView, announce)
     coordinator = cluster.coordinator(cluster.job(("steps = 12", "steps = 60")))
     link = await coordinator.link
     nodes = {name: await cluster.node(link, name) for name in "abcd"}
@@ -81,14 +82,14 @@ async def test_a_view_change_survives_whatever_fails_on_the_way(cluster, monkeyp
 
 
 async def test_a_report_that_cannot_be_taken_costs_only_itself(cluster, monkeypatch):
-    usual = run_module.Run._step
+    usual = TAKERS["step"]
 
-    def step(run, name, session, report):
+    def step(intake, stream, report):
         if report.step == 3:
             raise RuntimeError("no")
-        usual(run, name, session, report)
+        usual(intake, stream, report)
 
-    monkeypatch.setattr(run_module.Run, "_step", step)
+    monkeypatch.setitem(TAKERS, "step", step)
     coordinator = cluster.coordinator()
     link = await coordinator.link
     for name in "abcd":

@@ -8,7 +8,7 @@ import pytest
 
 from farflung import __version__
 from farflung.coordinator.observe.status import read_status
-from farflung.coordinator.run import second as second_of_a_key
+from farflung.coordinator.run.nodes import second as second_of_a_key
 from farflung.coordinator.serve import serve
 from farflung.coordinator.store.store import Store
 from farflung.proto import PROTOCOL

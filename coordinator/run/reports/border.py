@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...proto.control_pb2 import EvalDone, Report, StepDone
-from ..membership.judged import MOST
-from ..membership.signals import Announcement
+from ....proto.control_pb2 import EvalDone, Report, StepDone
+from ...membership.judged import MOST
+from ...membership.signals import Announcement
 
 LARGEST = 2.0**50
 """Of any number of a report, so that sums fit into a database and are exact in a browser."""

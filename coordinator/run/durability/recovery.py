@@ -10,14 +10,14 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...job.files import refused_changes
-from ...job.schema import Facts, Job
-from ...job.shared import for_nodes
-from ...proto.errors import FarflungError, JobError
-from ..checkpoints.checkpoints import Checkpoints, Complete
-from ..checkpoints.manifest import position_in, read_manifest
-from ..checkpoints.targets import Target, TargetAway, TargetDamaged, is_remote
-from ..store.store import CheckpointRow, Store
+from ....job.files import refused_changes
+from ....job.schema import Facts, Job
+from ....job.shared import for_nodes
+from ....proto.errors import FarflungError, JobError
+from ...checkpoints.checkpoints import Checkpoints, Complete
+from ...checkpoints.manifest import position_in, read_manifest
+from ...checkpoints.targets import Target, TargetAway, TargetDamaged, is_remote
+from ...store.store import CheckpointRow, Store
 
 HERE = "checkpoints"
 """The folder below the state folder from which checkpoints go to a target."""

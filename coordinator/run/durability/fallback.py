@@ -6,12 +6,12 @@ Everything here blocks on disks and networks: it is called in a thread.
 
 from __future__ import annotations
 
-from ...job.sampling import Position
-from ..checkpoints.checkpoints import Checkpoints, Complete
-from ..checkpoints.manifest import position_in, read_manifest
-from ..checkpoints.targets import Target, TargetAway, TargetDamaged
-from ..membership import signals as s
-from ..membership.learnt import unsent_in
+from ....job.sampling import Position
+from ...checkpoints.checkpoints import Checkpoints, Complete
+from ...checkpoints.manifest import position_in, read_manifest
+from ...checkpoints.targets import Target, TargetAway, TargetDamaged
+from ...membership import signals as s
+from ...membership.learnt import unsent_in
 
 
 def answer(

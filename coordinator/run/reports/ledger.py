@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...proto.control_pb2 import EvalDone, Ledger, StepDone
-from ...scheduler.plans import Plan
-from ..store.store import EvalRow, StepRow
+from ....proto.control_pb2 import EvalDone, Ledger, StepDone
+from ....scheduler.plans import Plan
+from ...store.store import EvalRow, StepRow
 
 
 @dataclass

@@ -7,11 +7,11 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-from ...job.schema import Job
-from ...job.tokenizer import Tokenizer, model_ends
-from ...proto import control_pb2 as pb
-from ...proto.border import printable
-from ...proto.errors import Refused
+from ....job.schema import Job
+from ....job.tokenizer import Tokenizer, model_ends
+from ....proto import control_pb2 as pb
+from ....proto.border import printable
+from ....proto.errors import Refused
 
 MOST_TOKENS, MOST_LETTERS = 100_000, 100_000
 LEAST_S, STEPS_OF_PATIENCE = 60.0, 20
@@ -59,18 +59,19 @@ class Text:
         self,
         number: int,
         view: int,
-        row: Sequence[str],
+        pipeline: Sequence[str],
+        *,
         request: pb.GenerateRequest,
         tokenizer: Tokenizer,
         ends: frozenset[int],
         step_s: float,
         tell: Tell,
     ) -> None:
-        """``row``: the nodes of the pipeline, in stage order; ``step_s``: seconds that a step takes."""
+        """``pipeline``: its nodes, in stage order; ``ends``: tokens that end a text; ``step_s``: seconds of a step."""
         prompt = tokenizer.prompt(request.prompt)
         if not prompt:
             raise Refused("the prompt is empty", "give at least one word to go on from")
-        self.number, self.view, self.row = number, view, tuple(row)
+        self.number, self.view, self.row = number, view, tuple(dict.fromkeys(pipeline))
         self._tokenizer, self._ends, self._tell, self._prompt = tokenizer, ends, tell, prompt
         self._patience = LEAST_S + STEPS_OF_PATIENCE * step_s
         self._order = pb.Write(

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..membership.signals import Announcement, Section
+from ...membership.signals import Announcement, Section
 
 _VIEWS = 2  # the newest may be written here a moment before it is announced
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 from dataclasses import dataclass, field
 
-from ...proto import control_pb2 as pb
+from ....proto import control_pb2 as pb
 
 _LOADING_S, _ALIVE_S = 2.5, 1.5
 

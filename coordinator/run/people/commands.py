@@ -13,16 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...job.files import check_facts, with_value
-from ...job.forward import AUTO, settled
-from ...job.schema import CheckCodec, Facts, Job
-from ...job.shared import for_nodes
-from ...proto.border import printable
-from ...proto.errors import JobError, Refused
-from ..membership import signals as s
-from ..membership.machine import Membership
-from ..membership.members import State
-from ..store.store import Store
+from ....job.files import check_facts, with_value
+from ....job.forward import AUTO, settled
+from ....job.schema import CheckCodec, Facts, Job
+from ....job.shared import for_nodes
+from ....proto.border import printable
+from ....proto.errors import JobError, Refused
+from ...membership import signals as s
+from ...membership.machine import Membership
+from ...membership.members import State
+from ...store.store import Store
 
 KINDS = ("drain", "evict", "readmit", "forget", "pause", "resume", "set")
 
@@ -43,7 +43,7 @@ class Command:
         return f"{what}{by}" + (f": {printable(self.why)}" if self.why else "")
 
 
-class Desk:
+class CommandHandler:
     """Takes commands: checks them against the run's state, feeds the machine, remembers.
 
     ``feed`` gives the machine an input, ``changed(job, facts)`` tells the run of another job, ``revoked()`` that

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from ...proto.errors import Refused
+from ....proto.errors import Refused
 
 HEARTBEATS_S = 1.5
 """What was on its way when the question was put does not count: a heartbeat every second."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ...proto import control_pb2 as pb
+from ....proto import control_pb2 as pb
 
 EVERY_S = 60.0
 """Between two questions to a node."""

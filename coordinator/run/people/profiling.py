@@ -10,9 +10,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 
-from ...proto import control_pb2 as pb
-from ...proto.trace import MOST_BYTES, BadTrace, unpack
-from ..checkpoints.checkpoints import ShardRefused
+from ....proto import control_pb2 as pb
+from ....proto.trace import MOST_BYTES, BadTrace, unpack
+from ...checkpoints.checkpoints import ShardRefused
 
 FILE = "trace/"
 PAUSE_S = 0.25

@@ -11,41 +11,34 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Any, Protocol
 
-from .. import events
-from ..checkpoints.checkpoints import Checkpoints
-from ..checkpoints.targets import Target, TargetAway
-from ..data.facts import in_thread
-from ..store.database import LeaseLost
-from ..store.store import Store
+from ... import events
+from ...checkpoints.targets import Target, TargetAway
+from ...data.facts import in_thread
+from ...store.database import LeaseLost
+from ..context import RunContext
+from ..warnings import Warn
 
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 2.0, 60.0
+ForgetOld = Callable[[], None]
+"""Drops the database's rows of checkpoints that are nowhere any more."""
 PATIENCE_S = 60.0
 """How long the end of a run waits for a target that is away."""
 
 
-class Mirrored(Protocol):
-    """What is asked of the run whose checkpoints are carried."""
-
-    checkpoints: Checkpoints
-    store: Store
-
-    def emit(self, event: dict[str, Any]) -> None: ...
-    def warn(self, node: str, message: str) -> None: ...
-    def forget_checkpoints(self) -> None: ...
-
-
 class Mirror:
-    """``there``: steps that are at the target."""
+    """``there``: steps that are at the target; ``keep``: how many of them stay there."""
 
-    def __init__(self, target: Target, run: Mirrored, keep: int, there: set[int]) -> None:
-        self.target, self.there = target, there
-        self._run, self.keep = run, keep
+    def __init__(
+        self, target: Target, keep: int, there: set[int], context: RunContext, warn: Warn, forget_old: ForgetOld
+    ) -> None:
+        self.target, self.keep, self.there = target, keep, there
+        self._store, self._checkpoints, self._emit = context.store, context.checkpoints, context.emit
+        self._warn, self._forget_old = warn, forget_old
         self._away = ""
         self._since = 0.0
         """When the last try failed after others had not."""
@@ -81,9 +74,9 @@ class Mirror:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), 0.2)
             if self._away and time.monotonic() - max(began, self._since) > PATIENCE_S:
-                newest = self._run.checkpoints.steps()[-1]
-                where = self._run.checkpoints.path(newest)
-                self._run.warn("", f"the last checkpoint is in {where} only; starting again carries it to the target")
+                newest = self._checkpoints.steps()[-1]
+                where = self._checkpoints.path(newest)
+                self._warn("", f"the last checkpoint is in {where} only; starting again carries it to the target")
                 return
 
     async def _work(self) -> None:
@@ -112,11 +105,11 @@ class Mirror:
 
     def _next(self) -> int | None:
         """The newest here, when it is not there."""
-        newest = self._run.checkpoints.steps()[-1:]
+        newest = self._checkpoints.steps()[-1:]
         return newest[0] if newest and newest[0] not in self.there else None
 
     def _carry(self, step: int) -> None:
-        with self._run.checkpoints.held(step) as folder:
+        with self._checkpoints.held(step) as folder:
             self.target.upload(folder, step, self._check)
         self._check()
         self.target.prune(self.keep, step)
@@ -124,30 +117,30 @@ class Mirror:
 
     def _check(self) -> None:
         """LeaseLost when another coordinator may carry now: a thread that was frozen wakes up in the middle."""
-        if (server := self._run.store.server) is not None:
+        if (server := self._store.server) is not None:
             server.check_lease()
 
     def _arrived(self, step: int) -> None:
         if self._away:
             self._away = ""
-            self._run.emit(events.event("notice", message=f"{self.target.url} takes checkpoints again", node=""))
-        rows = {row.step: row for row in self._run.store.checkpoints()}
+            self._emit(events.event("notice", message=f"{self.target.url} takes checkpoints again", node=""))
+        rows = {row.step: row for row in self._store.checkpoints()}
         address = self.target.address(step)
         if step in rows:
-            self._run.store.put_checkpoint(replace(rows[step], path=address))
-        self._run.forget_checkpoints()
-        self._run.emit(events.event("checkpoint", step=step, path=address))
+            self._store.put_checkpoint(replace(rows[step], path=address))
+        self._forget_old()
+        self._emit(events.event("checkpoint", step=step, path=address))
         self._tell()
 
     def _failed(self, why: str) -> None:
         if not self._away:
             self._since = time.monotonic()
-            here = self._run.checkpoints.folder
-            self._run.warn("", f"{why}; training goes on, the newest checkpoint stays in {here} and is tried again")
+            here = self._checkpoints.folder
+            self._warn("", f"{why}; training goes on, the newest checkpoint stays in {here} and is tried again")
         self._away = why
         self._tell()
 
     def _tell(self) -> None:
         """For ``status``."""
         state = {"to": self.target.url, "newest": max(self.there, default=None), "why": self._away}
-        self._run.store.put("target", json.dumps(state))
+        self._store.put("target", json.dumps(state))

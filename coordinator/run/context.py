@@ -1,0 +1,28 @@
+"""What every part of a run works with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...job.schema import Facts, Job
+from .. import events
+from ..checkpoints.checkpoints import Checkpoints
+from ..store.store import Store
+
+
+@dataclass(kw_only=True)
+class RunContext:
+    """One of a run. Only ``job`` and ``facts`` ever change: the command ``set`` replaces them.
+
+    ``term``: of this coordinator, which all of its orders carry. ``clock``: seconds, monotonic.
+    """
+
+    job: Job
+    facts: Facts
+    store: Store
+    checkpoints: Checkpoints
+    emit: events.Emit
+    term: int = 1
+    clock: Callable[[], float] = time.monotonic

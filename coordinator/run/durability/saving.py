@@ -1,0 +1,100 @@
+"""Checkpoints while the run goes on: which files are accepted, and what follows from a whole or a lost one."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from ....proto import control_pb2 as pb
+from ... import events
+from ...checkpoints.acceptance import Expected, expected
+from ...checkpoints.checkpoints import Complete
+from ...checkpoints.manifest import read_manifest
+from ...data.facts import in_thread
+from ...membership import signals as s
+from ...membership.learnt import unsent_in
+from ...store.store import CheckpointRow
+from ..attempt import attempt
+from ..context import RunContext
+from ..deciding import Deciding
+from ..nodes.announcing import Announcing
+from ..nodes.attendance import Attendance
+from ..nodes.streams import Streams
+from ..reports.step_reports import StepReports
+from ..restart.restart_notes import RestartNotes
+from .fallback import answer
+from .mirror import Mirror
+
+
+class Saving:
+    """``mirror`` carries checkpoints to a remote target, where the job names one."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        deciding: Deciding,
+        streams: Streams,
+        steps: StepReports,
+        announcing: Announcing,
+        notes: RestartNotes,
+    ) -> None:
+        self._context, self._deciding, self._streams = context, deciding, streams
+        self._steps, self._announcing, self._notes = steps, announcing, notes
+        self.mirror: Mirror | None = None
+
+    def expects(self, sender: tuple[str, str], shard: pb.Shard) -> Expected:
+        """What a checkpoint's file has to be. NotAccepted: why its sender (name, session) may not send it."""
+        job, facts = self._context.job, self._context.facts
+        last = max(self._steps.last_step, facts.steps)
+        which = shard.step, shard.file, shard.view
+        return expected(self._announcing.recent, job, facts, self._steps.reached, last, sender, *which)
+
+    def complete(self, complete: Complete) -> None:
+        """The last file of a checkpoint has come."""
+        store, position = self._context.store, complete.position
+        redo = json.dumps(list(position.redo))
+        store.put_checkpoint(CheckpointRow(complete.step, str(complete.path), position.cursor, redo, time.time()))
+        attempt("forgetting old checkpoints", self.forget_old)
+        if self.mirror is not None:
+            self.mirror.wake()
+        else:
+            self._context.emit(events.event("checkpoint", step=complete.step, path=str(complete.path)))
+        self._notes.put_kept()
+        self._deciding.feed(s.CheckpointComplete(position, unsent_in(read_manifest(complete.path))))
+        self.tell_complete()
+
+    def not_stored(self, step: int, why: str) -> None:
+        """The disk did not take a file of a checkpoint."""
+        self._deciding.feed(s.NotStored(step, why))
+
+    def tell_complete(self, to: Attendance | None = None) -> None:
+        """Name the newest complete checkpoint, for what nodes keep beside it has to stay; to everybody or to a node
+        that has just come."""
+        newest = self._deciding.state.unsent
+        if newest is not None:
+            self._streams.say(pb.Order(complete=pb.Kept(step=newest.step, view=newest.view)), to)
+
+    def forget_old(self) -> None:
+        """Drop the database's rows of checkpoints that are neither in the folder nor at the target any more."""
+        there = self.mirror.there if self.mirror else set()
+        for old in self._context.store.checkpoints():
+            if self._context.checkpoints.path(old.step) is None and old.step not in there:
+                self._context.store.forget_checkpoint(old.step)
+
+    async def look(self, effect: s.LookAt | s.PutAside) -> s.Input:
+        """Read a checkpoint again, or put it aside. FarflungError: that was not possible."""
+        store, target = self._context.store, self.mirror.target if self.mirror is not None else None
+        known = {row.step for row in store.checkpoints()} if store.server is not None else None
+        return await in_thread(answer, effect, self._context.checkpoints, target, known)
+
+    def fall_back(self, effect: s.LookAt | s.PutAside, found: s.Input) -> None:
+        """Tell the machine, and the nodes, which checkpoint is left."""
+        store, mirror = self._context.store, self.mirror
+        if isinstance(found, s.CheckpointLost):
+            if mirror is not None and isinstance(effect, s.PutAside):
+                mirror.there = mirror.there - {effect.step}
+            for row in store.checkpoints():
+                if row.step > found.position.step:
+                    store.forget_checkpoint(row.step)
+        self._deciding.feed(found)
+        self.tell_complete()

@@ -1,0 +1,65 @@
+"""Dialling a node back: whether anybody answers at its address, or comes back where nobody can dial it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+
+from ....proto.errors import FarflungError
+from ....proto.link import split_address
+from ....proto.patience import patience
+from ...membership import signals as s
+from .round_trips import RoundTrips
+from .sessions import Sessions
+from .streams import Streams
+
+DIAL_S = 2.0
+"""How long a node may take to answer when it is dialled, beside a few round trips."""
+RETURN_S = 2.0
+"""How long one that nobody can dial may take to open its control stream again, beside a few round trips."""
+_LOOK_S = 0.2
+
+
+class DialBack:
+    """Finds out whether a node whose control stream ended, or that is silent, is still there."""
+
+    def __init__(self, sessions: Sessions, streams: Streams, trips: RoundTrips, clock: Callable[[], float]) -> None:
+        self._sessions, self._streams, self._trips, self._clock = sessions, streams, trips, clock
+
+    async def ask(self, effect: s.Dial) -> s.Dialled:
+        """Whether it is, and if not, why not."""
+        row = self._sessions.get(effect.name)
+        if row is not None and row.dials_out:
+            why = await self._await_return(effect)
+        else:
+            why = await dial(effect.address, patience(DIAL_S, self._trips.of(effect.name)))
+        return s.Dialled(effect.name, effect.session, not why, why)
+
+    async def _await_return(self, effect: s.Dial) -> str:
+        """For a node that nobody can dial: empty when its control stream is open, or is opened again; else why not."""
+        waits = patience(RETURN_S, self._trips.of(effect.name))
+        deadline = self._clock() + waits
+        while (stream := self._streams.get(effect.name)) is None or stream.session != effect.session:
+            if self._clock() > deadline:
+                return f"it only dials out, and did not within {waits:.1f} s"
+            await asyncio.sleep(_LOOK_S)
+        return ""
+
+
+async def dial(address: str, timeout: float) -> str:
+    """Connect to HOST:PORT and hang up; empty when that worked, else why not."""
+    try:
+        host, port = split_address(address)
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), timeout)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    except (TimeoutError, asyncio.TimeoutError):
+        return f"no answer within {timeout:g} s"
+    except OSError as error:
+        return os.strerror(error.errno).lower() if error.errno else str(error)
+    except (FarflungError, ValueError) as error:
+        return str(error)
+    return ""

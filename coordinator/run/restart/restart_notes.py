@@ -1,0 +1,41 @@
+"""What a later start has to know of the nodes and the database does not have otherwise: stored as it changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ...membership.learnt import Kept, to_json
+from ..context import RunContext
+from ..deciding import Deciding
+from .stand import reported_text
+
+REPORTED_S = 1.0
+"""Between two notes of what pipelines have reported."""
+
+
+class RestartNotes:
+    """Each note is written only where it differs from the one before."""
+
+    def __init__(self, context: RunContext, deciding: Deciding) -> None:
+        self._context, self._deciding = context, deciding
+        self._kept: Kept | None = None
+        self._reported: Mapping[str, int] | None = None
+        self._reported_at = -math.inf
+
+    def put_kept(self) -> None:
+        """What nodes keep on their own disks, for a start after everything has ended."""
+        kept = self._deciding.state.kept
+        if kept is not self._kept:
+            self._kept = kept
+            self._context.store.put("kept", to_json(kept))
+
+    def put_reported(self) -> None:
+        """How far each pipeline has said that it is, about once a second: what it learnt must not be learnt again
+        when it and this coordinator end together."""
+        state, now = self._deciding.state, self._context.clock()
+        if self._context.job.updates.mode != "delta" or state.view is None or now - self._reported_at < REPORTED_S:
+            return
+        if state.reported is not self._reported:
+            self._reported, self._reported_at = state.reported, now
+            self._context.store.put("reported", reported_text(state.view, state.reported))
