@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from ..proto.errors import FarflungError
@@ -9,6 +10,7 @@ from ..proto.errors import FarflungError
 _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([a-zµ/%]*)\s*$", re.IGNORECASE)
 _RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "bit/s": 1.0, "kbit/s": 1e3, "mbit/s": 1e6, "gbit/s": 1e9}
 _TIMES = {"ms": 1.0, "s": 1e3, "us": 1e-3, "": 1.0}
+_DURATIONS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZES = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
 
 
@@ -37,6 +39,16 @@ def milliseconds(text: object, what: str = "delay") -> float:
     if unit not in _TIMES:
         raise FarflungError(f"{what}: unknown unit in {text!r}", "use us, ms or s")
     return value * _TIMES[unit]
+
+
+def duration(text: str, what: str) -> float:
+    """Seconds from "90s", "30m", "12h", "7d", "0"; "forever" is infinite."""
+    if text.strip() in ("forever", "0"):
+        return math.inf if text.strip() == "forever" else 0.0
+    value, unit = _split(text, what, '"30m", "12h", "7d" or "forever"')
+    if unit not in _DURATIONS:
+        raise FarflungError(f"{what}: {text!r} is no duration", 'write it like "30m", "12h", "7d" or "forever"')
+    return value * _DURATIONS[unit]
 
 
 def share(text: object, what: str = "loss") -> float:

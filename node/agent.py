@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import gc
 import importlib
+import math
 import signal
 import time
 from collections import deque
@@ -26,7 +27,7 @@ from .. import compress
 from ..job.schema import Facts, Job
 from ..proto.border import below
 from ..proto.control_pb2 import Device
-from ..proto.errors import FarflungError
+from ..proto.errors import FarflungError, Parted
 from ..proto.link import Link
 from ..proto.progress import Meter, Tell
 from ..proto.telling import undisturbed
@@ -89,7 +90,7 @@ class Past:
     """What the lives of this process have left for the next one. ``name``: of the node, empty where none is known."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.joined = name, False
+        self.name, self.joined, self.entered = name, False, -math.inf
         self._device: Device | None = None
 
     def measured(self, device: str) -> Device:
@@ -129,13 +130,15 @@ def run(
     limits: Limits | None = None,
     own_data: OpenOwnData | None = None,
     require: Collection[str] = (),
+    patience: float | None = None,
     emit: Emit,
 ) -> int:
     """Join the run of ``link`` and train in it; ``emit`` gets the node's events. Returns the exit status.
 
     ``island``: how many devices the node has, from ``device`` on. ``own_data``: reads this node's private data, for a
     run whose nodes have their own. A node that has lost the run, or was in it before and does not reach it, joins
-    again under its key until its owner has had enough (`node/rejoin.py`).
+    again under its key until its owner has had enough (`node/rejoin.py`). ``patience``: seconds that it looks for a
+    coordinator that does not answer; None: none at a first join, for ever later.
 
     Raises:
         FarflungError: the node could not join, was refused, or the run failed; ``status`` says which.
@@ -169,6 +172,7 @@ def run(
                 emit,
             )
 
+    lost = time.monotonic()  # since when it looks for the run
     try:
         while True:
             begun = time.monotonic()
@@ -185,10 +189,13 @@ def run(
                 if past.joined and isinstance(problem, RunOver):
                     emit({"event": "left", "time": time.time(), "node": past.name, "why": problem.message})
                     return 0
-                if owner.taken_away or not mends(problem, was_in):
+                now = time.monotonic()
+                if isinstance(problem, Parted) or past.entered >= begun:
+                    lost = now  # until now it was in
+                if owner.taken_away or not mends(problem, was_in, patience, now - lost):
                     raise
-                pause = backoff.next(time.monotonic() - begun)
-                told = again_told(problem, pause)
+                pause = backoff.next(now - begun)
+                told = again_told(problem, pause, was_in, math.inf if patience is None else patience - (now - lost))
             emit({"event": "warning", "time": time.time(), "message": told, "node": past.name})
             owner.listens = False
             gc.collect()  # the life before, as large as the next one
@@ -219,7 +226,7 @@ def _live(
     importlib.import_module("transformers.modeling_utils")
     measure = partial(past.measured, device) if island is None else island.measure
     joined, lock = enter(link, measure, past.name, advertise, listen, cache, owner.limits)
-    past.joined, past.name = True, joined.name
+    past.joined, past.name, past.entered = True, joined.name, time.monotonic()
     emit(
         {
             "event": "joined",

@@ -7,6 +7,7 @@ over, a person has put it out, another machine has its key.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -38,17 +39,28 @@ class Backoff:
         return pause * (0.8 + 0.4 * self._chance())
 
 
-def mends(problem: FarflungError, was_in: bool) -> bool:
+def mends(problem: FarflungError, was_in: bool, patience: float | None = None, looked_s: float = 0.0) -> bool:
     """Whether waiting may mend what has ended a life, or kept one from beginning. ``was_in``: this machine has a key
-    with which it was in the run; without one a wrong address is the likelier reason, and is to be said at once."""
+    with which it was in the run; without one a wrong address is the likelier reason, and is to be said at once.
+
+    ``patience``: seconds that the owner lets it look for a coordinator that does not answer or take it, None where the
+    owner has said nothing; it has looked for ``looked_s``."""
     if isinstance(problem, RunOver):
         return False
-    return isinstance(problem, Parted) or (was_in and isinstance(problem, Unreachable | NotNow))
+    if patience is None:
+        patience = math.inf if was_in else 0.0
+    return isinstance(problem, Parted) or (isinstance(problem, Unreachable | NotNow) and looked_s < patience)
 
 
-def told(problem: FarflungError, pause: float) -> str:
-    """The word on the screen."""
-    return f"{problem.message}: this node joins again under its key in {max(1.0, pause):.0f} s"
+def told(problem: FarflungError, pause: float, was_in: bool = True, left_s: float = 0.0) -> str:
+    """The word on the screen. ``left_s``: how much longer it looks."""
+    again = "joins again under its key" if was_in else "tries again"
+    said = f"{problem.message}: this node {again} in {max(1.0, pause):.0f} s"
+    if pause < LONGEST_S / 2 or isinstance(problem, Parted):
+        return said
+    if math.isinf(left_s):
+        return f"{said}, and so on until it is in or you stop it (--patience 12h would end it after 12 hours)"
+    return f"{said}, and gives up in {max(1.0, left_s / 60):.0f} min (--patience)"
 
 
 def wait(seconds: float, owner: Owner, clock: Callable[[], float] = time.monotonic) -> Wish | None:

@@ -65,6 +65,14 @@ def join(
         str | None, typer.Option(metavar="SIZE", help="The most that it keeps of the training data, e.g. 20GB.")
     ] = None,
     hours: Annotated[float | None, typer.Option(min=0.0, metavar="H", help="It leaves after so many hours.")] = None,
+    patience: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="How long it looks for a coordinator that does not answer: 30m, 12h, 7d, forever, or 0.",
+            show_default="0 for a first join, forever for a node that was in the run",
+        ),
+    ] = None,
     lifeline: Annotated[bool, typer.Option("--lifeline", hidden=True)] = False,
 ) -> int:
     """Join a run with this machine.
@@ -79,7 +87,7 @@ def join(
     from ...proto.link import parse_link
     from ..linkfile import link_text
     from ..own_data import opener
-    from ..quantities import rate, size
+    from ..quantities import duration, rate, size
     from ..screen.terminal import screen
 
     output.lasts = True
@@ -88,13 +96,14 @@ def join(
     memory, disk = (
         size(text, name) if text else 0 for text, name in ((max_memory, "--max-memory"), (max_disk, "--max-disk"))
     )
+    looks = None if patience is None else duration(patience, "--patience")
     # Idle threads must not spin while another process has their core; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     cache = writable(own_folder(cache))  # before a ticket is spent
     try:
         find(address)  # before the seconds that torch takes: a wrong address is a matter of milliseconds
     except Unreachable:
-        if not keeps_key(cache, address.run, name or ""):  # else it waits: it was in the run before
+        if not (looks or (looks is None and keeps_key(cache, address.run, name or ""))):  # else it waits
             raise
     from ...node.agent import Interrupted
     from ...node.agent import run as run_node
@@ -121,6 +130,7 @@ def join(
                 limits=Limits(upload, memory, disk, hours or 0.0),
                 own_data=None if data is None else opener(data),
                 require=required,
+                patience=looks,
                 emit=view.show,
             )
     except Interrupted as interrupt:

@@ -23,4 +23,5 @@ fi
 
 name=${CONTAINER_ID:+vast-$CONTAINER_ID}
 name=${name:-${RUNPOD_POD_ID:+runpod-$RUNPOD_POD_ID}}
-exec farflung join --name "${name:-$(hostname)}" --listen "0.0.0.0:$port" "${reachable[@]}" --cache "${FARFLUNG_CACHE:-/workspace/farflung}"
+# A coordinator that does not answer is looked for for an hour: longer, and the rent is for nothing.
+exec farflung join --patience "${FARFLUNG_PATIENCE:-1h}" --name "${name:-$(hostname)}" --listen "0.0.0.0:$port" "${reachable[@]}" --cache "${FARFLUNG_CACHE:-/workspace/farflung}"

@@ -1,11 +1,13 @@
 """A node that lost its run joins again by itself, and ends only for what waiting cannot mend."""
 
+import math
+
 import pytest
 
 from farflung.node import agent
 from farflung.node.device.limits import Limits, Owner
 from farflung.node.device.own_folder import own_folder, writable
-from farflung.node.rejoin import FIRST_S, LONGEST_S, SETTLED_S, Backoff, RunOver, mends, wait
+from farflung.node.rejoin import FIRST_S, LONGEST_S, SETTLED_S, Backoff, RunOver, mends, told, wait
 from farflung.node.training.trainer import Stopped, error_of
 from farflung.proto import control_pb2 as pb
 from farflung.proto.errors import FarflungError, NotNow, Parted, Refused, RunFailed, Unreachable
@@ -38,6 +40,23 @@ def test_what_waiting_mends(problem, new, was_in):
     assert (mends(problem, False), mends(problem, True)) == (new, was_in)
 
 
+@pytest.mark.parametrize("was_in", [False, True])
+def test_an_owner_says_how_long_it_looks(was_in):
+    away, full = Unreachable("nothing listens there"), NotNow("the run is full")
+    for problem in (away, full):
+        assert mends(problem, was_in, math.inf, 1e9) and mends(problem, was_in, 3600.0, 3599.0)
+        assert not mends(problem, was_in, 3600.0, 3600.0) and not mends(problem, was_in, 0.0, 0.0)
+    assert not mends(Refused("evicted"), was_in, math.inf) and not mends(RunOver("it is over"), was_in, math.inf)
+    assert mends(Parted("its session is over"), was_in, 0.0), "the coordinator is there"
+
+
+def test_the_screen_says_how_long_it_looks():
+    away = Unreachable("nothing listens there")
+    assert told(away, 4.2, False) == "nothing listens there: this node tries again in 4 s"
+    assert "until it is in or you stop it (--patience" in told(away, LONGEST_S, True, math.inf)
+    assert told(away, LONGEST_S, True, 1800.0).endswith("under its key in 60 s, and gives up in 30 min (--patience)")
+
+
 def test_the_coordinator_s_word_that_a_part_is_over_means_another():
     parted = error_of(Stopped(pb.Stop(why="not prepared; join again", failed=True, again=True)))
     assert isinstance(parted, Parted) and parted.status == 4
@@ -56,7 +75,7 @@ def test_an_owner_s_hours_end_the_wait():
 def lives(monkeypatch, tmp_path):
     """A node whose lives end as a list says; (exit status, events, names that its lives began with)."""
 
-    def run(*ends):
+    def run(*ends, **options):
         ends, names, said = list(ends), [], []
 
         def live(link, device, island, past, *rest):
@@ -71,7 +90,7 @@ def lives(monkeypatch, tmp_path):
         monkeypatch.setattr(agent, "_live", live)
         monkeypatch.setattr(agent, "_obey_signals", lambda owner: None)
         monkeypatch.setattr(agent, "wait", lambda pause, owner: None)
-        status = agent.run(LINK, cache=tmp_path, insecure=True, emit=said.append)
+        status = agent.run(LINK, cache=tmp_path, insecure=True, emit=said.append, **options)
         return status, said, names
 
     return run
@@ -102,6 +121,14 @@ def test_a_first_join_that_reaches_nobody_says_so_at_once_and_a_machine_that_was
     key.parent.mkdir(parents=True)
     key.write_bytes(b"x")
     assert lives(Unreachable("nothing listens there"), 0)[0] == 0
+
+
+def test_a_first_join_waits_for_a_coordinator_if_its_owner_says_so(lives):
+    away = Unreachable("nothing listens there")
+    status, said, _ = lives(away, NotNow("the run is full"), away, 0, patience=math.inf)
+    assert status == 0 and len(said) == 3 and all("this node tries again in" in event["message"] for event in said)
+    with pytest.raises(Unreachable):
+        lives(away, patience=0.0)
 
 
 def test_a_node_without_a_home_names_what_to_type(monkeypatch, tmp_path):
