@@ -68,6 +68,7 @@ from .members import (
     put,
     trains,
 )
+from .overdue import overdue
 from .questions import Question, Unanswered, answer_to
 from .resume import Resume, fresh_layers, planned_nodes, resume
 from .shadows import CATCHES_UP, place_to_follow, shadows
@@ -77,7 +78,7 @@ from .stuck import ASKED_S, ask, awake, is_aside, standing
 from .transitions import caused, counted, named, told
 from .transitions import noted as transited
 from .unreadable import apart, cannot_read, distrust, judged
-from .waits import look
+from .waits import MOVING, aside, look
 
 _STALL_S = 1.0  # a longer gap between two ticks is the coordinator's own, and nobody's silence
 _BROKEN_AFTER, _BROKEN_WITHIN_S = 3, 60.0
@@ -358,7 +359,11 @@ class Membership:
         node = state.nodes.get(found.out)
         if node is None:
             return state, [s.Say("warning", "", found.why)]
-        node = replace(node, stuck=f"set aside: {found.why}")
+        return self._set_aside(state, node, found.why, now)
+
+    def _set_aside(self, state: State, node: Node, held: str, now: float) -> Result:
+        """A node that has ``held`` the others up has no place for some time."""
+        node = replace(node, stuck=f"set aside: {held}")
         why = f"{node.name} is {node.stuck}"
         state = replace(put(state, node), why=why, unplannable=frozenset())
         state, effects = self._missing(state, node, why, now)
@@ -565,7 +570,8 @@ class Membership:
                 name: replace(node, heard=now, moved_at=now, acted=now, doubted=False)
                 for name, node in state.nodes.items()
             }
-            return replace(state, nodes=nodes, moved_on=now, standstill=None), []
+            change = state.change and replace(state.change, began=now)
+            return replace(state, nodes=nodes, moved_on=now, standstill=None, change=change), []
         effects: list[s.Effect] = []
         for node in list(state.nodes.values()):
             silent = now - node.heard
@@ -650,11 +656,23 @@ class Membership:
                 state, effects = self._stays_spare(state, slow, f"all waited for {now - change.began:.0f} s")
             state, more = self._begin(state, why, now)
             return state, effects + more
+        if held := overdue(state, late, self._least, self._known.slowest_bps, now):
+            return self._overdue(state, *held, now)
         if watch.gives_up(now) and not self._waits(state, late, now - watch.since):
             stood = f"nothing has moved for {now - watch.since:.0f} s"
             what = "no answer to the flush" if state.phase == FLUSHING else "not prepared"
             return self._expel(state, late, f"{what}, and {stood}", now)
         return state, []
+
+    def _overdue(self, state: State, name: str, longest: float, now: float) -> Result:
+        """A node says that it moves, and has had longer than what it has to do can take (overdue.py)."""
+        assert state.change is not None
+        what = "did not answer the flush" if state.phase == FLUSHING else f"did not prepare view {state.number}"
+        why = f"{name} {what} within {longest:.0f} s, which is {MOVING} times what it takes, and says that it moves"
+        if self._needs(state, {name}):
+            state = replace(state, change=replace(state.change, needs_all=True))
+            return state, [s.Say("warning", name, f"{why}: nobody can train without it, so all wait")]
+        return self._set_aside(aside(state, name, now), state.nodes[name], why, now)
 
     def _waits(self, state: State, names: frozenset[str] | set[str], stood: float) -> bool:
         """Whether these are waited for although nothing of them has moved for so long: nobody is out while it computes,

@@ -29,12 +29,13 @@ class Known:
     """What was measured, as functions of a node or a plan; 0: it is not known.
 
     ``round_trip_s``: the longest of a node's round trips; ``rate_bps``: at which it takes in what it fetches;
-    ``step_s``: a step of a plan, by the speeds of its nodes.
+    ``step_s``: a step of a plan, by the speeds of its nodes; ``slowest_bps``: of a node's slowest link.
     """
 
     round_trip_s: Callable[[str], float] = lambda name: 0.0
     rate_bps: Callable[[str], float] = lambda name: 0.0
     step_s: Callable[[Plan], float] = lambda plan: 0.0
+    slowest_bps: Callable[[str], float] = lambda name: 0.0
 
 
 WAITING, FLUSHING, PREPARING, TRAINING, DONE = "waiting", "flushing", "preparing", "training", "done"

@@ -81,6 +81,10 @@ class Rules:
     give_up: bool = False
     """The run is done without its last checkpoint where that does not come."""
     down_s: float = 5.0
+    layer_bytes: tuple[float, ...] = ()
+    """Of each layer, what a node fetches that is to hold it: weights and what moves them. Empty: not known."""
+    data_bytes: float = 0.0
+    """What a node fetches of the data before its first step, at most."""
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ def look(state: State, now: float, fetch_s: Callable[[str, Plan], float]) -> tup
     if len(culprits) == 1:
         (out,) = culprits
         voices = sorted(name for name, peers in edges.items() if out in peers)
-        return _aside(state, out, now), Finding(f"{stood}, and {' and '.join(voices)} waited for it", out=out)
+        return aside(state, out, now), Finding(f"{stood}, and {' and '.join(voices)} waited for it", out=out)
     state = replace(state, suspected=suspected)
     pairs = ((one, other) for one in sorted(suspects) for other in sorted(suspects) if one < other)
     for pair in pairs:
@@ -179,8 +179,8 @@ def _forgotten(state: State) -> State:
     return state if state.standstill is None else replace(state, standstill=None)
 
 
-def _aside(state: State, name: str, now: float) -> State:
+def aside(state: State, name: str, now: float) -> State:
     """It has no place for some time, whatever its heartbeats say, and in another life neither."""
     times = state.held_up_by[name].times if name in state.held_up_by else 0
-    aside = {**state.held_up_by, name: Aside(times + 1, now + ASIDE_S * 2**times)}
-    return replace(state, held_up_by=aside, suspected={})
+    held_up_by = {**state.held_up_by, name: Aside(times + 1, now + ASIDE_S * 2**times)}
+    return replace(state, held_up_by=held_up_by, suspected={})

@@ -93,6 +93,10 @@ class Measured:
         """Bits a second of a node's fastest link, as measured; 0: not known."""
         return max((rate for pair, (_, rate) in self.links.items() if name in pair), default=0.0)
 
+    def slowest_of(self, name: str) -> float:
+        """Bits a second of a node's slowest link, as measured; 0: not known."""
+        return min((rate for pair, (_, rate) in self.links.items() if name in pair and rate > 0), default=0.0)
+
     def fetch_s(self, name: str, plan: Plan, now: float) -> float:
         """Seconds that a node takes to fetch what a plan gives it to hold; 0: not known, or nothing."""
         return fetch_seconds(self.job, self.facts, plan, name, self.known_links(now)) if name in plan.nodes else 0.0

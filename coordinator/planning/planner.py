@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ...job.schema import SECURE_MEMBERS, Facts, Job
+from ...job.schema import SECURE_MEMBERS, Facts, Job, LayerProfile
 from ...scheduler import Device, Layer, Network, PlanError, Workload, jobs, plan
 from ...scheduler.plans import Plan
 from ..membership.questions import Question
 
 _SEARCH_S = 1.0  # no view changes meanwhile
+_MOST_DATA = 64e9  # bytes
 _FORWARD_PART = 1 / 3  # a profile counts forward and backward, the scheduler the forward alone
 
 Links = Mapping[tuple[str, str], tuple[float, float]]
@@ -111,10 +112,21 @@ def fetch_seconds(job: Job, facts: Facts, plan: Plan, name: str, links: Links) -
         rates += [min(known)] if known else []
     ranges = [plan.stages[stage] for stage in plan.stages_of(name)]
     layers = [layer for first, last in ranges for layer in facts.profile.layers[first : last + 1]]
+    size = sum(layer_bytes(job, layers))
+    return 8 * size / max(rates) if rates and max(rates) > 0 else 0.0
+
+
+def layer_bytes(job: Job, layers: Iterable[LayerProfile]) -> tuple[float, ...]:
+    """Of each layer, what a node fetches that is to hold it: weights and the state that moves them."""
     outer = 4.0 * bool(job.updates.outer_optimizer.momentum)
     moments = jobs.MOMENT_BYTES[job.train.optimizer] if job.updates.mode == "gradient" else 0.0
-    size = sum(layer.parameters * (4.0 + outer + moments) + 4.0 * layer.frozen for layer in layers)
-    return 8 * size / max(rates) if rates and max(rates) > 0 else 0.0
+    return tuple(layer.parameters * (4.0 + outer + moments) + 4.0 * layer.frozen for layer in layers)
+
+
+def data_bytes(facts: Facts) -> float:
+    """What a node fetches of the data before its first step, at most: of more it keeps what it used last."""
+    rows = facts.samples + facts.validation_samples
+    return min(4.0 * rows * (facts.context + 1), _MOST_DATA) if "data/tokens" in facts.artifacts else 0.0
 
 
 def step_seconds(job: Job, facts: Facts, plan: Plan, tflops: Callable[[str], float]) -> float:

@@ -41,7 +41,12 @@ class Readings:
     def known(self, known: Known) -> Known:
         """The same, remembered."""
         trips, rates, steps = known.round_trip_s, known.rate_bps, known.step_s
-        return Known(self._read("round trip", trips), self._read("rate", rates), self._read("step", steps))
+        return Known(
+            self._read("round trip", trips),
+            self._read("rate", rates),
+            self._read("step", steps),
+            self._read("slowest", known.slowest_bps),
+        )
 
     def fetch_s(self, fetch_s: Patience) -> Patience:
         """The same, remembered."""

@@ -44,7 +44,10 @@ class _Readings:
 
     def known(self) -> Known:
         return Known(
-            lambda name: self._next("round trip"), lambda name: self._next("rate"), lambda plan: self._next("step")
+            lambda name: self._next("round trip"),
+            lambda name: self._next("rate"),
+            lambda plan: self._next("step"),
+            lambda name: self._next("slowest"),
         )
 
     def fetch_s(self, name: str, plan: Any) -> float:

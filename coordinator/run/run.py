@@ -100,7 +100,7 @@ class Run:
         self.deciding = Deciding(
             state,
             follow=job.updates.agreed,
-            known=Known(self._trips.of, self.measured.rate_of, self.measured.step_s),
+            known=Known(self._trips.of, self.measured.rate_of, self.measured.step_s, self.measured.slowest_of),
             fetch_s=lambda name, plan: self.measured.fetch_s(name, plan, clock()),
             clock=clock,
             leads=lambda: store.leads,

@@ -42,7 +42,7 @@ from ..membership.resume import Rules
 from ..observe.loggers import Logger, Make, heeded, loggers_wanted
 from ..observe.metrics import Counts
 from ..observe.remarks import Remarks
-from ..planning.planner import wanted_nodes
+from ..planning.planner import data_bytes, layer_bytes, wanted_nodes
 from ..replay.recorder import FOLDER as EVENTS
 from ..run.context import RunContext
 from ..run.durability.mirror import Mirror
@@ -606,6 +606,8 @@ def _rules(job: Job, facts: Facts, options: Options) -> Rules:
         eval_every=job.train.eval_every,
         evaluation=facts.validation_samples / job.train.batch,
         give_up=options.give_up,
+        layer_bytes=layer_bytes(job, facts.profile.layers),
+        data_bytes=data_bytes(facts),
         **options.timing,
     )
 
