@@ -75,13 +75,13 @@ class Hub(Network):
         island: Island | None = None,
         rests: Rests | None = None,
         own: OwnLoop | None = None,
+        device: str = "cpu",
     ) -> None:
         """A node that waits for its first view. ``own``: as of a member of ``farflung.group``."""
         wire = self.wire(name, self.identities.get(name))
         definition = model_of(self.job, self.facts) if own is None else own.model
         if island is not None:
             island.take_up(self.job, self.facts, wire.fetch, ())
-        device = torch.device("cpu")
         trainer = Trainer(
             wire,
             name,
@@ -89,7 +89,7 @@ class Hub(Network):
             self.facts,
             definition,
             lambda: data,
-            device,
+            torch.device(device),
             owner=None if own is None else own.owner,
             island=island,
             own=own,

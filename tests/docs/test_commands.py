@@ -77,6 +77,8 @@ def test_other_programs_are_real(page: Path) -> None:
             continue
         if program == "make":
             assert words and words[0] in targets, command
+        elif program == "sh":
+            assert (ROOT / words[0]).is_file(), command
         elif program in ("python", "python3"):
             assert words[0] != "-m" or importlib.util.find_spec(words[1]) is not None or in_tree(words[1]), command
             assert words[0].startswith("-") or (ROOT / words[0]).is_file(), command
