@@ -24,7 +24,7 @@ from .errors import CodecError
 from .exchange import collectives
 from .exchange.requests import Context, Program
 from .primitives.key import mix
-from .spec import check_contracts, parse, spec_feedback
+from .spec import check_contracts, momentum_word, parse, spec_feedback
 
 
 class State:
@@ -32,7 +32,8 @@ class State:
 
     spec: any codec for gradients. feedback: None for what the codec needs. group: the ranks (default: all); a new
     group over the same ranks is made, so all ranks must construct a State. start: so many steps of plain averaging
-    first. per_parameter: each parameter is a tensor of its own (always so for powersgd), else each bucket is one.
+    first. per_parameter: each parameter is a tensor of its own (by default for powersgd, whose matrices they are, and
+    for sign, whose one size has to fit a layer), else each bucket is one.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class State:
             raise CodecError(f"codec {spec!r} is biased: on gradients it needs error feedback")
         if self.feedback:
             check_contracts(self.codec.spec)
-        self.per_parameter = self.codec.spec.name == "powersgd" if per_parameter is None else per_parameter
+            if word := momentum_word(self.codec.spec):
+                warnings.warn(word, RuntimeWarning, stacklevel=2)
+        self.per_parameter = self.codec.spec.name in ("powersgd", "sign") if per_parameter is None else per_parameter
         self.seed, self.start, self.step, self.skipped = seed, start, 0, 0
         self.group: Any = None
         self.rank, self.size = 0, 1

@@ -297,6 +297,7 @@ _LIST += [
         (
             Parameter("rule", "norm", "what the scale comes from", choices=("norm", "max")),
             Parameter("gain", 1.0, "times the rule's scale", 0.001, 1000.0),
+            _FEEDBACK,
         ),
     ),
     Declaration(

@@ -120,6 +120,8 @@ def traits_of(spec: Spec | str) -> Traits:
         and spec.number("bits") < 8
     ):
         traits = replace(traits, contracts=False)
+    if spec.name == "intsgd" and values["rule"] == "norm":
+        traits = replace(traits, unbiased=False, feedback=True)  # cuts what one worker alone has of 127 mean steps
     if spec.name == "quicfl" and spec.number("bits") == 1:
         traits = replace(traits, contracts=False)
     if spec.name == "eden" and spec.real("bits") < 1 and not values["biased"]:
@@ -188,6 +190,25 @@ def check_contracts(spec: Spec) -> None:
             f"codec {str(spec)!r} makes an error larger than its input, and what is not sent comes back in the next "
             "step: it would grow without bound; use more bits, a smaller group or a rotated codec (eden)"
         )
+
+
+def wait_of(spec: Spec) -> float:
+    """In how many steps each element is sent once, where a codec offers but some of them in a step; else 1."""
+    offered = {"cocktail": "random", "randomk": "ratio"}.get(spec.name)
+    return 1.0 if offered is None else 1.0 / spec.real(offered)
+
+
+def momentum_word(spec: Spec) -> str | None:
+    """What to say where error feedback with this spec meets an optimiser: what waited comes at once, and momentum goes
+    on with it. None where elements wait for less than 4 steps. The rule is measured (docs/codecs.md)."""
+    wait = wait_of(spec)
+    if wait < 4:
+        return None
+    return (
+        f"codec {str(spec)!r} sends an element once in {wait:.0f} steps, and then what all of them left: steps "
+        f"grow without bound unless learning rate / (1 - momentum) is below a {2 * wait:.0f}th of the largest learning "
+        "rate of plain gradient descent; it is made for updates (mode delta), where this does not happen"
+    )
 
 
 def spec_feedback(spec: Spec) -> bool:

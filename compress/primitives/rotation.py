@@ -12,11 +12,13 @@ from functools import lru_cache
 import torch
 
 from ..cpu import dispatch as fast
+from ..errors import CodecError
 from . import philox
 from .key import Key
 
 EXACT = 8192
 SIGNS, RESIDUAL = 0x5349474E, 0x52455349
+BEYOND = "the norm of a block is beyond fp32: use int8 or eden for such numbers, or scale them"
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,15 @@ def rows_of(x: torch.Tensor, segment: Segment) -> torch.Tensor:
 def put_rows(out: torch.Tensor, segment: Segment, rows: torch.Tensor) -> None:
     """The inverse of ``rows_of``."""
     out[segment.start : segment.start + segment.length] = rows.reshape(-1)[: segment.length]
+
+
+def lengths(rows: torch.Tensor) -> torch.Tensor:
+    """The fp32 norm of each row. CodecError where it is beyond fp32: a length that is cut would shorten the row."""
+    scaled, exponent = rescale(rows)
+    found = torch.ldexp(scaled.square().sum(1, dtype=torch.float64).sqrt().to(torch.float32), exponent)
+    if not bool(torch.isfinite(found).all()):
+        raise CodecError(BEYOND)
+    return found
 
 
 def rescale(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -47,10 +47,12 @@ class QuicFl(Rotated):
             turned = turned / torch.where(length > 0, length, torch.ones_like(length))[:, None]
             z[segment.code : segment.code + turned.numel()] = turned.view(-1)
             lengths[segment.row : segment.row + segment.rows] = torch.ldexp(length, exponent)
+        if not bool(torch.isfinite(lengths).all()):
+            raise CodecError(rotation.BEYOND)
         outlier = torch.nonzero(z.abs() > self.reach).view(-1)
         codes = self._codes(z.clamp(-self.reach, self.reach), key)
         mask = masks.encode(outlier.cpu().numpy(), z.numel())
-        body: list[Buffer] = [tensor_bytes(lengths.clamp(max=LARGEST)), tensor_bytes(pack(codes, self.bits))]
+        body: list[Buffer] = [tensor_bytes(lengths), tensor_bytes(pack(codes, self.bits))]
         return [varint(key.rank), *body, varint(len(outlier)), mask, tensor_bytes(z[outlier])]
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:

@@ -52,8 +52,9 @@ class Hop(Codec):
         """The inverse of ``prepare``: fp32 ``[count]``."""
 
     @abc.abstractmethod
-    def choose(self, energy: torch.Tensor) -> torch.Tensor:
-        """uint8 ``[blocks]``: the index in ``widths`` of each block, so that the mean keeps to the budget."""
+    def choose(self, energy: torch.Tensor, spent: float) -> torch.Tensor:
+        """uint8 ``[blocks]``: the index in ``widths`` of each block (energies: fp64), so that the mean keeps to the
+        budget, of which ``spent`` bits an element have gone to the reduction of norms."""
 
     @abc.abstractmethod
     def quantize(self, rows: torch.Tensor, choice: torch.Tensor, uniform: Uniform) -> list[Buffer]:
@@ -63,14 +64,17 @@ class Hop(Codec):
     def dequantize(self, reader: Reader, choice: torch.Tensor) -> torch.Tensor:
         """``[blocks, 256]``, fp32."""
 
-    def energy(self, rows: torch.Tensor) -> torch.Tensor:
-        """What is reduced before the widths are chosen: the sum of squares of each block, in 16-bit floats."""
-        return scales.to_scales(scales.to_codes(rows.square().sum(1).clamp(max=LARGEST), up=False))
+    def norms(self, rows: torch.Tensor) -> torch.Tensor:
+        """What is reduced before the widths are chosen: the norm of each block, in 16-bit floats. Not its square, whose
+        range would end where that of the values does not."""
+        safe, exponent = rotation.rescale(rows)
+        length = torch.ldexp(safe.square().sum(1).sqrt() * 2.0**-16, exponent).clamp(max=LARGEST * 2.0**-16)
+        return scales.to_scales(scales.to_codes(length, up=False))
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         safe, exponent = rotation.rescale(x.view(1, -1))
         rows = self.prepare(safe.view(-1), key)
-        choice = self.choose(self.energy(rows))
+        choice = self.choose(self.norms(rows).double().square(), 0.0)
 
         def uniform(count: int, start: int) -> torch.Tensor:
             return philox.uniform(count, key.private, 0, start, x.device)
@@ -99,8 +103,10 @@ class Hop(Codec):
             raise CodecError("a value is not finite: not encoded")
         key = Key(context.tensor_seed, context.step, context.rank)
         rows = self.prepare(flat, key)
-        energy = yield Reduce(self.energy(rows), "sum", 16)
-        choice = self.choose(energy)
+        if not bool(torch.isfinite(rows).all()):
+            raise CodecError(rotation.BEYOND)
+        total = yield Reduce(self.norms(rows), "sum", 16)
+        choice = self.choose(total.double().square(), 16 / BLOCK)
 
         def uniform(count: int, start: int) -> torch.Tensor:
             """Correlated rounding: the workers' values at an element are in different n-ths of [0, 1)."""
@@ -131,9 +137,9 @@ class Dynamiq(Hop):
     def finish(self, rows: torch.Tensor, count: int, key: Key) -> torch.Tensor:
         return rows.reshape(-1)[:count]
 
-    def choose(self, energy: torch.Tensor) -> torch.Tensor:
-        budget = self.bits - 0.125 - 0.5 - 0.0625
-        log = torch.where(energy > 0, energy.clamp(min=1e-45).double().log2(), -300.0)
+    def choose(self, energy: torch.Tensor, spent: float) -> torch.Tensor:
+        budget = self.bits - self.overhead - 3 / BLOCK - spent
+        log = torch.where(energy > 0, energy.clamp(min=1e-300).log2(), -1000.0)
         apart = torch.log2(torch.tensor(512.0 / 17.0, dtype=torch.float64))
         low, high = float(log.min()) - 8.0, float(log.max()) + 1.0
 
@@ -217,11 +223,11 @@ class RotQ(Hop):
         back = rotation.backward(rows.contiguous(), segment, Key(key.seed, key.step)) * (1 / 16)
         return back.reshape(-1)[:count]
 
-    def choose(self, energy: torch.Tensor) -> torch.Tensor:
-        budget = self.bits - self.overhead - 16 / 256 - 3 / 256
-        error = torch.tensor(self._error, dtype=torch.float64)
-        width = torch.tensor(self.widths, dtype=torch.float64)
-        scaled = energy.double() / energy.double().sum().clamp(min=1e-300)
+    def choose(self, energy: torch.Tensor, spent: float) -> torch.Tensor:
+        budget = self.bits - self.overhead - 3 / BLOCK - spent
+        error = torch.tensor(self._error, dtype=torch.float64, device=energy.device)
+        width = torch.tensor(self.widths, dtype=torch.float64, device=energy.device)
+        scaled = energy / energy.sum().clamp(min=1e-300)
         low, high = -200.0, 10.0
 
         def at(log: float) -> torch.Tensor:

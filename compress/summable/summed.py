@@ -187,8 +187,10 @@ class GlobalExponential(Codec):
 class IntSgd(Summed):
     """IntSGD (Mishchenko et al., ICLR 2022): round(alpha * x) at random, alpha known everywhere.
 
-    rule=norm: alpha = sqrt(d) / (sqrt(2) * |x|), the paper's with the norm of this step instead of a running one;
-    rule=max: the largest power of two that uses the range of 8 bits (HintSGD). ``gain`` multiplies alpha.
+    rule=norm: alpha = sqrt(d) / (sqrt(2) * |x|), the paper's with the norm of this step instead of a running one, or
+    less where a largest value would be cut; the workers agree on the mean of these scales, so what is still cut is of a
+    worker whose largest value is far beyond the others'. rule=max: the largest power of two that uses the range of 8
+    bits (HintSGD), which cuts nothing. ``gain`` multiplies alpha.
     """
 
     bits = 8
@@ -205,7 +207,11 @@ class IntSgd(Summed):
     def statistic(self, x: torch.Tensor) -> torch.Tensor:
         if not x.numel():
             return torch.zeros(1, device=x.device)
-        return x.abs().amax().view(1) if self.rule == "max" else norm(x.view(1, -1), "l2")
+        largest = x.abs().amax().view(1)
+        if self.rule == "max":
+            return largest
+        whole = largest.double() * (self.gain * math.sqrt(x.numel() / 2.0) / 127.0)  # the scale that cuts nothing
+        return torch.maximum(norm(x.view(1, -1), "l2").double(), whole).clamp(max=LARGEST).to(torch.float32)
 
     def _alpha(self, statistic: torch.Tensor, workers: int, count: int) -> float:
         size = float(statistic) if self.rule == "max" else float(statistic) / workers

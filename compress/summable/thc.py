@@ -12,7 +12,6 @@ from ..gpu import dispatch as gpu
 from ..primitives import philox, rotation
 from ..primitives.key import Key
 from ..primitives.packing import unpack
-from ..quantizers.dithered import LARGEST
 from ..quantizers.solvers import quantile, stochastic_levels
 from ..spec import Spec
 from .summed import Summed
@@ -51,9 +50,7 @@ class Thc(Summed):
         """The norm of each block."""
         out = torch.zeros(rotation.blocks(x.numel(), self.block), device=x.device)
         for segment in rotation.layout(x.numel(), self.block):
-            rows, exponent = rotation.rescale(rotation.rows_of(x, segment))
-            length = rows.square().sum(1, dtype=torch.float64).sqrt().to(torch.float32)
-            out[segment.row : segment.row + segment.rows] = torch.ldexp(length, exponent).clamp(max=LARGEST)
+            out[segment.row : segment.row + segment.rows] = rotation.lengths(rotation.rows_of(x, segment))
         return out
 
     def levels(self, x: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int) -> torch.Tensor:
