@@ -82,7 +82,8 @@ def test_the_first_step_that_ddp_skips_is_said() -> None:
 def test_intsgd_cuts_no_spike_and_says_what_it_may_cut() -> None:
     x = torch.randn(4096, generator=torch.Generator().manual_seed(0)) * 1e-3
     x[7] = 10.0
-    found = torch.stack([compress.decode(compress.make("intsgd:gain=20").encode(x, step=step))[7] for step in range(50)])
+    codec = compress.make("intsgd:gain=20")
+    found = torch.stack([compress.decode(codec.encode(x, step=step))[7] for step in range(50)])
     assert abs(float(found.mean()) - 10) < 0.05
     assert abs(float(compress.simulate("intsgd:gain=20", [x, x, x]).mean[7]) - 10) < 0.1
     assert not compress.traits_of("intsgd").unbiased and compress.traits_of("intsgd:rule=max").unbiased

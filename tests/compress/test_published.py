@@ -62,6 +62,8 @@ def close(spec: str, distribution: str, size: int, value: float, spread: float, 
     # The adaptive levels were published from a coarser grid; uniform THC of 8 bits at 2^20 from two trials, 11 % over
     # its own value at 2^16, where the rotation makes the size irrelevant. Less error than published is no mistake.
     lower = 0.08 if spec.startswith(("avq", "thc:bits=8")) else allowed
+    # DynamiQ was published with a 16th of a bit kept for the reduction, which one encoding does not have.
+    lower = 0.4 if spec.startswith("dynamiq") else lower
     assert -lower <= ratio <= allowed, f"{error:.5g}, published {value:.5g}"
 
 
