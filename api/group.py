@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import torch
 
 from .. import compress
 from ..cli.linkfile import link_text
-from ..node.agent import check_secure, enter
+from ..node.agent import Past, check_secure, enter
 from ..node.device.limits import Limits
 from ..node.device.own_folder import own_folder, writable
-from ..node.device.probe import measure_device
-from ..node.join import Joined
+from ..node.join import Joined, part
 from ..node.promises import Promises
+from ..node.rejoin import RunOver
 from ..node.state.rests import Rests
 from ..node.training.external_loop import Order, OwnLoop
 from ..node.training.external_model import OwnModel, Samples
@@ -28,10 +30,19 @@ from ..proto.border import below
 from ..proto.errors import FarflungError, JobError
 from ..proto.link import parse_link
 from ..proto.telling import undisturbed
+from .lives import Lives
 
 _REST_SECONDS = 10.0
 """At the end, for what is still being written to the disk."""
 _GOODBYE_SECONDS = 30.0
+
+
+class _Member(NamedTuple):
+    """A life in the run that has begun."""
+
+    wire: ProcessWire
+    joined: Joined
+    lock: TextIO | None
 
 
 class Group:
@@ -62,26 +73,18 @@ class Group:
         self._model = OwnModel(model, optimizer)
         self._loop = OwnLoop(self._model, optimizer)
         self._cache = writable(own_folder(cache))
-        self._enter = partial(enter, name=name, advertise=advertise, listen=listen, cache=self._cache, limits=Limits())
+        self._enter = partial(enter, advertise=advertise, listen=listen, cache=self._cache, limits=Limits())
+        self._past = Past(name or "")
         self._emit = undisturbed(on_event)
         self._thread: threading.Thread | None = None
         self.name = ""
         self.samples: list[int] = []
         self.steps = 0
+        self._life = 0
 
     def __enter__(self) -> Group:
-        joined, lock = self._enter(self._link, partial(measure_device, str(self._model.device)))
-        self.name = joined.name
-        try:
-            self._check(joined)
-            wire = ProcessWire.start(joined.config)
-        except BaseException:
-            if lock is not None:
-                lock.close()
-            raise
-        self._thread = threading.Thread(
-            target=self._train, args=(wire, joined, lock), name="farflung-group", daemon=True
-        )
+        member = self._join()
+        self._thread = threading.Thread(target=self._train, args=(member,), name="farflung-group", daemon=True)
         self._thread.start()
         try:
             self._next()
@@ -101,20 +104,24 @@ class Group:
         mean, for the run's curves. Waits for the others. The answer: whether the gradient counted. It did not if
         somebody joined or left meanwhile; then ``samples`` are new, and nobody trains any twice or leaves one out.
 
+        A member whose machine slept, whose line was down or whose I/O process crashed joins again by itself, under its
+        key: this call takes that long, and the model has the others' weights then.
+
         Raises FarflungError when the run has failed, or the coordinator has put this member out.
         """
         if not self.samples:
             raise FarflungError("the run is over", "while g.samples: ...")
-        before = self.steps
+        before, life = self.steps, self._life
         self._loop.give(loss.item() if isinstance(loss, torch.Tensor) else loss)
         self._next()
-        return self.steps > before
+        return self.steps > before and self._life == life
 
     def _next(self) -> None:
         order: Order | None = self._loop.take()
         self.samples = [] if order is None else order.samples
+        self._life = self._loop.life if order is None else order.life
         trainer = self._loop.trainer
-        self.steps = order.step - 1 if order is not None else trainer.step if trainer is not None else 0
+        self.steps = order.step - 1 if order is not None else trainer.step if trainer is not None else self.steps
 
     def _check(self, joined: Joined) -> None:
         wanted, there = joined.job.model.parameters, self._model.count
@@ -126,10 +133,46 @@ class Group:
                 f"write parameters = {there} under [model], or bring the model that the others have",
             )
 
-    def _train(self, wire: ProcessWire, joined: Joined, lock: TextIO | None) -> None:
-        """The trainer's thread."""
+    def _join(self) -> _Member:
+        """Enter the run, under the name of the life before if there was one."""
+        measure = partial(self._past.measured, str(self._model.device))
+        joined, lock = self._enter(self._link, measure, name=self._past.name or None)
+        self._past.name = self.name = joined.name
+        try:
+            self._check(joined)
+            return _Member(ProcessWire.start(joined.config), joined, lock)
+        except BaseException as problem:
+            session = (joined.name, joined.session, joined.secret)
+            part(self._link.address, joined.credentials.pinned, session, f"failed: {problem}")
+            if lock is not None:
+                lock.close()
+            raise
+
+    def _train(self, member: _Member | None) -> None:
+        """The trainer's thread: one life after the other, as a node's (node/rejoin.py)."""
+        lives, error = Lives(self._loop.owner, self._warn), None
+        try:
+            while True:
+                began = time.monotonic()
+                try:
+                    member = member or self._join()
+                    error = self._live(member)
+                except BaseException as problem:  # it is raised in the loop's thread
+                    error = problem
+                member = None
+                if not lives.again(error, time.monotonic() - began):
+                    break
+                self._loop.begin_again()
+                gc.collect()  # the life before, as large as the next one
+        finally:
+            self._loop.end(None if isinstance(error, RunOver) else error)
+
+    def _live(self, member: _Member) -> BaseException | None:
+        """One life; what ended it, None for the run's end and a goodbye."""
+        wire, joined, lock = member
         why = "the node failed"
         error: BaseException | None = None
+        rests: Rests | None = None
         try:
             data = Samples(joined.facts.samples)
             run = wire.config.run
@@ -151,16 +194,18 @@ class Group:
             self._loop.trainer.run()
         except Stopped as stopped:
             why, error = stopped.why, error_of(stopped)
-        except BaseException as problem:  # it is raised in the loop's thread
+        except BaseException as problem:
             why, error = f"failed: {problem}", problem
         finally:
             wire.close(why)
-            trainer = self._loop.trainer
-            if trainer is not None and trainer.rests is not None:
-                trainer.rests.wait(_REST_SECONDS)
+            if rests is not None:
+                rests.wait(_REST_SECONDS)
             if lock is not None:
                 lock.close()
-            self._loop.end(error)
+        return error
+
+    def _warn(self, message: str) -> None:
+        self._emit({"event": "warning", "time": time.time(), "message": message, "node": self.name})
 
     def _leave(self, why: str) -> None:
         """Goodbye, if the run goes on; what was learnt since the last round goes with it."""

@@ -46,6 +46,8 @@ class Order:
     """What the gradient of the share's mean loss counts."""
     sections: tuple[Section, ...]
     gradients: Gradients
+    life: int = 0
+    """Of the trainer that wants it."""
     tally: Tally | None = None
 
 
@@ -68,6 +70,10 @@ class LoopOwner(Owner):
             self._usual.append(now - self._waits_since)
         self._waits_since = None
 
+    def begin_again(self) -> None:
+        """Nobody waits for the loop."""
+        self._waits_since = None
+
     def wish(self) -> Wish | None:
         if self.leaves:
             return Wish(self.leaves, seconds=0.0)
@@ -85,6 +91,8 @@ class OwnLoop:
         self.owner = LoopOwner()
         self.trainer: Trainer | None = None
         self._changed = threading.Condition()
+        self.life = 0
+        """How often the trainer has begun again."""
         self._order: Order | None = None
         self._taken: Order | None = None
         self._over = False
@@ -98,7 +106,8 @@ class OwnLoop:
         assert trainer is not None and trainer.training is not None
         samples = [sample for microbatch in microbatches for sample in microbatch]
         state = trainer.training.state
-        order = Order(step, samples, scale * len(samples), tuple(state.sections.values()), state.gradients)
+        sections = tuple(state.sections.values())
+        order = Order(step, samples, scale * len(samples), sections, state.gradients, self.life)
         with self._changed:
             self._order = order
             self._changed.notify_all()
@@ -119,6 +128,12 @@ class OwnLoop:
     def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Tally:
         """The members' own data have no validation samples here."""
         return Tally()
+
+    def begin_again(self) -> None:
+        """The trainer has ended, and another takes its place: the loop waits for it, or computes for nobody."""
+        with self._changed:
+            self.trainer, self.life = None, self.life + 1
+        self.owner.begin_again()
 
     def end(self, error: BaseException | None) -> None:
         """The trainer is done: the loop stops waiting."""

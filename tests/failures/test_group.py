@@ -1,7 +1,9 @@
 """Training loops of one's own, each in a process of its own, joined by farflung.group."""
 
 import json
+import os
 import re
+import signal
 
 import pytest
 import torch
@@ -90,7 +92,7 @@ def plain(run, first, steps):
     return model.state_dict()
 
 
-def test_a_member_is_killed_and_another_joins_and_the_result_is_that_of_one_loop(farm):
+def test_members_are_killed_join_and_crash_and_the_result_is_that_of_one_loop(farm):
     run = farm()
     begin(run, mode="gradient")
     a, b = (run.script(name, "loop.py", name) for name in "ab")
@@ -100,12 +102,19 @@ def test_a_member_is_killed_and_another_joins_and_the_result_is_that_of_one_loop
     run.trains("a", steps=1)
     c = run.script("c", "loop.py", "c")
     run.trains("a", "c", steps=1)
+    number = run.view()["view"]
+    [io] = a.family[1:]
+    os.kill(io, signal.SIGSEGV)
+    run.wait(lambda: a.of("warning"), "a says that it joins again")
+    run.wait(lambda: run.view()["view"] > number + 1, "two view changes")
+    run.trains("a", "c", steps=1)
     (run.folder / "go").touch()
     run.wait(lambda: run.c.of("done"), "the run is done")
     for one in (a, c):
         run.wait(lambda one=one: not one.alive, f"{one.name} ends")
         assert one.status == 0, run.story()
-    assert [event["node"] for event in run.events("left")][:1] == ["b"] and run.events("warning") == []
+    assert [event["node"] for event in run.events("left")][:1] == ["b"]
+    assert "was ended by SIGSEGV" in a.of("warning")[0]["message"] and "joins again" in a.of("warning")[0]["message"]
     assert [event["samples"] for event in run.events("step")] == [BATCH] * STEPS
     mine = [event for one in (a, b, c) for event in one.of("mine", counted=True)]
     known = sorted(sample for event in mine if event["step"] == STEPS for sample in event["samples"])
