@@ -23,7 +23,7 @@ from ..state.section import Section
 from ..state.vectors import zeros
 from ..wire.api import Blob
 from .messages import Contribution, Decide, Part, Result, RoundPlan
-from .outliers import Norms
+from .outliers import FACTOR, GRADIENT_FACTOR, Norms
 from .robust import exact_square, factors_of
 from .update import Encoded, Terms, Update, void
 
@@ -114,7 +114,7 @@ class Exchange:
         if not gradient and section.feedback is not None and (not self.explicit or len(plan.members) == 1):
             section.x.add_(section.feedback)  # of another codec, or of a group that is gone: nobody would send it
             section.feedback = None
-        self.norms = Norms()
+        self.norms = Norms(GRADIENT_FACTOR if gradient else FACTOR)
         self.near = {
             part.index: {i for i in range(len(plan.members)) if part.taker(i) == part.taker(self.me)}
             for part in plan.parts

@@ -2,6 +2,8 @@
 
 Honest shares of one part differ by small factors; an attacker that wants to move the reference by force is longer by
 orders of magnitude. Whoever stays below the limit is averaged like everybody else: this is no robust aggregation.
+Gradients of a few samples differ by more than what many steps have moved: one sample that the model has not learnt yet
+is hundreds of times as long as those that it knows by heart, and there an update is clipped before it is applied.
 """
 
 from __future__ import annotations
@@ -12,24 +14,32 @@ from statistics import median_low
 
 FACTOR = 100.0
 """Longer than so many times the median is absurd."""
+GRADIENT_FACTOR = 1e4
+"""The same for the gradient of one step."""
 _REMEMBERED = 20
 _ENOUGH = 5
 
 
 class Norms:
-    """What was accepted lately of each part: medians of the members' norms, and norms of the results."""
+    """What was accepted lately of each part: medians of members' norms, this node's own, and norms of results."""
 
-    def __init__(self) -> None:
+    def __init__(self, factor: float = FACTOR) -> None:
+        self.factor = factor
+        self._own: dict[int, deque[float]] = {}
         self._medians: dict[int, deque[float]] = {}
         self._results: dict[int, deque[float]] = {}
 
     def absurd(self, part: int, norms: Mapping[int, float], trusted: int) -> dict[int, float]:
         """Members (by index) whose norm is absurd, with their limit. ``trusted`` (this node itself) never is.
 
-        Of two members the shorter one is the median. What is accepted is remembered.
+        Of two members the shorter one is the median. What is accepted is remembered, and so is what this node sent: its
+        samples are as good as another's, and nobody else can make it longer.
         """
         lately = self._medians.setdefault(part, deque(maxlen=_REMEMBERED))
-        limit = FACTOR * max(median_low(norms.values()), *lately, 0.0) if norms else 0.0
+        own = self._own.setdefault(part, deque(maxlen=_REMEMBERED))
+        if trusted in norms:
+            own.append(norms[trusted])
+        limit = self.factor * max(median_low(norms.values()), *lately, *own) if norms else 0.0
         found = {index: limit for index, norm in norms.items() if norm > limit > 0 and index != trusted}
         accepted = [norm for index, norm in norms.items() if index not in found]
         if accepted:
@@ -43,7 +53,7 @@ class Norms:
         up, that is no publisher's lie. The first results of a view have nothing to be held against.
         """
         results = self._results.setdefault(part, deque(maxlen=_REMEMBERED))
-        limit = FACTOR * max(own, *results) if len(results) >= _ENOUGH else 0.0
+        limit = self.factor * max(own, *results) if len(results) >= _ENOUGH else 0.0
         if norm > limit > 0:
             return limit
         results.append(norm)

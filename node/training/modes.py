@@ -135,7 +135,8 @@ class GradientMode:
                 link.exchange.commit_gradient(link.updates() if link.exchange.carries else ())
             training.optimise(step, step, norm)
         elif training.trainer.name == training.commit.committer:
-            training.trainer.warn("", f"step {step} had a gradient that is not finite: no node applied it")
+            why = f"step {step} had a gradient that is not finite, or was refused: no node applied it"
+            training.trainer.warn("", why)
         for name, section in training.state.sections.items():
             if name in training.links:
                 training.links[name].finish(self._results[name], training.job.updates.block)

@@ -14,7 +14,7 @@ from farflung import compress
 from farflung.coordinator.membership.refusals import ENOUGH, ONE_WORD, WORD_AGAINST_WORD, Circle, Refusals, circle_of
 from farflung.job.schema import Job
 from farflung.node.rounds.exchange import received
-from farflung.node.rounds.outliers import FACTOR, Norms
+from farflung.node.rounds.outliers import FACTOR, GRADIENT_FACTOR, Norms
 from farflung.node.rounds.receipts import said_in
 from farflung.node.rounds.round_link import received_result
 from farflung.node.rounds.signed import Signer
@@ -120,7 +120,7 @@ def test_a_lie_in_gradient_mode_costs_the_step_and_nothing_else():
     outcome = hub.finish(NAMES)
     assert not hub.errors
     assert any("d: update refused" in warning for warning in outcome.warnings)
-    assert any("step 4 had a gradient that is not finite: no node applied it" in one for one in outcome.warnings)
+    assert any("step 4 had a gradient that is not finite, or was refused" in one for one in outcome.warnings)
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
     assert_sound(hub, NAMES)
 
@@ -233,6 +233,16 @@ def test_norms_are_held_against_the_median_of_now_and_of_late():
     assert norms.absurd(1, {0: 0.0, 1: 0.0, 2: 5.0}, 0) == {}, "nothing to go by"
     assert norms.absurd(2, {0: 1e9, 1: 1.0, 2: 1.0}, 0) == {}, "never this node itself"
     assert norms.absurd(3, {}, 0) == {}
+
+
+def test_who_has_the_one_sample_that_is_not_learnt_yet_is_no_liar():
+    norms = Norms(GRADIENT_FACTOR)
+    known_by_heart, new = 0.00708, 1.67  # gradients of an honest run, after its model had learnt nearly all samples
+    assert norms.absurd(0, {0: known_by_heart, 1: known_by_heart / 2, 2: new}, 0) == {}
+    local = Norms()
+    local.absurd(0, {0: 5.0, 1: 0.01, 2: 0.01}, 0)
+    assert local.absurd(0, {0: 0.01, 1: 0.01, 2: 2.0}, 0) == {}, "this node itself sent one that long"
+    assert set(local.absurd(0, {0: 0.01, 1: 0.01, 2: 5.0 * FACTOR + 1}, 0)) == {2}
 
 
 def test_results_are_held_against_those_before_and_what_this_node_sent():
