@@ -222,8 +222,6 @@ def _live(
     require: Collection[str],
     emit: Emit,
 ) -> int:
-    # Seconds of work that the others would wait for if it came after the join.
-    importlib.import_module("transformers.modeling_utils")
     measure = partial(past.measured, device) if island is None else island.measure
     joined, lock = enter(link, measure, past.name, advertise, listen, cache, owner.limits)
     past.joined, past.name, past.entered = True, joined.name, time.monotonic()
@@ -242,6 +240,9 @@ def _live(
         promises = Promises(joined.name, joined.job, joined.facts, require, compress.check)
         promises.check_join()
         used = find_device(device)
+        if joined.job.model.build is None:
+            # Seconds of work, which nobody waits for: no view counts on a node before its I/O process says hello.
+            importlib.import_module("transformers.modeling_utils")
         told = beside_cuda(used, joined.job.updates.mode)
         if told:
             emit({"event": "notice", "time": time.time(), "message": told, "node": joined.name})
