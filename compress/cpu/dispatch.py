@@ -208,3 +208,56 @@ def eden_decode(
     bits, data = (len(levels) - 1).bit_length(), np.frombuffer(packed, np.uint8)
     numbers = words.numpy(), levels.numpy(), bits, count, first, factors.numpy()
     _loops("_eden").decode(data, *numbers, _factor(weight), weight is not None, out.numpy())
+
+
+def largest(x: torch.Tensor, group: int) -> torch.Tensor:
+    """fp32: the largest magnitude of each group of a flat fp32 vector."""
+    out = torch.empty(-(-x.numel() // group), dtype=torch.int32)
+    _loops("_tables").largest(x.numpy(), group, out.numpy())
+    return out.view(torch.float32)
+
+
+def add_table(
+    out: torch.Tensor, packed: Any, table: torch.Tensor, units: torch.Tensor, group: int, bits: int,
+    weight: float | None,
+) -> None:  # fmt: skip
+    """table[code] * unit of the group, held to fp32's range, written to ``out`` or added to it with a weight."""
+    numbers = np.frombuffer(packed, np.uint8), table.numpy(), units.numpy(), group, bits
+    _loops("_tables").add(out.numpy(), *numbers, _factor(weight), weight is not None)
+
+
+def minifloat(
+    x: torch.Tensor, group: int, scale: tuple[torch.Tensor, ...], form: tuple[int, int, int, int], key: Key | None
+) -> torch.Tensor:
+    """Packed codes of short floats. scale: (unit of each group to divide by) or (two factors of each group). form:
+    (bits, of them mantissa, least exponent, largest code). key: of random rounding; None: nearest."""
+    bits, mantissa, least, most = form
+    packed = torch.empty(packed_bytes(x.numel(), bits), dtype=torch.uint8)
+    first, second = scale[0].numpy(), scale[-1].numpy()
+    randomness = key is not None, *_key(key or Key())
+    numbers = group, len(scale) == 1, first, second, mantissa, least, most
+    _loops("_tables").minifloat(x.numpy(), *numbers, *randomness, bits, packed.numpy())
+    return packed
+
+
+def dithered(x: torch.Tensor, group: int, units: torch.Tensor, bits: int, equal: bool, key: Key) -> torch.Tensor:
+    """Packed codes of x / unit: a sign and one of equal levels, or of powers of two, at random."""
+    packed = torch.empty(packed_bytes(x.numel(), bits), dtype=torch.uint8)
+    if equal:
+        levels = (1 << (bits - 1)) - 1
+        _loops("_tables").dithered(x.numpy(), group, units.numpy(), levels, *_key(key), bits, packed.numpy())
+    else:
+        _loops("_tables").powers(x.numpy(), group, units.numpy(), *_key(key), bits, packed.numpy())
+    return packed
+
+
+def between(x: torch.Tensor, group: int, units: torch.Tensor, edges: torch.Tensor, bits: int) -> torch.Tensor:
+    """Packed codes: how many of the rising edges are below x / unit."""
+    packed = torch.empty(packed_bytes(x.numel(), bits), dtype=torch.uint8)
+    _loops("_tables").edges(x.numpy(), group, units.numpy(), edges.numpy(), bits, packed.numpy())
+    return packed
+
+
+def packed_bytes(count: int, bits: int) -> int:
+    """As ``packing.packed_size``."""
+    return sum(-(-count * width // 8) for width in (8, 4, 2, 1) if bits & width)

@@ -11,7 +11,7 @@ from ..codec import Codec, bytes_tensor, tensor_bytes
 from ..errors import CodecError
 from ..primitives.key import Key
 from ..wire import Buffer, Header, Reader
-from .formats import blocks_of
+from .tables import blocks_of
 
 
 class Affine(Codec):

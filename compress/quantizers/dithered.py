@@ -7,13 +7,14 @@ import struct
 import torch
 
 from ..codec import Codec, bytes_tensor, tensor_bytes
+from ..cpu import dispatch as fast
 from ..errors import CodecError
 from ..primitives import philox, scales
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader
-from .formats import blocks_of
+from .tables import Parts, Tabled, blocks_of, largest_of
 
 LARGEST = 3.4028234663852886e38
 
@@ -28,8 +29,11 @@ def norm(rows: torch.Tensor, kind: str) -> torch.Tensor:
     return (largest * ratio).clamp(max=LARGEST)
 
 
-class Qsgd(Codec):
+class Qsgd(Tabled):
     """QSGD (Alistarh et al., NeurIPS 2017): |x| / norm to one of 2^(b-1) equal levels, at random, and a sign."""
+
+    equal = True
+    """Whether levels are equally spaced."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -39,8 +43,13 @@ class Qsgd(Codec):
         return self.bucket or n
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        rows = blocks_of(x, self._size(x.numel()))
-        code = scales.to_codes(norm(rows, self.norm), up=True)
+        size = self._size(x.numel())
+        found = largest_of(x, size) if self.norm == "max" else norm(blocks_of(x, size), self.norm)
+        code = scales.to_codes(found, up=True)
+        if x.device.type == "cpu" and fast.worth(x.numel()):
+            packed = fast.dithered(x, size, scales.to_scales(code), self.bits, self.equal, key.private)
+            return [tensor_bytes(code), tensor_bytes(packed)]
+        rows = blocks_of(x, size)
         unit = scales.to_scales(code)[:, None]
         y = rows / torch.where(unit > 0, unit, torch.ones_like(unit))
         u = philox.uniform(x.numel(), key.private, 0, 0, x.device)
@@ -53,23 +62,25 @@ class Qsgd(Codec):
         level = (y.abs() * s + u).floor_().clamp_(max=s)
         return (torch.where(y < 0, -level, level) + (s + 1)).to(torch.uint8)
 
-    def values(self, codes: torch.Tensor) -> torch.Tensor:
+    def table(self) -> torch.Tensor:
+        """fp32: the values of all codes, as parts of a bucket's norm."""
         s = (1 << (self.bits - 1)) - 1
-        return (codes.to(torch.float32) - float(s + 1)) / float(s)
+        return (torch.arange(2 * s + 2, dtype=torch.float32) - float(s + 1)) / float(s)
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+    def parts(self, reader: Reader, header: Header, device: torch.device) -> Parts:
         n = header.elements
         size = self._size(n)
         scale_bytes, packed = reader.take(2 * -(-n // size)), reader.take(packed_size(n, self.bits))
         code = bytes_tensor(scale_bytes, torch.int16, device)
         scales.check_codes(code)
-        values = blocks_of(self.values(unpack(bytes_tensor(packed, torch.uint8, device), n, self.bits)), size)
-        return (values * scales.to_scales(code)[:, None]).clamp(-LARGEST, LARGEST).view(-1)[:n]
+        return Parts(packed, self.table().to(device), scales.to_scales(code), size, self.bits)
 
 
 class Nuqsgd(Qsgd):
     """NUQSGD (Ramezani-Kebrya et al., JMLR 2021): levels 0 and powers of two down from 1. The zero level is here, as in
     the paper and not in the public code, which rounds small values away from zero."""
+
+    equal = False
 
     def levels(self, y: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
         count = 1 << (self.bits - 1)
@@ -82,11 +93,10 @@ class Nuqsgd(Qsgd):
         index = (index + (u < (a - low) / gap)).clamp(max=count - 1)
         return (index | (y < 0).to(torch.int32) << (self.bits - 1)).to(torch.uint8)
 
-    def values(self, codes: torch.Tensor) -> torch.Tensor:
+    def table(self) -> torch.Tensor:
         count = 1 << (self.bits - 1)
         ladder = [0.0] + [2.0 ** (j - (count - 2)) for j in range(count - 1)]
-        table = torch.tensor(ladder + [-v for v in ladder], device=codes.device)
-        return table[codes.to(torch.int64)]
+        return torch.tensor(ladder + [-v for v in ladder])
 
 
 class Terngrad(Codec):

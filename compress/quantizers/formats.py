@@ -7,13 +7,15 @@ from functools import lru_cache
 
 import torch
 
-from ..codec import Codec, bytes_tensor, tensor_bytes
+from ..codec import bytes_tensor, tensor_bytes
+from ..cpu import dispatch as fast
 from ..errors import CodecError
 from ..primitives import philox, scales
 from ..primitives.key import Key
-from ..primitives.packing import pack, packed_size, unpack
+from ..primitives.packing import pack, packed_size
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader
+from .tables import Parts, Tabled, blocks_of, largest_of
 
 # fmt: off
 NF4 = (
@@ -58,6 +60,11 @@ class Minifloat:
         units = units.round() if u is None else (units + u).floor()
         return (((exponent - self.least) << self.mantissa) + units.to(torch.int32)).clamp(max=self.largest)
 
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """What the compiled loops know of it."""
+        return self.bits, self.mantissa, self.least, self.largest
+
     def table(self, device: torch.device) -> torch.Tensor:
         """The values of all codes, sign bit included, fp32."""
         return _table(self).to(device)
@@ -79,12 +86,13 @@ FORMS = {
 E4M3 = FORMS["e4m3"]
 
 
-def blocks_of(x: torch.Tensor, size: int) -> torch.Tensor:
-    """``[blocks, size]``, the last one padded with zeros."""
-    return torch.nn.functional.pad(x, (0, -x.numel() % size)).view(-1, size)
+def power_of_two(exponent: torch.Tensor) -> torch.Tensor:
+    """fp32 2^exponent of int32 exponents from -127, whose power is denormal, to 127."""
+    bits = torch.where(exponent == -127, 1 << 22, (exponent + 127) << 23)
+    return bits.to(torch.int32).view(torch.float32)
 
 
-class Microscaling(Codec):
+class Microscaling(Tabled):
     """Blocks of 32 short floats and one power-of-two scale.
 
     scale=floor is OCP's: values between the format's largest and the next power of two saturate, so stochastic rounding
@@ -100,34 +108,35 @@ class Microscaling(Codec):
         self.ceil = scale == "ceil" or (scale == "auto" and self.stochastic)
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        rows, form = blocks_of(x, 32), self.form
-        largest = rows.abs().amax(1)
+        form, largest = self.form, largest_of(x, 32)
         if self.ceil:
             mantissa, exponent = torch.frexp(largest / form.top)
             exponent = torch.where(mantissa == 0.5, exponent - 1, exponent)
         else:
             exponent = torch.frexp(largest)[1] - 1 - form.exponent
         exponent = torch.where(largest > 0, exponent, -127).clamp(-127, 127)
+        fields = tensor_bytes((exponent + 127).to(torch.uint8))
+        if x.device.type == "cpu" and fast.worth(x.numel()):
+            factors = power_of_two(-(exponent // 2)), power_of_two(-(exponent - exponent // 2))
+            packed = fast.minifloat(x, 32, factors, form.shape, key.private if self.stochastic else None)
+            return [fields, tensor_bytes(packed)]
+        rows = blocks_of(x, 32)
         scaled = torch.ldexp(torch.ldexp(rows, -(exponent // 2)[:, None]), -(exponent - exponent // 2)[:, None])
         u = philox.uniform(rows.numel(), key.private, 0, 0, x.device).view_as(rows) if self.stochastic else None
         codes = form.round(scaled, u) | (scaled < 0).to(torch.int32) << (form.bits - 1)
         flat = codes.view(-1)[: x.numel()].to(torch.uint8)
-        return [tensor_bytes((exponent + 127).to(torch.uint8)), tensor_bytes(pack(flat, form.bits))]
+        return [fields, tensor_bytes(pack(flat, form.bits))]
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+    def parts(self, reader: Reader, header: Header, device: torch.device) -> Parts:
         n, bits = header.elements, self.form.bits
         scale_bytes, packed = reader.take(-(-n // 32)), reader.take(packed_size(n, bits))
         field = bytes_tensor(scale_bytes, torch.uint8, device)
         if int(field.max()) > 254:
             raise CodecError("the blob has a block scale that is not a number")
-        codes = unpack(bytes_tensor(packed, torch.uint8, device), n, bits)
-        values = blocks_of(self.form.table(device)[codes.to(torch.int64)], 32)
-        exponent = (field.to(torch.int32) - 127)[:, None]
-        scaled = torch.ldexp(torch.ldexp(values, exponent // 2), exponent - exponent // 2)
-        return scaled.clamp(-3.4028234663852886e38, 3.4028234663852886e38).view(-1)[:n]
+        return Parts(packed, self.form.table(device), power_of_two(field.to(torch.int32) - 127), 32, bits)
 
 
-class NvFp4(Codec):
+class NvFp4(Tabled):
     """Blocks of 16 e2m1 values with an e4m3 scale, relative to one fp32 scale of the tensor.
 
     With stochastic rounding the block scale is rounded up: rounded to nearest it can clip, which is a bias.
@@ -139,35 +148,33 @@ class NvFp4(Codec):
         self.up = self.stochastic and spec.word("scale") == "up"
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        rows, form = blocks_of(x, 16), FORMS["e2m1"]
-        largest = rows.abs().amax(1)
+        form, largest = FORMS["e2m1"], largest_of(x, 16)
         tensor_scale = largest.max() / (E4M3.top * 6.0)
         safe = torch.where(tensor_scale > 0, tensor_scale, torch.ones_like(tensor_scale))
         relative = (largest / 6.0) / safe
         scale = E4M3.round(relative, 1.0 - 2.0**-22 if self.up else None)
         unit = E4M3.table(x.device)[scale.to(torch.int64)] * safe
+        head: list[Buffer] = [tensor_bytes(tensor_scale.view(1)), tensor_bytes(scale.to(torch.uint8))]
+        if x.device.type == "cpu" and fast.worth(x.numel()):
+            packed = fast.minifloat(x, 16, (unit,), form.shape, key.private if self.stochastic else None)
+            return [*head, tensor_bytes(packed)]
+        rows = blocks_of(x, 16)
         ratio = rows / torch.where(unit > 0, unit, torch.ones_like(unit))[:, None]
         ratio = torch.where(unit[:, None] > 0, ratio, torch.zeros_like(ratio))
         u = philox.uniform(rows.numel(), key.private, 0, 0, x.device).view_as(rows) if self.stochastic else None
         codes = (form.round(ratio, u) | (ratio < 0).to(torch.int32) << 3).view(-1)[: x.numel()].to(torch.uint8)
-        return [
-            tensor_bytes(tensor_scale.view(1)),
-            tensor_bytes(scale.to(torch.uint8)),
-            tensor_bytes(pack(codes, 4)),
-        ]
+        return [*head, tensor_bytes(pack(codes, 4))]
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+    def parts(self, reader: Reader, header: Header, device: torch.device) -> Parts:
         n = header.elements
         tensor_scale = reader.float32()
         scale_bytes, packed = reader.take(-(-n // 16)), reader.take(packed_size(n, 4))
-        codes = unpack(bytes_tensor(packed, torch.uint8, device), n, 4)
-        values = blocks_of(FORMS["e2m1"].table(device)[codes.to(torch.int64)], 16)
         scale = bytes_tensor(scale_bytes, torch.uint8, device).to(torch.int64).clamp(max=E4M3.largest)
         unit = E4M3.table(device)[scale] * torch.tensor(tensor_scale, device=device)
-        return (values * unit[:, None]).clamp(-3.4028234663852886e38, 3.4028234663852886e38).view(-1)[:n]
+        return Parts(packed, FORMS["e2m1"].table(device), unit, 16, 4)
 
 
-class Nf4(Codec):
+class Nf4(Tabled):
     """The nearest of 16 quantiles of the normal distribution, scaled by the largest of each block."""
 
     def __init__(self, spec: Spec) -> None:
@@ -175,19 +182,20 @@ class Nf4(Codec):
         self.block = spec.number("block")
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        rows = blocks_of(x, self.block)
-        code = scales.to_codes(rows.abs().amax(1), up=False)
+        code = scales.to_codes(largest_of(x, self.block), up=False)
         unit = scales.to_scales(code)
         table = torch.tensor(NF4, device=x.device)
+        if x.device.type == "cpu" and fast.worth(x.numel()):
+            packed = fast.between(x, self.block, unit, (table[1:] + table[:-1]) / 2, 4)
+            return [tensor_bytes(code), tensor_bytes(packed)]
+        rows = blocks_of(x, self.block)
         ratio = rows / torch.where(unit > 0, unit, torch.ones_like(unit))[:, None]
         codes = torch.bucketize(ratio, (table[1:] + table[:-1]) / 2).view(-1)[: x.numel()].to(torch.uint8)
         return [tensor_bytes(code), tensor_bytes(pack(codes, 4))]
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+    def parts(self, reader: Reader, header: Header, device: torch.device) -> Parts:
         n = header.elements
         scale_bytes, packed = reader.take(2 * -(-n // self.block)), reader.take(packed_size(n, 4))
         code = bytes_tensor(scale_bytes, torch.int16, device)
         scales.check_codes(code)
-        codes = unpack(bytes_tensor(packed, torch.uint8, device), n, 4).to(torch.int64)
-        values = blocks_of(torch.tensor(NF4, device=device)[codes], self.block)
-        return (values * scales.to_scales(code)[:, None]).view(-1)[:n]
+        return Parts(packed, torch.tensor(NF4, device=device), scales.to_scales(code), self.block, 4)

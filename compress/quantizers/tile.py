@@ -12,7 +12,7 @@ from ..primitives.packing import pack, packed_size, unpack
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader
 from .dithered import LARGEST
-from .formats import blocks_of
+from .tables import blocks_of
 
 
 class Tile(Codec):

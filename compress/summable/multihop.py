@@ -22,7 +22,7 @@ from ..primitives.packing import pack, packed_size, unpack
 from ..primitives.rotation import Segment
 from ..primitives.tables import absmax_levels
 from ..quantizers.dithered import LARGEST
-from ..quantizers.formats import blocks_of
+from ..quantizers.tables import blocks_of
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader
 
