@@ -53,10 +53,11 @@ class RunPage:
     def __init__(
         self,
         run: Run,
-        run_id: str,
         state: Path,
         bound: socket.socket,
         certificate: tuple[Path, Path] | None,
+        *,
+        run_id: str,
         advertised_host: str,
         counts: Counts,
         make_link: Callable[[float], str],

@@ -21,7 +21,8 @@ from postgres import running_server
 from tensor_files import stage_file
 
 from farflung import __version__
-from farflung.coordinator.serve.serve import Options, run_coordinator
+from farflung.coordinator.serve.options import Options
+from farflung.coordinator.serve.serve import run_coordinator
 from farflung.job.sampling import Position, of_runs
 from farflung.job.schema import Facts, Job, LayerProfile, Profile
 from farflung.proto import PROTOCOL, rpc
@@ -342,7 +343,7 @@ async def cluster(tmp_path):
                 "timing": TIMING,
                 "planner": pairs,
             }
-            made = Coordinator(Options(job or self.job(), **{**fields, **keys}))
+            made = Coordinator(Options(job=job or self.job(), **{**fields, **keys}))
             started.append(made)
             return made
 

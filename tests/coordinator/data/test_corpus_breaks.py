@@ -11,7 +11,8 @@ import pytest
 
 from farflung.coordinator.data.artifacts import Artifacts
 from farflung.coordinator.data.corpus import index_tokens
-from farflung.coordinator.serve.service import CoordinatorService, Identity
+from farflung.coordinator.serve.joining import Identity
+from farflung.coordinator.serve.service import CoordinatorService
 from farflung.job.schema import Job
 from farflung.node.io import artifacts as node_artifacts
 from farflung.node.peers.traffic import Traffic

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from farflung.coordinator.data import data, facts
-from farflung.coordinator.serve import serve
+from farflung.coordinator.serve.resumed import prepare_or_restore
 from farflung.job.files import check_samples
 from farflung.job.forward import settled, too_few
 from farflung.job.schema import Job
@@ -258,9 +258,9 @@ def test_a_run_that_began_with_another_order_of_samples_is_refused(tmp_path):
         profile=facts.Profile(layers=[], tied=False, family="gpt2"),
         artifacts={},
     )
-    stored = {"facts": old.model_dump_json(exclude={"order"})}  # as they were before the order had a version
+    stored = old.model_dump_json(exclude={"order"})  # as they were before the order had a version
     with pytest.raises(JobError, match=r"began with another order of samples \(1\) than this version's \(2\)"):
-        asyncio.run(serve._prepare(job(text=["x"]), stored, tmp_path, (), False, lambda event: None))
+        asyncio.run(prepare_or_restore(job(text=["x"]), stored, tmp_path, (), False, lambda event: None))
 
 
 def test_room_never_imports_torch():

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from farflung.coordinator.serve.serve import Options, only_here
+from farflung.coordinator.serve.addresses import only_here
+from farflung.coordinator.serve.options import Options
 
 
 @pytest.mark.parametrize(
@@ -19,5 +20,5 @@ from farflung.coordinator.serve.serve import Options, only_here
 def test_a_link_to_this_machine_alone_is_warned_of(
     listen: str, advertise: str | None, address: str, warned: bool
 ) -> None:
-    said = only_here(Options(Path("job.toml"), listen=listen, advertise=advertise), address)
+    said = only_here(Options(job=Path("job.toml"), listen=listen, advertise=advertise), address)
     assert ("--advertise" in said) is warned

@@ -9,7 +9,7 @@ import pytest
 from farflung import __version__
 from farflung.coordinator.observe.status import read_status
 from farflung.coordinator.run.nodes import second as second_of_a_key
-from farflung.coordinator.serve import serve
+from farflung.coordinator.serve import ending
 from farflung.coordinator.store.store import Store
 from farflung.proto import PROTOCOL
 from farflung.proto import control_pb2 as pb
@@ -428,7 +428,7 @@ class Store_:
 
 
 async def test_a_second_signal_waits_for_nobody(cluster, monkeypatch):
-    monkeypatch.setattr(serve, "_PARTING_S", 600.0)
+    monkeypatch.setattr(ending, "PARTING_S", 600.0)
     coordinator = cluster.coordinator()
     node = await cluster.node(await coordinator.link, "a")
     await coordinator.event("joined")

@@ -1,0 +1,98 @@
+"""From the moment that nodes may join to the end: the run is done, it failed, or a signal came."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from ...proto.patience import Watch
+from .. import events
+from ..membership import signals as s
+from ..run.run import Run
+from .interrupts import INTERRUPTED, Interrupted, unless
+from .options import Start
+
+log = logging.getLogger(__name__)
+
+PARTING_S = 10.0
+"""How long nodes that are told to leave are waited for."""
+
+
+async def until_over(run: Run, emit: events.Emit, stop: asyncio.Event) -> int:
+    """Let time pass until the run is done (0), failed (raises) or ``stop`` is set (raises Interrupted)."""
+    ticking = asyncio.create_task(run.tick())
+    try:
+        await unless(stop, _first_of(run.outcome.finished.wait(), ticking))
+    finally:
+        ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
+    if run.outcome.failure is not None:
+        raise run.outcome.failure
+    result, mirror = run.outcome.result, run.saving.mirror
+    assert result is not None
+    if mirror is not None:
+        await run.stop("the run is done", PARTING_S)  # nodes need not wait for the target
+        await unless(stop, mirror.finish())
+        result["checkpoint"] = next((row.path for row in run.context.store.checkpoints()[::-1]), None)
+    emit(result)
+    await run.stop("the run is done", PARTING_S)
+    return 0
+
+
+async def interrupted(start: Start, run: Run, emit: events.Emit) -> int:
+    """A signal came: leave the run to another coordinator, or end it with a last checkpoint. The exit status."""
+    server = start.store.server
+    if server is not None and (successors := server.standbys()):
+        emit(events.event("notice", message=f"leaves the run to {successors[0]}", node=""))
+        await run.abandon()
+        return INTERRUPTED
+    why = await _save(run, emit, start.at_once)
+    emit(events.interrupted(*run.stands, why))
+    start.store.put("phase", "interrupted")
+    with contextlib.suppress(Interrupted):
+        await unless(start.at_once, run.stop("the coordinator was interrupted", PARTING_S))
+    return INTERRUPTED
+
+
+async def _save(run: Run, emit: events.Emit, at_once: asyncio.Event) -> str:
+    """A last checkpoint, if those who train can make one in time and nobody insists on the end; else why not."""
+    if not run.trains:
+        return "no node trained"
+    emit(events.phase("stopping", "the coordinator was told to end"))
+    emit(events.event("notice", message="stopping: a last checkpoint first; Ctrl-C again leaves at once", node=""))
+    run.feed(s.Save("the coordinator was told to end"))
+    checkpoints = run.context.checkpoints
+    ticking = asyncio.create_task(run.tick())
+    watch = Watch("the last checkpoint", time.monotonic(), run.state.rules.save_s, checkpoints.arrived)
+    saved = asyncio.create_task(unless(at_once, run.ending.saved()))
+    try:
+        while not saved.done():
+            await asyncio.wait([saved], timeout=0.2)
+            watch = watch.at(checkpoints.arrived, time.monotonic())
+            if stood := watch.gives_up(time.monotonic()):
+                log.warning("left without a last checkpoint: %s", stood)
+                return stood
+        saved.result()
+        return "" if run.trains else "nobody was left to make one"
+    except Interrupted:
+        log.warning("left without a last checkpoint")
+        return "told to end at once"
+    finally:
+        ticking.cancel()
+        saved.cancel()
+        await asyncio.gather(ticking, saved, return_exceptions=True)
+
+
+async def _first_of(waiting: Coroutine[Any, Any, Any], ticking: asyncio.Task[None]) -> None:
+    """Until the first is done; a tick that broke is an error, not silence."""
+    task = asyncio.ensure_future(waiting)
+    try:
+        await asyncio.wait([task, ticking], return_when=asyncio.FIRST_COMPLETED)
+        if ticking.done() and not task.done():
+            ticking.result()
+    finally:
+        task.cancel()

@@ -1,0 +1,113 @@
+"""Files that nodes send: those of checkpoints, and the traces of a profile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+from ...proto import control_pb2 as pb
+from ...proto.progress import Meter
+from ..checkpoints.acceptance import Expected, NotAccepted
+from ..checkpoints.checkpoints import NotWritten, ShardRefused
+from ..checkpoints.uploads import GivenUp, Uploads
+from ..run.people.profiling import FILE, received
+from ..run.run import Run
+
+_EARLY_S = 30.0
+"""How long a checkpoint's file waits for the reports of its step."""
+
+Owner = tuple[str, str]
+"""(name, session) of the node that sends."""
+
+
+class FileStore:
+    """What cannot be kept is refused, loudly, and training goes on."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._uploads = Uploads(run.context.checkpoints)
+
+    async def held(self, owner: Owner, request: pb.ShardName) -> pb.ShardHeld:
+        """How much of a checkpoint's file is here of a stream of this session that broke: where the next one begins."""
+        try:
+            if self._run.context.checkpoints.has_whole(request.view, request.step, request.file):
+                return pb.ShardHeld(complete=True)
+            which = request.step, request.file, request.view
+            # In a thread: an older stream's last piece may still be on its way to a slow disk.
+            return pb.ShardHeld(offset=await asyncio.to_thread(self._uploads.held, owner, *which))
+        except GivenUp:
+            return pb.ShardHeld(complete=True)
+
+    async def take(self, owner: Owner, shards: AsyncIterator[pb.Shard]) -> pb.StoreReply:
+        """One file, whatever it is."""
+        async for shard in shards:
+            if shard.file.startswith(FILE):
+                return await self._trace(owner[0], shard, shards)
+            return await self._checkpoint_file(owner, shard, shards)
+        return pb.StoreReply(refused=_BROKEN_OFF)
+
+    async def _checkpoint_file(self, owner: Owner, first: pb.Shard, rest: AsyncIterator[pb.Shard]) -> pb.StoreReply:
+        name, shard, incoming = owner[0], first, None
+        try:
+            wanted = await self._expected(owner, first)
+            incoming = await asyncio.to_thread(self._uploads.begin, owner, first, wanted)
+            if incoming is None:
+                return pb.StoreReply(complete=True)
+            meter = Meter(f"storing {first.file} of step {first.step}", "bytes", self._run.context.emit)
+            async for shard in _all(first, rest):
+                complete = await asyncio.to_thread(incoming.write, shard)
+                meter.add(len(shard.data))
+                if complete is not None:
+                    self._run.saving.complete(complete)
+                if shard.last:
+                    return pb.StoreReply(complete=complete is not None)
+            return pb.StoreReply(refused=_BROKEN_OFF)
+        except GivenUp as error:
+            self._run.warn("", error.message)
+            return pb.StoreReply()
+        except ShardRefused as error:
+            self._run.warn(name, f"checkpoint: {error.message}")
+            if isinstance(error, NotWritten):
+                self._run.saving.not_stored(shard.step, error.message)
+            return pb.StoreReply(refused=error.message)
+        except OSError as error:  # such as no descriptor left
+            why = f"no room for a file of a checkpoint now: {error.strerror or error}"
+            self._run.warn(name, why)
+            return pb.StoreReply(refused=why)
+        finally:
+            if incoming is not None:
+                await asyncio.to_thread(incoming.close)  # its last piece may still be on the way to the disk
+
+    async def _expected(self, owner: Owner, shard: pb.Shard) -> Expected:
+        """What a file has to be. It may come before the reports of its step do. ShardRefused: its sender may not."""
+        deadline = time.monotonic() + _EARLY_S
+        while True:
+            try:
+                return self._run.saving.expects(owner, shard)
+            except NotAccepted as error:
+                if not error.early or time.monotonic() > deadline:
+                    raise ShardRefused(error.why) from None
+            await asyncio.sleep(0.05)
+
+    async def _trace(self, name: str, first: pb.Shard, rest: AsyncIterator[pb.Shard]) -> pb.StoreReply:
+        """A node's trace, for whoever waits for it."""
+        taking = self._run.requests.profiling
+        if taking is None or not taking.wants(name, first.file):
+            return pb.StoreReply(refused="nobody waits for this trace any more")
+        try:
+            taking.took(name, await received(first, rest))
+        except ShardRefused as error:
+            self._run.warn(name, f"its trace was refused: {error.message}")
+            taking.missing(name, f"its trace was refused: {error.message}")
+            return pb.StoreReply(refused=error.message)
+        return pb.StoreReply(complete=True)
+
+
+_BROKEN_OFF = "the stream ended before the file did"
+
+
+async def _all(first: pb.Shard, rest: AsyncIterator[pb.Shard]) -> AsyncIterator[pb.Shard]:
+    yield first
+    async for shard in rest:
+        yield shard
