@@ -31,9 +31,9 @@ from farflung.coordinator.membership.members import TRAINING
 from farflung.coordinator.membership.resume import Rules
 from farflung.coordinator.run.context import RunContext
 from farflung.coordinator.run.run import Run
+from farflung.coordinator.serve.calls.joining import Identity
+from farflung.coordinator.serve.calls.service import CoordinatorService
 from farflung.coordinator.serve.collector import calm
-from farflung.coordinator.serve.joining import Identity
-from farflung.coordinator.serve.service import CoordinatorService
 from farflung.coordinator.store.store import NodeRow, Store
 from farflung.coordinator.trust.identity import digest, load_authority
 from farflung.node.io.packed_views import PackedViews

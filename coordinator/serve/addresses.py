@@ -11,7 +11,7 @@ from ...proto import rpc
 from ...proto.errors import FarflungError
 from ...proto.link import join_address, split_address
 from ..trust.identity import Authority
-from .gate import Gate
+from .calls.gate import Gate
 from .options import Options
 
 _ANYWHERE = ("0.0.0.0", "::", "*")

@@ -36,17 +36,17 @@ from ..web.access import write_certificate
 from ..web.run_page import RunPage, is_loopback
 from ..web.server import bind as bind_page
 from .addresses import advertised, only_here, reached_here, reserve, server_on
+from .calls.dial_back import networks
+from .calls.gate import Gate
+from .calls.joining import Identity
+from .calls.relay import Relay
+from .calls.service import CoordinatorService
 from .collector import calm
-from .dial_back import networks
 from .ending import PARTING_S, interrupted, until_over
-from .gate import Gate
 from .interrupts import INTERRUPTED, Interrupted, unless
-from .joining import Identity
 from .options import Start
-from .relay import Relay
 from .resumed import check_resumed, prepare_or_restore
 from .rules import rules_of
-from .service import CoordinatorService
 
 _GRACE_S = 0.5
 """How long calls that are still open when everything has ended may go on."""

@@ -24,7 +24,7 @@ from ..store.lock import StateLock
 from ..store.store import Store
 from ..trust import sealing
 from .addresses import reserve
-from .dial_back import networks
+from .calls.dial_back import networks
 from .interrupts import INTERRUPTED, Interrupted, run_loop, unless, with_signals
 from .lead import lead
 from .lease import leading, stand_by

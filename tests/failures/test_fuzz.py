@@ -31,8 +31,8 @@ from farflung.coordinator.data.artifacts import Artifacts
 from farflung.coordinator.membership.machine import TRAINING
 from farflung.coordinator.run.context import RunContext
 from farflung.coordinator.run.run import Run
-from farflung.coordinator.serve.joining import Identity
-from farflung.coordinator.serve.service import CoordinatorService
+from farflung.coordinator.serve.calls.joining import Identity
+from farflung.coordinator.serve.calls.service import CoordinatorService
 from farflung.coordinator.store.store import NodeRow, Store
 from farflung.coordinator.trust.identity import digest
 from farflung.job.files import load_job

@@ -9,7 +9,7 @@ from cable import Cable
 from stub_coordinator import StubCoordinator
 from wires import behind_nat, kill, payload_of, receive, wait_for
 
-from farflung.coordinator.serve import relay as relay_module
+from farflung.coordinator.serve.calls import relay as relay_module
 from farflung.node.peers import greeting
 from farflung.node.wire.client import PeerLost, Received
 from farflung.proto.data_pb2 import Header, Kind

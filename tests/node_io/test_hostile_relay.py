@@ -11,7 +11,7 @@ import pytest
 from stub_coordinator import StubCoordinator
 from wires import behind_nat, payload_of
 
-from farflung.coordinator.serve import relay as relay_module
+from farflung.coordinator.serve.calls import relay as relay_module
 from farflung.node.wire.client import Received
 from farflung.proto import frame as frames
 from farflung.proto import rpc

@@ -41,7 +41,7 @@ async def test_far_away_steps_prune_nothing(cluster):
 
 
 async def test_a_far_step_waits_for_others_and_is_refused(cluster, monkeypatch):
-    monkeypatch.setattr("farflung.coordinator.serve.service._EARLY_S", 0.2)
+    monkeypatch.setattr("farflung.coordinator.serve.calls.files.EARLY_S", 0.2)
     coordinator = cluster.coordinator(cluster.job(*LONG))
     nodes = {name: await cluster.node(await coordinator.link, name) for name in "abcd"}
     await coordinator.event("step", step=2)

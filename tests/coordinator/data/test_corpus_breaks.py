@@ -11,8 +11,8 @@ import pytest
 
 from farflung.coordinator.data.artifacts import Artifacts
 from farflung.coordinator.data.corpus import index_tokens
-from farflung.coordinator.serve.joining import Identity
-from farflung.coordinator.serve.service import CoordinatorService
+from farflung.coordinator.serve.calls.joining import Identity
+from farflung.coordinator.serve.calls.service import CoordinatorService
 from farflung.job.schema import Job
 from farflung.node.io import artifacts as node_artifacts
 from farflung.node.peers.traffic import Traffic
@@ -33,7 +33,8 @@ async def a_node_of(state, patience):
         }
     )
     artifacts = Artifacts({TOKENS: index_tokens(job, 256, "uint8", 64, state).path})
-    run = SimpleNamespace(knows=lambda *session: True, checkpoints=None)
+    context = SimpleNamespace(store=None, checkpoints=None)
+    run = SimpleNamespace(context=context, sessions=SimpleNamespace(knows=lambda *session: True))
     server = grpc.aio.server(options=rpc.server_options())
     rpc.add_CoordinatorServicer_to_server(CoordinatorService(run, artifacts, Identity("r", None, state)), server)
     port = rpc.bind(server, "127.0.0.1:0", None)

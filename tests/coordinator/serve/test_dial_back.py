@@ -5,7 +5,7 @@ import ipaddress
 
 import pytest
 
-from farflung.coordinator.serve.dial_back import caller_of, canonical, dial_back, may_dial, networks
+from farflung.coordinator.serve.calls.dial_back import caller_of, canonical, dial_back, may_dial, networks
 from farflung.proto.errors import FarflungError, Refused
 
 HERE = ipaddress.ip_address("127.0.0.1")

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
-from ...proto import frame as frames
-from ...proto import rpc
-from ...proto.data_pb2 import Greeting
-from ...proto.door import Door
-from ...proto.frame import Frame, FrameError, Kind
-from ...proto.sockets import end_of
+from ....proto import frame as frames
+from ....proto import rpc
+from ....proto.data_pb2 import Greeting
+from ....proto.door import Door
+from ....proto.frame import Frame, FrameError, Kind
+from ....proto.sockets import end_of
 
 log = logging.getLogger(__name__)
 

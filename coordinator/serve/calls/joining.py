@@ -11,17 +11,17 @@ from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
 
-from ... import __version__
-from ...job.shared import for_nodes
-from ...proto import PROTOCOL, names
-from ...proto import control_pb2 as pb
-from ...proto.border import printable
-from ...proto.errors import FarflungError, Refused
-from ..run.nodes.second import check_alone
-from ..run.run import Run
-from ..store.store import NodeRow
-from ..trust.clocks import check_clock
-from ..trust.identity import NODE_LIFE, Authority, check_joining, digest, public_key_digest, requested
+from .... import __version__
+from ....job.shared import for_nodes
+from ....proto import PROTOCOL, names
+from ....proto import control_pb2 as pb
+from ....proto.border import printable
+from ....proto.errors import FarflungError, Refused
+from ...run.nodes.second import check_alone
+from ...run.run import Run
+from ...store.store import NodeRow
+from ...trust.clocks import check_clock
+from ...trust.identity import NODE_LIFE, Authority, check_joining, digest, public_key_digest, requested
 from .dial_back import Network, caller_of, dial_back
 
 

@@ -6,15 +6,15 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
-from ...proto import control_pb2 as pb
-from ...proto.progress import Meter
-from ..checkpoints.acceptance import Expected, NotAccepted
-from ..checkpoints.checkpoints import NotWritten, ShardRefused
-from ..checkpoints.uploads import GivenUp, Uploads
-from ..run.people.profiling import FILE, received
-from ..run.run import Run
+from ....proto import control_pb2 as pb
+from ....proto.progress import Meter
+from ...checkpoints.acceptance import Expected, NotAccepted
+from ...checkpoints.checkpoints import NotWritten, ShardRefused
+from ...checkpoints.uploads import GivenUp, Uploads
+from ...run.people.profiling import FILE, received
+from ...run.run import Run
 
-_EARLY_S = 30.0
+EARLY_S = 30.0
 """How long a checkpoint's file waits for the reports of its step."""
 
 Owner = tuple[str, str]
@@ -81,7 +81,7 @@ class FileStore:
 
     async def _expected(self, owner: Owner, shard: pb.Shard) -> Expected:
         """What a file has to be. It may come before the reports of its step do. ShardRefused: its sender may not."""
-        deadline = time.monotonic() + _EARLY_S
+        deadline = time.monotonic() + EARLY_S
         while True:
             try:
                 return self._run.saving.expects(owner, shard)

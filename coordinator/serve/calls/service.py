@@ -12,22 +12,22 @@ from typing import Any
 
 import grpc
 
-from ...job.shared import told
-from ...job.tokenizer import load_tokenizer
-from ...proto import control_pb2 as pb
-from ...proto import rpc
-from ...proto.border import Hostile
-from ...proto.door import Door
-from ...proto.errors import FarflungError, NotNow, Refused
-from ...proto.fields import checked
-from ...proto.sockets import end_of
-from ..data.artifacts import Artifacts, NoArtifact
-from ..data.streams import SourceUnreachable
-from ..run.nodes.attendance import Attendance
-from ..run.people.commands import Command
-from ..run.run import Run
-from ..store.database import LeaseLost
-from ..trust.identity import (
+from ....job.shared import told
+from ....job.tokenizer import load_tokenizer
+from ....proto import control_pb2 as pb
+from ....proto import rpc
+from ....proto.border import Hostile
+from ....proto.door import Door
+from ....proto.errors import FarflungError, NotNow, Refused
+from ....proto.fields import checked
+from ....proto.sockets import end_of
+from ...data.artifacts import Artifacts, NoArtifact
+from ...data.streams import SourceUnreachable
+from ...run.nodes.attendance import Attendance
+from ...run.people.commands import Command
+from ...run.run import Run
+from ...store.database import LeaseLost
+from ...trust.identity import (
     check_operator,
     check_ticket,
 )

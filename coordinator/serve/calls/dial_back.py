@@ -15,10 +15,10 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...proto.errors import FarflungError, NotNow, Refused
-from ...proto.link import join_address, split_address
-from ...proto.sockets import end_of
-from ..run.nodes.dialling import dial
+from ....proto.errors import FarflungError, NotNow, Refused
+from ....proto.link import join_address, split_address
+from ....proto.sockets import end_of
+from ...run.nodes.dialling import dial
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ... import __version__
-from ...proto import control_pb2 as pb
-from ...proto import rpc
-from ...proto.errors import FarflungError, Refused
+from .... import __version__
+from ....proto import control_pb2 as pb
+from ....proto import rpc
+from ....proto.errors import FarflungError, Refused
 
 _SERVICE = "/farflung.Coordinator/"
 _UNARY: dict[str, Any] = {"Join": pb.JoinReply, "Status": pb.StatusReply, "Command": pb.CommandReply}
