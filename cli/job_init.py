@@ -69,7 +69,7 @@ codec = "cocktail:random=0.1,top=0.2,bits=4"    # `farflung codecs` lists them; 
 dense_rounds = 20               # the first rounds go uncompressed
 
 [activations]
-forward = "auto"                # aqsgd:bits=4 where samples come twice or more, else int8; or a codec
+forward = "auto"                # as little as each link needs: none, bf16, int8, or aqsgd:bits=4; or a codec
 backward = "int8"
 
 [checkpoint]

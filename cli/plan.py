@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 
 from ..job.files import load_job
-from ..job.forward import AUTO, expected
+from ..job.forward import AUTO, expected, with_forward
 from ..job.schema import Job
 from ..job.tokenizer import load_tokenizer
 from ..proto.errors import JobError
@@ -197,8 +197,7 @@ def _workload_of(job: Job) -> Workload:
         except JobError as error:
             raise PlanError(str(error)) from error
     if job.activations.forward == AUTO:
-        settled = job.activations.model_copy(update={"forward": expected(job.run.epochs)})
-        job = job.model_copy(update={"activations": settled})
+        job = with_forward(job, expected(job.run.epochs))
     return workload_of(job.model_dump(), vocabulary=vocabulary)
 
 

@@ -40,6 +40,7 @@ _RESUMABLE = {
     ("updates", "codec"),
     ("activations", "forward"),
     ("activations", "backward"),
+    ("activations", "by_link"),
     ("train", "learning_rate"),
     ("train", "min_learning_rate_ratio"),
     ("train", "warmup_steps"),

@@ -1,6 +1,8 @@
-"""``activations.forward = "auto"``: AQ-SGD where samples come twice, else the codec that takes its place.
+"""``activations.forward = "auto"``: AQ-SGD where samples come twice, else the codec that takes its place, and each link
+between stages the gentlest codec up to that which keeps the pace (``activations.by_link``).
 
-Decided once at a run's start, when the samples are counted; nodes and plans see the codec and never the word.
+The strongest one is decided once at a run's start, when the samples are counted; nodes and plans see it and never the
+word. Which link has which is in the plan of each view.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ def settled(job: Job, samples: int, steps: int) -> tuple[Job, str]:
     if job.activations.forward != AUTO:
         return job, ""
     codec = TWICE if steps * job.train.batch >= 2 * samples else ONCE
-    found = job.model_copy(update={"activations": job.activations.model_copy(update={"forward": codec})})
+    found = with_forward(job, codec)
     if codec == TWICE or job.parallel.stages == 1:  # of one stage nothing goes from stage to stage
         return found, ""
     visits = steps * job.train.batch / max(1, samples)
@@ -28,6 +30,12 @@ def settled(job: Job, samples: int, steps: int) -> tuple[Job, str]:
         f'activations.forward = "auto" is {ONCE}: in {steps} steps a sample comes {visits:.2g} times, '
         "and aqsgd sends what has changed since it last came, from the second time on"
     )
+
+
+def with_forward(job: Job, codec: str) -> Job:
+    """The job with this codec in the place of "auto"."""
+    settled = job.activations.model_copy(update={"forward": codec, "by_link": True})
+    return job.model_copy(update={"activations": settled})
 
 
 def expected(epochs: int | None) -> str:

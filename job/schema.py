@@ -322,6 +322,10 @@ class Activations(Table):
 
     forward: str = Field(default="none", min_length=1, description='a codec for activations, or "auto"')
     backward: str = Field(default="none", min_length=1, description="a codec for gradients of activations")
+    by_link: bool = Field(
+        default=False,
+        description="true or false: each link has the gentlest codec that keeps the pace, forward and backward at most",
+    )
     disk_gb: float = Field(
         default=0.0, ge=0, allow_inf_nan=False, description="gigabytes of a node's disk for AQ-SGD, beside its memory"
     )

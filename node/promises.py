@@ -19,6 +19,7 @@ from ..proto import border
 from ..proto.border import Hostile
 from ..proto.control_pb2 import View
 from ..proto.errors import FarflungError, Refused
+from ..scheduler.ladder import link_ladder
 from ..scheduler.plans import Plan
 from .device.limits import Limits
 
@@ -135,6 +136,9 @@ class Promises:
                 codec = plan.update_codec(stage)
                 if codec is not None and codec.partition(":")[0].strip() != "intsgd":
                     yield f"updates are to be masked, and with the codec {border.quoted(codec)} they would not be"
+        for link, codec in plan.codecs.items():
+            if ">" in link and not _may_have(job, codec):
+                yield f"its plan has {border.quoted(codec)} for {border.quoted(link)}, which the job does not allow"
         layers = len(self.facts.profile.layers)
         if layers and plan.layers != layers:
             yield f"its plan is for {plan.layers} layers, and the model has {layers}"
@@ -143,6 +147,12 @@ class Promises:
 
     def _rule(self, job: Job) -> str:
         return next((border.printable(why) for _, why in job_mistakes(job, self.check_codec, files=False)), "")
+
+
+def _may_have(job: Job, codec: str) -> bool:
+    """Whether a plan may choose this codec for a link between stages."""
+    activations = job.activations
+    return activations.by_link and codec in dict(link_ladder(activations.forward, activations.backward))
 
 
 # ---- what the owner is told -----------------------------------------------------------------

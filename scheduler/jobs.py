@@ -14,7 +14,7 @@ from .codecs import BLOCK, SUMMED, bits_of
 from .decoders import Shape, adapter_layers, decoder_layers, shape_of
 from .errors import PlanError
 from .files import load_json
-from .ladder import workload_fields
+from .ladder import link_choices, workload_fields
 from .workload import Layer, Workload
 
 BYTE_VOCABULARY = 256
@@ -90,6 +90,7 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
         pipelines = batch // microbatch  # what the members' own loops cost is not known: as many as there are
     moments = 0.0 if train.get("offload") else moment_bytes(train)
     sent = microbatch * max((layer.activation for layer in layers[:-1]), default=1)
+    forward, backward = str(activations.get("forward", "none")), str(activations.get("backward", "none"))
     return Workload(
         layers=tuple(layers),
         batch=batch,
@@ -100,8 +101,9 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
         mode=mode,
         **workload_fields(mode, codec, overlap, interval, fragments, _whole(updates, "block", BLOCK)),
         pattern=pattern,
-        activation_bits=bits_of(str(activations.get("forward", "none")), sent, PLAIN_BITS),
-        gradient_bits=bits_of(str(activations.get("backward", "none")), sent, PLAIN_BITS),
+        activation_bits=bits_of(forward, sent, PLAIN_BITS),
+        gradient_bits=bits_of(backward, sent, PLAIN_BITS),
+        codecs=link_choices(forward, backward, sent, PLAIN_BITS) if activations.get("by_link") else (),
         optimizer_bytes=WEIGHT_BYTES + moments + reference_bytes(updates),
         recompute=bool(train.get("recompute", False)),
         tied=tied,

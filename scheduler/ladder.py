@@ -1,10 +1,11 @@
-"""The codecs of updates that a plan may choose among, and what a workload says of them."""
+"""The codecs that a plan may choose among, of updates and of links between stages, and what a workload says of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .codecs import BLOCK, bits_of
+from .workload import CodecChoice
 
 _DENSE = ("none", "bf16", "int8", "int4")
 _SPARSE = ((0.5, 0.5), (0.25, 0.4), (0.2, 0.2), (0.1, 0.2), (0.1, 0.1), (0.05, 0.1))
@@ -43,3 +44,33 @@ def workload_fields(
         fields["update_ladder"] = tuple(zip(steps, bits, strict=True))
         fields["auto_overlap"] = overlap == "auto"
     return fields
+
+
+LINKS = (("none", "none"), ("bf16", "bf16"), ("int8", "int8"))
+"""(forward, backward) of links between stages, the least lossy first; the job's own codec comes after them."""
+CODING_SECONDS = 5e-10
+"""Device seconds an element at one end beyond those of a copy, of a codec with state: what a link must gain by it."""
+
+
+def link_ladder(forward: str, backward: str, elements: int = BLOCK) -> tuple[tuple[str, str], ...]:
+    """The codecs that one link between stages may have, (forward, backward), the least lossy first: those of LINKS that
+    are less lossy than the job's own, and that last. ``elements``: of a message."""
+    most, most_back = bits_of(forward, elements), bits_of(backward, elements)
+    gentler = []
+    for ahead, back in LINKS:
+        if bits_of(ahead, elements) > most:
+            gentler.append((ahead, back if bits_of(back, elements) > most_back else backward))
+    return (*gentler, (forward, backward))
+
+
+def link_choices(forward: str, backward: str, elements: int, plain: float) -> tuple[CodecChoice, ...]:
+    """The same for a Workload, by the forward codec's name. ``plain``: bits of an element that codec none sends."""
+    return tuple(
+        CodecChoice(
+            ahead,
+            bits_of(ahead, elements, plain),
+            bits_of(back, elements, plain),
+            0.0 if (ahead, back) in LINKS else CODING_SECONDS,
+        )
+        for ahead, back in link_ladder(forward, backward, elements)
+    )

@@ -162,6 +162,10 @@ class Plan:
         """The codec of a stage's rounds; None where the job's own is used."""
         return self.codecs.get(f"updates of stage {stage}", self.codecs.get("updates"))
 
+    def link_codec(self, sender: str, receiver: str) -> str | None:
+        """The codec of activations from one node to the next; None where the job's own is used."""
+        return self.codecs.get(f"{sender}>{receiver}")
+
     def publisher(self, stage: int, block: int, blocks: int) -> str:
         """The node that publishes a block of the stage's vector: contiguous runs, by each node's fraction.
 
@@ -222,7 +226,7 @@ class Plan:
             raise PlanError(f"this is not a plan: {error!r}") from error
 
     def same_placement(self, other: Plan | None) -> bool:
-        """Whether the other plan gives every node the same place, layers and share, and the same rounds."""
+        """Whether the other plan gives every node the same place, layers, share, codecs and rounds."""
         return (
             other is not None
             and self.pipelines == other.pipelines
@@ -233,5 +237,5 @@ class Plan:
             and self.in_flight == other.in_flight
             and self.regions == other.regions
             and self.overlap == other.overlap
-            and (self.overlap is None or self.codecs == other.codecs)
+            and self.codecs == other.codecs
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy
 
 from .candidates import best_candidate
+from .choose_codecs import SLOWER, choose_codecs
 from .errors import PlanError
 from .estimate import IMPOSSIBLE, Cut, Estimator
 from .finish import finish
@@ -75,13 +76,55 @@ def replan(network: Network, workload: Workload, current: Plan, deadline: float,
 
 
 def _kept(estimator: Estimator, kept: Candidate, current: Plan) -> Plan:
-    """The plan in force, the same object unless its rounds would now travel another way."""
+    """The plan in force, the same object unless its rounds, or what goes from stage to stage, would now travel another
+    way."""
+    links = links_now(estimator, kept, current)
     if not estimator.workload.update_ladder:
-        return current if current.overlap is None else replace(current, overlap=None, codecs={})
+        if current.overlap is None and links == _links(current):
+            return current
+        return replace(current, overlap=None, codecs=links, why=_why_links(current, links))
     made = finish(estimator, kept, "the plan in force", current)
-    if (made.overlap, made.codecs) == (current.overlap, current.codecs):
+    updates = _updates(made)
+    if (made.overlap, {**links, **updates}) == (current.overlap, current.codecs):
         return current
-    return replace(current, overlap=made.overlap, codecs=made.codecs, why=made.why)
+    why = made.why if updates != _updates(current) else _why_links(current, links)
+    return replace(current, overlap=made.overlap, codecs={**links, **updates}, why=why)
+
+
+def links_now(estimator: Estimator, kept: Candidate, current: Plan) -> dict[str, str]:
+    """The codecs that links between stages should have in the plan in force: its own, unless others make a step shorter
+    by more than measurements vary, or are gentler all of them and make it no longer."""
+    network, workload = estimator.network, estimator.workload
+    if not workload.codecs:
+        return {}
+    names = [choice.name for choice in workload.codecs]
+    held, wanted = _links(current), choose_codecs(estimator, kept)
+    if held == wanted or not all(name in names for name in held.values()) or set(held) != set(wanted):
+        return wanted
+    now, then = (
+        Estimator(network, workload, codecs).step(kept.places, kept.cut, kept.microbatches).seconds
+        for codecs in (held, wanted)
+    )
+    gentler = all(names.index(wanted[link]) <= names.index(held[link]) for link in held)
+    return wanted if now > then * (1 + NOISE) or (gentler and then <= now * (1 + SLOWER)) else held
+
+
+def _links(plan: Plan) -> dict[str, str]:
+    """The codecs of links between stages in a plan."""
+    return {link: codec for link, codec in plan.codecs.items() if not link.startswith("updates")}
+
+
+def _updates(plan: Plan) -> dict[str, str]:
+    """The codecs of rounds in a plan."""
+    return {link: codec for link, codec in plan.codecs.items() if link.startswith("updates")}
+
+
+def _why_links(current: Plan, links: dict[str, str]) -> str:
+    before = _links(current)
+    new = [f"{link} sends {codec}" for link, codec in sorted(links.items()) if before.get(link) != codec]
+    if not new:
+        return current.why
+    return "; ".join(new[:3]) + (f"; and {len(new) - 3} links more" if len(new) > 3 else "")
 
 
 def as_candidate(estimator: Estimator, current: Plan) -> Candidate | None:

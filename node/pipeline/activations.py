@@ -52,11 +52,14 @@ def evaluation_codec(activations: Activations) -> str:
 class Outgoing:
     """The sending side of a stage: activations to the next stage, gradients to the one before."""
 
-    def __init__(self, activations: Activations, seed: int, sender: Sender | None) -> None:
+    def __init__(
+        self, activations: Activations, seed: int, sender: Sender | None, forward: str = "", backward: str = ""
+    ) -> None:
+        """``forward``, ``backward``: the plan's codecs of the links to the stage after and before; empty: the job's."""
         self.sender = sender
-        self.forward_codec = compress.make(without_state(activations.forward))
+        self.forward_codec = compress.make(without_state(forward or activations.forward))
         """What goes where no state is kept: a link whose AQ-SGD did not pay, or any other codec."""
-        self.backward_codec = compress.make(activations.backward)
+        self.backward_codec = compress.make(backward or activations.backward)
         self.plain_codec = compress.make(evaluation_codec(activations))
         self.seed = seed
         self.trouble = ""
@@ -170,10 +173,14 @@ class AqsgdEnds:
         self._given_up: set[tuple[str | None, int]] = set()
         self._receivers: dict[tuple[str | None, int], Receiver] = {}
 
-    def sender(self, after: str | None, boundary: int) -> Sender | None:
-        """The end towards the stage after, which begins at layer ``boundary``; None where nothing is kept."""
+    def sender(self, after: str | None, boundary: int, spec: str = "") -> Sender | None:
+        """The end towards the stage after, which begins at layer ``boundary``; None where nothing is kept. ``spec``: of
+        this link, where the plan has chosen one."""
         key = (after, boundary)
         if after is None or not stateful(self.spec) or key in self._given_up:
+            return None
+        if spec and not stateful(spec):
+            self._senders.pop(key, None)  # the receiver forgets too, by the first message that has no state
             return None
         if key not in self._senders:
             self._senders[key] = Sender(self.spec, disk=self._room())

@@ -16,6 +16,7 @@ from ...job.sampling import Position, assign, sample_ids
 from ...job.schema import Facts, Job
 from ...proto import control_pb2, data_pb2
 from ...scheduler import Plan
+from ...scheduler.ladder import link_ladder
 from ..models.definition import LanguageModel
 from ..models.stage import Pass
 from ..pipeline.activations import Incoming, Outgoing, notes_of, without_state
@@ -162,16 +163,26 @@ class Training:
         island = self.trainer.island
         for number, (stage, model) in enumerate(zip(self.state.stages, self.state.models, strict=True)):
             before, after = row[stage - 1] if stage else None, row[stage + 1] if stage < last else None
-            sender, receiver = ends.sender(after, model.last + 1), ends.receiver(before, model.first)
+            name = self.trainer.name
+            ahead, back = self._link_codecs(name, after)[0], self._link_codecs(before, name)[1]
+            sender, receiver = ends.sender(after, model.last + 1, ahead), ends.receiver(before, model.first)
             incoming = Incoming(receiver, partial(self._nack, before, model.first))
             begin = partial(Pass, model) if island is None else partial(island.begin, number, model)
-            outgoing = Outgoing(job.activations, job.run.seed, sender)
+            outgoing = Outgoing(job.activations, job.run.seed, sender, ahead, back)
             chunks.append(Chunk(stage, model, begin, before, after, outgoing, incoming))
         ends.keep(
             {(chunk.after, chunk.model.last + 1) for chunk in chunks}
             | {(chunk.before, chunk.model.first) for chunk in chunks}
         )
         return chunks
+
+    def _link_codecs(self, sender: str | None, receiver: str | None) -> tuple[str, str]:
+        """(forward, backward) of a link between two stages as the plan has it; empty where the job's are used."""
+        chosen = None if sender is None or receiver is None else self.plan.link_codec(sender, receiver)
+        if chosen is None:
+            return "", ""
+        activations = self.job.activations
+        return chosen, dict(link_ladder(activations.forward, activations.backward)).get(chosen, activations.backward)
 
     @property
     def committed_norm(self) -> float:

@@ -57,6 +57,15 @@ def test_an_honest_view_is_taken():
     assert promises_of(job).read_view(view_of(job, job=""))[1] == job
 
 
+def test_codecs_of_links_are_those_that_the_job_lets_a_plan_choose():
+    by_link = job_with(activations={"forward": "int8", "backward": "bf16", "by_link": True})
+    for codec in ("none", "bf16", "int8"):
+        assert promises_of(by_link).read_view(view_of(by_link, stages=2, pipelines=1, codecs={"a>b": codec}))
+    for job, codec in ((by_link, "int2"), (by_link, "nonsense"), (job_with(), "bf16")):
+        with pytest.raises(Broken, match="which the job does not allow"):
+            promises_of(job).read_view(view_of(job, stages=2, pipelines=1, codecs={"a>b": codec}))
+
+
 def two_stages(job):
     return view_of(job, stages=2)
 

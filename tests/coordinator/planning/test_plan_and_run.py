@@ -12,6 +12,7 @@ from farflung.cli.codecs_of_a_job import check_codec
 from farflung.cli.plan import workload_of_file
 from farflung.coordinator.planning.planner import workload_of
 from farflung.job.files import load_job
+from farflung.job.forward import with_forward
 from farflung.job.schema import Facts, Job
 from farflung.node.models.cost import profile
 from farflung.scheduler import Network, Workload, jobs, plan
@@ -88,9 +89,8 @@ def test_a_hundred_jobs_count_the_same(tmp_path: Path) -> None:
         planned = workload_of_file(path)
         job = load_job(path, check_codec, files=False)
         if job.activations.forward == "auto":
-            given = job.activations.model_copy(update={"forward": "aqsgd:bits=4"})
-            job = job.model_copy(update={"activations": given})
-            tables["activations"]["forward"] = "aqsgd:bits=4"
+            job = with_forward(job, "aqsgd:bits=4")
+            tables["activations"] |= {"forward": "aqsgd:bits=4", "by_link": True}
         ran = workload_of_run(job)
         assert_same(planned, ran)
         assert jobs.workload_of(tables) == planned, "a table's defaults are not those of the schema"
