@@ -876,9 +876,11 @@ class Membership:
         state = put(state, replace(node, behind=False, cannot_follow=True))
         if not wanted:
             return state, [s.Say("warning", node.name, why)]
-        if seconds <= self._worth(state):
+        worth = self._worth(state)
+        if seconds <= worth:
             return self._begin(state, why, now)
-        return self._stays_spare(state, [node.name], f"{failed}; alone it would fetch for {seconds:.0f} s")
+        faster = f"the others would wait for a link {max(1.1, seconds / worth):.2g} times as fast"
+        return self._stays_spare(state, [node.name], f"{failed}; alone it would fetch for {seconds:.0f} s: {faster}")
 
     def _stays_spare(self, state: State, names: list[str], failed: str) -> Result:
         """These are left out from now on, with the reason, unless nobody could train without them."""

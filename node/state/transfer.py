@@ -179,6 +179,16 @@ class StateFetch:
         return self._machine.done
 
     @property
+    def size(self) -> int:
+        """Bytes of all that is wanted."""
+        return self._meter.of
+
+    @property
+    def fetched(self) -> int:
+        """Bytes that have come."""
+        return self._meter.done
+
+    @property
     def missing(self) -> set[str]:
         """The parameters that are not whole yet."""
         return {piece.name for piece in self._machine.missing}

@@ -30,6 +30,7 @@ from ..rounds.round_link import digests_of, received_result
 from ..state.stage_state import StageState
 from ..state.transfer import StateFetch
 from .modes import last_outer_round
+from .pace import Pace
 from .steps import exchange_of, last_step_of, take_step
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Follower:
         self._coming = _Came()
         self._asked, self._request_number, self._turn, self._ask_at = "", 0, 0, 0.0
         self._newest = self._last = 0
+        self._pace, self._snapshot = Pace(), (0, 0)
         weights = sum(4 * section.layout.numel for section in state.sections.values())
         self._room = max(LEAST_HELD, HELD_PART * weights)
 
@@ -100,6 +102,7 @@ class Follower:
         self._segments.append(_Segment(trainer.view, position, round, exchanges, judge))
         self._guides, self._asked, self._said = tuple(guides), "", self.fetch is None
         self._newest = self._last = round
+        self._pace.made(round)
         if self.fetch is None:
             self._next_segment()
         else:
@@ -132,6 +135,7 @@ class Follower:
                 return
             if self.fetch.done:
                 self.fetch.finish()
+                self._snapshot = self.fetch.size, self.fetch.fetched
                 self.fetch = None
                 self._start_chain()
         self._ask(lost)
@@ -172,6 +176,7 @@ class Follower:
         coming = self._coming
         if header.kind == data_pb2.ROUND_END:
             self._newest = max(self._newest, *header.sizes)
+            self._pace.made(self._newest)
             self._ended(header)
             return
         if header.section not in self.state.sections:
@@ -224,13 +229,16 @@ class Follower:
 
     def _ended(self, header: data_pb2.Header) -> None:
         if not header.part:
-            self._fail(f"round {header.round} is not kept any more: its link does not carry the rounds as they come")
+            snapshot, fetched = (self.fetch.size, self.fetch.fetched) if self.fetch is not None else self._snapshot
+            why = self._pace.told(snapshot, fetched, self._room)
+            self._fail(f"round {header.round} is not kept any more: {why}")
             return
         if self._coming.messages != header.part:
             self._ask_at = 0.0  # something was lost with a connection: once more
             return
         self._coming.norm = header.value
         self._rounds[header.round] = self._coming
+        self._pace.came(self._coming.bytes)
         self._last = int(header.round)
         self._asked = ""
         self._ask(set())
