@@ -17,6 +17,7 @@ from .layers import Ranges
 from .network import Network
 from .regions import region_numbers
 from .rounds import per_bit_sent, round_seconds
+from .tied import stage_bits, tied_seconds
 from .workload import Workload
 
 UNREACHABLE = 1e6
@@ -43,7 +44,9 @@ class Estimate:
 class Cut:
     """What a cut of the layers into stages means in flops, bits and parameters of each stage.
 
-    chunks: stages that one node of a pipeline holds (interleaved); position s holds stages s, s + nodes, ...
+    chunks: stages that one node of a pipeline holds (interleaved); position s holds stages s, s + nodes, ... tied: bits
+    of a matrix that the first and the last stage share, 0 where there is none or one node has both; `update` has them
+    at both positions.
     """
 
     def __init__(self, workload: Workload, stages: Ranges, chunks: int = 1) -> None:
@@ -57,6 +60,8 @@ class Cut:
         parameters = [sum(layer.parameters for layer in layers[a : b + 1]) for a, b in stages]
         self.parameters = numpy.array(parameters, dtype=numpy.float64).reshape(chunks, self.nodes).sum(axis=0)
         self.update = self.parameters * numpy.array(workload.update_bits)
+        shared = min(layers[0].parameters, layers[-1].parameters) if workload.tied and self.nodes > 1 else 0
+        self.tied = float(shared * numpy.atleast_1d(workload.update_bits)[0])
 
 
 def link_class(network: Network, sender: int, receiver: int) -> str:
@@ -184,15 +189,16 @@ class Estimator:
 
     def rounds(self, places: numpy.ndarray, cut: Cut, pattern: str | None = None) -> Matrix:
         """float64 [nodes]: seconds of one group round at each position."""
-        kind = pattern or self.workload.pattern
-        return numpy.array(
+        kind, bits = pattern or self.workload.pattern, stage_bits(cut)
+        seconds = numpy.array(
             [
-                round_seconds(
-                    self.network, self.sent, places[:, stage], float(cut.update[stage]), kind, regions=self.regions
-                )
+                round_seconds(self.network, self.sent, places[:, stage], float(bits[stage]), kind, regions=self.regions)
                 for stage in range(places.shape[1])
             ]
         )
+        if cut.tied:
+            seconds[[0, -1]] += tied_seconds(self.network, self.sent, places, cut, kind, self.regions)
+        return seconds
 
     def combine(self, compute: Matrix | float, exchange: Matrix | float) -> Matrix | float:
         """A step's seconds from its pipelines' and its slowest round's."""

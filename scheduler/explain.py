@@ -11,6 +11,7 @@ from .depth import Depths
 from .devices import Matrix
 from .estimate import Cut, Estimator
 from .network import Network
+from .tied import tied_group
 
 
 def explain(
@@ -37,7 +38,8 @@ def round_bottleneck(
 ) -> tuple[str, tuple[int, int]]:
     """The slowest group's busiest node and its slowest path."""
     position = int(rounds.argmax())
-    group = places[:, position]
+    shared = cut.tied and position in (0, places.shape[1] - 1)
+    group = tied_group(places) if shared else places[:, position]
     square = estimator.sent[numpy.ix_(group, group)]
     busiest = int(numpy.maximum(square.sum(axis=1), square.sum(axis=0)).argmax())
     outward = square[busiest].sum() >= square[:, busiest].sum()
@@ -45,7 +47,8 @@ def round_bottleneck(
     other = int(paths.argmax())
     pair = (int(group[busiest]), int(group[other])) if outward else (int(group[other]), int(group[busiest]))
     return (
-        f"the round of stage {position} ({rounds[position]:.3g} s), most of all {_link(estimator.network, pair)}",
+        f"the round of stage {position}{' and of what first and last stage share' if shared else ''} "
+        f"({rounds[position]:.3g} s), most of all {_link(estimator.network, pair)}",
         pair,
     )
 

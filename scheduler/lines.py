@@ -12,6 +12,7 @@ import numpy
 
 from .devices import Matrix
 from .estimate import Cut, Estimator
+from .tied import stage_bits, tied_group
 
 
 def traffic(
@@ -32,18 +33,21 @@ def traffic(
     count = numpy.asarray(microbatches)[:, None]
     numpy.add.at(bits, (out, back), count * cut.elements * estimator.forward_bits[out, back])
     numpy.add.at(bits, (back, out), count * cut.elements * estimator.backward_bits[out, back])
-    members = len(places)
-    if members > 1:
-        for position in range(places.shape[1]):
-            group = places[:, position]
-            part = numpy.array(publishers[position]) if publishers else numpy.full(members, 1 / members)
+    groups: list[tuple[numpy.ndarray, float, Sequence[float]]] = [
+        (places[:, at], float(sent), publishers[at] if publishers else ()) for at, sent in enumerate(stage_bits(cut))
+    ]
+    groups += [(tied_group(places), cut.tied, ())] if cut.tied else []
+    for group, sent, fractions in groups:
+        members = len(group)
+        if members > 1:
+            part = numpy.array(fractions) if len(fractions) else numpy.full(members, 1 / members)
             if pattern == "ring":
                 share = numpy.roll(numpy.eye(members), 1, axis=1) * 2 * (members - 1) / members
             elif pattern == "all_to_all" or (pattern == "auto" and members == 2):
                 share = numpy.ones((members, members))
             else:
                 share = part[None, :] + part[:, None]
-            bits[numpy.ix_(group, group)] += share * cut.update[position] / estimator.workload.every
+            bits[numpy.ix_(group, group)] += share * sent / estimator.workload.every
     numpy.fill_diagonal(bits, 0.0)
     return bits
 

@@ -22,6 +22,7 @@ from .regions import MOST_TOGETHER, cut_regions
 from .rounds import publisher_fractions, round_seconds, site_seconds
 from .shapes import Candidate
 from .simulate import positions, simulate
+from .tied import stage_bits, tied_group, tied_seconds
 from .transport import OVERLAPPED, Trace, Transport
 from .workload import Workload
 
@@ -123,7 +124,8 @@ def together(
 ) -> tuple[float, str]:
     """(seconds, words) of the busiest line where rounds overlap with steps; 0 seconds where they take turns, and where
     rounds go in two levels (``split``), which are made to spare the lines."""
-    if not estimator.workload.overlap or len(places) < 2 or split or len(estimator.network) > FEW_LINES:
+    alone = len(places) < 2 and not cut.tied
+    if not estimator.workload.overlap or alone or split or len(estimator.network) > FEW_LINES:
         return 0.0, ""
     pattern = estimator.workload.pattern
     return busiest_line(estimator, traffic(estimator, places, cut, microbatches, pattern, publishers))
@@ -168,13 +170,19 @@ def _rounds(
     estimator: Estimator, places: numpy.ndarray, cut: Cut, pattern: str, publishers: Sequence[Sequence[float]] = ()
 ) -> Matrix:
     network, sent, regions = estimator.network, estimator.sent, cut_regions(estimator.regions, places)
+    bits = stage_bits(cut)
     result = []
     for position in range(places.shape[1]):
         own = numpy.array(publishers[position]) if publishers else None
-        bits = float(cut.update[position])
-        result.append(round_seconds(network, sent, places[:, position], bits, pattern, own, regions))
-    shared = site_seconds(network, places, cut.update, pattern, regions)
-    seconds: Matrix = numpy.maximum(numpy.array(result), shared)
+        result.append(round_seconds(network, sent, places[:, position], float(bits[position]), pattern, own, regions))
+    shared = site_seconds(network, places, bits, pattern, regions)
+    seconds: Matrix = numpy.array(result)
+    if cut.tied:
+        # The nodes of both positions send it over the lines that their stages' rounds use.
+        seconds[[0, -1]] += tied_seconds(network, sent, places, cut, pattern, regions)
+        both = tied_group(places)[:, None]
+        shared += site_seconds(network, both, numpy.array([cut.tied]), pattern, regions)
+    seconds = numpy.maximum(seconds, shared)
     return seconds
 
 
