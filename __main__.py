@@ -48,7 +48,7 @@ def front_door(
 
 
 def wan(context: typer.Context) -> None:
-    """Emulate a WAN on this machine: up, check, exec, set, run, down."""
+    """Emulate a WAN on this machine."""
     from .deploy.wan.cli import main as obey
 
     raise typer.Exit(obey(context.args))

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ..proto.logs import FORMATS, set_up
+from .screen.help import Command, Group
 from .screen.output import INTERRUPTED, WRONG, Output, error_text
 
 Body = Callable[..., int | None]
@@ -38,6 +39,7 @@ def new_app(text: str | None = None) -> typer.Typer:
     # help=None is not the same as no help: it would hide the docstring of the app's callback.
     about: dict[str, Any] = {} if text is None else {"help": text}
     app = typer.Typer(
+        cls=Group,
         **about,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -59,7 +61,7 @@ def command(group: typer.Typer, name: str | None = None) -> Callable[[Body], Bod
     """Register ``body`` as a command of the group, under its own name unless another is given."""
 
     def register(body: Body) -> Body:
-        group.command(name or body.__name__)(reported(body))
+        group.command(name or body.__name__, cls=Command)(reported(body))
         return body
 
     return register

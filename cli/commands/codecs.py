@@ -8,7 +8,7 @@ from ..screen.output import Output
 
 
 def codecs(output: Output, *, context: typer.Context) -> None:
-    """List every codec: its bits, its keys, and where it may be used."""
+    """List every codec: its bits, its keys, its places."""
     if context.invoked_subcommand is None:
         from ..codecs import table
         from ..screen.tables import show_codecs

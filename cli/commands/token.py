@@ -19,7 +19,7 @@ def token(
             min=1,
             metavar="N",
             help="How many first joins; with --operator, commands.",
-            show_default="100; commands: any",
+            show_default="100, or any number of commands",
         ),
     ] = None,
     revoke: Annotated[str | None, typer.Option(metavar="ID", help="End this ticket instead.")] = None,
