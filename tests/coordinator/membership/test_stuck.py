@@ -1,8 +1,9 @@
 """A trainer that does nothing while its I/O process beats on: asked, then replaced, and welcome again when it acts."""
 
-from membership_script import Script, holding
+from membership_script import Script, holding, planner
 
 from farflung.coordinator.membership import signals as s
+from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.membership.members import FLUSHING, TRAINING, WAITING
 
 
@@ -96,7 +97,6 @@ def test_without_it_nobody_can_train_and_it_is_said():
     script = Script(wanted=2).started("ab")
     beats(script, 1)
     script(*(s.StepFinished(name, name + "1", 1, 1, 1.0) for name in "ab"))
-    planner = script.machine._planner
 
     def needs_two(names, current, broken):
         from farflung.scheduler.errors import PlanError
@@ -105,7 +105,7 @@ def test_without_it_nobody_can_train_and_it_is_said():
             raise PlanError("2 stages need 2 nodes")
         return planner(names, current, broken)
 
-    script.machine._planner = needs_two
+    script.machine = Membership(needs_two)
     beats(script, 160, {"b": script.now})
     assert script.state.phase == FLUSHING
     script(holding(script, "a", 1))

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from membership_script import Script, holding
+from membership_script import Script, holding, planner
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import Membership
@@ -265,7 +265,6 @@ def test_without_it_nobody_can_train_and_it_may_try_again():
     from farflung.scheduler.errors import PlanError
 
     script = trained(wanted=2, names="ab")
-    planner = script.machine._planner
 
     def needs_two(names, current, broken):
         if len(names) < 2:

@@ -1,10 +1,11 @@
 """Slow nodes are noticed by what they reach beside the others; a busy moment is not believed."""
 
 import pytest
-from membership_script import Script, holding
+from membership_script import Script, holding, planner
 from planners import planner_of
 
 from farflung.coordinator.membership import signals as s
+from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.membership.members import FLUSHING, TRAINING
 from farflung.coordinator.planning.speeds import FEW, FIRST_PAUSE_S, FORGET_S, GROSS_STEPS, STEPS, Speeds
 from farflung.job.schema import Facts, LayerProfile, Profile
@@ -130,8 +131,11 @@ def test_replan_changes_the_view_only_for_another_plan():
     script = Script().started()
     script(s.Replan("c computes at 20% of its speed"))
     assert script.state.phase == TRAINING and not script.effects
-    before = script.machine._planner
-    script.machine._planner = lambda names, current, broken: before(tuple(n for n in names if n != "c"), None, broken)
+
+    def without_c(names, current, broken):
+        return planner([name for name in names if name != "c"], None, broken)
+
+    script.machine = Membership(without_c)
     script(s.Replan("c computes at 20% of its speed"))
     assert script.state.phase == FLUSHING
     script(*(holding(script, name, 3) for name in "abcd"))

@@ -1,0 +1,29 @@
+"""How long nodes are waited for of whom nothing moves. See also overdue.py, for those who say that they move."""
+
+from __future__ import annotations
+
+from ....proto.patience import patience
+from ..members import FLUSHING, State
+from ..stuck import STEPS_OF_PATIENCE
+from .given import Given
+
+
+def may_wait(given: Given, state: State, names: frozenset[str] | set[str], stood: float) -> bool:
+    """Whether these are waited for although nothing of them has moved for so long: nobody is out while it computes,
+    or its link carries."""
+    least = least_wait(state, names)
+    if stood <= least:
+        return True
+    trips = max((given.known.round_trip_s(name) for name in names), default=0.0)
+    rates = [rate for name in names if (rate := given.known.rate_bps(name)) > 0]
+    return stood <= patience(least, trips, min(rates, default=0.0))
+
+
+def least_wait(state: State, names: frozenset[str] | set[str]) -> float:
+    """Seconds for which nothing of these need move, however near they are."""
+    rules = state.rules
+    if state.phase != FLUSHING:
+        return rules.prepare_s
+    training = set(state.view.plan.nodes) if state.view else set()
+    first = any(name in training and name not in state.stepped for name in names)  # it may be compiling
+    return max(rules.first_s if first else rules.flush_s, STEPS_OF_PATIENCE * state.slowest_s)

@@ -1,0 +1,115 @@
+"""Spares that are wanted: they follow a stage while the others train, and get their places when they have caught up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ....scheduler.plans import Plan
+from .. import signals as s
+from ..members import TRAINING, Node, Result, State, put
+from ..shadows import place_to_follow
+from ..stuck import STEPS_OF_PATIENCE
+from .awaited import may_wait
+from .beginning import begin
+from .given import Given
+
+LATE_S = 5.0
+"""All wait so long, or three steps, for a joiner that fetches its part; then it follows as a spare first."""
+WORTH_S = 60.0
+"""Others stand still for so long for a node that cannot catch up otherwise, or ten steps."""
+
+
+def worth_waiting(state: State) -> float:
+    """Seconds that everybody may stand still for one that cannot catch up while the others train."""
+    return max(WORTH_S, STEPS_OF_PATIENCE * state.slowest_s)
+
+
+def let_catch_up(given: Given, state: State, names: list[str], plan: Plan) -> State:
+    """These nodes, of which ``plan`` wants something, follow its like as spares first, if there is one."""
+    assert state.view is not None
+    for name in names if given.follow else ():
+        node = state.nodes[name]
+        if not node.cannot_follow and place_to_follow(plan, state.view.plan, name) is not None:
+            state = replace(put(state, replace(node, behind=True)), wanted=plan)
+    return state
+
+
+def slow_joiners(given: Given, state: State, now: float) -> list[str]:
+    """Those for whom everybody waits longer than is good while a view is prepared; none if others are late too."""
+    change, view = state.change, state.pinned
+    assert change is not None and view is not None
+    late = change.awaited - set(change.prepared)
+    waited = now - change.began
+    if not given.follow or view.checkpoint >= 0 or state.view is None or waited < max(LATE_S, 3 * state.slowest_s):
+        return []
+    joiners = late & set(view.plan.nodes) - {name for names in view.holders for name in names}
+    able = [
+        name
+        for name in sorted(joiners)
+        if not state.nodes[name].cannot_follow and place_to_follow(view.plan, state.view.plan, name) is not None
+    ]
+    if late and set(able) == late:
+        return able
+    if late - joiners or waited < worth_waiting(state) or change.needs_all:
+        return []
+    return sorted(late)
+
+
+def stay_spare(state: State, names: list[str], failed: str) -> Result:
+    """These are left out from now on, with the reason, unless nobody could train without them."""
+    effects: list[s.Effect] = []
+    for name in names:
+        reason = f"it cannot catch up with the others: {failed}"
+        state = put(state, replace(state.nodes[name], too_slow=reason, behind=False, passed_over=True))
+        effects.append(s.Say("warning", name, f"{name} stays a spare: {reason}"))
+        effects.append(s.SendNotice((name,), f"{name} is a spare: {reason}"))
+    still = any(node.behind for node in state.nodes.values())
+    return replace(state, wanted=state.wanted if still else None), effects
+
+
+def cannot_follow(given: Given, state: State, node: Node, failed: str, now: float) -> Result:
+    """A spare cannot catch up while the others train: they wait for it if that is short, else it stays a spare."""
+    why = f"{node.name} cannot catch up as a spare: {failed}"
+    wanted = node.behind and state.wanted is not None and node.name in state.wanted.nodes
+    seconds = given.fetch_s(node.name, state.wanted) if wanted and state.wanted is not None else 0.0
+    state = put(state, replace(node, behind=False, cannot_follow=True))
+    if not wanted:
+        return state, [s.Say("warning", node.name, why)]
+    worth = worth_waiting(state)
+    if seconds <= worth:
+        return begin(state, why, now)
+    faster = f"the others would wait for a link {max(1.1, seconds / worth):.2g} times as fast"
+    return stay_spare(state, [node.name], f"{failed}; alone it would fetch for {seconds:.0f} s: {faster}")
+
+
+def admit_caught_up(given: Given, state: State, now: float) -> Result:
+    """Those who have caught up get their places: together, if the others take no more than twice as long."""
+    behind = [node for node in state.nodes.values() if node.behind]
+    for node in behind:
+        since = max(state.started, node.moved_at)
+        if node.caught_up is None and not may_wait(given, state, {node.name}, now - since):
+            return cannot_follow(given, state, node, f"nothing has moved for {now - since:.0f} s", now)
+    ready = {node.name: node.caught_up for node in behind if node.caught_up is not None}
+    if not ready:
+        return state, []
+    first = min(ready.values())
+    if len(ready) < len(behind) and now - first < first - state.started:
+        return state, []
+    verb = "have" if len(ready) > 1 else "has"
+    return begin(state, f"{', '.join(sorted(ready))} joined and {verb} caught up", now)
+
+
+def caught_up(given: Given, state: State, event: s.CaughtUp, now: float) -> Result:
+    """A spare that follows a stage has caught up, or cannot."""
+    node, view = state.nodes[event.name], state.view
+    if state.phase != TRAINING or view is None or event.view != view.number or state.finished:
+        return state, []
+    if all(one.node != node.name for one in view.shadows):
+        return state, []
+    if node.cannot_follow if event.failed else node.caught_up is not None:
+        return state, []  # it says so again
+    if event.failed:
+        state = replace(state, eligible=state.eligible - {(node.name, node.session)})
+        return cannot_follow(given, state, node, event.failed, now)
+    state = replace(state, eligible=state.eligible | {(node.name, node.session)})
+    return admit_caught_up(given, put(state, replace(node, caught_up=now)), now)

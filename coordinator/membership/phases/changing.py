@@ -1,0 +1,77 @@
+"""Phases ``flushing`` and ``preparing``: what follows when somebody is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from .. import signals as s
+from ..members import FLUSHING, PREPARING, State
+from ..overdue import overdue
+from ..waits import MOVING
+from .awaited import least_wait, may_wait
+from .beginning import begin
+from .catching_up import let_catch_up, slow_joiners, stay_spare
+from .fitness import judge_readable
+from .given import Given
+from .planning import cannot_train_without
+from .verdict import Found, Out, PutOut, SetAside
+
+SAY_AGAIN_S = 10.0
+"""Until a flush is sent again to who has not answered it: whatever carries an order may lose it."""
+
+
+def look_at_change(given: Given, state: State, now: float) -> Found:
+    """What time alone brings while a view is flushed for or prepared."""
+    change = state.change
+    assert change is not None
+    late = change.awaited - set(change.flushed if state.phase == FLUSHING else change.prepared)
+    if state.phase == PREPARING and change.sound is not None:
+        state, found = judge_readable(state, now)
+        if found:
+            return state, found
+    watch = change.watch.at(sum(state.nodes[name].moved for name in late), now)
+    if watch is not change.watch:
+        state = replace(state, change=replace(change, watch=watch))
+    if state.phase == FLUSHING and now - max(change.said, change.began) > SAY_AGAIN_S:
+        again = (name for name in late if state.nodes[name].attending)
+        assert state.change is not None
+        state = replace(state, change=replace(state.change, said=now))
+        return state, [s.SendFlush(tuple(sorted(again)), change.number, change.why)]
+    if state.phase == PREPARING and (slow := slow_joiners(given, state, now)):
+        assert state.pinned is not None
+        why, effects = f"{', '.join(slow)} takes long to fetch its part", list[s.Effect]()
+        if not any(state.nodes[name].cannot_follow for name in slow):
+            state = let_catch_up(given, state, slow, state.pinned.plan)
+        elif cannot_train_without(given, state, set(slow)):
+            assert state.change is not None
+            return replace(state, change=replace(state.change, needs_all=True)), []
+        else:
+            state, effects = stay_spare(state, slow, f"all waited for {now - change.began:.0f} s")
+        state, more = begin(state, why, now)
+        return state, effects + more
+    if held := overdue(state, late, least_wait, given.known.slowest_bps, now):
+        return overdue_of(given, state, *held)
+    if watch.gives_up(now) and not may_wait(given, state, late, now - watch.since):
+        stood = f"nothing has moved for {now - watch.since:.0f} s"
+        what = "no answer to the flush" if state.phase == FLUSHING else "not prepared"
+        return state, expelled(state, late, f"{what}, and {stood}")
+    return state, []
+
+
+def overdue_of(given: Given, state: State, name: str, longest: float) -> Found:
+    """A node says that it moves, and has had longer than what it has to do can take (overdue.py)."""
+    assert state.change is not None
+    what = "did not answer the flush" if state.phase == FLUSHING else f"did not prepare view {state.number}"
+    why = f"{name} {what} within {longest:.0f} s, which is {MOVING} times what it takes, and says that it moves"
+    if cannot_train_without(given, state, {name}):
+        state = replace(state, change=replace(state.change, needs_all=True))
+        return state, [s.Say("warning", name, f"{why}: nobody can train without it, so all wait")]
+    return state, SetAside(name, why)
+
+
+def expelled(state: State, names: Collection[str], why: str) -> PutOut:
+    """Nothing of these has moved for as long as anything may take."""
+    present = [name for name in sorted(names) if name in state.nodes]
+    stop = f"{why}; join again"
+    return PutOut(tuple(Out(name, why, (s.SendStop((name,), stop, failed=True, again=True),)) for name in present))

@@ -1,0 +1,159 @@
+"""Phase ``flushing``: all say where they stand; then it is decided where the next view takes up, and announced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ....proto.patience import Watch
+from ....scheduler.errors import PlanError
+from ....scheduler.plans import Plan
+from .. import signals as s
+from ..handovers import handovers, lost
+from ..members import FLUSHING, PREPARING, TRAINING, WAITING, Result, State, in_view, lacks_checkpoint, no_place
+from ..resume import Resume, fresh_layers, planned_nodes, resume
+from ..shadows import place_to_follow, shadows
+from .beginning import wait
+from .given import Given
+from .planning import plan_of
+
+
+def take_flushed(given: Given, state: State, event: s.Flushed, now: float) -> Result:
+    """A node has stopped, and says where it stands."""
+    change = state.change
+    if state.phase != FLUSHING or change is None or event.view != change.number or event.name not in change.awaited:
+        return state, say_again(state, event.name, event.view)
+    change = replace(change, flushed={**change.flushed, event.name: event})
+    return check_flushed(given, replace(state, change=change), now)
+
+
+def check_flushed(given: Given, state: State, now: float) -> Result:
+    """Decide where the next view takes up and announce it, when all have answered."""
+    change = state.change
+    assert change is not None
+    if not change.awaited:
+        state = replace(state, phase=WAITING, change=None)
+        return wait(state, now)
+    if len(change.flushed) < len(change.awaited):  # nobody else answers
+        return state, []
+    if state.paused:
+        return replace(state, phase=WAITING, change=None, why=state.paused), []
+    if state.aside is not None:
+        return state, []  # nobody knows yet which checkpoint is left
+    decision = resumed_at(state, change.flushed)
+    names = tuple(sorted(change.awaited))
+    current = state.pinned or state.view
+    if decision.checkpoint >= 0:  # everybody loads it: nobody has a start
+        state = replace(state, nodes={name: replace(one, behind=False) for name, one in state.nodes.items()})
+    try:
+        plan = plan_of(given, state, names, current.plan if current else None)
+    except PlanError as error:
+        stuck = "".join(f"; {node.name} is {node.stuck}" for node in state.nodes.values() if node.stuck)
+        why = f"no plan for {', '.join(names)}: {error}{stuck}"
+        willing = frozenset(name for name in names if not no_place(state, state.nodes[name]))
+        state = replace(state, phase=WAITING, change=None, why=why, unplannable=willing)
+        return state, [s.SendNotice(names, why), s.Say("waiting", "", why)]
+    if set(decision.restores) - set(plan.nodes):  # who has no place contributes nothing
+        having = {
+            name: answer if name in plan.nodes else replace(answer, kept=frozenset())
+            for name, answer in change.flushed.items()
+        }
+        decision = resumed_at(state, having)
+    why = f"{change.why}; {decision.why}; {plan.why}" if plan.why else f"{change.why}; {decision.why}"
+    if not given.follow and decision.checkpoint < 0 and (fresh := fresh_layers(plan, decision.holders)):
+        why += f"; {fresh} begins at the last average: nobody who has it now had it before"
+    handed: tuple[s.Handover, ...] = ()
+    if decision.checkpoint < 0 and state.view is not None:
+        gone = {name for name, node in state.nodes.items() if node.parting or node.away}
+        unsent = {name: answer.unsent for name, answer in change.flushed.items()}
+        handed = handovers(state.view.plan, plan, decision.holders, gone, state.rules.residuals, unsent)
+    if state.rules.residuals is not None and (secret := state.rules.residuals.shown_to_nobody):
+        if said := lost(handed, change.flushed, secret, state.rules.residuals.gradient):
+            why += f"; {said}"
+        handed = ()
+    announcement = s.Announcement(
+        change.number,
+        plan,
+        tuple(state.nodes[name].member for name in names),
+        decision.position,
+        decision.sections,
+        decision.holders,
+        decision.checkpoint,
+        decision.norm,
+        why,
+        state.job,
+        state.saving
+        or any(answer.save for answer in change.flushed.values())
+        or lacks_checkpoint(state, decision.position.step),
+        spares_follow(given, state, plan, decision.holders),
+        decision.restores,
+        state.unsent.view if state.unsent is not None and decision.restores else 0,
+        handed,
+    )
+    effects: list[s.Effect] = [
+        s.Say("warning", name, f"{name} has another chain of rounds than its group and fetches the group's weights")
+        for name in decision.dissent
+    ]
+    eligible = planned_nodes(plan, announcement)
+    if decision.checkpoint < 0:
+        # The outvoted count again when the view starts: until then they may still hold what they had.
+        eligible |= state.eligible
+        eligible = frozenset(who for who in eligible if who[0] not in decision.dissent)
+    state = replace(
+        state,
+        phase=PREPARING,
+        pinned=announcement,
+        eligible=eligible,
+        change=replace(change, began=now, prepared={}, watch=Watch("the view", now, state.rules.prepare_s)),
+        why=f"view {change.number} is announced: {why}",
+    )
+    return state, [*effects, s.SendView(names, announcement, why)]
+
+
+def resumed_at(state: State, flushed: Mapping[str, s.Flushed]) -> Resume:
+    """Where the next view takes up."""
+    return resume(
+        state.rules,
+        state.view,
+        state.pinned,
+        state.eligible,
+        flushed,
+        state.reported,
+        state.newest,
+        judge=not state.restored,  # whether the last view of a coordinator that ended has started is not known
+        unsent=state.unsent,
+        kept=state.kept,
+    )
+
+
+def spares_follow(given: Given, state: State, plan: Plan, holders: tuple[tuple[str, ...], ...]) -> tuple[s.Shadow, ...]:
+    """What the spares of a plan follow."""
+    if not given.follow:
+        return ()
+    has_all = {name for name in plan.spares if any(name in names for names in holders)}
+    spares = [
+        name
+        for name in plan.spares
+        if (node := state.nodes.get(name)) and not no_place(state, node)
+        if node.behind or not (node.cannot_follow or node.too_slow) or name in has_all
+    ]
+    wanted = {}
+    for name in spares:
+        if state.nodes[name].behind and state.wanted is not None and name in state.wanted.nodes:
+            place = place_to_follow(state.wanted, plan, name)
+            if place is not None:
+                wanted[name] = place
+    return shadows(plan, spares, holders, wanted)
+
+
+def say_again(state: State, name: str, view: int) -> list[s.Effect]:
+    """What a node seems to wait for that says again that it has flushed for, or prepared, a view."""
+    to, change, now = (name,), state.change, state.view
+    if state.phase == FLUSHING and change and name in change.awaited and view < change.number:
+        return [] if name in change.flushed else [s.SendFlush(to, change.number, change.why)]
+    if state.phase == PREPARING and change and state.pinned and name in change.awaited:
+        if view == change.number and name not in change.prepared:
+            return [s.SendView(to, state.pinned, state.pinned.why)]
+    elif state.phase == TRAINING and now and view == now.number and in_view(state, name, now):
+        return [s.SendStart(to, view, f"view {view} trains")]
+    return []

@@ -1,0 +1,70 @@
+"""Plans of who may have a place: asked of the planner, and whether the others could do without somebody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ....scheduler.errors import PlanError
+from ....scheduler.plans import Plan
+from ..members import DONE, WAITING, State, no_place, plannable
+from ..questions import Question, answer_to
+from ..shadows import CATCHES_UP
+from .given import Given
+
+
+def plan_of(given: Given, state: State, names: tuple[str, ...], current: Plan | None) -> Plan:
+    """A plan of those of ``names`` that may have a place; the others are spares, with the reason."""
+    without = {name: why for name in names if (why := no_place(state, state.nodes[name]))}
+    willing = tuple(name for name in names if name not in without)
+    if not willing:
+        raise PlanError("; ".join(f"{name} is {why}" for name, why in without.items()) or "no node is left")
+    if current is not None:
+        spares = {name: why for name, why in current.spares.items() if name in willing}
+        current = current if spares == current.spares else replace(current, spares=spares)
+    behind = {name: CATCHES_UP for name in willing if state.nodes[name].behind}
+    behind |= {name: why for name in willing if (why := state.nodes[name].too_slow)}
+    wanted = state.wanted
+    try:
+        ready = tuple(name for name in willing if name not in behind)
+        if wanted is not None and {*wanted.nodes, *wanted.spares} == set(ready):
+            plan = wanted  # it was made with these very nodes, and they hold what it gives them
+        elif ready:
+            plan = search(given, state, ready, current)
+        else:
+            raise PlanError(f"nobody but {', '.join(behind)} is there")
+    except PlanError:
+        if not behind:
+            raise
+        plan, behind = search(given, state, willing, current), {}
+    spares = {**plan.spares, **behind, **without}
+    return plan if spares == plan.spares else replace(plan, spares=spares)
+
+
+def cannot_train_without(given: Given, state: State, names: set[str]) -> bool:
+    """Whether nobody could train without these."""
+    try:
+        others = (name for name in plannable(state) if not no_place(state, state.nodes[name]))
+        current = state.view.plan if state.view else None
+        search(given, state, tuple(name for name in others if name not in names), current)
+    except PlanError:
+        return True
+    return False
+
+
+def search(given: Given, state: State, names: tuple[str, ...], current: Plan | None) -> Plan:
+    """A plan of these. PlanError: there is none. Unanswered: it has to be asked for first."""
+    if given.planner is not None:
+        return given.planner(names, current, state.broken)
+    return answer_to(Question(names, current, state.broken), state.answers)
+
+
+def why_needed(given: Given, state: State, name: str) -> str:
+    """Why nobody could train if this node had no place; empty where the others can, or nobody trains now.
+    Unanswered: that takes a plan, which is to be among ``state.answers``."""
+    if state.view is None or state.phase in (WAITING, DONE) or name not in state.nodes:
+        return ""
+    try:
+        plan_of(given, state, tuple(other for other in plannable(state) if other != name), state.view.plan)
+    except PlanError as error:
+        return str(error)
+    return ""
