@@ -10,7 +10,8 @@ from ...scheduler import Device, Layer, Network, PlanError, Workload, jobs, plan
 from ...scheduler.plans import Plan
 from ..membership.questions import Question
 
-_SEARCH_S = 1.0  # no view changes meanwhile
+_SEARCH_S = 1.0
+"""Of a search that a view change waits for."""
 _MOST_DATA = 64e9  # bytes
 _FORWARD_PART = 1 / 3  # a profile counts forward and backward, the scheduler the forward alone
 
@@ -60,10 +61,11 @@ class Search:
     measured: tuple[tuple[str, str, float, float], ...]
     least: int = 1
     seed: int = 0
+    seconds: float = _SEARCH_S
 
 
 def search(asked: Search) -> Plan:
-    """The plan. PlanError: there is none. Pure, up to how far a search gets in its second.
+    """The plan. PlanError: there is none. Pure, up to how far a search gets in its seconds.
 
     Where fewer nodes are left than the job's shape wants, or some of them can't reach each other, a plan has fewer
     pipelines, and fewer stages only when not even one pipeline can be filled.
@@ -84,7 +86,7 @@ def search(asked: Search) -> Plan:
         raise PlanError(_too_few(least))
     while True:
         try:
-            found = plan(network, fitted, time_limit=_SEARCH_S, seed=asked.seed, current=question.current)
+            found = plan(network, fitted, time_limit=asked.seconds, seed=asked.seed, current=question.current)
             if len(found.pipelines) >= least:
                 return found
             if fitted.pipelines is not None:

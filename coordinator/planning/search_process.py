@@ -1,8 +1,9 @@
 """The process that searches for plans: a line of JSON in for each question, a line out for each answer.
 
-    python -m farflung.coordinator.planning.search_process
+    python -m farflung.coordinator.planning.search_process [--beside]
 
-It ends when nobody can ask any more. Nothing but plans comes out of it: what a search prints goes to its errors.
+``--beside``: what it finds can wait, so it gives way to everything else on the machine. It ends when nobody can ask any
+more. Nothing but plans comes out of it: what a search prints goes to its errors.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ..membership.questions import Question
 from ..records import Records
 from .planner import Search, search
 
+BESIDE = "--beside"
 SEARCHES = Records(Search, Workload, Layer, CodecChoice, Device, Question, Plan)
 
 
@@ -35,6 +37,8 @@ def answer(line: str) -> str:
 
 def main() -> None:
     """Answers until the input ends."""
+    if BESIDE in sys.argv:
+        os.nice(10)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -123,6 +123,14 @@ class Deciding:
         """Who joined and waits for a plan to be worked out."""
         return [one.name for one in self._later if isinstance(one, s.Joined)]
 
+    def would_ask(self) -> Question | None:
+        """What the machine would ask if it planned anew now; None: nothing, or it waits for a plan."""
+        if self.is_planning:
+            return None
+        machine = Membership(None, self._fetch_s, self._follow, self._known)  # not the one whose readings are kept
+        _, effects, _ = machine.apply(self.state, s.Replan(""), self._clock())
+        return next((effect.question for effect in effects if isinstance(effect, s.Ask)), None)
+
     async def ask(self, effect: s.Ask) -> None:
         """Have a plan worked out, and go on; nothing is decided before, so whatever happens is an answer."""
         try:

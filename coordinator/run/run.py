@@ -30,7 +30,8 @@ from ..membership.questions import Answer, Question, Unanswered, answered
 from ..membership.resume import Rules
 from ..observe.status import status_of
 from ..planning.measured import Measured
-from ..planning.searches import Searches
+from ..planning.search_process import BESIDE
+from ..planning.searches import COMMAND, Searches
 from ..store.store import NodeRow
 from .attempt import attempt
 from .context import RunContext
@@ -55,6 +56,7 @@ from .people.requests import Requests
 from .reports.step_reports import StepReports
 from .restart.restart_notes import RestartNotes
 from .restart.restored import restored
+from .second_look import LONG_S, SecondLook
 from .storing import Storing
 from .verdicts import Verdicts
 from .warnings import Warnings
@@ -143,6 +145,9 @@ class Run:
         )
         self._storing = Storing(context, streams, self.steps, self._announcing, notes, self.warn)
         self.ending = Ending(context, deciding, streams, self._announcing, self.outcome)
+        self._second_look = SecondLook(
+            deciding.would_ask, self._search_long, lambda why: self.feed(s.Replan(why)), clock
+        )
         self._advising = Advising(streams, lambda: self.status(Path()), clock)
         store.put("phase", self.state.phase)
         store.put("why", self.state.why)
@@ -171,7 +176,18 @@ class Run:
         """A plan, worked out with what is known now."""
         if self._planner is not None:
             return answered(self._planner, question)
+        if (found := self._second_look.found(question)) is not None:
+            return found
         return await self.searches.answer(self.measured.search(question, self.state.nodes, self.context.clock()))
+
+    async def _search_long(self, question: Question) -> Answer:
+        """The same with more time, beside everything that happens."""
+        asked = self.measured.search(question, self.state.nodes, self.context.clock())
+        searches = Searches([*COMMAND, BESIDE])
+        try:
+            return await searches.answer(replace(asked, seconds=LONG_S))
+        finally:
+            searches.close()
 
     # ---- nodes ---------------------------------------------------------------------------------
 
@@ -304,6 +320,8 @@ class Run:
             self.context.store.put_link(*pair, *found, time.time())
         if news:
             self.feed(s.Replan(news))
+        elif self._planner is None and self.state.view is not None and self._second_look.is_due(self.state.view.plan):
+            self._tasks.begin(self._second_look.look())
 
     # ---- the end -------------------------------------------------------------------------------
 
