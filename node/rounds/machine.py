@@ -14,6 +14,7 @@ region's sum and hands the result on to them.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 
 from .messages import (
@@ -44,6 +45,8 @@ Attest = Callable[[int, Result], bool]
 KEPT_ROUNDS = 3
 """Applied rounds whose results a node keeps, for members that have not applied them yet. A publisher does not go on
 without a member that has missed as many less one: further behind, nobody could help it."""
+EARLY = 4 * KEPT_ROUNDS
+"""Messages of one member and part for rounds that have not begun, which wait for them."""
 LEAST_LOG = 4 << 20
 """Bytes of rounds that a followed section keeps, however small it is."""
 ROUNDS_WITHOUT_DEADLINE = 5
@@ -96,7 +99,11 @@ class OpenRound:
 
 @dataclass(frozen=True)
 class _Early:
+    sender: str
     number: int
+    part: int
+    said: tuple[object, ...]
+    """By which it is known when it comes once more."""
     take: Callable[[float], list[Effect]]
 
 
@@ -203,9 +210,8 @@ class Rounds:
         if number <= self.applied:
             return []  # late: its sender was not counted and keeps what it sent
         if self.open is None or number != self.open.number:
-            return self._keep_early(
-                sender, number, lambda later: self._contribution(sender, of, part, chain, sent, later)
-            )
+            take = partial(self._contribution, sender, of, part, chain, sent)
+            return self._keep_early(_Early(sender, number, part, (of, chain, sent.digest), take))
         return self._contribution(sender, of, part, chain, sent, now) + self._progress(now)
 
     def result(self, sender: str, number: int, chain: int, result: Result, now: float) -> list[Effect]:
@@ -224,7 +230,9 @@ class Rounds:
         if number <= self.applied:
             return []
         if self.open is None or number != self.open.number:
-            return self._keep_early(sender, number, lambda later: self._result(sender, chain, result, later))
+            take = partial(self._result, sender, chain, result)
+            said = (chain, what_counts(result))
+            return self._keep_early(_Early(sender, number, result.part, said, take))
         return self._result(sender, chain, result, now) + self._progress(now)
 
     def held(self, sender: str, number: int, part: int, now: float) -> list[Effect]:
@@ -348,17 +356,24 @@ class Rounds:
             kept += 1
         self.log = self.log[-kept:]
 
-    def _keep_early(self, sender: str, number: int, take: Callable[[float], list[Effect]]) -> list[Effect]:
+    def _keep_early(self, message: _Early) -> list[Effect]:
         """A message of a round that this node has not begun.
 
         A member may be ahead: it has applied the round that is still open here, or some that went on without this node.
         """
-        if number > self.applied + 1 + KEPT_ROUNDS:
-            why = f"a message of round {number} of {self.plan.section} came while round {self.applied} is the last"
+        sender, part = message.sender, message.part
+        if message.number > self.applied + 1 + KEPT_ROUNDS:
+            of = f"round {message.number} of {self.plan.section}"
+            why = f"a message of {of} came while round {self.applied} is the last"
             return [Refuse(sender, why)]
-        if len(self._early) >= 4 * KEPT_ROUNDS * len(self.plan.members) * len(self.plan.parts):
-            return [Refuse(sender, f"too many messages for rounds of {self.plan.section} that have not begun")]
-        self._early.append(_Early(number, take))
+        # Of each sender: one that fills the place takes nobody else's.
+        before = [one for one in self._early if one.sender == sender and one.part == part]
+        if any(one.number == message.number and one.said == message.said for one in before):
+            return self.is_applied_elsewhere()
+        if len(before) >= EARLY:
+            why = f"too many messages for part {part} of rounds of {self.plan.section} that have not begun"
+            return [Refuse(sender, why)]
+        self._early.append(message)
         return self.is_applied_elsewhere()  # who is in the next round has applied this one
 
     def _contribution(

@@ -639,3 +639,45 @@ def test_members_at_their_own_pace_until_the_view_ends(way, weights, robust, see
 @WANDERINGS
 def test_thousands_of_ways_to_the_end_of_a_view(way, weights, robust, seed):
     wander(*way, weights, robust, seed)
+
+
+@pytest.mark.parametrize("pattern", ["publishers", "all_to_all"])
+def test_who_fills_the_place_for_rounds_to_come_takes_nobody_elses(pattern):
+    """c sends nonsense of the next rounds before a has begun; what b sends then still counts."""
+    group = Group(pattern, "none", [1.0] * 3)
+    group.links["b"].begin()
+    group.links["c"].begin()
+    mail, group.mail = group.mail, []
+    header = next(h for s, to, h, _ in mail if (s, to, h.kind) == ("c", "a", data_pb2.CONTRIBUTION))
+    for number in range(200):
+        junk = data_pb2.Header()
+        junk.CopyFrom(header)
+        junk.round, junk.sizes[:] = 2 + number % 3, [8]
+        group.mail.append(("c", "a", junk, number.to_bytes(8, "little")))
+    while group.mail:
+        group.deliver(0)
+    assert {node for node, _ in group.warnings} == {"c"} and all("too many" in why for _, why in group.warnings)
+    assert len(group.links["a"].rounds._early) <= 12
+    group.mail = mail
+    while group.mail:
+        group.deliver(0)
+    group.links["a"].begin()
+    assert {key for key in group.links["a"].rounds.open.contributions if key[0] == 0} == {(0, 0), (0, 1)}
+    while group.mail:
+        group.deliver(0)
+    assert {node for node, _ in group.warnings} == {"c"}
+    group.now += 60.0  # c's own is asked for again: it had no room for itself
+    for link in group.links.values():
+        link.tick()
+    while group.mail:
+        group.deliver(0)
+    assert all(link.complete for link in group.links.values())
+
+
+def test_what_is_said_again_before_its_round_takes_one_place():
+    group = Group("publishers", "none", [1.0] * 3)
+    group.links["b"].begin()
+    for index in [i for i, (_, to, _, _) in enumerate(group.mail) if to == "a"]:
+        for _ in range(40):
+            group.deliver(index, keep=True)
+    assert not group.warnings and len(group.links["a"].rounds._early) == 1
