@@ -116,6 +116,12 @@ def segment_signs(segment: Segment, key: Key, stream: int, device: torch.device)
     return philox.signs(segment.rows * segment.size, key, stream, segment.code, device).view(segment.rows, segment.size)
 
 
+def sign_words(segment: Segment, key: Key, stream: int = SIGNS) -> torch.Tensor:
+    """The Philox words of a segment's signs, for the compiled loops."""
+    count = -(-segment.rows * segment.size // 32)
+    return philox.words(count, Key(key.seed, key.step), stream, segment.code // 32)
+
+
 def forward(rows: torch.Tensor, segment: Segment, key: Key, rounds: int = 1, stream: int = SIGNS) -> torch.Tensor:
     """sqrt(size)^rounds times the rotation of each row."""
     for turn in range(rounds):
@@ -147,6 +153,9 @@ def put_rows(out: torch.Tensor, segment: Segment, rows: torch.Tensor) -> None:
 
 def lengths(rows: torch.Tensor) -> torch.Tensor:
     """The fp32 norm of each row. CodecError where it is beyond fp32: a length that is cut would shorten the row."""
+    largest = rows.abs().amax(1) if rows.device.type != "cpu" else torch.maximum(rows.amax(1), -rows.amin(1))
+    if bool(((largest < 2.0**20) & ((largest > 2.0**-20) | (largest == 0))).all()):
+        return rows.square().sum(1, dtype=torch.float64).sqrt().to(torch.float32)  # scaled, it would be the same
     scaled, exponent = rescale(rows)
     found = torch.ldexp(scaled.square().sum(1, dtype=torch.float64).sqrt().to(torch.float32), exponent)
     if not bool(torch.isfinite(found).all()):

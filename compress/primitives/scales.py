@@ -55,3 +55,9 @@ def check_codes(codes: torch.Tensor, top: int = 1) -> None:
     """CodecError if a code from a stranger means infinity or NaN, or does so times ``top``."""
     if codes.numel() and int((codes.to(torch.int32) & 0xFFFF).max()) > most(top):
         raise CodecError("the blob has a scale that is not finite")
+
+
+def power_of_two(exponent: torch.Tensor) -> torch.Tensor:
+    """fp32 2^exponent of int32 exponents from -127, whose power is denormal, to 127."""
+    bits = torch.where(exponent == -127, 1 << 22, (exponent + 127) << 23)
+    return bits.to(torch.int32).view(torch.float32)

@@ -76,7 +76,7 @@ class Eden(Rotated):
                 numbers.copy_(done)
                 continue
             if quick:
-                words, table = _words(segment, key), lloyd(self.whole, x.device)
+                words, table = rotation.sign_words(segment, key), lloyd(self.whole, x.device)
                 if fast.eden_encode(rows, words, table, packed, count, segment.code, numbers):
                     continue
                 check_finite(x)
@@ -144,7 +144,8 @@ class Eden(Rotated):
         for segment in rotation.layout(n, self.block):
             rows, part = rotation.rows_of(out, segment), factors[segment.row : segment.row + segment.rows]
             if data is None:
-                fast.eden_decode(packed, _words(segment, key), table, count, segment.code, part, weight, rows)
+                words = rotation.sign_words(segment, key)
+                fast.eden_decode(packed, words, table, count, segment.code, part, weight, rows)
                 if segment.length < rows.numel():
                     rotation.put_rows(out, segment, rows)
                 continue
@@ -239,12 +240,6 @@ def _normal(x: torch.Tensor, block: int) -> bool:
     largest, rest = x[:whole].view(-1, block).abs().amax(1), x[whole:]
     fine = (largest == 0) | ((largest > 2.0**-100) & (largest < 2.0**120))
     return bool(fine.all() & torch.isfinite(rest).all())
-
-
-def _words(segment: Segment, key: Key) -> torch.Tensor:
-    """The Philox words of a segment's signs."""
-    count = -(-segment.rows * segment.size // 32)
-    return philox.words(count, Key(key.seed, key.step), rotation.SIGNS, segment.code // 32)
 
 
 def nearest(z: torch.Tensor, bits: int) -> torch.Tensor:

@@ -86,12 +86,6 @@ FORMS = {
 E4M3 = FORMS["e4m3"]
 
 
-def power_of_two(exponent: torch.Tensor) -> torch.Tensor:
-    """fp32 2^exponent of int32 exponents from -127, whose power is denormal, to 127."""
-    bits = torch.where(exponent == -127, 1 << 22, (exponent + 127) << 23)
-    return bits.to(torch.int32).view(torch.float32)
-
-
 class Microscaling(Tabled):
     """Blocks of 32 short floats and one power-of-two scale.
 
@@ -117,7 +111,7 @@ class Microscaling(Tabled):
         exponent = torch.where(largest > 0, exponent, -127).clamp(-127, 127)
         fields = tensor_bytes((exponent + 127).to(torch.uint8))
         if x.device.type == "cpu" and fast.worth(x.numel()):
-            factors = power_of_two(-(exponent // 2)), power_of_two(-(exponent - exponent // 2))
+            factors = scales.power_of_two(-(exponent // 2)), scales.power_of_two(-(exponent - exponent // 2))
             packed = fast.minifloat(x, 32, factors, form.shape, key.private if self.stochastic else None)
             return [fields, tensor_bytes(packed)]
         rows = blocks_of(x, 32)
@@ -133,7 +127,7 @@ class Microscaling(Tabled):
         field = bytes_tensor(scale_bytes, torch.uint8, device)
         if int(field.max()) > 254:
             raise CodecError("the blob has a block scale that is not a number")
-        return Parts(packed, self.form.table(device), power_of_two(field.to(torch.int32) - 127), 32, bits)
+        return Parts(packed, self.form.table(device), scales.power_of_two(field.to(torch.int32) - 127), 32, bits)
 
 
 class NvFp4(Tabled):

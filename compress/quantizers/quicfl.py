@@ -5,12 +5,15 @@ which halves the error."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
 
 from ..codec import bytes_tensor, tensor_bytes
+from ..cpu import dispatch as fast
+from ..cpu import dispatch_blocks as blocks
 from ..errors import CodecError
 from ..primitives import philox, rotation
 from ..primitives.key import Key
@@ -40,17 +43,26 @@ class QuicFl(Rotated):
         n, shared = x.numel(), Key(key.seed, key.step)
         z = torch.empty(rotation.coordinates(n, self.block), device=x.device)
         lengths = torch.empty(rotation.blocks(n, self.block), device=x.device)
+        quick = self._is_quick(n, x.device)
         for segment in rotation.layout(n, self.block):
             rows, exponent = rotation.rescale(rotation.rows_of(x, segment))
             length = rows.square().sum(1, dtype=torch.float64).sqrt().to(torch.float32)
-            turned = rotation.forward(rows, segment, shared)
+            if quick:
+                signs, one = rotation.sign_words(segment, key), torch.ones(segment.rows)
+                turned = blocks.turn(rows.view(-1), segment.rows, segment.size, one, False, signs)
+            else:
+                turned = rotation.forward(rows, segment, shared)
             turned = turned / torch.where(length > 0, length, torch.ones_like(length))[:, None]
             z[segment.code : segment.code + turned.numel()] = turned.view(-1)
             lengths[segment.row : segment.row + segment.rows] = torch.ldexp(length, exponent)
         if not bool(torch.isfinite(lengths).all()):
             raise CodecError(rotation.BEYOND)
-        outlier = torch.nonzero(z.abs() > self.reach).view(-1)
-        codes = self._codes(z.clamp(-self.reach, self.reach), key)
+        if quick and self.shared:
+            message, probability = _sender(self.bits)
+            codes, outlier = blocks.quic_codes(z, self.reach, _GRID, message, probability, key.private)
+        else:
+            outlier = torch.nonzero(z.abs() > self.reach).view(-1)
+            codes = self._codes(z.clamp(-self.reach, self.reach), key)
         mask = masks.encode(outlier.cpu().numpy(), z.numel())
         body: list[Buffer] = [tensor_bytes(lengths), tensor_bytes(pack(codes, self.bits))]
         return [varint(key.rank), *body, varint(len(outlier)), mask, tensor_bytes(z[outlier])]
@@ -62,14 +74,14 @@ class QuicFl(Rotated):
         if packed_size(count, self.bits) > reader.left:
             raise CodecError(f"the blob claims {n} elements, too many for its {reader.left} bytes")
         lengths = self.read_scales(reader, n, device)
-        codes = unpack(bytes_tensor(reader.take(packed_size(count, self.bits)), torch.uint8, device), count, self.bits)
+        packed = reader.take(packed_size(count, self.bits))
+        if self._is_quick(n, device):
+            out = torch.empty(n)
+            self._decode(packed, lengths, reader, key, out, None)
+            return out
+        codes = unpack(bytes_tensor(packed, torch.uint8, device), count, self.bits)
         z = self._levels(codes, key, device)
-        outliers = reader.varint(count)
-        where = torch.from_numpy(masks.decode(reader, outliers, count)).to(device)
-        exact = bytes_tensor(reader.take(4 * outliers), torch.float32, device)
-        if not bool(torch.isfinite(exact).all()):
-            raise CodecError("the blob has values that are not finite")
-        z[where] = exact
+        self._put_exact(reader, z)
         out = torch.empty(n, device=device)
         for segment in rotation.layout(n, self.block):
             rows = z[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
@@ -77,6 +89,46 @@ class QuicFl(Rotated):
             factor = lengths[segment.row : segment.row + segment.rows, None] * (1.0 / segment.size)
             rotation.put_rows(out, segment, (rows * factor).clamp(-LARGEST, LARGEST))
         return out
+
+    def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
+        n, device = header.elements, outs[0].device
+        if len(outs) > 1 or not self._is_quick(n, device):
+            super().accumulate(reader, header, outs, weight)
+            return
+        key, count = Key(header.seed, header.step, reader.varint(1 << 32)), rotation.coordinates(n, self.block)
+        lengths = self.read_scales(reader, n, device)
+        self._decode(reader.take(packed_size(count, self.bits)), lengths, reader, key, outs[0], weight)
+
+    def _decode(
+        self, packed: memoryview, lengths: torch.Tensor, reader: Reader, key: Key, out: torch.Tensor,
+        weight: float | None,
+    ) -> None:  # fmt: skip
+        """out = decoded, or with a weight out += decoded * weight, by the compiled loops."""
+        count, table = rotation.coordinates(out.numel(), self.block), quic(self.bits, self.shared, out.device)
+        if self.shared:
+            z = blocks.quic_values(packed, self.bits, table, key.private, count)
+        else:
+            z = torch.empty(count)
+            fast.add_table(z, packed, table[0], torch.ones(1), count, self.bits, None)
+        self._put_exact(reader, z)
+        reader.end()
+        for segment in rotation.layout(out.numel(), self.block):
+            rows = z[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
+            factors = lengths[segment.row : segment.row + segment.rows] * (1.0 / segment.size)
+            part = out[segment.start : segment.start + segment.length]
+            blocks.turn_back(rows, rotation.sign_words(segment, key), factors, weight, part)
+
+    def _put_exact(self, reader: Reader, z: torch.Tensor) -> None:
+        """The coordinates that were sent exactly, into ``z``."""
+        outliers = reader.varint(z.numel())
+        where = torch.from_numpy(masks.decode(reader, outliers, z.numel())).to(z.device)
+        exact = bytes_tensor(reader.take(4 * outliers), torch.float32, z.device)
+        if not bool(torch.isfinite(exact).all()):
+            raise CodecError("the blob has values that are not finite")
+        z[where] = exact
+
+    def _is_quick(self, count: int, device: torch.device) -> bool:
+        return device.type == "cpu" and (self.block == 0 or self.block >= 32) and fast.worth(count)
 
     def _codes(self, z: torch.Tensor, key: Key) -> torch.Tensor:
         count = z.numel()

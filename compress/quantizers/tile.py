@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ..codec import Codec, bytes_tensor, tensor_bytes
+from ..cpu import dispatch as fast
+from ..cpu import dispatch_blocks as blocks
 from ..primitives import philox, rotation, scales
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
@@ -26,9 +30,14 @@ class Tile(Codec):
         self.top = (1 << (self.bits - 1)) - 1
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        if x.device.type == "cpu" and fast.worth(x.numel()):
+            quick = blocks.tile(x, self.tile, self.bits, self.outlier, key.private if self.stochastic else None)
+            if quick is not None:
+                return [tensor_bytes(quick[0]), tensor_bytes(pack(quick[1], 1)), tensor_bytes(quick[2])]
         rows, exponent = rotation.rescale(blocks_of(x, self.tile))
         largest = rows.abs().amax(1)
-        turned = (largest > self.outlier * rows.square().mean(1).sqrt()) & (largest > 0)
+        mean = (rotation.energy(rows) / float(self.tile)).sqrt()  # whole numbers: no order of adding changes it
+        turned = (largest.double() > self.outlier * mean) & (largest > 0)
         rows = torch.where(turned[:, None], rotation.hadamard(rows) * self.tile**-0.5, rows)
         wanted = torch.ldexp(rows.abs().amax(1) / self.top, exponent)
         code = scales.to_codes(wanted.clamp(max=LARGEST), up=self.stochastic)
@@ -45,17 +54,37 @@ class Tile(Codec):
             tensor_bytes(pack(codes, self.bits)),
         ]
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
-        n = header.elements
-        tiles = -(-n // self.tile)
-        count = tiles * self.tile
+    def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
+        if outs[0].device.type != "cpu" or not fast.worth(header.elements):
+            super().accumulate(reader, header, outs, weight)
+            return
+        units, turned, packed = self._parts(reader, header, outs[0].device)
+        reader.end()
+        for out in outs:
+            blocks.tile_back(packed, units, turned, self.tile, self.bits, weight, out)
+
+    def _parts(
+        self, reader: Reader, header: Header, device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor, memoryview]:
+        """(fp32 units, uint8 whether each tile was turned, packed levels) of a body."""
+        tiles = -(-header.elements // self.tile)
         code_bytes, flag_bytes = reader.take(2 * tiles), reader.take(packed_size(tiles, 1))
-        packed = reader.take(packed_size(count, self.bits))
+        packed = reader.take(packed_size(tiles * self.tile, self.bits))
         code = bytes_tensor(code_bytes, torch.int16, device)
         scales.check_codes(code)
-        turned = unpack(bytes_tensor(flag_bytes, torch.uint8, device), tiles, 1) > 0
+        return scales.to_scales(code), unpack(bytes_tensor(flag_bytes, torch.uint8, device), tiles, 1), packed
+
+    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        n = header.elements
+        units, turned, packed = self._parts(reader, header, device)
+        if device.type == "cpu" and fast.worth(n):
+            out = torch.empty(n)
+            blocks.tile_back(packed, units, turned, self.tile, self.bits, None, out)
+            return out
+        tiles = len(units)
+        count = tiles * self.tile
         level = unpack(bytes_tensor(packed, torch.uint8, device), count, self.bits).to(torch.float32)
         rows = level.view(tiles, self.tile) - float(self.top + 1)
         back = rotation.hadamard(rows) * self.tile**-0.5
-        rows = torch.where(turned[:, None], back, rows) * scales.to_scales(code)[:, None]
+        rows = torch.where(turned[:, None] > 0, back, rows) * units[:, None]
         return rows.clamp(-LARGEST, LARGEST).view(-1)[:n]

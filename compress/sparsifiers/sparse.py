@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from ..codec import Codec, bytes_tensor, tensor_bytes
+from ..cpu import dispatch as fast
+from ..cpu import dispatch_blocks as blocks
 from ..errors import CodecError
 from ..exchange.requests import Context, Program, Reduce
 from ..primitives import scales, selection
@@ -147,8 +149,13 @@ class ChunkedTopK(Positions):
         pieces = [(part, self.k) for part in torch.split(chunks, _ROWS) if whole]
         if last:
             pieces.append((flat[whole * self.chunk :].view(1, -1), last))
+        if fast.worth(whole * self.chunk):
+            pieces[: -(-whole // _ROWS)] = [(chunks, self.k)]
         for rows, k in pieces:
-            order = torch.argsort(rows.abs(), dim=1, descending=True, stable=True)[:, :k].sort(1).values
+            if rows is chunks:
+                order = blocks.chunk_largest(flat, self.chunk, k)
+            else:
+                order = torch.argsort(rows.abs(), dim=1, descending=True, stable=True)[:, :k].sort(1).values
             kept = rows.gather(1, order)
             high, low = kept.abs().amax(1), kept.abs().amin(1)
             bound = torch.stack([scales.to_codes(low, False), scales.to_codes(high, False)], 1)

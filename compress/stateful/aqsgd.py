@@ -21,10 +21,12 @@ from dataclasses import dataclass, field
 import torch
 
 from ..codec import DTYPES, Codec, bytes_tensor, flatten, tensor_bytes
+from ..cpu import dispatch as fast
+from ..cpu import dispatch_blocks as blocks
 from ..errors import CodecError
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
-from ..primitives.scales import LARGEST
+from ..primitives.scales import LARGEST, power_of_two
 from ..spec import Spec, parse
 from ..wire import Buffer, Header, Reader, build, open_blob, varint
 from .disk_store import DiskStore
@@ -59,6 +61,9 @@ def dequantize(exponents: torch.Tensor, codes: torch.Tensor, bits: int, group: i
 
 
 def _body(x: torch.Tensor, bits: int, group: int) -> tuple[bytes, torch.Tensor]:
+    if x.device.type == "cpu" and fast.worth(x.numel()):
+        exponents, packed, decoded = blocks.shifts(x, group, bits)
+        return b"".join([tensor_bytes(exponents), tensor_bytes(packed)]), decoded
     exponents, codes = quantize(x, bits, group)
     data = b"".join([tensor_bytes(exponents), tensor_bytes(pack(codes, bits))])
     return data, dequantize(exponents, codes, bits, group)
@@ -66,8 +71,19 @@ def _body(x: torch.Tensor, bits: int, group: int) -> tuple[bytes, torch.Tensor]:
 
 def _read_body(reader: Reader, count: int, bits: int, group: int, device: torch.device) -> torch.Tensor:
     exponents, packed = reader.take(-(-count // group)), reader.take(packed_size(count, bits))
+    if device.type == "cpu" and fast.worth(count):
+        out = torch.empty(count)
+        fast.add_table(out, packed, *_table(exponents, bits), group, bits, None)
+        return out
     codes = unpack(bytes_tensor(packed, torch.uint8, device), count, bits)
     return dequantize(bytes_tensor(exponents, torch.int8, device), codes, bits, group)
+
+
+def _table(exponents: Buffer, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(fp32 values of all codes, fp32 unit of each group)."""
+    exponent = bytes_tensor(exponents, torch.int8).to(torch.int32)
+    units = torch.where(exponent == _ZERO, torch.zeros(()), power_of_two(exponent.clamp(min=-127)))
+    return torch.arange(1 << bits, dtype=torch.float32) - float(1 << (bits - 1)), units
 
 
 class Direct(Codec):

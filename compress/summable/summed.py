@@ -74,13 +74,20 @@ class Summed(Codec):
         codes = self.to_codes(self.levels(x, statistic, key, 1))
         return [tensor_bytes(statistic), tensor_bytes(pack(codes, self.bits))]
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+    def body(self, reader: Reader, header: Header, device: torch.device) -> tuple[torch.Tensor, memoryview]:
+        """(fp32 statistic, packed codes) of a body."""
         n = header.elements
         count = self.levels_count(n)
         head, packed = reader.take(4 * self.statistics(n)), reader.take(packed_size(count, self.bits))
         statistic = bytes_tensor(head, torch.float32, device)
         if not bool(torch.isfinite(statistic).all()) or float(statistic.min()) < 0:
             raise CodecError("the blob has a scale that is not finite")
+        return statistic, packed
+
+    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        n = header.elements
+        count = self.levels_count(n)
+        statistic, packed = self.body(reader, header, device)
         levels = self.to_levels(unpack(bytes_tensor(packed, torch.uint8, device), count, self.bits))
         return self.restore(levels, statistic, self._key(header), 1, n).clamp(-LARGEST, LARGEST)
 

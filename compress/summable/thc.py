@@ -6,14 +6,21 @@ aggregator that knows nothing, or masked. The clamp loses a little of the energy
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from ..codec import tensor_bytes
+from ..cpu import dispatch as fast
+from ..cpu import dispatch_blocks as blocks
 from ..gpu import dispatch as gpu
 from ..primitives import philox, rotation
 from ..primitives.key import Key
-from ..primitives.packing import unpack
+from ..primitives.packing import packed_size, unpack
+from ..primitives.scales import LARGEST
 from ..quantizers.solvers import quantile, stochastic_levels
 from ..spec import Spec
+from ..wire import Buffer, Header, Reader
 from .summed import Summed
 
 
@@ -53,12 +60,77 @@ class Thc(Summed):
             out[segment.row : segment.row + segment.rows] = rotation.lengths(rotation.rows_of(x, segment))
         return out
 
+    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        if not self._is_quick(x.numel(), x.device):
+            return super().write(x, key)
+        statistic = self.statistic(x)
+        codes = self._codes(x, statistic, key)
+        if self.bits == 8:
+            return [tensor_bytes(statistic), tensor_bytes(codes)]
+        packed = torch.empty(packed_size(codes.numel(), self.bits), dtype=torch.uint8)
+        fast.eden_pack(codes, self.bits, packed, codes.numel(), 0)
+        return [tensor_bytes(statistic), tensor_bytes(packed)]
+
+    def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
+        if len(outs) > 1 or not self._is_quick(header.elements, outs[0].device):
+            super().accumulate(reader, header, outs, weight)
+            return
+        self._decode(reader, header, outs[0], weight)
+
+    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        if not self._is_quick(header.elements, device):
+            return super().read(reader, header, device)
+        out = torch.empty(header.elements)
+        self._decode(reader, header, out, None)
+        return out
+
+    def _decode(self, reader: Reader, header: Header, out: torch.Tensor, weight: float | None) -> None:
+        """out = decoded, or with a weight out += decoded * weight, by the compiled loops."""
+        statistic, packed = self.body(reader, header, out.device)
+        reader.end()
+        count, centre = self.levels_count(out.numel()), self.grid / 2
+        values = torch.empty(count)
+        table = torch.zeros(1 << self.bits)
+        table[: len(self.table)] = self.table.to(torch.float32) - centre
+        fast.add_table(values, packed, table, torch.ones(1), count, self.bits, None)
+        self._back(values, statistic, self._key(header), out, weight)
+
+    def _back(
+        self, values: torch.Tensor, statistic: torch.Tensor, key: Key, out: torch.Tensor, weight: float | None
+    ) -> None:
+        for segment in rotation.layout(out.numel(), self.block):
+            rows = values[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
+            factors = statistic[segment.row : segment.row + segment.rows] * (2 * self.reach / self.grid / segment.size)
+            part = out[segment.start : segment.start + segment.length]
+            blocks.turn_back(rows, rotation.sign_words(segment, key), factors, weight, part)
+
+    def _codes(self, x: torch.Tensor, statistic: torch.Tensor, key: Key) -> torch.Tensor:
+        """uint8 indices into the table, by the compiled loops."""
+        out = torch.empty(self.levels_count(x.numel()), dtype=torch.uint8)
+        for segment in rotation.layout(x.numel(), self.block):
+            length = statistic[segment.row : segment.row + segment.rows]
+            unit = torch.where(length > 0, length, torch.ones_like(length))
+            part = x[segment.start : segment.start + segment.length]
+            signs = rotation.sign_words(segment, key)
+            turned = blocks.turn(part, segment.rows, segment.size, unit, True, signs).view(-1)
+            codes = out[segment.code : segment.code + turned.numel()]
+            blocks.thc_codes(turned, self.reach, self.table, self._below(x.device), key.private, segment.code, codes)
+        return out
+
+    def _below(self, device: torch.device) -> torch.Tensor:
+        """Of each whole number of the grid, the entry of the table at or below it."""
+        places = torch.arange(self.grid + 1, device=device, dtype=torch.int32)
+        below = torch.searchsorted(self.table.to(device), places, right=True) - 1
+        return below.clamp(max=len(self.table) - 2)
+
+    def _is_quick(self, count: int, device: torch.device) -> bool:
+        fits = self.grid + 1 <= 1 << 12 and (self.block == 0 or self.block >= 32)
+        return fits and device.type == "cpu" and fast.worth(count) and not gpu.available(device)
+
     def levels(self, x: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int) -> torch.Tensor:
-        table = self.table.to(x.device)
-        below = (
-            torch.searchsorted(table, torch.arange(self.grid + 1, device=x.device, dtype=torch.int32), right=True) - 1
-        )
-        below = below.clamp(max=len(table) - 2)
+        if self._is_quick(x.numel(), x.device):
+            return self.to_levels(self._codes(x, statistic, key))
+        table, below = self.table.to(x.device), self._below(x.device)
         out = torch.empty(self.levels_count(x.numel()), dtype=torch.int32, device=x.device)
         for segment in rotation.layout(x.numel(), self.block):
             length = statistic[segment.row : segment.row + segment.rows, None]
@@ -89,6 +161,9 @@ class Thc(Summed):
 
     def restore(self, total: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int, count: int) -> torch.Tensor:
         out = torch.empty(count, device=total.device)
+        if self._is_quick(count, total.device):
+            self._back(total.to(torch.float32) - workers * self.grid / 2, statistic, key, out, None)
+            return out
         for segment in rotation.layout(count, self.block):
             part = total[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
             centred = part.to(torch.float32) - workers * self.grid / 2
@@ -96,5 +171,5 @@ class Thc(Summed):
             factor = statistic[segment.row : segment.row + segment.rows, None] * (
                 2 * self.reach / self.grid / segment.size
             )
-            rotation.put_rows(out, segment, rows * factor)
+            rotation.put_rows(out, segment, (rows * factor).clamp(-LARGEST, LARGEST))
         return out

@@ -18,7 +18,9 @@ cocktail:random=0.9,top=0.9 eden drive eden:bits=3 eden:bits=5,block=256 int4:ro
 int4:rounding=nearest,group=32 int4 int4:group=100,scale=32 int2 int2:rounding=nearest,group=9 int8
 int8:rounding=nearest tile thc topk:ratio=0.2 qsgd qsgd:bits=7,bucket=0 qsgd:norm=l2 nuqsgd nuqsgd:bits=8,norm=l2 mxfp8
 mxfp8:format=e5m2,rounding=nearest mxfp6 mxfp6:scale=floor mxfp4:rounding=nearest nvfp4 nvfp4:rounding=nearest nf4
-nf4:block=100""".split()  # noqa: SIM905
+nf4:block=100 tile:rounding=stochastic,bits=3,tile=16 aqsgd aqsgd:first_bits=3,group=100 chunked_topk
+chunked_topk:k=4096
+thc:block=256,bits=8,granularity=0 quicfl quicfl:bits=2,block=0 quicfl:shared=false""".split()  # noqa: SIM905
 
 
 def results(spec: str) -> list[torch.Tensor | bytes]:

@@ -1,0 +1,153 @@
+"""The loops of codecs that rotate, beside EDEN's: blocks of any size, THC's tables, QUIC-FL's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .loops import eighths, hadamard, halves, jit
+from .loops_eden import planes_back, turn_signs
+from .loops_random import uniform, words
+
+CHUNK = 4096
+PIECE = 1 << 13
+"""Elements whose transform stays in the first cache."""
+
+
+@jit
+def fourths(part: Any) -> None:
+    """Two stages at once of fp32 ``[4, width]``, in place."""
+    for i in range(part.shape[1]):
+        a, b, c, d = part[0, i] + part[1, i], part[0, i] - part[1, i], part[2, i] + part[3, i], part[2, i] - part[3, i]
+        part[0, i], part[2, i] = a + c, a - c
+        part[1, i], part[3, i] = b + d, b - d
+
+
+@jit
+def higher(row: Any, half: int, size: int) -> None:
+    """The stages of strides ``half`` to size / 2 of each ``size`` of row."""
+    while half * 8 <= size:
+        blocks = row.reshape(len(row) // (8 * half), 8, half)
+        for g in range(len(blocks)):
+            eighths(blocks[g])
+        half *= 8
+    if half * 4 <= size:
+        blocks = row.reshape(len(row) // (4 * half), 4, half)
+        for g in range(len(blocks)):
+            fourths(blocks[g])
+        half *= 4
+    if half < size:
+        for start in range(0, len(row), 2 * half):
+            halves(row[start : start + half], row[start + half : start + 2 * half])
+
+
+@jit
+def transform(row: Any) -> None:
+    """``hadamard`` of one row of any 2^k, in place: as much as fits the second cache first."""
+    size = len(row)
+    if size <= PIECE:
+        hadamard(row.reshape(1, size))
+        return
+    near = min(size, PIECE * 8)
+    for start in range(0, size, near):
+        part = row[start : start + near]
+        for first in range(0, near, PIECE):
+            hadamard(part[first : first + PIECE].reshape(1, PIECE))
+        higher(part, PIECE, near)
+    higher(row, near, size)
+
+
+@jit
+def turn(x: Any, units: Any, dividing: bool, signs: Any, out: Any) -> None:
+    """Rows of flat fp32 ``x`` (the last may be short), divided by or times ``units``, turned: fp32 ``[rows, 2^k]``."""
+    rows, size = out.shape
+    for r in range(rows):
+        part, row, unit = x[r * size : min(len(x), (r + 1) * size)], out[r], units[r]
+        if dividing:
+            for i in range(len(part)):
+                row[i] = part[i] / unit
+        else:
+            for i in range(len(part)):
+                row[i] = part[i] * unit
+        row[len(part) :] = np.float32(0.0)
+        turn_signs(row.view(np.int32), signs, r * size)
+        transform(row)
+
+
+@jit
+def turn_back(rows: Any, signs: Any, factors: Any, weight: Any, adding: bool, out: Any) -> None:
+    """``rows`` (spoiled) turned back, times ``factors``, held to fp32: flat ``out`` = that, or += that * weight;
+    its last row may be short."""
+    most, size = np.float32(3.4028234663852886e38), rows.shape[1]
+    for r in range(len(rows)):
+        row, factor, to = rows[r], factors[r], out[r * size : min(len(out), (r + 1) * size)]
+        transform(row)
+        turn_signs(row.view(np.int32), signs, r * size)
+        if adding:
+            for i in range(len(to)):
+                value = min(max(row[i] * factor, -most), most)
+                to[i] += value * weight
+        else:
+            for i in range(len(to)):
+                to[i] = min(max(row[i] * factor, -most), most)
+
+
+@jit
+def thc_codes(
+    turned: Any, reach: Any, twice: Any, grid: int, table: Any, below: Any, seed: Any, step: Any, first: int, codes: Any
+) -> None:
+    """THC's indices into ``table`` of turned coordinates, elements ``first`` on, at random; below: of each whole number
+    of the grid, the entry at or below it."""
+    u, whole = np.empty(CHUNK, np.float32), np.float32(grid)
+    for start in range(0, len(turned), CHUNK):
+        part = turned[start : start + CHUNK]
+        to, size = codes[start : start + CHUNK], len(part)
+        uniform(first + start, seed, step, 1, u[:size])
+        for i in range(size):
+            y = (min(max(part[i], -reach), reach) / twice + np.float32(0.5)) * whole
+            index = below[np.int32(min(max(np.floor(y), np.float32(0.0)), whole))]
+            low, high = table[index], table[index + 1]
+            to[i] = np.uint8(index + (u[i] < (y - low) / (high - low)))
+
+
+@jit
+def quic_codes(
+    z: Any, reach: Any, grid: int, messages: Any, chances: Any, choice: Any, shared: Any, step: Any, codes: Any,
+    outliers: Any,
+) -> int:  # fmt: skip
+    """QUIC-FL's messages with shared randomness; the places of coordinates beyond ``reach`` go to ``outliers``. choice,
+    shared: keys' seeds of the streams 0x43 and 0x48. How many outliers."""
+    own, both = np.empty(CHUNK, np.uint32), np.empty(CHUNK, np.uint32)
+    half, last, found = np.float32(grid / 2), np.float32(grid - 1), 0
+    width, small = np.uint32(messages.shape[1]), np.float32(2.0**-16)
+    for start in range(0, len(z), CHUNK):
+        part, to = z[start : start + CHUNK], codes[start : start + CHUNK]
+        size = len(part)
+        words(start, choice, step, 0x43, own[:size])
+        words(start, shared, step, 0x48, both[:size])
+        for i in range(size):
+            outliers[found] = start + i
+            found += np.abs(part[i]) > reach
+        for i in range(size):
+            place = (min(max(part[i], -reach), reach) / reach + np.float32(1.0)) * half
+            cell = min(max(np.floor(place), np.float32(0.0)), last)
+            up = np.float32(np.int32(own[i] >> np.uint32(16))) * small < place - cell
+            row, h = np.int32(cell) + np.int32(up), np.int32(both[i] % width)
+            jump = np.float32(np.int32(own[i] & np.uint32(0xFFFF))) * small < chances[row, h]
+            to[i] = np.uint8(messages[row, h] + jump)
+    return found
+
+
+@jit
+def quic_values(packed: Any, bits: int, table: Any, shared: Any, step: Any, z: Any) -> None:
+    """The levels of packed messages with shared randomness."""
+    count, width = len(z), np.uint32(table.shape[0])
+    codes, both = np.empty(CHUNK, np.uint8), np.empty(CHUNK, np.uint32)
+    for start in range(0, count, CHUNK):
+        size = min(CHUNK, count - start)
+        to = z[start : start + size]
+        planes_back(packed, bits, count, start, codes[: (size + 7) // 8 * 8])
+        words(start, shared, step, 0x48, both[:size])
+        for i in range(size):
+            to[i] = table[np.int32(both[i] % width), codes[i]]
