@@ -22,9 +22,10 @@ from ..node.join import Joined, part
 from ..node.promises import Promises
 from ..node.rejoin import RunOver
 from ..node.state.rests import Rests
+from ..node.training.endings import Stopped, error_of
 from ..node.training.external_loop import Order, OwnLoop
 from ..node.training.external_model import OwnModel, Samples
-from ..node.training.trainer import Stopped, Trainer, error_of
+from ..node.training.trainer import Trainer
 from ..node.wire.client import ProcessWire
 from ..proto.border import below
 from ..proto.errors import FarflungError, JobError
@@ -177,21 +178,21 @@ class Group:
             data = Samples(joined.facts.samples)
             run = wire.config.run
             rests = Rests(below(self._cache, f"rests-{run}-{joined.name}"), run)
-            self._loop.trainer = Trainer(
+            trainer = self._loop.trainer = Trainer(
                 wire,
                 joined.name,
                 joined.job,
                 joined.facts,
-                self._model,
-                lambda: data,
-                self._model.device,
-                self._emit,
-                self._loop.owner,
+                definition=self._model,
+                open_data=lambda: data,
+                device=self._model.device,
+                emit=self._emit,
+                owner=self._loop.owner,
                 own=self._loop,
                 rests=rests,
                 promises=Promises(joined.name, joined.job, joined.facts, check_codec=compress.check),
             )
-            self._loop.trainer.run()
+            trainer.run()
         except Stopped as stopped:
             why, error = stopped.why, error_of(stopped)
         except BaseException as problem:

@@ -131,14 +131,21 @@ class Run:
         self.spare = self._judge(SPARE, states[self.names[0]], True) if self.case.spare else None
 
     def _judge(self, name: str, state: StageState, spare: bool) -> Judge | None:
-        trainer = SimpleNamespace(
-            name=name, job=self.job, facts=self.facts, data=self.data, view=self.view, own=None, device="cpu"
+        context = SimpleNamespace(name=name, job=self.job, facts=self.facts, view=self.view, device="cpu")
+        context.clock = SimpleNamespace(span=lambda *_: nullcontext())
+        context.pump = lambda timeout: None
+        context.report = lambda report: self.reports.append((name, report.scores))
+        judge = judge_of(
+            cast(Any, context),
+            lambda: self.data,
+            state,
+            self.plan,
+            self.position,
+            base=self.base,
+            last_step=self.case.rounds * self.job.updates.interval,
+            spare=spare,
+            own_loop=False,
         )
-        trainer.clock = SimpleNamespace(span=lambda *_: nullcontext())
-        trainer.pump = lambda: None
-        trainer.wire = SimpleNamespace(report=lambda report: self.reports.append((name, report.scores)))
-        last = self.case.rounds * self.job.updates.interval
-        judge = judge_of(cast(Any, trainer), state, self.plan, self.position, self.base, last, spare)
         if judge is not None:
             judge._dice = cast(Any, random.Random(f"{self.case.seed}/{name}/{self.view}"))
         return judge

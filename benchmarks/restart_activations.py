@@ -59,7 +59,7 @@ class Watch:
             self.bytes[header.step] = self.bytes.get(header.step, 0) + data.nbytes
         if header.kind in (data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT) and header.step == AT + 1:
             # Either end commits a microbatch of a step after its own first message of that step.
-            ends = self.hub.trainers[sender].ends
+            ends = self.hub.trainers[sender].resources.ends
             for end in (*ends._senders.values(), *ends._receivers.values()):
                 self.kept.setdefault(sender, dict(end._entries))
         return data
@@ -69,8 +69,8 @@ def remember(hub: Hub, kept: Kept) -> None:
     """The nodes of a new hub hold what those of another did."""
     for row in PLAN.pipelines:
         for name, end in (
-            (row[0], hub.trainers[row[0]].ends.sender(row[1], BOUNDARY)),
-            (row[1], hub.trainers[row[1]].ends.receiver(row[0], BOUNDARY)),
+            (row[0], hub.trainers[row[0]].resources.ends.sender(row[1], BOUNDARY)),
+            (row[1], hub.trainers[row[1]].resources.ends.receiver(row[0], BOUNDARY)),
         ):
             if end is not None:
                 end._entries.update(kept[name])

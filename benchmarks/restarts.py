@@ -165,8 +165,8 @@ def losses(mode: str, updates: dict[str, Any], seed: int) -> list[dict[int, floa
 def settle(hub: Hub, step: int) -> None:
     """The nodes' disks are as they were when everything ended after ``step``."""
     for trainer in hub.trainers.values():
-        if trainer.rests is not None:
-            trainer.rests.forget_after(step)
+        if trainer.resources.rests is not None:
+            trainer.resources.rests.forget_after(step)
 
 
 def main() -> None:

@@ -48,7 +48,8 @@ from .promises import Broken, Promises, terms
 from .rejoin import Backoff, RunOver, mends, wait
 from .rejoin import told as again_told
 from .state.rests import Rests
-from .training.trainer import Stopped, Trainer, error_of
+from .training.endings import Stopped, error_of
+from .training.trainer import Trainer
 from .wire.client import ProcessWire
 
 Emit = Callable[[dict[str, Any]], None]
@@ -290,12 +291,12 @@ def _live(
             joined.name,
             joined.job,
             joined.facts,
-            definition,
-            open_data,
-            used,
-            emit,
-            owner,
-            island,
+            definition=definition,
+            open_data=open_data,
+            device=used,
+            emit=emit,
+            owner=owner,
+            island=island,
             rests=rests,
             promises=promises,
         )
@@ -306,7 +307,7 @@ def _live(
         error = error_of(stopped)
         if error is not None:
             raise error from None
-        if trainer.training is not None and trainer.training.step >= joined.facts.steps:  # not a stop to go on later
+        if trainer.training is not None and trainer.step >= joined.facts.steps:  # not a stop to go on later
             remove(pieces)
             if rests is not None:
                 rests.wait()

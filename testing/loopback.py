@@ -20,8 +20,9 @@ from ..node.device.identity import Identity
 from ..node.models.factory import model_of
 from ..node.pipeline.island import Island
 from ..node.state.rests import Rests
+from ..node.training.endings import Stopped
 from ..node.training.external_loop import OwnLoop
-from ..node.training.trainer import Stopped, Trainer
+from ..node.training.trainer import Trainer
 from ..node.wire.events import OrderEvent
 from ..proto import control_pb2
 from ..scheduler import Plan
@@ -57,6 +58,8 @@ class Hub(Network):
         self.errors: dict[str, BaseException] = {}
         self.identities: dict[str, Identity] = {}
         """Of nodes to be started, if there are certificates."""
+        self.emitted: dict[str, list[dict[str, Any]]] = {}
+        """What the person at each node would see."""
         self.outcome = Outcome()
         self.view = 0
         self.position = Position()
@@ -87,9 +90,10 @@ class Hub(Network):
             name,
             self.job,
             self.facts,
-            definition,
-            lambda: data,
-            torch.device(device),
+            definition=definition,
+            open_data=lambda: data,
+            device=torch.device(device),
+            emit=self.emitted.setdefault(name, []).append,
             owner=None if own is None else own.owner,
             island=island,
             own=own,

@@ -15,10 +15,10 @@ by held-out loss and by the difference to assigned data; here no node judges alo
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, median_high
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,16 +27,15 @@ from ... import compress
 from ...job.sampling import Position, assign, sample_ids
 from ...proto import control_pb2
 from ...scheduler import Plan
+from ..context import NodeContext
 from ..state.stage_state import StageState
 from .exchange import SEGMENT, Exchange
 from .messages import Contribution, Result
 
-if TYPE_CHECKING:
-    from ..training.trainer import Trainer
-
 Sent = Mapping[tuple[int, int], Contribution]
-Placed = tuple[Tensor, Tensor, Tensor | None]
 """(part, index of the member) -> what it sent of it."""
+Placed = tuple[Tensor, Tensor, Tensor | None]
+"""Inputs, targets, and the place of each token in its document: see `Dataset.placed`."""
 
 LIMIT = 2.0
 """The largest size of a number that is reported: one odd sample is no proof."""
@@ -92,6 +91,13 @@ def _capped(value: float) -> float:
     return max(-LIMIT, min(LIMIT, value))
 
 
+class Samples(Protocol):
+    """Where a judge has its samples from."""
+
+    def placed(self, ids: Sequence[int]) -> Placed:
+        """These samples."""
+
+
 @dataclass(frozen=True)
 class Extent:
     """How many contributions a judge takes of a round, and how many samples of each contributor."""
@@ -118,17 +124,20 @@ class Judge:
 
     def __init__(
         self,
-        trainer: Trainer,
+        context: NodeContext,
+        data: Callable[[], Samples],
         state: StageState,
         plan: Plan,
         position: Position,
+        *,
         base: int,
         last_step: int,
         spare: bool,
     ) -> None:
         """``base``: the last round before the view. ``last_step``: the run's."""
-        job = trainer.job
-        self._trainer, self._state, self._plan, self._position, self._base = trainer, state, plan, position, base
+        job = context.job
+        self._context, self._data, self._state = context, data, state
+        self._plan, self._position, self._base = plan, position, base
         self._interval, self._every, self._train = job.updates.interval, job.updates.every, job.train
         self._last_step = last_step
         # What a member computes between two rounds, in samples forward; a backward pass is two.
@@ -147,7 +156,7 @@ class Judge:
 
         Changes nothing but what the model computes with while it is judged. Raises ViewEnds.
         """
-        names, me = exchange.plan.members, self._trainer.name
+        names, me = exchange.plan.members, self._context.name
         counted = [i for i in range(len(names)) if all(i in one.contributors for one in results)]
         samples = self._samples(number)
         wanted = [i for i in counted if names[i] in self._looked and names[i] != me]
@@ -162,12 +171,12 @@ class Judge:
             return
         gains = self._gains(exchange, results, sent, picked)
         same = alike(self._products(exchange, results, sent, who))
-        report = control_pb2.Scores(view=self._trainer.view, round=number)
+        report = control_pb2.Scores(view=self._context.view, round=number)
         for i, (own, held) in zip(who, scores(gains, same), strict=False):
             if names[i] != me:
                 report.scores.append(control_pb2.Score(node=names[i], own=own, held=held))
         if report.scores:
-            self._trainer.wire.report(control_pb2.Report(scores=report))
+            self._context.report(control_pb2.Report(scores=report))
 
     # ---- inside ----------------------------------------------------------------------------
 
@@ -180,7 +189,7 @@ class Judge:
         if begun > self._last_step or begun <= first:
             return []
         found: list[list[int]] = [[] for _ in self._plan.pipelines]
-        seed, count = self._trainer.job.run.seed, self._trainer.facts.samples
+        seed, count = self._context.job.run.seed, self._context.facts.samples
         steps = range(first + 1, begun + 1)
         for step in steps if len(steps) <= MOST_STEPS else sorted(self._dice.sample(steps, MOST_STEPS)):
             ids = sample_ids(position.positions(step, train.batch), seed, count)
@@ -193,7 +202,7 @@ class Judge:
     ) -> list[list[float]]:
         """By how much each contribution, all with the same weight, lowers the loss of each contributor's samples."""
         section, plan = exchange.section, exchange.plan
-        data = [self._trainer.data.placed(ids) for ids in picked.values()]
+        data = [self._data().placed(ids) for ids in picked.values()]
         weights = torch.empty_like(section.g)
         before = self._losses(section.g, data)
         gains = []
@@ -232,12 +241,12 @@ class Judge:
 
     def _losses(self, weights: Tensor, data: Sequence[Placed]) -> list[float]:
         """The mean loss of each batch with these weights, in fp32: differences are small."""
-        model, device = self._state.models[0], self._trainer.device
+        model, device = self._state.models[0], self._context.device
         self._state.use(weights)
         model.eval()
         found = []
         try:
-            with torch.no_grad(), self._trainer.clock.span("judge"):
+            with torch.no_grad(), self._context.clock.span("judge"):
                 for some in self._together(data):
                     inputs = torch.cat([one for one, _, _ in some]).to(device)
                     where = [places for _, _, places in some if places is not None]
@@ -249,25 +258,35 @@ class Judge:
         finally:
             model.train()
             self._state.use_local()
-        self._trainer.pump()
+        self._context.pump(0.0)
         return found
 
 
 def judge_of(
-    trainer: Trainer, state: StageState, plan: Plan, position: Position, base: int, last_step: int, spare: bool
+    context: NodeContext,
+    data: Callable[[], Samples],
+    state: StageState,
+    plan: Plan,
+    position: Position,
+    *,
+    base: int,
+    last_step: int,
+    spare: bool,
+    own_loop: bool,
 ) -> Judge | None:
     """The judge of a place in a view; None where the job wants none, or nobody can judge there."""
-    if not trainer.job.updates.judge or cannot_judge(trainer, plan):
+    if not context.job.updates.judge or cannot_judge(plan, own_loop):
         return None
-    return Judge(trainer, state, plan, position, base, last_step, spare)
+    return Judge(context, data, state, plan, position, base=base, last_step=last_step, spare=spare)
 
 
-def cannot_judge(trainer: Trainer, plan: Plan) -> str:
-    """Why contributions cannot be judged in a view; empty where they can."""
+def cannot_judge(plan: Plan, own_loop: bool) -> str:
+    """Why contributions cannot be judged in a view; empty where they can. ``own_loop``: a person's training loop
+    computes the steps."""
     if len(plan.stages) > 1:
         return f"the model is cut into {len(plan.stages)} stages, and no node alone can compute its loss"
     if len(plan.pipelines) < FEWEST:
         return f"{len(plan.pipelines)} members are too few to compare"
-    if trainer.own is not None:
+    if own_loop:
         return "the steps are computed by a training loop of one's own"
     return ""

@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...proto import data_pb2
+from ..context import ROUND
 from .round_link import RoundLink, result_header
-
-PRIORITY = 1
-"""Before the pieces of a snapshot: behind seconds of those, the rounds would not come as fast as they are made."""
 
 
 class RoundLog:
@@ -45,7 +43,8 @@ class RoundLog:
 
         def send(header: data_pb2.Header, payload: Any) -> None:
             header.request = request
-            self._send(to, header, payload, PRIORITY)
+            # Before the pieces of a snapshot: behind seconds of those, rounds would not come as fast as they are made.
+            self._send(to, header, payload, ROUND)
 
         logged = {
             name: next((one for one in link.rounds.log if one.round == number), None)

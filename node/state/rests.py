@@ -18,20 +18,16 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import xxhash
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ...scheduler import Plan
 from ..device.disk_cache import remove
 from .stage_state import StageState, share_of
 from .tensor_writer import Written, written
-
-if TYPE_CHECKING:
-    from ...scheduler import Plan
-    from ..training.steps import Training
 
 KEPT = 2
 """Checkpoints whose rests stay: the newest, which may never be complete at the coordinator, and the newest that is."""
@@ -166,33 +162,6 @@ class Rests:
             "content": _content(rest.tensors),
         }
         return written(rest.tensors, {"rest": json.dumps(told)})
-
-
-def rest_of(training: Training, step: int) -> Rest | None:
-    """What this node would lose if everything ended now and began again with a checkpoint of this step; None where that
-    is nothing. Copies, on the CPU; changes nothing."""
-    state = training.state
-    tensors: dict[str, Tensor] = {}
-    beside: dict[str, tuple[str, float]] = {}
-    squares, moved = 0.0, 0.0
-    for name, section in state.sections.items():
-        exchange = training.exchanges[name]
-        vectors = exchange.unsent()
-        share = exchange.share
-        whole = sum(vectors.values(), torch.zeros(()))
-        squares += float(whole.double().square().sum()) * (1.0 if training.gradient else share) ** 2
-        moved += exchange.own_norm**2 if training.gradient else section.moved**2
-        for prefix, vector in vectors.items():
-            tensors |= {prefix + one: values for one, values in section.layout.views(vector)}
-        if not training.gradient:
-            for kind, vector in section.moments.items():
-                own = vector.detach().to("cpu", copy=True)
-                tensors |= {f"{MOMENT}{kind}.{one}": values for one, values in section.layout.views(own)}
-        beside |= {one: (digest_of(values), share) for one, values in section.layout.views(section.g)}
-    if not any(name.startswith((REST, FEEDBACK)) for name in tensors) or (training.is_alone and not squares):
-        return None
-    norms = (math.sqrt(squares), math.sqrt(moved))
-    return Rest(step, training.view, *norms, tensors, beside, state.optimizer_steps)
 
 
 def contribute(rest: Rest, state: StageState, plan: Plan, me: str) -> float:

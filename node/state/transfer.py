@@ -1,4 +1,4 @@
-"""How a node that takes up a stage gets its reference: from itself, from peers, from a checkpoint, or from the seed."""
+"""State on its way between two nodes: who asks for parameters of the reference, and who serves them, piece by piece."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,24 +14,15 @@ import torch
 import xxhash
 from torch import Tensor
 
-from ...proto import control_pb2, data_pb2
-from ...proto.errors import FarflungError, Parted
+from ...proto import data_pb2
 from ...proto.progress import Meter, Tell, silent
-from ...scheduler.plans import Plan
-from ..ipc.arena import release_freed_memory
-from ..models.pretrained import Weights, initial_weights, weights_of
-from .checkpoint import Checkpoint, load_checkpoint
-from .section import Section
-from .stage_state import REFERENCE, StageState, base_of, share_of
+from ..context import BULK
+from .stage_state import REFERENCE, StageState
 from .transfer_plan import DIGESTS, Fetching, piece_at, pieces_of
-
-if TYPE_CHECKING:
-    from ..training.trainer import Trainer
 
 Send = Callable[[str, data_pb2.Header, Any, int], None]
 Vectors = Mapping[str, Tensor]
 """prefix -> one parameter's values in a vector of its section, always in the same order."""
-BULK = 2
 TELL_WAITING_SECONDS = 1.0
 MOST_WAITING = 1 << 12
 """Requests of a view that is being prepared: more than its joiners may have under way."""
@@ -155,6 +146,7 @@ class StateFetch:
         me: str,
         wanted: Mapping[str, Vectors],
         holders: Mapping[str, Sequence[str]],
+        *,
         moments: bool,
         snapshot: int = 0,
         progress: Tell = silent,
@@ -286,268 +278,6 @@ def frozen(state: StageState) -> dict[str, dict[str, Tensor]]:
         }
         for name, vectors in state.named().items()
     }
-
-
-def load_state(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
-    """Fill ``new`` with the reference at the view's start, and set x := g; where this node held a parameter in another
-    place, x, error feedback and (in delta mode) moments stay what they were.
-
-    Raises:
-        FarflungError: a checkpoint or the initial weights cannot be read, or no holder answers.
-    """
-    names = [name for section in new.sections.values() for name in section.layout.names]
-    with torch.no_grad():
-        if view.checkpoint > 0:
-            _from_checkpoint(trainer, new, view, names)
-        elif view.checkpoint == 0 and trainer.own is not None and trainer.first != trainer.name:
-            # Models that members bring begin with other weights in each: everybody takes those of the first.
-            _fetch(trainer, new, names, lambda name: [trainer.first])
-        elif view.checkpoint == 0 and trainer.job.model.pretrained is not None and not trainer.definition.frozen:
-            _from_folder(trainer, new, view, names)
-        elif view.checkpoint == 0:  # adapters too: no folder has any
-            for name, prefix, values in new.tensors():
-                if not prefix:
-                    values.copy_(initial_weights(trainer.definition, [name], trainer.job.run.seed)[name])
-            trainer.definition.forget()
-            release_freed_memory()
-        else:
-            _from_holders(trainer, new, held, view)
-            new.adopt()
-        for section in new.sections.values():
-            section.adopt()
-            section.begins()
-        if view.checkpoint < 0:
-            _carry(trainer, new, held, view)
-
-
-@dataclass
-class Loading:
-    """A load of a checkpoint's step (0: of the weights to begin with) that is under way, or was broken off by a view
-    change: ``loaded`` parameters of ``state`` are whole."""
-
-    checkpoint: int
-    state: StageState
-    loaded: set[str]
-
-
-def _from_checkpoint(trainer: Trainer, new: StageState, view: control_pb2.View, names: Sequence[str]) -> None:
-    checkpoint = Checkpoint(view.checkpoint, trainer.load)
-    _once_a_stage(trainer, new, view, names, lambda name: load_checkpoint(new, checkpoint, [name]), new.moments_travel)
-    load_checkpoint(new, checkpoint, [])
-
-
-def _from_folder(trainer: Trainer, new: StageState, view: control_pb2.View, names: Sequence[str]) -> None:
-    """The weights of the job's model folder."""
-    places = {name: vectors[""] for name, vectors in new.named().items()}
-    weights: Weights | None = None
-
-    def load(name: str) -> None:
-        nonlocal weights
-        if weights is None:  # who takes everything from another reads nothing of the folder
-            weights = weights_of(trainer.job, trainer.facts, trainer.load)
-        places[name].copy_(initial_weights(trainer.definition, [name], trainer.job.run.seed, weights)[name])
-
-    _once_a_stage(trainer, new, view, names, load, moments=False)
-    trainer.definition.forget()
-    release_freed_memory()
-
-
-def _once_a_stage(
-    trainer: Trainer,
-    new: StageState,
-    view: control_pb2.View,
-    names: Sequence[str],
-    load: Callable[[str], None],
-    moments: bool,
-) -> None:
-    """Load these parameters: the node that keeps a stage's file from the coordinator, the others of its group from it.
-
-    So the coordinator sends each stage once. Parameters go on as they come: nobody waits for the whole of a stage. What
-    is here of a load that a view change broke off is not loaded again.
-    """
-    plan = Plan.from_json(view.plan)
-    before, loaded = trainer.loading, set[str]()
-    if before is not None:
-        loaded = before.loaded.intersection(names)
-        if before.state is not new:
-            _copy(before.state, new, loaded)
-    trainer.loading = Loading(view.checkpoint, new, loaded)
-    from_whom = {name: plan.keeper(_stage_of(plan, trainer.definition.layer_of(name))) for name in names}
-    missing = [name for name in names if name not in loaded]
-    others = [name for name in missing if from_whom[name] != trainer.name]
-    trainer.server.load(named([new]) | base_of([new]), missing)
-    for name in missing:
-        if from_whom[name] == trainer.name:
-            load(name)
-            loaded.add(name)
-            trainer.server.ready(name)
-            trainer.wire.worked()
-    if others:
-        fetch = fetch_of(trainer, new, others, lambda name: [from_whom[name]], moments=moments)
-        try:
-            _finish(trainer, fetch)
-        finally:
-            loaded.update(set(others) - fetch.missing)
-    for name in others:
-        trainer.server.ready(name)
-    trainer.loading = None
-
-
-def _copy(source: StageState, target: StageState, names: Collection[str]) -> None:
-    here = source.named()
-    for name, vectors in target.named().items():
-        for prefix, values in vectors.items() if name in names else ():
-            values.copy_(here[name][prefix])
-
-
-def _stage_of(plan: Plan, layer: int) -> int:
-    return next(stage for stage, (first, last) in enumerate(plan.stages) if first <= layer <= last)
-
-
-def _from_holders(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
-    """Copy what this node has, ask holders for the rest."""
-    here = named(held)
-    missing = []
-    for name, vectors in new.named().items():
-        if name in here:
-            for prefix, values in vectors.items():
-                values.copy_(here[name][prefix])
-        else:
-            missing.append(name)
-    _fetch(trainer, new, missing, _holders(trainer, view))
-
-
-def _holders(trainer: Trainer, view: control_pb2.View) -> Callable[[str], list[str]]:
-    """Who has a parameter's reference."""
-    holders = {holder.layer: list(holder.nodes) for holder in view.holders}
-    return lambda name: holders.get(trainer.definition.layer_of(name), [])
-
-
-def _carry(trainer: Trainer, new: StageState, held: Sequence[StageState], view: control_pb2.View) -> None:
-    """The local part of every parameter that this node held in another place goes with it. Of what is new to it the
-    moments are one peer's, for they count as many steps as its own; or, where moments are private, all begin anew."""
-    plan, agreed = Plan.from_json(view.plan), trainer.job.updates.agreed and not new.gradient
-    before = [section for state in held for section in state.sections.values()]
-    old: dict[str, tuple[Section, slice]] = {}
-    for section in before:
-        layout = section.layout
-        for name, start, stop in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
-            old.setdefault(name, (section, slice(start, stop)))
-    lacking: list[str] = []
-    for section_name, section in new.sections.items():
-        layout = section.layout
-        weight = share_of(plan, section_name, trainer.name) if agreed else 0.0
-        for name, start, stop in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
-            here = slice(start, stop)
-            if name not in old:
-                lacking.append(name)
-                continue
-            source, there = old[name]
-            section.x[here] = source.x[there]
-            factor = source.weight / weight if source.weight and weight else 1.0  # sections differ in it
-            if factor != 1.0:
-                section.x[here].sub_(section.g[here]).mul_(factor).add_(section.g[here])
-            if source.feedback is not None:
-                if section.feedback is None:
-                    section.feedback = torch.zeros_like(section.g)
-                section.feedback[here] = source.feedback[there] * factor
-            for kind, vector in section.moments.items():
-                vector[here] = source.moments[kind][there]
-        section.weight = weight
-    new.lacking = frozenset(lacking)
-    steps = max((state.optimizer_steps for state in held), default=0)
-    if new.gradient or len(lacking) == len(new.named()):
-        return  # its moments are the group's; or nothing of it is old: as a joiner begins
-    if lacking and not new.moments_travel:
-        for section in new.sections.values():
-            for moment in section.moments.values():
-                moment.zero_()
-        return
-    new.optimizer_steps = steps
-    if lacking and steps:
-        holders = _holders(trainer, view)
-        _fetch(trainer, new, lacking, lambda name: holders(name)[:1], moments_only=True)
-
-
-def _fetch(
-    trainer: Trainer,
-    new: StageState,
-    names: Sequence[str],
-    holders: Callable[[str], Sequence[str]],
-    moments_only: bool = False,
-) -> None:
-    """Fill these parameters of ``new`` from peers. FarflungError when none of the holders answers."""
-    _finish(trainer, fetch_of(trainer, new, names, holders, moments_only=moments_only))
-
-
-def _finish(trainer: Trainer, fetch: StateFetch) -> None:
-    """Work until it is here. FarflungError when none of the holders answers."""
-    while not fetch.done:
-        lost, trainer.lost = trainer.lost, set()
-        fetch.work(lost)
-        if fetch.failure:
-            raise Parted(f"no holder of the stage's state answered: {fetch.failure}", "start the node again")
-        trainer.pump(0.05)
-
-
-def fetch_of(
-    trainer: Trainer,
-    new: StageState,
-    names: Sequence[str],
-    holders: Callable[[str], Sequence[str]],
-    snapshot: int = 0,
-    moments_only: bool = False,
-    moments: bool | None = None,
-    kept: bool = False,
-) -> StateFetch:
-    """The fetch of these parameters of ``new``. FarflungError: somebody's view says that nobody holds one.
-    ``moments_only``: the reference is here, and what comes of it is left."""
-    found = {name: [node for node in holders(name) if node != trainer.name] for name in names}
-    for name, nodes in found.items():
-        if not nodes:
-            raise FarflungError(
-                f"no node of this view holds {name}", "this is a fault of the view; please report it", 4
-            )
-    moments = new.gradient or moments_only if moments is None else moments  # of a checkpoint they are nobody's own
-    # In delta mode a peer's moments belong to the peer's own path; a joiner's begin anew, and bias correction is
-    # their ramp.
-    wanted = {
-        name: {
-            prefix: torch.empty_like(values) if moments_only and prefix in REFERENCE else values
-            for prefix, values in vectors.items()
-            if moments or prefix in REFERENCE
-        }
-        for name, vectors in new.named().items()
-        if name in found
-    }
-    return begin_fetch(trainer, wanted, found, moments, snapshot, kept)
-
-
-def begin_fetch(
-    trainer: Trainer,
-    wanted: Mapping[str, Vectors],
-    holders: Mapping[str, Sequence[str]],
-    moments: bool = False,
-    snapshot: int = 0,
-    kept: bool = False,
-) -> StateFetch:
-    """A fetch as `StateFetch` says, with a number of its own by which the trainer gives it its answers."""
-    request = next(trainer.requests)
-    fetch = StateFetch(
-        trainer.send,
-        trainer.refuse,
-        trainer.tell,
-        trainer.name,
-        wanted,
-        holders,
-        moments,
-        snapshot,
-        trainer.emit,
-        request=request,
-        kept=kept,
-    )
-    trainer.fetches[request] = fetch
-    return fetch
 
 
 def _size(vectors: Sequence[Tensor]) -> int:

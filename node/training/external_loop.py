@@ -15,18 +15,17 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
+from ..device.clock import StepClock
 from ..device.limits import Owner, Wish
 from ..pipeline.runner import Tally
 from ..state.gradients import Gradients
 from ..state.section import Section
+from ..state.stage_state import StageState
 from .external_model import OwnModel, OwnOptimizer
-
-if TYPE_CHECKING:
-    from .trainer import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -83,13 +82,32 @@ class LoopOwner(Owner):
         return None
 
 
+class LoopTrainer(Protocol):
+    """What the loop needs of the trainer beside it."""
+
+    @property
+    def state(self) -> StageState | None:
+        """What the node holds of the model; None: it has no place."""
+
+    @property
+    def step(self) -> int:
+        """The last step that is finished here."""
+
+    @property
+    def clock(self) -> StepClock:
+        """Counts where a step's time goes."""
+
+    def pump(self, timeout: float = 0.0) -> None:
+        """Handle whatever has arrived, waiting up to so many seconds for the first of it."""
+
+
 class OwnLoop:
     """The Runner of a node whose steps a person's loop computes."""
 
     def __init__(self, model: OwnModel, optimizer: torch.optim.Optimizer) -> None:
         self.model, self.optimizer = model, OwnOptimizer(model, optimizer)
         self.owner = LoopOwner()
-        self.trainer: Trainer | None = None
+        self.trainer: LoopTrainer | None = None
         self._changed = threading.Condition()
         self.life = 0
         """How often the trainer has begun again."""
@@ -103,9 +121,9 @@ class OwnLoop:
     def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally:
         """Wait for the loop's gradient of these samples. Raises ViewEnds, after which it counts no more."""
         trainer = self.trainer
-        assert trainer is not None and trainer.training is not None
         samples = [sample for microbatch in microbatches for sample in microbatch]
-        state = trainer.training.state
+        assert trainer is not None and trainer.state is not None
+        state = trainer.state
         sections = tuple(state.sections.values())
         order = Order(step, samples, scale * len(samples), sections, state.gradients, self.life)
         with self._changed:

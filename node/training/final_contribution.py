@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import TYPE_CHECKING
 
 from ... import compress
 from ..rounds.exchange import Exchange
 from ..rounds.machine import ROUNDS_WITHOUT_DEADLINE
 from ..state.optimizers import squared_norm
-
-if TYPE_CHECKING:
-    from .steps import Training
+from .view_member import ViewMember
 
 SECONDS = 15.0
 """For the last contribution: a spot instance has 25 s and more, and the others are to take over in the rest."""
@@ -29,14 +26,14 @@ def last_codec(bits: float) -> str:
     return f"topk:ratio={max(bits / _BITS_KEPT, 1e-6):.2g}"
 
 
-def say_all(training: Training, rate: float) -> None:
+def say_all(view: ViewMember, rate: float) -> None:
     """From here on this node contributes with the codec that its uplink of ``rate`` bits a second has time for.
 
     The job's own stays where that is about the same, where the rate is not known (0), and where a round is more than
     one message. Nobody waits longer for this node than for any other, so it must not take longer than rounds do.
     """
-    links = [link for link in training.links.values() if type(link.exchange) is Exchange]
-    if training.gradient or not rate or not links:
+    links = [link for link in view.links.values() if type(link.exchange) is Exchange]
+    if view.gradient or not rate or not links:
         return
     elements, seconds = 0, SECONDS
     for link in links:
@@ -54,23 +51,24 @@ def say_all(training: Training, rate: float) -> None:
             link.exchange.last = compress.make(last_codec(bits))
 
 
-def say_no_more_than_usual(training: Training) -> None:
+def say_no_more_than_usual(view: ViewMember) -> None:
     """The node stays after all."""
-    for link in training.links.values():
+    for link in view.links.values():
         link.exchange.last = None
 
 
-def left_unsaid(training: Training) -> str:
-    """What goes with the node, in words; empty where everything was told."""
-    if training.gradient:  # an error feedback would be another step's gradient, and as long as the stage
-        kept = [one.feedback for one in training.state.sections.values() if one.feedback is not None]
+def left_unsaid(view: ViewMember, reached: int) -> str:
+    """What goes with the node, in words; empty where everything was told. ``reached``: the step up to which g has what
+    this node learnt."""
+    if view.gradient:  # an error feedback would be another step's gradient, and as long as the stage
+        kept = [one.feedback for one in view.state.sections.values() if one.feedback is not None]
         if not kept:
             return ""
         norm = math.sqrt(math.fsum(map(squared_norm, kept)))
-        of = math.hypot(*(one.own_norm for one in training.exchanges.values()))
+        of = math.hypot(*(one.own_norm for one in view.exchanges.values()))
         return f"; an error feedback of {norm / of:.1f} gradients goes with it" if norm and of else ""
-    steps = training.step - training.mode.reached
-    sections = training.state.sections.values()
+    steps = view.step - reached
+    sections = view.state.sections.values()
     rests = [one.x - one.g if one.feedback is None else one.x - one.g + one.feedback for one in sections]
     norm = math.sqrt(sum(float(rest.square().sum()) for rest in rests))
     if not norm:

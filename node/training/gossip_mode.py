@@ -15,7 +15,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +29,7 @@ from ..rounds.outliers import FACTOR, Norms
 from ..state.optimizers import squared_norm
 from ..state.section import Section
 from .modes import DeltaMode
-
-if TYPE_CHECKING:
-    from .steps import Training
+from .view_member import ViewMember
 
 MOST_EARLY = 64
 """Differences of one neighbour that wait here until this node is as far as it."""
@@ -194,9 +191,9 @@ class Mixing:
 class UnagreedMode(DeltaMode):
     """Local steps, mixing every ``every`` steps, and a plain average of all where common weights are needed."""
 
-    def __init__(self, training: Training) -> None:
-        super().__init__(training)
-        updates = training.job.updates
+    def __init__(self, view: ViewMember) -> None:
+        super().__init__(view)
+        updates = view.job.updates
         waits = updates.pattern == "gossip"
         self.mixings: dict[str, Mixing] = {}
         self._mix_at = 0
@@ -205,12 +202,12 @@ class UnagreedMode(DeltaMode):
         self._lacking: dict[str, list[str]] = {}
         """Sections of which this node has parameters that are new to it, and whom it can still ask for their weights,
         the first of them now."""
-        for name, link in training.links.items():
-            plan, me = link.rounds.plan, training.trainer.name
+        for name, link in view.links.items():
+            plan, me = link.rounds.plan, view.context.name
             near = neighbours_of(plan.members, plan.weights, me)
-            section, seed = training.state.sections[name], training.job.run.seed
+            section, seed = view.state.sections[name], view.job.run.seed
             self.mixings[name] = Mixing(section, near, plan.members, me, updates.codec, seed, waits)
-            if training.state.lacking & set(section.layout.names):
+            if view.state.lacking & set(section.layout.names):
                 others = [one for one in plan.members if one != me]
                 self._lacking[name] = [*near, *(one for one in others if one not in near)]
 
@@ -219,12 +216,12 @@ class UnagreedMode(DeltaMode):
         average may be long ago. Where nobody is old all begin at that average, or with what they have of it."""
         for name in sorted(self._lacking):
             self._ask(name)
-        self.training.wait(
+        self.view.wait(
             lambda: not self._lacking,
             "wait for weights",
             lambda: {asked[0] for asked in self._lacking.values() if asked},
         )
-        self.training.state.lacking = frozenset()
+        self.view.state.lacking = frozenset()
 
     def _ask(self, name: str) -> None:
         if self._lacking[name]:
@@ -234,18 +231,18 @@ class UnagreedMode(DeltaMode):
 
     def finish(self, step: int) -> None:
         """A local step; then, every ``every`` steps, mixing, which is applied ``overlap`` steps later."""
-        training = self.training
-        training.agree(step, sum(squared_norm(section.grad) for section in training.state.sections.values()))
+        view = self.view
+        view.agree(step, sum(squared_norm(section.grad) for section in view.state.sections.values()))
         if self._mix_at and step >= self._mix_at:
             self._mix()
-        self._local_step(step, training.commit.norm)
-        if self._free or training.is_due(step):
+        self._local_step(step, view.commit.norm)
+        if self._free or view.is_due(step):
             if self._mix_at:
                 self._mix()
             self._flush(1)
         elif step % self._interval == 0:
             for name, mixing in self.mixings.items():
-                with training.trainer.clock.coding("encode", name):
+                with view.context.clock.coding("encode", name):
                     sent = mixing.difference()
                 for to in mixing.near:
                     self._send(to, name, data_pb2.DIFFERENCE, sent)
@@ -255,12 +252,12 @@ class UnagreedMode(DeltaMode):
 
     def _mix(self) -> None:
         mixings = self.mixings.values()
-        self.training.wait(
+        self.view.wait(
             lambda: all(mixing.ready() for mixing in mixings),
             "wait for neighbours",
             lambda: {name for mixing in mixings for name in mixing.late()},
         )
-        with self.training.trainer.clock.coding("mix"):
+        with self.view.context.clock.coding("mix"):
             for mixing in self.mixings.values():
                 mixing.mix()
         self._mix_at = 0
@@ -270,15 +267,15 @@ class UnagreedMode(DeltaMode):
         for mixing in self.mixings.values():
             while mixing.complaints:
                 problem = mixing.complaints.pop()
-                self.training.trainer.refuse(problem.member, problem.why)
+                self.view.context.refuse(problem.member, problem.why)
 
     def _flush(self, rounds: int) -> None:
         """A plain average of all; at the run's end everybody's weights."""
         super()._flush(rounds)
         for mixing in self.mixings.values():
             mixing.reset()
-        if self.training.step >= self.training.last_step:
-            for section in self.training.state.sections.values():
+        if self.view.step >= self.view.last_step:
+            for section in self.view.state.sections.values():
                 section.adopt()
 
     def _send(self, to: str, section: str, kind: data_pb2.Kind, sent: Contribution | None = None) -> None:
@@ -287,7 +284,7 @@ class UnagreedMode(DeltaMode):
         header.round, header.part = mixing.epoch, mixing.number
         if sent is not None:
             header.sizes.extend(sent.sizes)
-        self.training.send_round(to, header, () if sent is None else sent.payload)
+        self.view.send_round(to, header, () if sent is None else sent.payload)
 
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
         """A message of another member. Refused, or CodecError: it makes no sense."""
@@ -327,7 +324,7 @@ class UnagreedMode(DeltaMode):
             compress.add(blob, came[here])
         weights = dict(section.layout.views(section.x))
         for parameter, values in section.layout.views(came):
-            if parameter in self.training.state.lacking:
+            if parameter in self.view.state.lacking:
                 weights[parameter].add_(values)
 
     def _give(self, to: str, name: str) -> None:

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ...job.schema import Job
 from ...proto import control_pb2
+from ..context import NodeContext
 from ..models.definition import ModelDefinition
 from ..state.stage_state import StageState
-from ..state.transfer import StateFetch, begin_fetch
-
-if TYPE_CHECKING:
-    from .steps import Training
-    from .trainer import Trainer
+from ..state.traffic import StateTraffic
+from ..state.transfer import StateFetch
+from .view_member import ViewMember
 
 LOCAL = "local:"
 """Prefix of the parameters' names under which it is served."""
@@ -32,22 +31,22 @@ MOST_GRADIENTS = 100.0
 """Times the norm of the last committed step's gradient: no error feedback is as long."""
 
 
-def may_be_handed_over(trainer: Trainer) -> bool:
+def may_be_handed_over(job: Job) -> bool:
     """Not where nobody may see a node's own update, or where one is judged before it counts."""
-    updates = trainer.job.updates
+    updates = job.updates
     return updates.agreed and not updates.secure and not updates.robust_average
 
 
-def given(trainer: Trainer, view: control_pb2.View) -> dict[str, dict[str, Tensor]]:
-    """What this node hands to others as the view begins, to be served: copies in main memory, fp32."""
-    mine = [one for one in view.handovers if one.giver == trainer.name]
-    training = trainer.previous
-    if not mine or training is None or not may_be_handed_over(trainer):
+def given(job: Job, before: ViewMember | None, order: control_pb2.View) -> dict[str, dict[str, Tensor]]:
+    """What this node hands to others as the view of this order begins, to be served: copies in main memory, fp32.
+    ``before``: this node in the view that ends."""
+    mine = [one for one in order.handovers if before is not None and one.giver == before.context.name]
+    if not mine or before is None or not may_be_handed_over(job):
         return {}
-    wanted = {name for one in mine for name in _names(one, training.state, trainer.definition)}
+    wanted = {name for one in mine for name in _names(one, before.state, before.context.definition)}
     found: dict[str, dict[str, Tensor]] = {}
-    for section_name, section in training.state.sections.items():
-        share = section.weight or _counts(training, section_name)
+    for section_name, section in before.state.sections.items():
+        share = section.weight or _counts(before, section_name)
         local = dict(section.layout.views(section.x))
         feedback = dict(section.layout.views(section.feedback)) if section.feedback is not None else {}
         for name, reference in section.layout.views(section.g):
@@ -59,98 +58,98 @@ def given(trainer: Trainer, view: control_pb2.View) -> dict[str, dict[str, Tenso
     return found
 
 
-def taken(trainer: Trainer, view: control_pb2.View, new: StageState) -> dict[str, Tensor]:
+def taken(context: NodeContext, traffic: StateTraffic, order: control_pb2.View, new: StageState) -> dict[str, Tensor]:
     """Fetch what others hand to this node: parameter -> p (x - g + e) (in gradient mode e), summed over them. What one
     of them can't give any more is lost with it, and said."""
-    if not may_be_handed_over(trainer):
+    if not may_be_handed_over(context.job):
         return {}
-    gradient = view.norm if new.gradient else None
+    gradient = order.norm if new.gradient else None
     references = {name: values for one in new.sections.values() for name, values in one.layout.views(one.g)}
     fetches: dict[str, tuple[StateFetch, dict[str, Tensor]]] = {}
-    for one in view.handovers:
-        names = _names(one, new, trainer.definition)
-        if one.taker == trainer.name != one.giver and names:
+    for one in order.handovers:
+        names = _names(one, new, context.definition)
+        if one.taker == context.name != one.giver and names:
             values = {name: torch.empty_like(references[name], device="cpu") for name in names}
-            fetches[one.giver] = (_fetch(trainer, one.giver, values), values)
+            fetches[one.giver] = (_fetch(traffic, one.giver, values), values)
     found: dict[str, Tensor] = {}
     while fetches:
-        lost, trainer.lost = trainer.lost, set()
+        lost = traffic.take_lost()
         for giver, (fetch, values) in list(fetches.items()):
             fetch.work(lost)
             problem = fetch.failure or (_wrong(values, references, gradient) if fetch.done else "")
             if problem:
-                which = f"{len(values)} parameters that move to {trainer.name}"
-                trainer.warn(giver, f"what it had learnt of {which} and not sent is lost: {problem}")
+                which = f"{len(values)} parameters that move to {context.name}"
+                context.warn(giver, f"what it had learnt of {which} and not sent is lost: {problem}")
             elif fetch.done:
                 much = f"{len(values)} parameters and not sent (norm {_norm(values.values()):.3g})"
-                trainer.tell(f"goes on with what {giver} had learnt of {much}")
+                context.tell(f"goes on with what {giver} had learnt of {much}")
                 for name, one_value in values.items():
                     found[name] = found[name].add_(one_value) if name in found else one_value
             if problem or fetch.done:
                 del fetches[giver]
         if fetches:
-            trainer.pump(0.05)
+            context.pump(0.05)
     return found
 
 
-def weigh(training: Training) -> None:
+def weigh(view: ViewMember) -> None:
     """The view starts with other shares of the batch: p (x - g + e) of every member stays what it was. Without agreed
     rounds x - g is the way of all, and is no node's own."""
-    if training.gradient or not training.job.updates.agreed:
+    if view.gradient or not view.job.updates.agreed:
         return
     with torch.no_grad():
-        for name, section in training.state.sections.items():
-            section.weigh(training.exchanges[name].share)
+        for name, section in view.state.sections.items():
+            section.weigh(view.exchanges[name].share)
 
 
-def add(training: Training, handed: Mapping[str, Tensor]) -> None:
+def add(view: ViewMember, handed: Mapping[str, Tensor]) -> None:
     """The view starts: x += what was handed over / p; in gradient mode the error feedback += it."""
     with torch.no_grad():
-        for section_name, section in training.state.sections.items():
+        for section_name, section in view.state.sections.items():
             if handed.keys().isdisjoint(section.layout.names):
                 continue
-            if training.gradient and section.feedback is None:
+            if view.gradient and section.feedback is None:
                 section.feedback = torch.zeros_like(section.g)
-            into = section.feedback if training.gradient else section.x
+            into = section.feedback if view.gradient else section.x
             assert into is not None
             for name, values in section.layout.views(into):
                 if name in handed:
-                    values.add_(handed[name].to(values.device) / _counts(training, section_name))
+                    values.add_(handed[name].to(values.device) / _counts(view, section_name))
 
 
-def must_say(training: Training) -> bool:
+def must_say(view: ViewMember) -> bool:
     """Whether the coordinator has to know what this node had learnt and not sent: where nobody may see it, the view
     says what is lost; where it is often nothing, only what is something is handed over."""
-    updates = training.job.updates
+    updates = view.job.updates
     if not updates.agreed:
         return False
-    if training.gradient:
-        return any(section.feedback is not None for section in training.state.sections.values())
-    alone = len(training.plan.pipelines) == 1 and not training.is_alone
+    if view.gradient:
+        return any(section.feedback is not None for section in view.state.sections.values())
+    alone = len(view.plan.pipelines) == 1 and not view.is_alone
     return updates.secure or bool(updates.robust_average) or alone
 
 
-def unsent(training: Training, layers: list[int], definition: ModelDefinition) -> tuple[list[float], float]:
+def unsent(view: ViewMember, layers: list[int], definition: ModelDefinition) -> tuple[list[float], float]:
     """Of each layer the norm of what this node has learnt and not sent, by its weight; and the norm g has moved, in
     gradient mode that of the newest gradient."""
     squares = dict.fromkeys(layers, 0.0)
     moved = 0.0
-    for section_name, section in training.state.sections.items():
-        exchange = training.exchanges[section_name]
-        moved += exchange.own_norm**2 if training.gradient else section.moved**2
+    for section_name, section in view.state.sections.items():
+        exchange = view.exchanges[section_name]
+        moved += exchange.own_norm**2 if view.gradient else section.moved**2
         whole = sum(exchange.unsent().values(), torch.zeros(()))
         for name, values in section.layout.views(whole) if whole.dim() else ():
             layer = definition.layer_of(name)
             if layer not in squares and name == definition.tied_trained:  # on the last stage's nodes
                 layer = max(squares, default=layer)
             if layer in squares:
-                squares[layer] += float(values.double().square().sum()) * _counts(training, section_name) ** 2
+                squares[layer] += float(values.double().square().sum()) * _counts(view, section_name) ** 2
     return [math.sqrt(one) for one in squares.values()], math.sqrt(moved)
 
 
-def _counts(training: Training, section: str) -> float:
+def _counts(view: ViewMember, section: str) -> float:
     """How much of what is a member's own counts in S."""
-    return 1.0 if training.gradient else training.exchanges[section].share
+    return 1.0 if view.gradient else view.exchanges[section].share
 
 
 def _names(one: control_pb2.Handover, state: StageState, definition: ModelDefinition) -> list[str]:
@@ -160,9 +159,9 @@ def _names(one: control_pb2.Handover, state: StageState, definition: ModelDefini
     return [name for name in names if (one.ends if name == tied else definition.layer_of(name) in layers)]
 
 
-def _fetch(trainer: Trainer, giver: str, values: Mapping[str, Tensor]) -> StateFetch:
+def _fetch(traffic: StateTraffic, giver: str, values: Mapping[str, Tensor]) -> StateFetch:
     wanted = {LOCAL + name: {"": one} for name, one in values.items()}
-    return begin_fetch(trainer, wanted, {LOCAL + name: [giver] for name in values})
+    return traffic.fetch(wanted, {LOCAL + name: [giver] for name in values})
 
 
 def _wrong(values: Mapping[str, Tensor], references: Mapping[str, Tensor], gradient: float | None) -> str:

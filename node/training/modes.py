@@ -9,21 +9,17 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ...job.sampling import unfinished_of_each
-from ...job.schema import Updates
 from ..rounds.messages import Result
 from ..rounds.round_link import RoundLink
 from ..state.optimizers import squared_norm
+from .view_member import ViewMember
 
-if TYPE_CHECKING:
-    from .steps import Training
-
-
-CLOSING, CLOSING_TIMES = "int8", 2
-"""At the run's end the vector goes so many times with this codec: each leaves less than a hundredth, and together they
-take half of the bytes of ``none``."""
+CLOSING_TIMES = 2
+"""Times that the vector goes in the codec ``CLOSING`` at the run's end: each leaves less than a hundredth, and together
+they take half of the bytes of ``none``."""
 MASKED_CLOSING = 8
 """Contributions that are masked go with their own codec, so many times."""
 
@@ -62,12 +58,6 @@ class Mode(Protocol):
         """The view is over for this node."""
 
 
-def last_outer_round(base: int, step: int, last_step: int, updates: Updates) -> int:
-    """The last round that is an outer step in a view that begins with round ``base`` after ``step``."""
-    interval = updates.every // updates.fragments
-    return base + max(0, last_step // interval - step // interval)
-
-
 def _own_norm(links: Mapping[str, RoundLink]) -> float:
     """The norm of what this node offers in the open rounds of all its sections."""
     return math.hypot(*(link.exchange.own_norm for link in links.values()))
@@ -76,13 +66,13 @@ def _own_norm(links: Mapping[str, RoundLink]) -> float:
 class GradientMode:
     """Every step the group averages gradients, and every node takes the same optimiser step: x is g."""
 
-    def __init__(self, training: Training) -> None:
-        self.training = training
+    def __init__(self, view: ViewMember) -> None:
+        self.view = view
         self._results: dict[str, tuple[Result, ...]] = {}
 
     @property
     def reached(self) -> int:
-        return self.training.step
+        return self.view.step
 
     @property
     def is_settled(self) -> bool:
@@ -96,22 +86,22 @@ class GradientMode:
 
     def finish(self, step: int) -> None:
         """Average the gradient, agree that everybody has it, take the step."""
-        training, links = self.training, self.training.links
-        for name, section in training.state.sections.items():
-            training.trainer.optimizer.offer(section, step, training.exchanges[name].share)
+        view, links = self.view, self.view.links
+        for name, section in view.state.sections.items():
+            view.resources.optimizer.offer(section, step, view.exchanges[name].share)
         for link in links.values():
             link.begin()
-        training.wait_for_results()
+        view.wait_for_results()
         square = 0.0
-        for name, section in training.state.sections.items():
+        for name, section in view.state.sections.items():
             first = True
             if name in links:
                 self._results[name] = links[name].results
-                first = links[name].rounds.plan.members[0] == training.trainer.name
+                first = links[name].rounds.plan.members[0] == view.context.name
                 if links[name].exchange.carries:  # the node's own gradient is needed once more
                     square += self._norm_of(links[name]) if first else 0.0
                     continue
-                with training.trainer.clock.coding("add up", name):
+                with view.context.clock.coding("add up", name):
                     for here, update in links[name].updates():
                         update.write_to(section.grad[here])
             elif section.feedback is not None:  # the rest of the group is gone: there is nobody to send it to
@@ -119,51 +109,51 @@ class GradientMode:
                 section.feedback = None
             if first:  # each section is counted by one of its members
                 square += squared_norm(section.grad)
-        training.trainer.offered(_own_norm(links) if links else square)
-        training.agree(step, square)
-        self._apply(step, training.commit.norm)
+        view.offered(_own_norm(links) if links else square)
+        view.agree(step, square)
+        self._apply(step, view.commit.norm)
 
     def _norm_of(self, link: RoundLink) -> float:
-        with self.training.trainer.clock.coding("add up"):
+        with self.view.context.clock.coding("add up"):
             return math.fsum(squared_norm(update.values()) for _, update in link.updates())
 
     def _apply(self, step: int, norm: float) -> None:
-        training = self.training
+        view = self.view
         finite = math.isfinite(norm)
         if finite:
-            for link in training.links.values():
+            for link in view.links.values():
                 link.exchange.commit_gradient(link.updates() if link.exchange.carries else ())
-            training.optimise(step, step, norm)
-        elif training.trainer.name == training.commit.committer:
+            view.optimise(step, step, norm)
+        elif view.context.name == view.commit.committer:
             why = f"step {step} had a gradient that is not finite, or was refused: no node applied it"
-            training.trainer.warn("", why)
-        for name, section in training.state.sections.items():
-            if name in training.links:
-                training.links[name].finish(self._results[name], training.job.updates.block)
+            view.context.warn("", why)
+        for name, section in view.state.sections.items():
+            if name in view.links:
+                view.links[name].finish(self._results[name], view.job.updates.block)
             else:
                 section.round += 1
-        training.log.committed(norm)
-        training.stepped(step)
+        view.log.committed(norm)
+        view.stepped(step)
 
     def finish_committed(self) -> None:
-        training = self.training
-        if training.ready_step == training.commit.step == training.step + 1:
-            self._apply(training.commit.step, training.commit.norm)
+        view = self.view
+        if view.ready_step == view.commit.step == view.step + 1:
+            self._apply(view.commit.step, view.commit.norm)
 
     def catch_up(self, step: int, norm: float, targets: dict[str, int]) -> bool:
         """Another member had seen the commit of the step that this node was ready for when the view ended."""
-        training = self.training
-        if step == training.step + 1 == training.ready_step:
-            training.commit.committed(step, norm)
+        view = self.view
+        if step == view.step + 1 == view.ready_step:
+            view.commit.committed(step, norm)
             self._apply(step, norm)
-        return step == training.step
+        return step == view.step
 
     def settle(self) -> None:
         """A step is whole or did not happen: there is nothing to finish."""
 
     def end(self) -> None:
         """An open step is void, and publishers keep what their encodings have lost."""
-        for link in self.training.links.values():
+        for link in self.view.links.values():
             link.rounds.open = None
             link.exchange.fold_errors()
 
@@ -175,15 +165,15 @@ class DeltaMode:
     DiLoCo, Douillard et al., 2025).
     """
 
-    def __init__(self, training: Training) -> None:
-        self.training = training
-        updates = training.job.updates
+    def __init__(self, view: ViewMember) -> None:
+        self.view = view
+        updates = view.job.updates
         self.fragments = updates.fragments
-        chosen = training.plan.overlap
+        chosen = view.plan.overlap
         self._interval, self._overlap = updates.interval, int(updates.overlap if chosen is None else chosen)
-        self._free = training.is_alone and updates.outer_optimizer.is_average
+        self._free = view.is_alone and updates.outer_optimizer.is_average
         """g := x costs nothing, so it happens every step."""
-        start = [training.position.step] * len(training.plan.pipelines)
+        start = [view.position.step] * len(view.plan.pipelines)
         self._counted_at = deque([start] * self.fragments, self.fragments)
         """For each fragment, the steps in which the last round began that counted everything of a pipeline."""
         self._unsettled = self.fragments
@@ -195,23 +185,23 @@ class DeltaMode:
     @property
     def reached(self) -> int:
         """The step up to which g has what this node's pipeline learnt in this view."""
-        return min(steps[self.training.pipeline] for steps in self._counted_at)
+        return min(steps[self.view.pipeline] for steps in self._counted_at)
 
     @property
     def is_settled(self) -> bool:
         return self._unsettled <= 0
 
     def missing(self, step: int) -> list[list[int]]:
-        training, train = self.training, self.training.job.train
+        view, train = self.view, self.view.job.train
         counted = [min(steps) for steps in zip(*self._counted_at, strict=True)]
         return unfinished_of_each(
-            training.position,
+            view.position,
             counted,
             step,
-            training.plan.microbatches,
+            view.plan.microbatches,
             train.microbatch,
-            training.job.run.seed,
-            training.trainer.facts.samples,
+            view.job.run.seed,
+            view.context.facts.samples,
         )
 
     def begin(self) -> None:
@@ -219,19 +209,19 @@ class DeltaMode:
 
     def finish(self, step: int) -> None:
         """A local step; a round begins every ``every / fragments`` steps and is applied ``overlap`` steps later."""
-        training = self.training
-        square = sum(squared_norm(section.grad) for section in training.state.sections.values())
-        if not training.links:
-            training.trainer.offered(square)
-        training.agree(step, square)
+        view = self.view
+        square = sum(squared_norm(section.grad) for section in view.state.sections.values())
+        if not view.links:
+            view.offered(square)
+        view.agree(step, square)
         if self._in_flight and step >= self._apply_at:
             self._apply_round()
-        self._local_step(step, training.commit.norm)
+        self._local_step(step, view.commit.norm)
         if self._free:
             self._flush(self.fragments)
             return
         due = step % self._interval == 0
-        last = step == training.last_step
+        last = step == view.last_step
         if due:
             self._begin_round(step + self._overlap)
             if last or not self._overlap:
@@ -241,10 +231,10 @@ class DeltaMode:
 
     def _close(self, due: int = 0) -> None:
         """The run ends: all of S goes into g. ``due``: rounds of this step that have brought in a fragment already."""
-        training = self.training
-        updates, plan = training.job.updates, training.plan
+        view = self.view
+        updates, plan = view.job.updates, view.plan
         codecs = {plan.update_codec(stage) or updates.codec for stage in range(len(plan.stages))}
-        if not updates.agreed or training.is_alone or codecs == {"none"}:
+        if not updates.agreed or view.is_alone or codecs == {"none"}:
             self._flush(self.fragments - due)
             return
         self._flush(self.fragments * (MASKED_CLOSING if updates.secure else CLOSING_TIMES))
@@ -255,46 +245,46 @@ class DeltaMode:
         They are plain averages. An outer step is one of ``every`` steps; here its momentum would only carry g on.
         """
         for _ in range(rounds):
-            self._begin_round(self.training.step)
+            self._begin_round(self.view.step)
             self._apply_round()
 
     def _begin_round(self, apply_at: int) -> None:
         """Send x - g on its way; it is applied in step ``apply_at``, before the optimiser."""
         if self._in_flight:
             self._apply_round()
-        for link in self.training.links.values():
-            link.rounds.last = self.training.step >= self.training.last_step
+        for link in self.view.links.values():
+            link.rounds.last = self.view.step >= self.view.last_step
             link.begin()
-        if self.training.links:
-            self.training.trainer.offered(_own_norm(self.training.links))
-        self._in_flight, self._begun, self._apply_at = True, self.training.step, apply_at
+        if self.view.links:
+            self.view.offered(_own_norm(self.view.links))
+        self._in_flight, self._begun, self._apply_at = True, self.view.step, apply_at
 
     def _local_step(self, step: int, norm: float) -> None:
         """The pipeline's step was committed: every node of it moves its x."""
-        training = self.training
+        view = self.view
         if math.isfinite(norm):
-            training.state.optimizer_steps += 1
-            for exchange in training.exchanges.values():
+            view.state.optimizer_steps += 1
+            for exchange in view.exchanges.values():
                 exchange.x_moves()
-            training.optimise(training.state.optimizer_steps, step, norm)
-        elif training.trainer.name == training.commit.committer:
-            why = f"step {step} of pipeline {training.pipeline} had a gradient that is not finite: dropped"
-            training.trainer.warn(training.trainer.name, why)
-        training.stepped(step)
+            view.optimise(view.state.optimizer_steps, step, norm)
+        elif view.context.name == view.commit.committer:
+            why = f"step {step} of pipeline {view.pipeline} had a gradient that is not finite: dropped"
+            view.context.warn(view.context.name, why)
+        view.stepped(step)
 
     def _apply_round(self) -> None:
         """Wait for the round in flight and move g and x by it."""
-        training, links = self.training, self.training.links
-        training.wait_for_results()
+        view, links = self.view, self.view.links
+        view.wait_for_results()
         absent: set[int] = set()
-        for name, section in training.state.sections.items():
+        for name, section in view.state.sections.items():
             if name in links:
-                absent |= {training.plan.pipeline_of(one) for one in links[name].absent}
-                if training.judge is not None:
-                    links[name].judge(training.judge)
+                absent |= {view.plan.pipeline_of(one) for one in links[name].absent}
+                if view.judge is not None:
+                    links[name].judge(view.judge)
                 self._apply(links[name])
             else:
-                training.exchanges[name].apply_alone(section.round + 1)
+                view.exchanges[name].apply_alone(section.round + 1)
                 section.round += 1
         self._in_flight = False
         self._unsettled -= 1
@@ -303,20 +293,20 @@ class DeltaMode:
 
     def _apply(self, link: RoundLink) -> None:
         results = link.results
-        with self.training.trainer.clock.coding("apply"):
+        with self.view.context.clock.coding("apply"):
             link.exchange.apply_delta(link.updates(), results)
-        link.finish(results, self.training.job.updates.block)
+        link.finish(results, self.view.job.updates.block)
 
     def finish_committed(self) -> None:
-        training = self.training
-        if training.ready_step == training.commit.step == training.step + 1:
-            self._local_step(training.commit.step, training.commit.norm)
+        view = self.view
+        if view.ready_step == view.commit.step == view.step + 1:
+            self._local_step(view.commit.step, view.commit.norm)
 
     def catch_up(self, step: int, norm: float, targets: dict[str, int]) -> bool:
         """Ask for the results that sections lack; apply what has come."""
         behind = self._behind(targets)
         for name in behind:
-            link = self.training.links[name]
+            link = self.view.links[name]
             if link.rounds.open is None:
                 link.begin()
             if (name, link.rounds.applied) not in self._chased:
@@ -335,9 +325,9 @@ class DeltaMode:
     def _behind(self, targets: dict[str, int]) -> Iterable[str]:
         """Sections of which some member has applied a round that this node has not."""
         late = []
-        for name, section in self.training.state.sections.items():
+        for name, section in self.view.state.sections.items():
             if section.round < targets.get(name, 0):
-                if name in self.training.links:
+                if name in self.view.links:
                     late.append(name)
                 else:
                     section.round = targets[name]  # alone in the section: there is nobody to be behind of
@@ -345,7 +335,7 @@ class DeltaMode:
 
     def end(self) -> None:
         """Rounds still open are void, and publishers keep what their encodings have lost."""
-        for link in self.training.links.values():
+        for link in self.view.links.values():
             link.rounds.open = None
             link.exchange.fold_errors()
         self._in_flight = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from ...proto.control_pb2 import Report
+
 FIRST_SECONDS, LONGEST_SECONDS = 10.0, 60.0
 
 
@@ -23,3 +25,26 @@ class SayAgain:
         self._pause = min(2 * self._pause, LONGEST_SECONDS)
         self._at = now + self._pause
         return True
+
+
+class Unanswered:
+    """The newest report that the coordinator has to act on, until it has. It is said again meanwhile."""
+
+    def __init__(self, report: Callable[[Report], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._report, self._clock = report, clock
+        self._said: Report | None = None
+        self._again = SayAgain(clock)
+
+    def say(self, report: Report) -> None:
+        """Say something that takes the place of what was said before."""
+        self._said, self._again = report, SayAgain(self._clock)
+        self._report(report)
+
+    def answered(self) -> None:
+        """The coordinator has acted on it."""
+        self._said = None
+
+    def tick(self) -> None:
+        """Say it again if it is time."""
+        if self._said is not None and self._again.due():
+            self._report(self._said)

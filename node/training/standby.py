@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,19 +21,17 @@ import torch
 from ...job.sampling import Position
 from ...proto import data_pb2
 from ...scheduler import Plan
+from ..context import ROUND, NodeContext
 from ..rounds.exchange import Exchange, received
 from ..rounds.judge import Judge, judge_of
-from ..rounds.log import PRIORITY
 from ..rounds.messages import Contribution, Result
 from ..rounds.round_link import digests_of, received_result
 from ..state.stage_state import StageState
+from ..state.traffic import StateTraffic
 from ..state.transfer import StateFetch
-from .modes import last_outer_round
 from .pace import Pace
-from .steps import exchange_of, last_step_of, take_step
-
-if TYPE_CHECKING:
-    from .trainer import Trainer
+from .resources import Resources
+from .view_member import exchange_of, last_outer_round, last_step_of, take_step
 
 ASK_AGAIN_SECONDS = 10.0
 """Until a round is asked of another member, doubled with each time: its answer waits until the round is applied."""
@@ -59,7 +56,7 @@ class _Came:
 class _Segment:
     """The rounds of one view, from the one after ``base`` on; ``end``: the last, where the view is over."""
 
-    view: int
+    context: NodeContext
     position: Position
     base: int
     exchanges: dict[str, Exchange]
@@ -74,9 +71,17 @@ class Follower:
     rounds of all of them wait for it.
     """
 
-    def __init__(self, trainer: Trainer, state: StageState, fetch: StateFetch | None) -> None:
+    def __init__(
+        self,
+        resources: Resources,
+        traffic: StateTraffic,
+        state: StageState,
+        fetch: StateFetch | None,
+        caught_up: Callable[[str], None],
+    ) -> None:
+        """``caught_up(failed)`` is called when the place is followed, or with the reason why it cannot be."""
         self.state, self.fetch, self.failed, self.norm = state, fetch, "", 0.0
-        self._trainer = trainer
+        self._resources, self._traffic, self._caught_up = resources, traffic, caught_up
         self._guides: tuple[str, ...] = ()
         self._said = False
         self._segments: deque[_Segment] = deque()
@@ -88,18 +93,30 @@ class Follower:
         weights = sum(4 * section.layout.numel for section in state.sections.values())
         self._room = max(LEAST_HELD, HELD_PART * weights)
 
-    def enter(self, plan: Plan, like: str, position: Position, round: int, guides: Sequence[str]) -> None:
+    def enter(
+        self, context: NodeContext, plan: Plan, like: str, position: Position, round: int, guides: Sequence[str]
+    ) -> None:
         """A view begins: the place of ``like`` is followed, which all ``guides`` have."""
-        trainer, job = self._trainer, self._trainer.job
-        last_step = last_step_of(job, trainer.facts, position)
+        job = context.job
+        last_step = last_step_of(job, context.facts, position)
         until = last_outer_round(round, position.step, last_step, job.updates)
         exchanges = {}
         for name, section in self.state.sections.items():
             exchanges[name] = exchange_of(job, plan, section, like, follows=True, until=until)
         if self._segments:
             self._segments[-1].end = self._last
-        judge = judge_of(trainer, self.state, plan, position, round, last_step, spare=True)
-        self._segments.append(_Segment(trainer.view, position, round, exchanges, judge))
+        judge = judge_of(
+            context,
+            self._resources.data,
+            self.state,
+            plan,
+            position,
+            base=round,
+            last_step=last_step,
+            spare=True,
+            own_loop=self._resources.own is not None,
+        )
+        self._segments.append(_Segment(context, position, round, exchanges, judge))
         self._guides, self._asked, self._said = tuple(guides), "", self.fetch is None
         self._newest = self._last = round
         self._pace.made(round)
@@ -127,7 +144,7 @@ class Follower:
         """Ask for what is missing, apply what can be applied, say once when nothing is missing any more."""
         if self.failed:
             return
-        lost, self._trainer.lost = self._trainer.lost, set()
+        lost = self._traffic.take_lost()
         if self.fetch is not None:
             self.fetch.work(lost)
             if self.fetch.failure:
@@ -149,7 +166,7 @@ class Follower:
                 break
         if self.whole and not self._said and self.round >= self._newest - 1:
             self._said = True
-            self._trainer.caught_up("")
+            self._caught_up("")
 
     def flushed(self, present: Collection[str]) -> None:
         """The view is over: what was asked for is lost, and only these can be asked for the last rounds."""
@@ -196,7 +213,7 @@ class Follower:
     def _fail(self, why: str) -> None:
         self.failed = why
         self._rounds.clear()
-        self._trainer.caught_up(why)
+        self._caught_up(why)
 
     def _next_segment(self) -> None:
         """The rounds of a view are all applied: the next one's begin."""
@@ -206,7 +223,7 @@ class Follower:
 
     def _start_chain(self) -> None:
         for section in self.state.sections.values():
-            section.restart_chain(self._segments[0].view, self._segments[0].base)
+            section.restart_chain(self._segments[0].context.view, self._segments[0].base)
 
     def _ask(self, lost: set[str]) -> None:
         """One round at a time, of one member; of the next when that is lost or silent for long."""
@@ -223,9 +240,9 @@ class Follower:
         self._coming = _Came()
         self._asked = self._guides[self._turn % len(self._guides)]
         self._ask_at = now + min(LONGEST_SECONDS, ASK_AGAIN_SECONDS * 2 ** min(self._turn, 5))
-        self._request_number = next(self._trainer.requests)
+        self._request_number = self._traffic.next_number()
         header = data_pb2.Header(kind=data_pb2.ROUND_REQUEST, round=self._last + 1, request=self._request_number)
-        self._trainer.send(self._asked, header, b"", PRIORITY)
+        self._segments[-1].context.send(self._asked, header, b"", ROUND)
 
     def _ended(self, header: data_pb2.Header) -> None:
         if not header.part:
@@ -266,10 +283,9 @@ class Follower:
         if state.gradient:
             step, self.norm = self.step + 1, came.norm
             if math.isfinite(came.norm):
-                trainer = self._trainer
-                take_step(trainer.job, trainer.facts, trainer.optimizer, state, step, step, came.norm)
+                take_step(self._segments[0].context, self._resources.optimizer, state, step, step, came.norm)
         for name, section in state.sections.items():
             results = came.results[name]
             digests = digests_of([results[part] for part in sorted(results)])
-            section.chain = section.next_chain(digests, self._trainer.job.updates.block)
+            section.chain = section.next_chain(digests, self._segments[0].context.job.updates.block)
             section.round = number

@@ -13,7 +13,6 @@ arrived, between the actions of its step: training goes on, a little slower.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +20,13 @@ import torch
 from torch import Tensor
 
 from ...proto import control_pb2, data_pb2
+from ..context import ROUND, URGENT
 from ..device.probe import free_memory
 from ..generation.sampling import next_token, window_start
 from ..models.definition import LanguageModel
 from ..models.stage import StageModel
+from .view_member import ViewMember
 
-if TYPE_CHECKING:
-    from .steps import Training
-
-URGENT, ROUND = 0, 1
-"""Priorities: TEXT_BEGIN must not be overtaken by the activations of a step; the rest goes after those."""
 AHEAD = 2
 """Steps by which the stage before may have finished more than this one."""
 
@@ -38,9 +34,9 @@ AHEAD = 2
 class StageTexts:
     """One stage's part in texts, one text at a time."""
 
-    def __init__(self, training: Training, stage: int, definition: LanguageModel) -> None:
-        row, stages = training.plan.pipelines[training.pipeline], training.plan.stages
-        self._training, self._layers, self._names = training, stages[stage], row
+    def __init__(self, view: ViewMember, stage: int, definition: LanguageModel) -> None:
+        row, stages = view.plan.pipelines[view.pipeline], view.plan.stages
+        self._view, self._layers, self._names = view, stages[stage], row
         self._definition = definition
         self.first_layer = stages[stage][0]
         self._rows = int(definition.config.vocab_size)
@@ -75,8 +71,8 @@ class StageTexts:
                 self._report(control_pb2.Written(number=write.number, failed="the prompt is not of the model's tokens"))
                 return
             self._asked = write
-            if self._training.rests:
-                self.boundary(self._training.step)
+            if self._view.is_done:
+                self.boundary(self._view.step)
         elif self._asked is not None and self._asked.number == write.number:
             self._asked = None
         else:
@@ -101,17 +97,17 @@ class StageTexts:
 
     def _begin(self, header: data_pb2.Header) -> None:
         """The stage before has the end of a step for a text; so has the next one, from now on."""
-        step, training = header.step, self._training
+        step, view = header.step, self._view
         if not header.round or len(header.samples) != 1 or not 0 <= header.value < math.inf:
             raise ValueError("it has no number, seed or temperature")
-        if not training.passed + (not training.rests) <= step <= training.step + AHEAD:
-            raise ValueError(f"the end of step {step} in step {training.step + 1}")
+        if not view.passed + (not view.is_done) <= step <= view.step + AHEAD:
+            raise ValueError(f"the end of step {step} in step {view.step + 1}")
         self._forget()
         self._number, self._step, self._temperature = header.round, step, header.value
         self._generator.manual_seed(header.samples[0] % 2**63)
         self._say_begin(header.samples[0])
-        if training.rests:
-            self.boundary(training.step)
+        if view.is_done:
+            self.boundary(view.step)
 
     def _activation(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:
         shape, width = tuple(header.shape), int(self._definition.config.hidden_size)
@@ -141,12 +137,12 @@ class StageTexts:
 
     def boundary(self, step: int) -> None:
         """A step has ended, or this stage rests after the last: g has the same rounds on all stages."""
-        training = self._training
+        view = self._view
         if self._asked is not None:
             write, self._asked = self._asked, None
             self._forget()
             self._number, self._left, self._tokens = write.number, write.tokens, list(write.prompt)
-            self._step, self._temperature = min(step + 1, training.last_step), write.temperature
+            self._step, self._temperature = min(step + 1, view.last_step), write.temperature
             self._generator.manual_seed(write.seed % 2**63)
             self._say_begin(write.seed)
             self._look()
@@ -155,25 +151,25 @@ class StageTexts:
 
     def _say_begin(self, seed: int) -> None:
         header = data_pb2.Header(kind=data_pb2.TEXT_BEGIN, step=self._step, value=self._temperature, samples=[seed])
-        self._tell(header, URGENT)
+        self._tell(header, URGENT)  # the activations of a step must not overtake it
 
     def _build(self) -> None:
         """The stage with the weights that g has now, beside the one that trains."""
-        training = self._training
-        device, limit = training.trainer.device, training.trainer.owner.limits.memory
-        names, frozen = set(self._definition.parameter_names(*self._layers)), dict(training.state.frozen())
+        view = self._view
+        device, limit = view.context.device, view.resources.owner.limits.memory
+        names, frozen = set(self._definition.parameter_names(*self._layers)), dict(view.state.frozen())
         values = {
-            name: view
-            for section in training.state.sections.values()
-            for name, view in section.layout.views(section.g)
+            name: part
+            for section in view.state.sections.values()
+            for name, part in section.layout.views(section.g)
             if name in names
         }
-        needed = 4 * sum(view.numel() for view in values.values())
+        needed = 4 * sum(part.numel() for part in values.values())
         free = free_memory(device)
         if needed > min(free, limit or free):
             self._fail(f"it has no room for a second copy of its stage, {needed / 1e9:.3g} GB")
             return
-        self._round = max(section.round for section in training.state.sections.values())
+        self._round = max(section.round for section in view.state.sections.values())
         try:
             model = self._definition.build(*self._layers, device).eval()
             for name, parameter in model.named_parameters():
@@ -191,8 +187,8 @@ class StageTexts:
             return False
         self._inputs = None
         try:
-            with torch.no_grad(), self._training.trainer.clock.span("a text's token"):
-                output = model(inputs.to(self._training.trainer.device))
+            with torch.no_grad(), self._view.context.clock.span("a text's token"):
+                output = model(inputs.to(self._view.context.device))
             if model.is_last:
                 self._draw(output[0, -1])
             else:
@@ -210,7 +206,7 @@ class StageTexts:
             return
         header = data_pb2.Header(kind=data_pb2.TEXT_TOKEN, round=self._number, microbatch=self._done, samples=[token])
         self._done += 1
-        self._training.trainer.send(self._names[0], header, b"", ROUND)
+        self._view.context.send(self._names[0], header, b"", ROUND)
 
     def _pass_on(self, hidden: Tensor) -> None:
         header = data_pb2.Header(kind=data_pb2.TEXT, microbatch=self._done, shape=hidden.shape)
@@ -238,7 +234,7 @@ class StageTexts:
         """Say something of the text to the next stage, where there is one."""
         if self._after is not None:
             header.round, header.layer = self._number, self._after_layer
-            self._training.trainer.send(self._after, header, payload, priority)
+            self._view.context.send(self._after, header, payload, priority)
 
     def _report(self, written: control_pb2.Written) -> None:
-        self._training.trainer.wire.report(control_pb2.Report(written=written))
+        self._view.context.report(control_pb2.Report(written=written))

@@ -220,7 +220,7 @@ TRAINED = Job.model_validate(
 class Deaf:
     """A wire on which nothing comes; what is sent is let go."""
 
-    identity = None
+    identity, members = None, frozenset("abcd")
 
     def __getattr__(self, name):
         return lambda *_, **__: []
@@ -231,17 +231,18 @@ class Deaf:
 def test_messages_to_a_trainer(data):
     """Of any kind from any member, while its rounds are open: nothing moves, and it lives."""
     facts = facts_of(samples=20, validation=4, context=8, vocabulary=17, steps=50)
-    trainer = Trainer(Deaf(), "b", TRAINED, facts, model_of(TRAINED, facts), lambda: None, torch.device("cpu"))
+    cpu, model = torch.device("cpu"), model_of(TRAINED, facts)
+    trainer = Trainer(Deaf(), "b", TRAINED, facts, definition=model, open_data=lambda: None, device=cpu)
     plan = Plan(pipelines=(("a", "b"), ("c", "d")), stages=((0, 1), (2, 3)), microbatches=(2, 2))
     view = pb.View(number=1, plan=plan.to_json(), members=[pb.Member(name=name) for name in "abcd"])
-    trainer._prepare(view)
+    trainer.change.prepare(view)
     before = [section.g.clone() for section in trainer.state.sections.values()]
-    for link in trainer.training.links.values():
+    for link in trainer.training.view.links.values():
         link.begin()
     for header in data.draw(st.lists(messages(data_pb2.Header, view=1), min_size=1, max_size=20)):
         header.section = data.draw(st.sampled_from(["stage-0", "stage-1", "tied"]))
         payload = data.draw(st.one_of(st.just(b""), payloads("none")))
-        trainer._receive(data.draw(st.sampled_from("acdz")), header, np.frombuffer(payload, dtype=np.uint8))
+        trainer.router.receive(data.draw(st.sampled_from("acdz")), header, np.frombuffer(payload, dtype=np.uint8))
         trainer.training.tick()
     after = [section.g for section in trainer.state.sections.values()]
     assert all(torch.equal(*both) for both in zip(before, after, strict=True))

@@ -8,7 +8,7 @@ from farflung.node import agent
 from farflung.node.device.limits import Limits, Owner
 from farflung.node.device.own_folder import own_folder, writable
 from farflung.node.rejoin import FIRST_S, LONGEST_S, SETTLED_S, Backoff, RunOver, mends, told, wait
-from farflung.node.training.trainer import Stopped, error_of
+from farflung.node.training.endings import Stopped, error_of
 from farflung.proto import control_pb2 as pb
 from farflung.proto.errors import FarflungError, NotNow, Parted, Refused, RunFailed, Unreachable
 from farflung.proto.link import NO_FINGERPRINT, Link

@@ -192,7 +192,7 @@ def test_a_load_of_the_base_that_a_view_change_breaks_off_goes_on_from_what_is_h
     view.members.append(control_pb2.Member(name="a", session="a", address="a"))
     hub.order("a", view=view)
     hub.view = 1
-    wait_until(lambda: hub.trainers["a"].loading is None and len(broken) == 1 and not hub.trainers["a"].wire.view)
+    wait_until(lambda: hub.trainers["a"].change.loader.loading is None and len(broken) == 1 and not hub.wires["a"].view)
     hub.begin(ONE, ("a",), checkpoint=0)
     assert len(read) == len(set(read)), "nothing is read twice"
     hub.finish(("a",))

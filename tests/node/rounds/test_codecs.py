@@ -71,10 +71,10 @@ def test_trains_with_equal_fingerprints_or_is_refused(spec, mode):
         assert spec.partition(":")[0] in str(refusal) and len(str(refusal)) < 400 and "\n" not in str(refusal)
         return
     hub, found = train(job_of(mode, spec), THREE if mode == "delta" else TWO)
-    begun = hub.trainers["a"].definition
+    begun = hub.trainers["a"].context.definition
     start = torch.cat([begun.initial(name, 3).reshape(-1) for name in begun.parameter_names(0, 2)])
     assert float((found["a"] - start).abs().max()) > 1e-3  # it moved
-    assert hub.trainers["a"].training.links["stage-0"].rounds.plan.phases == max(1, phases_of(spec))
+    assert hub.trainers["a"].training.view.links["stage-0"].rounds.plan.phases == max(1, phases_of(spec))
 
 
 def test_one_bit_of_momentum_after_the_freeze():

@@ -15,7 +15,7 @@ from farflung.node.rounds.masked import MaskedExchange
 from farflung.node.rounds.messages import Contribution, Decide, Part, RoundPlan
 from farflung.node.rounds.phased import PhasedExchange
 from farflung.node.state.section import Kept, Layout, Section
-from farflung.node.training import steps
+from farflung.node.training import view_member
 from farflung.node.training.modes import DeltaMode
 from farflung.proto import data_pb2
 from farflung.scheduler import Plan
@@ -83,7 +83,8 @@ def test_keys_that_are_none():
 
 @pytest.mark.parametrize("mode", ["delta", "gradient"])
 def test_the_run_is_the_one_without_masks_and_what_travels_is_noise(mode, monkeypatch):
-    monkeypatch.setattr(steps, "CLOSING", "")  # the last rounds too: else the two bring in the rest in different ways
+    # The last rounds too: else the two bring in the rest in different ways.
+    monkeypatch.setattr(view_member, "CLOSING", "")
     monkeypatch.setattr(DeltaMode, "_close", lambda self, due=0: self._flush(self.fragments - due))
     found, sent = {}, {False: [], True: []}
     for secure in (False, True):
@@ -102,7 +103,7 @@ def test_the_run_is_the_one_without_masks_and_what_travels_is_noise(mode, monkey
         found[secure] = hub.trainers["a"].state.sections["stage-0"].g
     torch.testing.assert_close(found[True], found[False], rtol=1e-5, atol=1e-6)
     assert len(sent[True]) == len(sent[False]) > 0
-    parts = hub.trainers["a"].training.links["stage-0"].rounds.plan.parts
+    parts = hub.trainers["a"].training.view.links["stage-0"].rounds.plan.parts
     levels = {secure: [one for one in sent[secure] if parts[one[0]].phase == 1] for secure in sent}
     noise = [byte for _, sizes, data in levels[True] for byte in low_bytes(sizes, data)]
     plain = [byte for _, sizes, data in levels[False] for byte in low_bytes(sizes, data)]

@@ -95,7 +95,7 @@ def test_the_last_rounds_wait_for_who_is_slow(monkeypatch, fragments):
 
     def slow(self, step, norm):
         local_step(self, step, norm)
-        if self.training.trainer.name == "c" and step == STEPS:
+        if self.view.context.name == "c" and step == STEPS:
             time.sleep(1.5)  # more than a deadline, where the machine has nothing else to do
 
     monkeypatch.setattr(modes.DeltaMode, "_local_step", slow)
@@ -113,7 +113,7 @@ def test_fragments_are_rounds_of_parts_of_the_vector(outer):
     job = job_of(outer, every=6, tie=False, fragments=3)
     hub, data = start(job, plan)
     outcome = hub.finish(plan.nodes)
-    parts = hub.trainers["a"].training.links["stage-0"].rounds.plan.parts
+    parts = hub.trainers["a"].training.view.links["stage-0"].rounds.plan.parts
     pieces = [
         (min(p.start for p in parts if p.fragment == turn), max(p.stop for p in parts if p.fragment == turn))
         for turn in range(3)

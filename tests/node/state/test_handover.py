@@ -11,8 +11,8 @@ from farflung.coordinator.membership import signals
 from farflung.coordinator.membership.handovers import Residuals, handovers, lost, residuals_of
 from farflung.job.schema import Job
 from farflung.node.state.stage_state import section_parameters
-from farflung.node.training import trainer as module
-from farflung.node.training.trainer import Trainer
+from farflung.node.training import view_change as module
+from farflung.node.training.view_change import ViewChange
 from farflung.proto import control_pb2, data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
@@ -88,14 +88,14 @@ def whole(of):
 def before(monkeypatch):
     """What each node has of S when the old view is done with."""
     found = {}
-    catch_up = Trainer._catch_up
+    catch_up = ViewChange._catch_up
 
-    def spy(trainer, view):
-        catch_up(trainer, view)
-        if trainer.previous is not None:
-            found[trainer.name] = local(trainer.previous)
+    def spy(change, view):
+        catch_up(change, view)
+        if change._holdings.previous is not None:
+            found[change._holdings.context.name] = local(change._holdings.previous.view)
 
-    monkeypatch.setattr(Trainer, "_catch_up", spy)
+    monkeypatch.setattr(ViewChange, "_catch_up", spy)
     return found
 
 
@@ -103,14 +103,15 @@ def before(monkeypatch):
 def after(monkeypatch):
     """What each node has as it begins to train."""
     found = {}
-    take_over = Trainer._take_over
+    take_over = ViewChange._take_over
 
-    def spy(trainer):
-        take_over(trainer)
-        if trainer.training is not None:
-            found[trainer.name, trainer.view] = local(trainer.training)
+    def spy(change):
+        take_over(change)
+        holdings = change._holdings
+        if holdings.training is not None:
+            found[holdings.context.name, holdings.view] = local(holdings.training.view)
 
-    monkeypatch.setattr(Trainer, "_take_over", spy)
+    monkeypatch.setattr(ViewChange, "_take_over", spy)
     return found
 
 
@@ -218,7 +219,8 @@ def test_who_does_not_answer_loses_its_own_alone(before, after, monkeypatch):
     outcome = hub.finish(AFTER.nodes)
     (said,) = outcome.warnings
     assert said.startswith("b: what it had learnt of") and "lost" in said
-    kept = {name for names in section_parameters(hub.trainers["b"].definition, AFTER, (1,)).values() for name in names}
+    names_of = section_parameters(hub.trainers["b"].context.definition, AFTER, (1,))
+    kept = {name for names in names_of.values() for name in names}
     rest = dict(before, b={name: values * (name in kept) for name, values in before["b"].items()})
     same(at(after, 2), whole(rest.values()))
 
@@ -228,9 +230,9 @@ def test_lies_are_refused(monkeypatch):
     under_way(hub, BEFORE)
     given = module.given
 
-    def huge(trainer, view):
-        found = given(trainer, view)
-        for vectors in found.values() if trainer.name == "b" else ():
+    def huge(job, before, order):
+        found = given(job, before, order)
+        for vectors in found.values() if before.context.name == "b" else ():
             vectors[""].fill_(1e6)
         return found
 

@@ -11,7 +11,7 @@ from windows import Windows, facts_of
 from farflung.job.schema import Job
 from farflung.node.state.transfer import StateServer
 from farflung.node.state.transfer_plan import STALL_SECONDS, STRIKES, Fetching
-from farflung.node.training.trainer import Trainer
+from farflung.node.training.router import Router
 from farflung.proto import control_pb2, data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
@@ -114,27 +114,28 @@ def test_who_asks_a_keeper_of_a_model_folder_too_early_waits(base, monkeypatch):
 @pytest.mark.parametrize("then", [PLAN, MOVED])
 def test_a_load_that_a_view_change_breaks_off_goes_on_from_what_is_here(base, monkeypatch, then):
     hub, read, _ = base
-    load = Trainer.load
+    load = Router.read
     stopped = set()
 
     def has_something(trainer):
-        return any(len(fetch.missing) < len(fetch._wanted) for fetch in list(trainer.fetches.values()))
+        return any(len(fetch.missing) < len(fetch._wanted) for fetch in list(trainer.holdings.traffic.fetches.values()))
 
-    def breaks_off(trainer, name, offset=0, length=None):
-        found = load(trainer, name, offset, length)
-        mine = [one for one in read if one[0] == trainer.name]
-        if hub.view == 1 and len(mine) == 9 and trainer.name not in stopped:
-            stopped.add(trainer.name)
+    def breaks_off(router, name, offset=0, length=None):
+        found = load(router, name, offset, length)
+        me = router._holdings.context.name
+        mine = [one for one in read if one[0] == me]
+        if hub.view == 1 and len(mine) == 9 and me not in stopped:
+            stopped.add(me)
             if len(stopped) == 2:
                 while not all(has_something(hub.trainers[one]) for one in "bc"):
-                    trainer.pump(0.05)
+                    router.pump(0.05)
                 for node in PLAN.nodes:
                     hub.order(node, flush=control_pb2.Flush(view=2, why="test"))
             while True:
-                trainer.pump(0.05)
+                router.pump(0.05)
         return found
 
-    monkeypatch.setattr(Trainer, "load", breaks_off)
+    monkeypatch.setattr(Router, "read", breaks_off)
     view = control_pb2.View(number=1, plan=PLAN.to_json(), checkpoint=0)
     view.members.extend(control_pb2.Member(name=name, session=name, address=name) for name in PLAN.nodes)
     hub.view = 1
@@ -145,11 +146,11 @@ def test_a_load_that_a_view_change_breaks_off_goes_on_from_what_is_here(base, mo
         name, report = hub._next()
         if report.WhichOneof("kind") == "flushed":
             waiting.discard(name)
-    held = {name: set(hub.trainers[name].loading.loaded) for name in PLAN.nodes}
+    held = {name: set(hub.trainers[name].change.loader.loading.loaded) for name in PLAN.nodes}
     assert all(held.values()), "who takes from a peer has something too"
     hub.begin(then, then.nodes, checkpoint=0)
     twice = [one for one, times in Counter(read).items() if times > 1]
     assert len(twice) <= 2, "a tensor that was under way, at most, is read again by each of two"
-    assert all(hub.trainers[name].loading is None for name in PLAN.nodes)
+    assert all(hub.trainers[name].change.loader.loading is None for name in PLAN.nodes)
     outcome = hub.finish(then.nodes)
     assert not outcome.warnings and all(len(contents) == 1 for contents in outcome.fingerprints.values())

@@ -5,7 +5,7 @@ import torch
 from windows import Windows, facts_of, wait_until
 
 from farflung.job.schema import Job
-from farflung.node.training.trainer import Trainer
+from farflung.node.training.view_change import ViewChange
 from farflung.proto import control_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
@@ -56,14 +56,15 @@ def local(state):
 def before(monkeypatch):
     """What each node holds when the old view is done with, by view."""
     found = {}
-    catch_up = Trainer._catch_up
+    catch_up = ViewChange._catch_up
 
-    def spy(trainer, view):
-        catch_up(trainer, view)
-        if trainer.state is not None:
-            found[trainer.name, view.number] = (local(trainer.state), trainer.state.optimizer_steps)
+    def spy(change, view):
+        catch_up(change, view)
+        holdings = change._holdings
+        if holdings.state is not None:
+            found[holdings.context.name, view.number] = (local(holdings.state), holdings.state.optimizer_steps)
 
-    monkeypatch.setattr(Trainer, "_catch_up", spy)
+    monkeypatch.setattr(ViewChange, "_catch_up", spy)
     return found
 
 

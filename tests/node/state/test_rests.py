@@ -11,7 +11,7 @@ from round_group import NUMEL, Group
 from sums import s_of
 
 from farflung.node.state.rests import Rest, Rests, digest_of
-from farflung.node.training.steps import Training
+from farflung.node.training.milestones import Milestones
 from farflung.scheduler import Plan
 
 COCKTAIL = "cocktail:random=0.3,top=0.3,bits=4"
@@ -156,21 +156,21 @@ def test_s_is_the_same_after_a_restart_of_everything(restarts, tmp_path, monkeyp
     """Also when the shares are others."""
     job = restarts.job_of("delta", updates, 1, 8)
     before = {}
-    checkpoint = Training._checkpoint
+    checkpoint = Milestones.checkpoint
 
-    def spy(training, step):
+    def spy(milestones, step):
         if step == 6:
-            before[training.trainer.name] = s_of([training])
-        checkpoint(training, step)
+            before[milestones._view.context.name] = s_of([milestones._view])
+        checkpoint(milestones, step)
 
-    monkeypatch.setattr(Training, "_checkpoint", spy)
+    monkeypatch.setattr(Milestones, "checkpoint", spy)
     made = restarts.begun(job, tmp_path, {}, restarts.PLAN)
     made.finish(restarts.PLAN.nodes)
     restarts.settle(made, 6)
     plan = Plan(pipelines=restarts.PLAN.pipelines, stages=((0, 2),), microbatches=(1, 1, 2))
     monkeypatch.setattr(restarts, "PLAN", plan if changed else restarts.PLAN)
     again = restarts.again(job, tmp_path, made, start=False)
-    found = s_of([trainer.training for trainer in again.trainers.values()])
+    found = s_of([trainer.training.view for trainer in again.trainers.values()])
     wanted = sum(before.values())
     assert torch.allclose(found, wanted, atol=2e-6)
     g = again.trainers["a"].state.sections["stage-0"].g.double()

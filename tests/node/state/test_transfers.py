@@ -310,7 +310,7 @@ def test_pieces_that_are_here_already_are_not_fetched_again(same):
         "me",
         {"w": {"": here}},
         {"w": ["a", "b"]},
-        False,
+        moments=False,
         clock=lambda: now,
         kept=True,
     )

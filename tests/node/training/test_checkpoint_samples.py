@@ -13,8 +13,9 @@ from windows import Windows, facts_of, wait_until
 
 from farflung.job.sampling import Position, assign, sample_ids, unfinished
 from farflung.job.schema import Job, Updates
+from farflung.node.training.milestones import Milestones
 from farflung.node.training.modes import DeltaMode
-from farflung.node.training.steps import Training
+from farflung.node.training.view_member import ViewMember
 from farflung.proto import control_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
@@ -72,10 +73,11 @@ class Made(DeltaMode):
         rounds = SimpleNamespace(last=False, open=None)
         exchange = SimpleNamespace(own_norm=1.0)
         self.link = SimpleNamespace(rounds=rounds, exchange=exchange, complete=True, absent=(), begin=lambda: None)
-        training = SimpleNamespace(
+        view = SimpleNamespace(
             job=SimpleNamespace(updates=updates, train=SimpleNamespace(batch=BATCH, microbatch=MICROBATCH)),
             plan=TWO_BY_TWO,
-            trainer=SimpleNamespace(facts=SimpleNamespace(samples=SAMPLES), offered=lambda norm: None),
+            context=SimpleNamespace(facts=SimpleNamespace(samples=SAMPLES)),
+            offered=lambda norm: None,
             state=SimpleNamespace(sections={"stage-1": SimpleNamespace(grad=torch.zeros(1))}),
             links={"stage-1": self.link},
             exchanges={},
@@ -91,19 +93,19 @@ class Made(DeltaMode):
             wait=lambda done, doing="": None,
             wait_for_results=lambda: None,
         )
-        training.job.run = SimpleNamespace(seed=SEED)
-        super().__init__(training)
+        view.job.run = SimpleNamespace(seed=SEED)
+        super().__init__(view)
 
     def _local_step(self, step, norm):
-        self.training.step = step
-        self.books.step(share_of(self.training.position, step, self.training.pipeline))
+        self.view.step = step
+        self.books.step(share_of(self.view.position, step, self.view.pipeline))
 
     def _begin_round(self, apply_at):
         super()._begin_round(apply_at)
         self.books.begun()
 
     def _apply(self, link):
-        self.books.applied(TWO_BY_TWO.pipelines[self.training.pipeline][1] not in link.absent)
+        self.books.applied(TWO_BY_TWO.pipelines[self.view.pipeline][1] not in link.absent)
 
 
 SCHEDULES = st.sampled_from([(1, 0, 1), (1, 1, 1), (3, 0, 1), (3, 2, 1), (4, 1, 2), (6, 2, 3)])
@@ -168,30 +170,31 @@ def start(job, artifacts=None, **view):
 def keep_books(monkeypatch):
     """The books of every last stage, by the node's name."""
     kept = collections.defaultdict(Books)
-    stepped, begin, apply = Training.stepped, DeltaMode._begin_round, DeltaMode._apply_round
-    checkpoint = Training._checkpoint
+    stepped, begin, apply = ViewMember.stepped, DeltaMode._begin_round, DeltaMode._apply_round
+    checkpoint = Milestones.checkpoint
 
-    def of(training):
-        return kept[training.trainer.name] if training.state.is_last else Books()
+    def of(view):
+        return kept[view.context.name] if view.state.is_last else Books()
 
-    def step(training, number):
-        of(training).step(share_of(training.position, number, training.pipeline))
-        stepped(training, number)
+    def step(view, number):
+        of(view).step(share_of(view.position, number, view.pipeline))
+        stepped(view, number)
 
     def begun(mode, apply_at):
         begin(mode, apply_at)
-        of(mode.training).begun()
+        of(mode.view).begun()
 
     def applied(mode):
         apply(mode)
-        of(mode.training).applied()
+        of(mode.view).applied()
 
-    def saved(training, number):
-        of(training).in_checkpoint[number] = of(training).in_g
-        checkpoint(training, number)
+    def saved(milestones, number):
+        view = milestones._view
+        of(view).in_checkpoint[number] = of(view).in_g
+        checkpoint(milestones, number)
 
-    monkeypatch.setattr(Training, "_checkpoint", saved)
-    monkeypatch.setattr(Training, "stepped", step)
+    monkeypatch.setattr(Milestones, "checkpoint", saved)
+    monkeypatch.setattr(ViewMember, "stepped", step)
     monkeypatch.setattr(DeltaMode, "_begin_round", begun)
     monkeypatch.setattr(DeltaMode, "_apply_round", applied)
     return kept
@@ -247,16 +250,17 @@ def test_a_checkpoint_has_what_it_lists(keep_books, monkeypatch):
     """Also when it is due in the first steps of a view: it waits for the first round."""
     job = job_of({"mode": "delta", "every": 3, "overlap": 2}, checkpoint=1)
     made = []
-    checkpoint = Training._checkpoint
+    checkpoint = Milestones.checkpoint
 
-    def spy(training, step):
-        if training.trainer.name in "bd":
-            position = training.position.after(step, BATCH, list(chain(*training.mode.missing(step))))
-            own = {p for p in listed_in(position) if p in keep_books[training.trainer.name].learnt}
-            made.append((training.view, step - training.position.step, own == keep_books[training.trainer.name].in_g))
-        checkpoint(training, step)
+    def spy(milestones, step):
+        view = milestones._view
+        if view.context.name in "bd":
+            position = view.position.after(step, BATCH, list(chain(*milestones._mode.missing(step))))
+            own = {p for p in listed_in(position) if p in keep_books[view.context.name].learnt}
+            made.append((view.context.view, step - view.position.step, own == keep_books[view.context.name].in_g))
+        checkpoint(milestones, step)
 
-    monkeypatch.setattr(Training, "_checkpoint", spy)
+    monkeypatch.setattr(Milestones, "checkpoint", spy)
     hub = start(job)
     for step in (5, 10):
         wait_until(lambda step=step: hub.trainers["a"].step >= step)
@@ -272,15 +276,16 @@ def test_an_evaluation_that_a_view_change_broke_off_is_made_in_the_next(monkeypa
     """At the same step, with the same weights, and once."""
     job = job_of({"mode": "gradient"}, eval_every=5)
     broken = []
-    evaluate = Training._evaluate
+    evaluate = Milestones.evaluation
 
-    def breaks_off(training, step):
-        if step == 5 and training.trainer.name == "d" and not broken:
+    def breaks_off(milestones, step):
+        view = milestones._view
+        if step == 5 and view.context.name == "d" and not broken:
             broken.append(step)
-            training.wait(lambda: False, "the test")  # until the view ends
-        evaluate(training, step)
+            view.wait(lambda: False, "the test")  # until the view ends
+        evaluate(milestones, step)
 
-    monkeypatch.setattr(Training, "_evaluate", breaks_off)
+    monkeypatch.setattr(Milestones, "evaluation", breaks_off)
     hub = start(job)
     wait_until(lambda: broken)
     hub.change(TWO_BY_TWO, TWO_BY_TWO.nodes, evaluate=True)

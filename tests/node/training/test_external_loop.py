@@ -29,7 +29,7 @@ def test_the_loop_s_gradients_are_gone_before_the_trainer_lays_the_sum_there():
     state = SimpleNamespace(sections={}, gradients=SimpleNamespace(put=lambda *one: put.append(one[0])))
     clock = SimpleNamespace(codec=0.0, wire=0.0, waiting=0.0, compute=0.0)
     pause = threading.Event()
-    loop.trainer = SimpleNamespace(state=None, training=SimpleNamespace(state=state), clock=clock, pump=pause.wait)
+    loop.trainer = SimpleNamespace(state=state, clock=clock, pump=pause.wait)
     there = []
 
     def trainer():

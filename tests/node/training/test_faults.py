@@ -47,7 +47,7 @@ def start(job, artifacts=None, before=lambda hub: None, **view):
 def change_gradients(hub, name, change):
     """``change(step, sections)`` after each step that this node computes."""
     trainer = hub.trainers[name]
-    make = trainer._prepare
+    make = trainer.change.prepare
 
     def prepare(view):
         make(view)
@@ -60,7 +60,7 @@ def change_gradients(hub, name, change):
 
         trainer.training._compute = changed
 
-    trainer._prepare = prepare
+    trainer.change.prepare = prepare
 
 
 def poison(hub, name, step):
@@ -138,7 +138,7 @@ def test_an_activation_that_is_not_finite_drops_the_step_and_names_the_stage():
 
     def break_output(hub):
         trainer = hub.trainers["c"]
-        make = trainer._prepare
+        make = trainer.change.prepare
 
         def prepare(view):
             make(view)
@@ -149,7 +149,7 @@ def test_an_activation_that_is_not_finite_drops_the_step_and_names_the_stage():
 
             trainer.training.chunks[0].outgoing.forward = broken
 
-        trainer._prepare = prepare
+        trainer.change.prepare = prepare
 
     hub, _, _ = start(job, before=break_output)
     outcome = hub.finish(PLAN.nodes)
@@ -241,7 +241,7 @@ def test_aqsgd_keeps_on_disk_what_has_no_room_in_memory():
 
     def little_memory(hub):
         for trainer in hub.trainers.values():
-            trainer.ends.memory = 4000  # of 30 samples at 256 bytes each
+            trainer.resources.ends.memory = 4000  # of 30 samples at 256 bytes each
 
     hub, _, _ = start(job, before=little_memory)
     outcome = hub.finish(PLAN.nodes)
@@ -258,9 +258,7 @@ def test_where_aqsgd_does_not_pay_the_sender_goes_on_without_it():
     hub = Hub(job, facts)
     for name in plan.nodes:
         hub.start(name, Windows(facts))
-        hub.trainers[name].ends.memory = 1000  # room for three samples: nothing is ever seen again
-    events = []
-    hub.trainers["a"].emit = events.append
+        hub.trainers[name].resources.ends.memory = 1000  # room for three samples: nothing is ever seen again
     hub.begin(plan, plan.nodes, checkpoint=0)
     outcome = hub.finish(plan.nodes)
     assert not hub.errors
@@ -268,10 +266,10 @@ def test_where_aqsgd_does_not_pay_the_sender_goes_on_without_it():
     assert warning.startswith("a: stage 0: only ") and warning.endswith("activations go as tile:bits=4 from here on")
     assert hub.trainers["a"].training.chunks[0].outgoing.sender is None
     assert len(hub.trainers["b"].training.chunks[0].incoming.receiver) == 0
-    steps = [event for event in events if event["event"] == "step"]
+    steps = [event for event in hub.emitted["a"] if event["event"] == "step"]
     assert steps[10]["aqsgd_hit_rate"] < 0.1 and "aqsgd_hit_rate" not in steps[-1]
     assert outcome.losses[40] < outcome.losses[1]
-    assert hub.trainers["a"].ends.sender("b", 2) is None  # nor in the views to come
+    assert hub.trainers["a"].resources.ends.sender("b", 2) is None  # nor in the views to come
 
 
 @pytest.mark.parametrize(("mode", "updates"), [("gradient", {}), ("delta", {"codec": "none", "overlap": 1})])

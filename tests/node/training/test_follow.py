@@ -7,8 +7,8 @@ from windows import Windows, facts_of, wait_until
 
 from farflung.job.schema import Job
 from farflung.node.rounds import machine as rounds
+from farflung.node.training import parting
 from farflung.node.training import standby as follow
-from farflung.node.training import trainer
 from farflung.node.wire.client import CoordinatorBack, CoordinatorLost
 from farflung.proto import control_pb2, data_pb2
 from farflung.scheduler import Plan
@@ -230,7 +230,7 @@ def test_a_guide_dies_and_another_goes_on():
 
 
 def test_a_spare_leaves_a_run_without_coordinator(monkeypatch):
-    monkeypatch.setattr(trainer, "ALONE_SECONDS", 0.5)
+    monkeypatch.setattr(parting, "ALONE_SECONDS", 0.5)
     hub, _, _ = begin(job_of("delta"), PAIR, "abc", [])
     hub.wires["c"].events.put(CoordinatorLost("connection refused"))
     wait_until(lambda: not hub.threads["c"].is_alive())
@@ -239,7 +239,7 @@ def test_a_spare_leaves_a_run_without_coordinator(monkeypatch):
 
 
 def test_who_trains_or_hears_of_one_again_stays(monkeypatch):
-    monkeypatch.setattr(trainer, "ALONE_SECONDS", 0.5)
+    monkeypatch.setattr(parting, "ALONE_SECONDS", 0.5)
     hub, _, _ = begin(job_of("delta"), PAIR, "abc", [])
     for name in "abc":
         hub.wires[name].events.put(CoordinatorLost("connection refused"))

@@ -13,7 +13,7 @@ from farflung.node.rounds.messages import Decide, Part, RoundPlan
 from farflung.node.state.moments import Kept
 from farflung.node.state.section import Layout, Section
 from farflung.node.training.final_contribution import last_codec, left_unsaid, say_all, say_no_more_than_usual
-from farflung.node.training.trainer import Trainer, _Parting
+from farflung.node.training.parting import LeaveWish, handed_over
 
 NUMEL = 4096
 
@@ -36,10 +36,9 @@ def exchange(name, codec, pattern="publishers"):
 
 def training(one, durations=()):
     rounds = SimpleNamespace(plan=one.plan, me=one.plan.members[one.me], durations=list(durations))
-    mode = SimpleNamespace(reached=5)
     state = SimpleNamespace(sections={"stage-0": one.section})
     link = SimpleNamespace(exchange=one, rounds=rounds)
-    return SimpleNamespace(gradient=False, links={"stage-0": link}, mode=mode, step=7, state=state)
+    return SimpleNamespace(gradient=False, links={"stage-0": link}, step=7, state=state)
 
 
 @pytest.mark.parametrize(
@@ -91,27 +90,28 @@ def test_nothing_changes_without_need_or_knowledge():
     gradient = training(one)
     gradient.gradient = True
     say_all(gradient, 1e9)
-    assert one.last is None and left_unsaid(gradient) == ""
+    assert one.last is None and left_unsaid(gradient, 5) == ""
 
 
 def test_what_goes_with_it_is_said():
     one = exchange("a", "none")
     one.section.x.copy_(one.section.g)
-    assert left_unsaid(training(one)) == ""
+    assert left_unsaid(training(one), 5) == ""
     one.section.x[0] += 3.0
-    assert left_unsaid(training(one)) == "; 2 local steps and a rest of norm 3 go with it"
+    assert left_unsaid(training(one), 5) == "; 2 local steps and a rest of norm 3 go with it"
 
 
 def test_what_an_explicit_error_feedback_holds_goes_with_a_node_too():
     one = exchange("a", "chunked_topk:k=128,bits=2,feedback=true")
     one.section.x.copy_(one.section.g)
     one.section.feedback = torch.full((NUMEL,), 0.5)
-    assert "a rest of norm 32 go with it" in left_unsaid(training(one))
+    assert "a rest of norm 32 go with it" in left_unsaid(training(one), 5)
 
 
 @pytest.mark.parametrize(("reached", "done"), [(6, False), (7, True)])
 def test_a_node_has_handed_over_when_a_round_of_the_view_it_is_in_has_taken_what_it_had(reached, done):
     mode = SimpleNamespace(reached=reached)  # which is the view's first step until a round is applied
-    training = SimpleNamespace(step=8, last_step=20, position=Position(6), mode=mode)
-    parting = _Parting(Wish("leaving"), 4)  # in the view before
-    assert Trainer._handed_over(SimpleNamespace(training=training), parting) is done
+    view = SimpleNamespace(step=8, last_step=20, position=Position(6))
+    training = SimpleNamespace(view=view, mode=mode)
+    leaving = LeaveWish(Wish("leaving"), 4)  # in the view before
+    assert handed_over(training, leaving, leaving.began) is done

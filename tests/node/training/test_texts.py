@@ -112,7 +112,7 @@ def test_a_text_is_of_the_weights_of_one_step(tmp_path, mode, plan, updates):
     assert greedy == theirs[0, 3:].tolist()
     drawn, step = write(hub, heard, 12, number=2, temperature=0.8)  # longer than the context
     assert drawn == by_layers(checkpoint_of(hub, tmp_path, step), 12, 0.8)
-    wait_until(lambda: all(trainer.training.rests for trainer in hub.trainers.values()))
+    wait_until(lambda: all(trainer.training.view.is_done for trainer in hub.trainers.values()))
     late, step = write(hub, heard, 4, number=3)
     assert step == STEPS
     assert late == by_layers(checkpoint_of(hub, tmp_path, step), 4)

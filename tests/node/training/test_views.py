@@ -217,7 +217,8 @@ def test_the_plan_may_choose_how_updates_travel():
 
     def travels(name):
         training = hub.trainers[name].training
-        return {section: str(one.codec.spec) for section, one in training.exchanges.items()}, training.mode._overlap
+        codecs = {section: str(one.codec.spec) for section, one in training.view.exchanges.items()}
+        return codecs, training.mode._overlap
 
     wait_until(lambda: hub.trainers["a"].step >= 4)
     sparse = "cocktail:random=0.5,top=0.5"
@@ -236,20 +237,20 @@ def count_samples(hub, trained):
     """Which samples took part in a finished step: asked of the last stages, whose step is their pipeline's."""
     for name in ("b", "d"):
         trainer = hub.trainers[name]
-        real = trainer.wire.report
+        real = hub.wires[name].report
 
         def report(message, trainer=trainer, real=real):
             if message.WhichOneof("kind") == "step":
                 training = trainer.training
-                positions = training.position.positions(message.step.step, trainer.job.train.batch)
-                samples = sample_ids(positions, trainer.job.run.seed, trainer.facts.samples)
+                positions = training.view.position.positions(message.step.step, trainer.context.job.train.batch)
+                samples = sample_ids(positions, trainer.context.job.run.seed, trainer.context.facts.samples)
                 from farflung.job.sampling import assign
 
-                for index in assign(samples, training.plan.microbatches, 2)[training.pipeline]:
+                for index in assign(samples, training.view.plan.microbatches, 2)[training.view.pipeline]:
                     trained[samples[index]] += 1
             real(message)
 
-        trainer.wire.report = report
+        hub.wires[name].report = report
 
 
 def test_a_sample_stream_with_redo_is_what_the_view_trains():
@@ -259,15 +260,15 @@ def test_a_sample_stream_with_redo_is_what_the_view_trains():
 
 def test_nodes_of_one_machine_divide_its_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("farflung.node.training.trainer.usable_cores", lambda: 8)
+    monkeypatch.setattr("farflung.node.training.view_change.usable_cores", lambda: 8)
     asked = []
-    monkeypatch.setattr("farflung.node.training.trainer.torch.set_num_threads", asked.append)
+    monkeypatch.setattr("farflung.node.training.view_change.torch.set_num_threads", asked.append)
     hub, _, _ = start(job_of("gradient"))
     view = control_pb2.View(number=1)
     for name, host in [("a", "10.0.0.1"), ("b", "10.0.0.1"), ("c", "10.0.0.1"), ("d", "10.0.0.2")]:
         view.members.add(name=name, address=f"{host}:7070")
     asked.clear()
     for name in "ad":
-        hub.trainers[name]._share_cores(view)
+        hub.trainers[name].change.share_cores(view)
     assert asked == [2, 8]
     hub.finish(TWO_BY_TWO.nodes)

@@ -1,0 +1,74 @@
+"""What every part of a node knows of the node: who it is, the job as a view has it, and whom it tells what.
+
+A context is frozen and belongs to one view; the next view's is a copy with the values that have changed
+(``dataclasses.replace``). So what is finished of an earlier view is finished with that view's job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..job.schema import Facts, Job
+from ..proto import control_pb2, data_pb2
+from .device.clock import StepClock
+from .models.definition import ModelDefinition
+from .wire.api import Payload, Wire
+
+URGENT, ROUND, BULK = 0, 1, 2
+"""Priorities of messages on a link: activations and gradients, rounds, state."""
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """One node in one view."""
+
+    name: str
+    job: Job
+    facts: Facts
+    definition: ModelDefinition
+    device: torch.device
+    wire: Wire
+    clock: StepClock
+    emit: Callable[[dict[str, Any]], None]
+    """Takes the events that the person at this node sees."""
+    pump: Callable[[float], None]
+    """``pump(timeout)``: handle whatever has arrived, waiting up to so many seconds for the first of it. An order of
+    the coordinator may come out of it as an exception (node/training/endings.py)."""
+    view: int = 0
+    """Its number; 0 before the first."""
+
+    def send(self, to: str, header: data_pb2.Header, payload: Payload, priority: int) -> None:
+        """Send to a member of the view that the wire is in; what is meant for one that has gone is dropped."""
+        if to not in self.wire.members:
+            return
+        if self.clock.spans is None:
+            self.wire.send(to, header, payload, priority)
+            return
+        with self.clock.span(f"send {data_pb2.Kind.Name(header.kind)}", to):
+            self.wire.send(to, header, payload, priority)
+
+    def report(self, report: control_pb2.Report) -> None:
+        """Tell the coordinator something."""
+        self.wire.report(report)
+
+    def tell(self, message: str) -> None:
+        """Tell the person at this node something."""
+        self.emit({"event": "notice", "time": time.time(), "message": message, "node": self.name})
+
+    def warn(self, node: str, message: str) -> None:
+        """Tell the run that something of ``node`` went wrong."""
+        self.report(control_pb2.Report(warning=control_pb2.Warning(node=node, message=message)))
+
+    def refuse(self, node: str, why: str, points: int = 1) -> None:
+        """Tell the run that something of another node was refused; enough points, and it is evicted."""
+        self.report(control_pb2.Report(warning=control_pb2.Warning(node=node, message=why, refused=points)))
+
+    def diverged(self, node: str, why: str) -> None:
+        """Another member of a section has another history of it: only a view change can tell who is right."""
+        self.warn(node, why)
+        self.report(control_pb2.Report(evidence=control_pb2.Evidence(peer=node, why=why, diverged=True)))

@@ -1,0 +1,202 @@
+"""What arrives at a node goes to whom it concerns: orders of the coordinator, messages of peers, broken connections.
+
+An order that ends what is going on is raised (endings.py). A message that makes no sense is refused, and its sender
+named: it must not end this node.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import compress
+from ...proto import control_pb2, data_pb2
+from ..rounds.exchange import Refused
+from ..state.traffic import STATE_KINDS
+from ..wire.events import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received
+from .endings import Stopped, ViewEnds
+from .holdings import Holdings
+from .parting import Parting
+from .view_training import ViewTraining
+
+ROUND_KINDS = {
+    data_pb2.CONTRIBUTION,
+    data_pb2.RESULT,
+    data_pb2.RESULT_HELD,
+    data_pb2.RESULT_REQUEST,
+    data_pb2.CONTRIBUTION_REQUEST,
+    data_pb2.AUDIT,
+    data_pb2.EQUIVOCATION,
+    data_pb2.RECEIPTS,
+    data_pb2.KEY,
+    data_pb2.ROUND_END,
+}
+FOLLOWED_KINDS = {data_pb2.RESULT, data_pb2.CONTRIBUTION, data_pb2.ROUND_END}
+LOADED_AT_ONCE = 16 << 20
+"""Bytes: in between, peers hear that what they wait for is being loaded."""
+
+
+class Router:
+    """One node's. ``pump`` is called between actions and while waiting, by the one thread that owns the device."""
+
+    def __init__(self, holdings: Holdings, parting: Parting) -> None:
+        self._holdings, self._parting = holdings, parting
+        self._events: deque[Event] = deque()
+        self._orders: deque[control_pb2.Order] = deque()
+        """Views and their starts, until the trainer takes them."""
+
+    # ---- arrivals --------------------------------------------------------------------------
+
+    def pump(self, timeout: float = 0.0) -> None:
+        """Handle everything that has arrived, waiting up to ``timeout`` seconds for the first of it."""
+        holdings = self._holdings
+        if holdings.resources.island is not None:
+            holdings.resources.island.check()
+        if holdings.training is not None and holdings.training.has_text_to_compute:
+            timeout = 0.0
+        self._poll(timeout)
+        while self._events:
+            self._handle(self._events.popleft())  # first: handling it may end the view, and what comes after must stay
+        self._parting.work()
+        holdings.traffic.server.tick(time.monotonic())
+        holdings.resources.tracing.tick()
+        if holdings.training is not None:
+            holdings.resources.waiting.tick(holdings.view)
+            holdings.training.tick()
+        elif holdings.previous is not None:
+            holdings.previous.view.log.tick()
+
+    def _poll(self, timeout: float) -> None:
+        if self._events:
+            return
+        wire = self._holdings.context.wire
+        under_way, asked = wire.under_way, time.perf_counter()
+        self._events.extend(wire.poll(timeout))
+        if timeout:
+            self._holdings.context.clock.idle(time.perf_counter() - asked, under_way or wire.under_way)
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, OrderEvent):
+            self._order(event.order)
+        elif isinstance(event, Received):
+            self.receive(event.sender, event.header, event.payload)
+        elif isinstance(event, PeerLost):
+            self._holdings.traffic.lose(event.peer)
+        elif isinstance(event, CoordinatorLost | CoordinatorBack):
+            self._parting.coordinator(lost=isinstance(event, CoordinatorLost))
+        else:
+            raise TypeError(event)
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Bytes of an artifact of the coordinator's, as `Wire.fetch`: meanwhile whatever arrives is handled."""
+        wire = self._holdings.context.wire
+        if length is None:
+            return wire.fetch_later(name, offset, None)()
+        found = bytearray()
+        while len(found) < length:
+            data = wire.fetch_later(name, offset + len(found), min(LOADED_AT_ONCE, length - len(found)))()
+            if not data:
+                break
+            found += data
+        return bytes(found)
+
+    def wait_for_the_coordinator(self) -> None:
+        """What is done again and again while an artifact is waited for."""
+        training = self._holdings.training
+        if training is not None and training.started:
+            self._holdings.resources.waiting.on_the_coordinator(self._holdings.view)
+        self.pump(0.2)
+
+    # ---- orders ----------------------------------------------------------------------------
+
+    def take_order(self, wanted: Callable[[control_pb2.Order], bool]) -> control_pb2.Order | None:
+        """The first view or start that is ``wanted``, if it has arrived."""
+        for order in self._orders:
+            if wanted(order):
+                self._orders.remove(order)
+                return order
+        return None
+
+    def forget_orders(self) -> list[control_pb2.Order]:
+        """The view ends: drop the views and starts that nobody took; what they were."""
+        forgotten = list(self._orders)
+        self._orders.clear()
+        return forgotten
+
+    def _order(self, order: control_pb2.Order) -> None:
+        holdings, kind = self._holdings, order.WhichOneof("kind")
+        training, resources = holdings.training, holdings.resources
+        if kind == "stop":
+            raise Stopped(order.stop)
+        if kind == "flush":
+            if order.flush.view > holdings.view:
+                raise ViewEnds(order.flush)
+        elif kind in ("view", "start"):
+            self._orders.append(order)
+        elif kind == "trace":
+            resources.tracing.wanted(order.trace)
+        elif kind == "complete":
+            if resources.rests is not None:
+                resources.rests.complete = (order.complete.view, order.complete.step)
+        elif kind == "write":
+            if training is not None and order.write.view == holdings.view:
+                training.write(order.write)
+        elif kind == "judge":
+            judge = training.view.judge if training is not None else None
+            if judge is not None and order.judge.view == holdings.view:
+                judge.look(order.judge.node, order.judge.rounds)
+        elif kind == "leave":
+            self._parting.leave(order.leave)
+        elif kind == "notice":
+            self._notice(order.notice)
+
+    def _notice(self, notice: control_pb2.Notice) -> None:
+        context = self._holdings.context
+        if not notice.HasField("advice"):
+            context.tell(notice.message)
+            return
+        advice = notice.advice
+        told = {"doing": advice.doing, "use": advice.use, "better": advice.better}
+        context.emit({"event": "advice", "time": time.time(), "node": context.name, **told})
+
+    # ---- messages --------------------------------------------------------------------------
+
+    def receive(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+        """Hand on a message; one that makes no sense is the sender's fault."""
+        try:
+            self._route(sender, header, payload)
+        except (Refused, compress.CodecError, ValueError) as problem:
+            kind = data_pb2.Kind.Name(header.kind)
+            self._holdings.context.refuse(sender, f"a {kind} that makes no sense: {problem}")
+
+    def _route(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+        holdings, kind = self._holdings, header.kind
+        if header.view != holdings.view:
+            return  # of a view that this node has left
+        if kind in ROUND_KINDS:
+            if header.request and kind in FOLLOWED_KINDS:
+                if holdings.follower is not None:
+                    holdings.follower.handle(sender, header, payload)
+                return
+            training = self._whose_round(header.round)
+            if training is not None and header.section in training.view.links:
+                training.view.links[header.section].handle(sender, header, payload)
+        elif kind == data_pb2.ROUND_REQUEST:
+            training = self._whose_round(header.round)
+            if training is not None:
+                training.view.log.request(sender, header.round, header.request)
+        elif kind in STATE_KINDS:
+            holdings.traffic.handle(sender, header, payload)
+        elif holdings.training is not None:  # else it had arrived when the view ended
+            holdings.training.handle(sender, header, payload)
+
+    def _whose_round(self, round: int) -> ViewTraining | None:
+        """The training that a round is of: rounds of the view before may still be finished while this one is
+        prepared."""
+        training = self._holdings.training
+        old = training is None or round <= training.view.base_round
+        return self._holdings.previous if old else training
