@@ -16,9 +16,10 @@ from ..cli.screen.output import Output
 from ..cli.screen.story import Event
 from ..cli.screen.terminal import screen
 from ..job.files import load_job
+from ..job.schema import SOURCES
 from ..proto.errors import JobError, RunFailed
 
-_FILES = ("text", "jsonl", "parquet", "webdataset", "tokens", "validation", "tokenizer")
+_FILES = (*SOURCES, "validation", "tokenizer")
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ epochs = 5                      # passes over the data; or steps
 {model}
 
 [data]
-text = ["data/*.txt"]           # relative to this file, or s3://... and whatever else fsspec reaches; or another source
+{data}
 tokenizer = {tokenizer}
 validation = 0.05               # the part that is held out
 
@@ -90,6 +90,11 @@ pretrained = {folder}
 context = {context:<21} # tokens of a training sample, at most {longest}"""
 
 
+_TEXT = (
+    'text = ["data/*.txt"]           # relative to this file, or s3://... and whatever else fsspec reaches; '
+    "or another source"
+)
+
 _CONTEXT = 128
 """Tokens of a sample of the template, where the model takes as many."""
 _MICROBATCH = 4
@@ -115,12 +120,17 @@ _EXAMPLES = {
     "parquet": '["data/*.parquet"]',
     "webdataset": '["shards/*.tar"]',
     "tokens": '["data/*.bin"]',
+    "chat": '["chats/*.jsonl"]',
 }
 """What to show of keys that have no default."""
 
 
 def write(
-    path: Path, pretrained: Path | None = None, force: bool = False, devices: Sequence[Mapping[str, Any]] = ()
+    path: Path,
+    pretrained: Path | None = None,
+    force: bool = False,
+    devices: Sequence[Mapping[str, Any]] = (),
+    data: tuple[str, str, str | None] | None = None,
 ) -> str:
     """Write a job file to ``path``; returns what to type next.
 
@@ -129,6 +139,7 @@ def write(
         pretrained: a model folder to fine-tune: it is also the tokenizer's folder if it holds one.
         devices: what will train, each with ``kind`` (cpu, cuda, mps), ``description`` and ``memory_bytes``, as far as
             they are known.
+        data: a file or pattern to train on, the key of ``[data]`` that reads it, and the field where it needs one.
     """
     if path.exists() and not force:
         raise FarflungError(f"{path} exists already", "give another name, or --force to overwrite it")
@@ -148,6 +159,7 @@ def write(
         name=shlex.quote(str(path)),
         stem=f'"{run_name(path)}"',
         model=model,
+        data=_TEXT if data is None else _source(*data, path.parent),
         tokenizer=tokenizer,
         rate=rate,
         precision='"bf16"' if devices and all(one.get("kind") == "cuda" for one in devices) else '"fp32"',
@@ -161,6 +173,15 @@ def write(
     except OSError as error:
         raise FarflungError(f"can't write {path}: {error.strerror}") from error
     return f"farflung run {shlex.quote(str(path))}"
+
+
+def _source(data: str, key: str, field: str | None, start: Path) -> str:
+    """The line of ``[data]`` that reads these files, and what else they need."""
+    where = f'"{data}"' if "://" in data else _quoted(Path(data), start)
+    line = f"{key} = [{where}]"
+    if key == "chat":
+        return f"{line:<31} # conversations: the assistant's turns are learnt (docs/how-to/chat.md)"
+    return line + (f'\nfield = "{field}"' if field else "")
 
 
 def compression() -> dict[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from ..proto.errors import JobError
 from .lfs import HINT, pointer_at
 from .patterns import as_glob
-from .schema import FAMILIES, SECURE_MEMBERS, UNAGREED, CheckCodec, Facts, Job
+from .schema import FAMILIES, SECURE_MEMBERS, SOURCES, UNAGREED, CheckCodec, Facts, Job
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,7 +51,7 @@ _RESUMABLE = {
     ("checkpoint", "keep"),
 }
 _SETTABLE = sorted(".".join(key) for key in _RESUMABLE - {("parallel", "min_nodes")})
-_FILES = {("data", name) for name in ("text", "jsonl", "parquet", "webdataset", "tokens", "validation", "tokenizer")}
+_FILES = {("data", name) for name in (*SOURCES, "validation", "tokenizer")}
 _FILES |= {("model", "pretrained")}
 
 
@@ -372,7 +372,7 @@ def _data_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
     given = [*data.sources(), *(name for name in ("build", "samples") if getattr(data, name))]
     if len(given) != 1:
         have = " and ".join(given) or "none of them"
-        allowed = "text, jsonl, parquet, webdataset, tokens, build, samples"
+        allowed = ", ".join((*SOURCES, "build", "samples"))
         yield ("data",), f"[data] needs exactly one of {allowed}; it has {have}"
         return
     if bool(data.samples) != bool(job.model.parameters):
@@ -394,6 +394,7 @@ def _data_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
                     yield ("data", key), f"data.{key}: there is no file {pattern}"
         if job.model.build and job.model.context is None:
             yield ("model",), "model.context is missing: text for model.build is cut into samples of that many tokens"
+    yield from _chat_mistakes(job)
     if data.where == "node":
         if job.run.steps is None:
             yield ("run", "epochs"), 'data.where = "node" needs run.steps: nobody knows how much data the nodes have'
@@ -404,6 +405,21 @@ def _data_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
             )
     if files and data.tokenizer != "bytes" and not Path(data.tokenizer).is_dir():
         yield ("data", "tokenizer"), f'data.tokenizer: {data.tokenizer} is no folder; allowed: "bytes" or a folder'
+
+
+def _chat_mistakes(job: Job) -> Iterator[Mistake]:
+    """What does not go with conversations, and what means nothing without them."""
+    data = job.data
+    if data.chat is None:
+        for name in ("turns", "pack"):
+            if getattr(data, name) != type(data).model_fields[name].default:
+                yield ("data", name), f"data.{name} is for data.chat; leave it out"
+        return
+    if job.model.build:
+        yield ("data", "chat"), "data.chat needs a language model: the loss of model.build knows no turns"
+    if data.where == "node":
+        sentence = "not yet: data.chat with where = 'node': how many tokens of the others' samples train, nobody knows"
+        yield ("data", "where"), sentence
 
 
 def leaves_its_folder(pattern: str) -> bool:

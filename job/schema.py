@@ -76,6 +76,10 @@ Code = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 Files = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 
 
+SOURCES = ("text", "jsonl", "parquet", "webdataset", "tokens", "chat")
+"""Keys of ``[data]`` that name files, of which a job has one."""
+
+
 class Table(BaseModel):
     """A table of the job file: no unknown keys, no silent conversions (``"4"`` is not 4), not changed after reading."""
 
@@ -132,7 +136,7 @@ class Model(Table):
 
 
 class Data(Table):
-    """``[data]``: exactly one of ``text``, ``jsonl``, ``parquet``, ``webdataset``, ``tokens``, ``build`` and
+    """``[data]``: exactly one of ``text``, ``jsonl``, ``parquet``, ``webdataset``, ``tokens``, ``chat``, ``build`` and
     ``samples``."""
 
     text: Files | None = Field(default=None, description='file names or patterns, ["data/*.txt"]')
@@ -140,6 +144,16 @@ class Data(Table):
     parquet: Files | None = Field(default=None, description='file names or patterns, ["data/*.parquet"]')
     webdataset: Files | None = Field(default=None, description='shards with *.txt or *.json in them, ["shards/*.tar"]')
     tokens: Files | None = Field(default=None, description='uint16 tokens of the tokenizer, as nanoGPT has, ["*.bin"]')
+    chat: Files | None = Field(
+        default=None, description='rows of messages, or of prompt and completion: jsonl or parquet, ["chats/*.jsonl"]'
+    )
+    turns: Annotated[Literal["all", "last", "each"], _choice("all", "last", "each")] = Field(
+        default="all",
+        description="which turns of the assistant are learnt (chat): all, the last, or each as the end of a sample",
+    )
+    pack: bool = Field(
+        default=True, description="true or false: several conversations in a sample, none of which sees another (chat)"
+    )
     field: str = Field(default="text", min_length=1, description="the jsonl key or parquet column that holds the text")
     build: Code | None = Field(default=None, description='"package.module:function"')
     samples: Count | None = Field(default=None, description="how many training samples members of a group have")
@@ -160,7 +174,7 @@ class Data(Table):
 
     def sources(self) -> dict[str, list[str]]:
         """The keys that name files, and their patterns."""
-        given = {name: getattr(self, name) for name in ("text", "jsonl", "parquet", "webdataset", "tokens")}
+        given = {name: getattr(self, name) for name in SOURCES}
         return {name: patterns for name, patterns in given.items() if patterns is not None}
 
     def held_out(self) -> list[str]:

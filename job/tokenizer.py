@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,11 +62,18 @@ CLASS_ENDS = {
 _CONVERT_TIMEOUT = 300
 
 
+Located = tuple[list[int], list[tuple[int, int]]]
+"""Tokens, and of each the first of its characters in the text and the one behind its last."""
+
+
 class Tokenizer(Protocol):
     """``vocabulary``: the largest token and 1; ``encode`` gives the tokens of each of some texts, of whom the ones with
     ``True`` end a document, which it may mark. ``end``: the token that does so, None without one; ``ending``: the mark
     in words, empty without one. ``unknown``: the token of what it does not know, None where it knows everything.
     ``identity``: another one where it may make other tokens of a text.
+
+    ``located`` gives of each text its tokens, and of each token the characters that it stands for; ``added`` are the
+    tokens with a meaning of their own, and ``cuts``: whether the tokens of a text's pieces are those of the text.
 
     ``prompt`` gives the tokens of a text that is to go on, as training has them, ``text`` what tokens say; those that a
     vocabulary lacks, and those with a meaning of their own, say nothing. ``notes``: what a person should know of it.
@@ -84,6 +91,14 @@ class Tokenizer(Protocol):
     def identity(self) -> str: ...
 
     def encode(self, texts: Sequence[tuple[str, bool]]) -> list[npt.NDArray[Any]]: ...
+
+    def located(self, texts: Sequence[str]) -> list[Located]: ...
+
+    @property
+    def added(self) -> Collection[int]: ...
+
+    @property
+    def cuts(self) -> bool: ...
 
     def prompt(self, text: str) -> list[int]: ...
 
@@ -104,6 +119,16 @@ class Bytes:
         """uint8 arrays."""
         ends = ("\n" if last and not text.endswith("\n") else "" for text, last in texts)
         return [np.frombuffer((text + end).encode(), np.uint8) for (text, _), end in zip(texts, ends, strict=True)]
+
+    def located(self, texts: Sequence[str]) -> list[Located]:
+        found = []
+        for text in texts:
+            places = [(at, at + 1) for at, letter in enumerate(text) for _ in letter.encode()]
+            found.append((list(text.encode()), places))
+        return found
+
+    added: Collection[int] = ()
+    cuts = True
 
     def prompt(self, text: str) -> list[int]:
         return list(text.encode())
@@ -147,6 +172,25 @@ class Folder:
         found = self._rust.encode_batch([text for text, _ in texts], add_special_tokens=False)
         pairs = zip(found, texts, strict=True)
         return [np.array(one.ids + end if last else one.ids, np.uint32) for one, (_, last) in pairs]
+
+    def located(self, texts: Sequence[str]) -> list[Located]:
+        """A space before a word is of the word's token, whatever a tokenizer.json says of what offsets leave out."""
+        processor, self._rust.post_processor = self._rust.post_processor, None
+        try:
+            found = self._rust.encode_batch(list(texts), add_special_tokens=False)
+        finally:
+            self._rust.post_processor = processor
+        return [(one.ids, one.offsets) for one in found]
+
+    @property
+    def added(self) -> Collection[int]:
+        found: Collection[int] = self._rust.get_added_tokens_decoder().keys()
+        return found
+
+    @property
+    def cuts(self) -> bool:
+        """False where a text's first word gets a space of its own before it, as sentencepiece has it."""
+        return not any(word.startswith("\u2581") for word in self._rust.encode("b", add_special_tokens=False).tokens)
 
     def prompt(self, text: str) -> list[int]:
         ids: list[int] = self._rust.encode(text, add_special_tokens=False).ids

@@ -16,6 +16,7 @@ def init(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="The job file to write.")] = Path("job.toml"),
     *,
     pretrained: Annotated[Path | None, typer.Option(metavar="FOLDER", help="A model folder to fine-tune.")] = None,
+    data: Annotated[str | None, typer.Option(metavar="FILE", help="A file of data, or a pattern of several.")] = None,
     hardware: Annotated[
         str | None,
         typer.Option(metavar="STATE|LINK|FILE", help="Fit it to the nodes of that run, or to a cluster file."),
@@ -23,9 +24,11 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented job file."""
+    from ...coordinator.data.recognise import source_of
     from ..job_init import write
 
-    following = write(path, pretrained, force, devices(hardware) if hardware else ())
+    source = None if data is None else (data, *source_of(data))
+    following = write(path, pretrained, force, devices(hardware) if hardware else (), source)
     output.record({"path": str(path)}) if output.json else output.say(f"wrote {path}; next: {following}")
 
 

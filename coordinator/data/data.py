@@ -41,7 +41,8 @@ _TOKENS = 1 << 22  # tokens read at once
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A tokenised corpus: ``path`` = FOLDER/``digest`` (sha256), rows of ``context + 1`` little-endian ``dtype``."""
+    """A tokenised corpus: ``path`` = FOLDER/``digest`` (sha256), rows of ``context + 1`` little-endian ``dtype``.
+    Of marked rows (job/marks.py) also whether they are ``packed``, and how many tokens train in all."""
 
     path: Path
     digest: str
@@ -49,6 +50,13 @@ class TokenFile:
     context: int
     samples: int
     validation_samples: int
+    packed: bool = False
+    trained: int = 0
+
+
+def counts_path(tokens: Path) -> Path:
+    """Where it says how many tokens of each row train, beside marked rows."""
+    return tokens.with_name(tokens.name + ".counts")
 
 
 def model_sizes(job: Job, tokenizer: Tokenizer | None) -> tuple[int, int]:
@@ -134,7 +142,7 @@ def tokenise(
             else:
                 held, kept = np.arange(corpus.held), np.arange(corpus.samples)
             rows = [_windows(path, dtype, context) for path in (spool, held_spool)]
-            path, digest = _write(folder, itertools.chain(_rows(rows[0], kept), _rows(rows[1], held)))
+            path, digest = write_rows(folder, itertools.chain(_rows(rows[0], kept), _rows(rows[1], held)))
             made = TokenFile(path, digest, dtype, context, corpus.samples, corpus.held)
         else:
             index = index_texts(job, corpus, folder, room, tell)
@@ -197,7 +205,7 @@ def split(windows: int, validation: float) -> tuple[npt.NDArray[np.int64], npt.N
     return held, np.flatnonzero(kept)
 
 
-def _write(folder: Path, blocks: Iterator[npt.NDArray[Any]]) -> tuple[Path, str]:
+def write_rows(folder: Path, blocks: Iterator[npt.NDArray[Any]]) -> tuple[Path, str]:
     """Blocks into FOLDER/<sha256 of all bytes>, complete or not there at all."""
     unfinished = folder / f".tokens-{os.getpid()}"
     hasher = hashlib.sha256()

@@ -6,13 +6,13 @@ A tokenizer that cuts texts off, or does not know their language, trains without
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...job.tokenizer import Tokenizer
+from ...job.tokenizer import Located, Tokenizer
 from ...proto.errors import JobError
 from ...proto.progress import Tell
 
@@ -63,6 +63,17 @@ class Counted:
     @property
     def identity(self) -> str:
         return self._of.identity
+
+    def located(self, texts: Sequence[str]) -> list[Located]:
+        return self._of.located(texts)
+
+    @property
+    def added(self) -> Collection[int]:
+        return self._of.added
+
+    @property
+    def cuts(self) -> bool:
+        return self._of.cuts
 
     def prompt(self, text: str) -> list[int]:
         return self._of.prompt(text)

@@ -273,7 +273,7 @@ def _field(where: str, line: str | bytes, field: str) -> str:
     if not isinstance(value, str):
         keys = ", ".join(item) if isinstance(item, dict) else "no object"
         raise JobError(f"{where}: no text under {field!r}; it has: {keys}", "set data.field to one of them")
-    return _whole(value)
+    return whole_text(value)
 
 
 def _no_text(where: str, value: Any) -> JobError:
@@ -281,14 +281,13 @@ def _no_text(where: str, value: Any) -> JobError:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return JobError(
             f"{where} holds a list of messages, not text",
-            "write each conversation as text first, with tokenizer.apply_chat_template(messages, tokenize=False), and "
-            "name that field in data.field",
+            "write chat = [...] under [data] in place of this key (docs/how-to/chat.md)",
         )
     kind = "nothing (null)" if value is None else type(value).__name__
     return JobError(f"{where} holds {kind}, not text", "leave such rows out, or set data.field to another")
 
 
-def _whole(text: str) -> str:
+def whole_text(text: str) -> str:
     """The text, with U+FFFD for halves of a surrogate pair, which JSON may have and UTF-8 has not."""
     if text.isascii():
         return text

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...job.files import check_facts, check_samples
+from ...job.marks import MARKED
 from ...job.sampling import ORDER
 from ...job.schema import Facts, Job, Profile
 from ...job.tokenizer import Tokenizer, load_tokenizer, tokenizer_files
@@ -24,8 +25,10 @@ from ...proto import python
 from ...proto.errors import JobError, RunFailed
 from ...proto.progress import Tell, silent
 from ..checkpoints.manifest import file_digest
+from .chat import tokenise_chat
+from .chat_template import find_template
 from .corpus import SUFFIX, VERSION, Index, index_tokens
-from .data import TokenFile, model_sizes, token_dtype, tokenise
+from .data import TokenFile, counts_path, model_sizes, token_dtype, tokenise
 from .documents import Source, text_files
 from .made import Made
 
@@ -84,13 +87,15 @@ async def prepare(
         validation_samples=held,
         context=context,
         vocabulary=vocabulary,
-        token_dtype=token_dtype(tokenizer.vocabulary if tokenizer else 1),
+        token_dtype=tokens.dtype if tokens else token_dtype(tokenizer.vocabulary if tokenizer else 1),
         steps=job.steps(samples),
         tokens_digest=tokens.digest if tokens else "",
         profile=profile,
         artifacts=digests,
         end_of_text=tokenizer.end if tokenizer else None,
         order=ORDER,
+        packed=tokens is not None and tokens.packed,
+        trained=tokens.trained if tokens else 0,
     )
     check_facts(job, facts)
     return Prepared(facts, files)
@@ -104,6 +109,8 @@ def restore(job: Job, facts: Facts, folder: Path, tell: Tell = silent) -> Prepar
     if facts.tokens_digest:
         whole, index = folder / facts.tokens_digest, folder / (facts.tokens_digest + SUFFIX)
         files["data/tokens"] = index if index.is_file() else whole
+        if facts.token_dtype == MARKED:
+            files["data/counts"] = counts_path(whole)
     if set(files) != set(facts.artifacts) or not all(path.is_file() for path in files.values()):
         return None
     if facts.tokens_digest and files["data/tokens"] == index:
@@ -179,13 +186,16 @@ def _files(
             left.unlink()
         made = _made(job, tokenizer, context, folder, tell)
         tokens = made.found()
-        if tokens is None:
+        if tokens is None or (tokens.dtype == MARKED and not counts_path(tokens.path).is_file()):
             tokens = _tokens(job, tokenizer, context, folder, made.tell)
             made.keep(tokens)
     except OSError as error:
         hint = "make room there, or lower data.cache_gb"
         raise JobError(f"cannot keep the training data in {folder}: {error.strerror or error}", hint) from None
     files["data/tokens"], digests["data/tokens"] = tokens.path, tokens.digest
+    if tokens.dtype == MARKED:
+        files["data/counts"] = counts_path(tokens.path)
+        digests["data/counts"] = file_digest(files["data/counts"])
     return tokens, files, digests
 
 
@@ -200,6 +210,10 @@ def _made(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell
         "model.context": str(context),
         "data.validation": "files" if held_out else str(job.data.validation),
     }
+    if job.data.chat:
+        template = None if job.data.tokenizer == "bytes" else find_template(Path(job.data.tokenizer))
+        about |= {"data.turns": job.data.turns, "data.pack": str(job.data.pack)}
+        about["chat template"] = template.identity if template else ""
     sources = (*text_files(kind, patterns), Source("", None, "held out"), *text_files(kind, held_out))
     return Made(folder, about, sources, tell)
 
@@ -211,7 +225,8 @@ def _tokens(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Te
         return TokenFile(index.path, index.digest, dtype, context, index.corpus.samples, index.corpus.held)
     begun = sum(path.stat().st_size for path in folder.glob(".reading-*.tokens"))  # it has its part of the room already
     room = min(int(job.data.cache_gb * 1e9), (shutil.disk_usage(folder).free + begun) // 3)
-    return tokenise(job, tokenizer, context, folder, tell, room)
+    make = tokenise_chat if job.data.chat else tokenise
+    return make(job, tokenizer, context, folder, tell, room)
 
 
 def _model_files(job: Job) -> dict[str, Path]:

@@ -115,3 +115,22 @@ def test_the_context_is_one_that_the_model_takes(tmp_path: Path) -> None:
     write(tmp_path / "job.toml", tmp_path / "small")
     assert tomllib.loads((tmp_path / "job.toml").read_text())["model"]["context"] == 64
     assert "at most the 64 of this model" in (tmp_path / "job.toml").read_text()
+
+
+def test_data_are_looked_at(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of messages is written as `chat`, one of texts with the field that has them."""
+    monkeypatch.chdir(folder)
+    rows = {
+        "chat.jsonl": '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}',
+        "talk.json": '[{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}]',
+        "lines.jsonl": '{"id": 3, "body": "text"}',
+    }
+    for name, row in rows.items():
+        (folder / "data" / name).write_text(row + "\n")
+    wanted = {"chat.jsonl": "chat", "talk.json": "chat", "lines.jsonl": "jsonl", "a.txt": "text"}
+    for name, key in wanted.items():
+        assert execute(app, ["job", "init", "made.toml", "--force", "--data", f"data/{name}"]) == 0
+        job = load_job(folder / "made.toml", check)
+        assert job.data.source() == (key, [str(folder / "data" / name)])
+        assert job.data.field == ("body" if name == "lines.jsonl" else "text")
+    assert execute(app, ["job", "init", "made.toml", "--force", "--data", "data/none.jsonl"]) == 2

@@ -144,6 +144,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     (folder / "data").mkdir()
     (folder / "data" / "a.txt").write_text("To be, or not to be, that is the question.\n" * 100)
+    talk = '{"messages": [{"role": "user", "content": "To be?"}, {"role": "assistant", "content": "Or not."}]}\n'
+    (folder / "chats.jsonl").write_text(talk)
     (folder / "small.toml").write_text(JOB)
     text = (ROOT / "docs" / "scheduling.md").read_text(encoding="utf-8")
     cluster = re.search(r"```json\n(.*?)```", text, re.DOTALL)
@@ -169,7 +171,7 @@ PAGES = [page for page in DOCUMENTS if page.parts[-3] != "deploy" and quick(page
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_quick_commands_work(page: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("data", "model", "cluster.json"):
+    for name in ("data", "model", "cluster.json", "chats.jsonl"):
         (tmp_path / name).symlink_to(world / name)
     (tmp_path / "path" / "to").mkdir(parents=True)
     (tmp_path / "path" / "to" / "model").symlink_to(world / "model")

@@ -93,7 +93,7 @@ def test_rows_that_are_no_text(tmp_path):
     path.write_text(json.dumps({"messages": [{"role": "user", "content": "hi"}]}) + "\n")
     with pytest.raises(JobError, match=r"chat.jsonl:1: 'messages' holds a list of messages, not text") as caught:
         made_of(tmp_path, jsonl=[str(path)], field="messages")
-    assert "apply_chat_template" in caught.value.hint
+    assert "chat = " in caught.value.hint
     table = pyarrow.table({"text": ["a", "b", "c", None]})
     pyarrow.parquet.write_table(table, str(tmp_path / "x.parquet"), row_group_size=3)
     with pytest.raises(JobError, match=r"x.parquet: row 4 \(row group 1\): column 'text' holds nothing \(null\)"):

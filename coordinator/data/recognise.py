@@ -1,0 +1,33 @@
+"""Which key of ``[data]`` reads a file: looked at, not guessed from its name alone."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from ...proto.errors import JobError
+from .chat_rows import COLUMNS, first_row
+from .documents import text_files
+
+_CHAT = frozenset(COLUMNS) - {"tools", "system", "attention_mask", "labels"}
+_TEXT_FIELDS = ("text", "content", "body", "document")
+
+
+def source_of(pattern: str) -> tuple[str, str | None]:
+    """(the key of ``[data]``, the field where there is one) for the first file of a pattern. JobError: no file, or one
+    that no key reads."""
+    name = text_files("text", [pattern])[0].name
+    suffixes = [one for one in PurePath(name).suffixes if one not in (".gz", ".bz2", ".xz", ".zst")]
+    suffix = suffixes[-1] if suffixes else ""
+    if suffix in (".tar", ".tgz"):
+        return "webdataset", None
+    if suffix in (".bin", ".npy"):
+        return "tokens", None
+    if suffix not in (".jsonl", ".json", ".parquet", ".ndjson"):
+        return "text", None
+    row = first_row(name)
+    if any(key in _CHAT for key in row) and ("prompt" not in row or "completion" in row):
+        return "chat", None
+    field = next((key for key in (*_TEXT_FIELDS, *row) if isinstance(row.get(key), str)), None)
+    if field is None:
+        raise JobError(f"{name} has neither messages nor a text; it has: {', '.join(row)}", "docs/how-to/data.md")
+    return "parquet" if suffix == ".parquet" else "jsonl", None if field == "text" else field
