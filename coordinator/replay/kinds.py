@@ -11,9 +11,11 @@ from ...proto.patience import Watch
 from ...scheduler.plans import Plan
 from ..membership import handovers, last_checkpoint, learnt, members, questions, resume, standstill
 from ..membership import signals as s
+from ..membership.signals import effects, from_coordinator, from_nodes, from_people, values
 from ..records import Records
 
-_ROOMS = (s, members, learnt, questions, resume, handovers, last_checkpoint, standstill)
+_SIGNALS = (effects, from_coordinator, from_nodes, from_people, values)
+_ROOMS = (*_SIGNALS, members, learnt, questions, resume, handovers, last_checkpoint, standstill)
 _KINDS = (
     one
     for room in _ROOMS

@@ -1,0 +1,126 @@
+"""Inputs: what the coordinator finds out by itself, and the time that passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....job.sampling import Position
+from ..learnt import Unsent
+from ..questions import Answer
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A node passed the join checks. A new session of a known name fences the old one."""
+
+    name: str
+    session: str
+    address: str
+    dials_out: bool = False
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Two nodes are not to exchange anything any more."""
+
+    name: str
+    peer: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Dialled:
+    """The result of a dial-back."""
+
+    name: str
+    session: str
+    reachable: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class StreamEnded:
+    """The control stream of a node ended without a goodbye."""
+
+    name: str
+    session: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """A node said goodbye, or a person removed it."""
+
+    name: str
+    session: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Replan:
+    """What is known of the nodes has changed enough to ask the planner again."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class CheckpointComplete:
+    """A checkpoint is complete; ``position`` is where the stream stands after its step."""
+
+    position: Position
+    unsent: Unsent | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointSound:
+    """The answer to LookAt: every file is as it was when it was stored."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class CheckpointLost:
+    """The answer to LookAt or PutAside: the checkpoint of ``step`` is out of the way, ``position`` is that of the
+    newest one which is left (step 0: none)."""
+
+    step: int
+    position: Position
+    unsent: Unsent | None
+    why: str
+
+
+@dataclass(frozen=True)
+class NotStored:
+    """The disk does not take a file of a checkpoint."""
+
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The answer to an Ask of this number."""
+
+    number: int
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Undecidable:
+    """What waits for the plan of this number could not be decided with it: an error of farflung. It never happened."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Over:
+    """The coordinator ends the run, or its own part in it."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed. ``stored``: bytes of checkpoints that have arrived since the coordinator's start."""
+
+    stored: int = 0
