@@ -31,7 +31,8 @@ from farflung.coordinator.membership.resume import Rules
 from farflung.coordinator.run.context import RunContext
 from farflung.coordinator.run.nodes.attendance import Attendance
 from farflung.coordinator.run.run import TICK_S, Run
-from farflung.coordinator.store.store import NodeRow, Store
+from farflung.coordinator.store.rows import NodeRow
+from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.identity import digest
 from farflung.job.schema import Facts, Job, LayerProfile, Profile
 from farflung.node.io.packed_views import PackedViews

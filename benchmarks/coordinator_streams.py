@@ -34,7 +34,8 @@ from farflung.coordinator.run.run import Run
 from farflung.coordinator.serve.calls.joining import Identity
 from farflung.coordinator.serve.calls.service import CoordinatorService
 from farflung.coordinator.serve.collector import calm
-from farflung.coordinator.store.store import NodeRow, Store
+from farflung.coordinator.store.rows import NodeRow
+from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.identity import digest, load_authority
 from farflung.node.io.packed_views import PackedViews
 from farflung.proto import control_pb2 as pb

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..job.schema import Job
 from .membership.signals import Announcement
-from .store.store import EvalRow, StepRow
+from .store.rows import EvalRow, StepRow
 
 Event = dict[str, Any]
 Emit = Callable[[Event], None]

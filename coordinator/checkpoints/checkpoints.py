@@ -12,7 +12,6 @@ Nothing here knows what is inside the files; ``manifest.py`` says what the manif
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -22,28 +21,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ...job.sampling import Position
-from ...proto.border import WORD, below
+from ...proto.border import below
 from ...proto.control_pb2 import Shard
-from ...proto.errors import FarflungError
 from .acceptance import Expected
 from .manifest import MANIFEST, damaged, manifest_of, position_in, read_manifest
+from .refused import ShardRefused
 from .tensor_header import look_into
 
 MAX_FILES = 4096
 MOST_OPEN = 4
 """Steps of which files wait for others, so that what never becomes complete does not fill the disk."""
 _FOLDER = re.compile(r"step-([0-9]{8,20})\Z")
-
-
-class ShardRefused(FarflungError):
-    """A shard cannot be taken; the sentence goes to its sender."""
-
-
-class NotWritten(ShardRefused):
-    """The disk does not take it."""
 
 
 @dataclass(frozen=True)
@@ -65,76 +56,6 @@ class _Receiving:
     meta: dict[str, dict[str, Any]] = field(default_factory=dict)
     tensors: dict[str, frozenset[str]] = field(default_factory=dict)
     """Their names, by file."""
-
-
-class Receiver:
-    """One file on its way in: ``write`` its shards in order, then ``close``, also when the stream broke."""
-
-    def __init__(self, checkpoints: Checkpoints, step: int, file: str, wanted: Expected | None = None) -> None:
-        """``wanted``: what it has to be; None: anything."""
-        self._checkpoints, self.step, self.file, self._wanted = checkpoints, step, file, wanted
-        self._era = checkpoints.era(step)
-        self._hash = hashlib.sha256()
-        self.offset = 0
-        """Bytes that are here."""
-        self._out: BinaryIO | None = None
-        self._closed = False
-        self._writing = threading.Lock()
-        """A stream may break while a thread still writes its last piece: whoever is second sees what the first did."""
-        self._path = below(checkpoints.incoming, f"{step}.{file}.{id(self):x}")
-
-    def write(self, shard: Shard) -> Complete | None:
-        """Take a piece; see ``_write``."""
-        with self._writing:
-            if self._closed:
-                raise ShardRefused(f"the stream of {self.file} of step {self.step} broke")
-            return self._write(shard)
-
-    def _write(self, shard: Shard) -> Complete | None:
-        """Take a piece; with the last one the file is checked and kept. Returns the checkpoint that it completed.
-
-        ShardRefused: out of order, wrong digest, an older era. NotWritten: the disk does not take it.
-        """
-        if self._checkpoints.era(self.step) != self._era:
-            raise ShardRefused(f"step {self.step} was given up by a view change")
-        if (shard.step, shard.file) != (self.step, self.file) or shard.offset != self.offset:
-            raise ShardRefused(f"piece at {shard.offset} of {shard.file} came where {self.offset} was due")
-        if self._wanted is not None and self.offset + len(shard.data) > self._wanted.most:
-            raise ShardRefused(f"{self.file} of step {self.step} has more than {self._wanted.most} bytes")
-        try:
-            if self._out is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._out = self._path.open("ab" if self.offset else "wb")
-            self._out.write(shard.data)
-            self._hash.update(shard.data)
-            self.offset += len(shard.data)
-            self._checkpoints.arrived += len(shard.data)
-            if not shard.last:
-                return None
-            if self._hash.digest() != shard.digest:
-                raise ShardRefused(f"{self.file} of step {self.step} arrived with another digest; send it again")
-            self._out.flush()
-            os.fsync(self._out.fileno())
-            self._out.close()
-            return self._checkpoints.keep_file(self._path, self._era, self._hash.hexdigest(), shard, self._wanted)
-        except OSError as error:
-            raise NotWritten(f"cannot write {self.file} of step {self.step}: {error.strerror or error}") from None
-
-    def pause(self) -> None:
-        """The stream broke, and another one may go on."""
-        with self._writing:
-            if self._out is not None:
-                self._out.close()
-                self._out = None
-
-    def close(self) -> None:
-        """Forget an unfinished file."""
-        with self._writing:
-            self._closed = True
-            if self._out is not None:
-                self._out.close()
-            if self.offset or self._out is not None:
-                self._path.unlink(missing_ok=True)
 
 
 class Checkpoints:
@@ -170,17 +91,6 @@ class Checkpoints:
         with self._changing:
             self._open.clear()
             shutil.rmtree(self.incoming, ignore_errors=True)
-
-    def receive(self, shard: Shard, wanted: Expected | None = None) -> Receiver | None:
-        """Begin with a file's first shard; None when this step or a later one is complete. ``wanted``: see Receiver.
-
-        ShardRefused for a bad name.
-        """
-        if not WORD.match(shard.file) or shard.file == MANIFEST:
-            raise ShardRefused(f"{shard.file!r} is no name for a file of a checkpoint")
-        if self.is_past(shard.step):
-            return None
-        return Receiver(self, shard.step, shard.file, wanted)
 
     def has_whole(self, view: int, step: int, file: str) -> bool:
         """Whether a file of a step's checkpoint in a view is here, so that its sender need not send it."""

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 
 from ...proto.control_pb2 import Shard
 from .acceptance import Expected
-from .checkpoints import Checkpoints, Complete, Receiver, ShardRefused
+from .checkpoints import Checkpoints, Complete
+from .receiver import Receiver, receive
+from .refused import ShardRefused
 
 Owner = tuple[str, str]
 """(node, session) of who sends."""
@@ -124,7 +126,7 @@ class Uploads:
             later = known[1].which[1]
             raise GivenUp(f"the checkpoint of step {shard.step} is left out: {owner[0]} goes on with step {later}")
         upload = self._of(owner, shard.step, shard.file, shard.view)
-        receiver = self._checkpoints.receive(shard, wanted)
+        receiver = receive(self._checkpoints, shard, wanted)
         if receiver is None:
             return None
         if upload is None or not shard.offset:

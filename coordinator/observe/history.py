@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..store.store import EvalRow, StepRow
+from ..store.rows import EvalRow, StepRow
 from .observed import PARTS
 
 POINTS = 600

@@ -13,7 +13,8 @@ from ...job.sampling import Position
 from ...job.schema import Job
 from ...job.shared import for_nodes
 from ..store.lock import is_locked
-from ..store.store import CheckpointRow, NodeRow, Store, ViewRow
+from ..store.rows import CheckpointRow, NodeRow, ViewRow
+from ..store.store import Store
 from .advice import advice, bottleneck, regions, seen
 from .remarks import remarks
 from .savings import savings_text, schedule_of

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from ..membership.judged import value_of
-from ..store.store import ScoreRow, WorkRow
+from ..store.rows import ScoreRow, WorkRow
 
 LEDGER = "ledger.jsonl"
 """In the state folder, a line a node."""

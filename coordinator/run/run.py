@@ -32,7 +32,7 @@ from ..observe.status import status_of
 from ..planning.measured import Measured
 from ..planning.search_process import BESIDE
 from ..planning.searches import COMMAND, Searches
-from ..store.store import NodeRow
+from ..store.rows import NodeRow
 from .attempt import attempt
 from .context import RunContext
 from .deciding import Deciding

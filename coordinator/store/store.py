@@ -9,206 +9,19 @@ process holds the file, what was to be written waits in memory, in order (``catc
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ...proto.errors import FarflungError
-from . import late
-from .database import FILE, Database, Locked, NoRoom, PostgreSQL, SQLite, Statement
+from .database import FILE, Database, PostgreSQL, SQLite
+from .rows import CheckpointRow, EvalRow, NodeRow, ScoreRow, StepRow, Ticket, ViewRow, WorkRow
+from .schema import ADDED, LINK, NAMES, SCHEMA, SUMMED, TABLES, Row, upsert
+from .writer import Writer
 
-SCHEMA = 1
 LOCKED_S = 0.25
 """How long a running coordinator waits for another process that holds the file: its loop stands still."""
-LOCKED_AGAIN_S = 1.0
-_MANY = 100
-"""Statements that wait, from which on a full database is tried no more often than a locked one."""
-
-_TABLES = """
-create table if not exists meta (key text primary key, value text not null);
-create table if not exists nodes (
-    name text primary key, session text, secret_hash text, key_hash text, address text, device text,
-    joined real, left_at real, why text, dials_out integer not null default 0,
-    ticket text not null default '');
-create table if not exists tickets (
-    number text primary key, secret_hash text, created real, expires real, uses integer, revoked integer);
-create table if not exists views (
-    number integer primary key, plan text, members text, step integer, cursor integer, redo text, checkpoint integer,
-    why text, time real);
-create table if not exists steps (
-    step integer primary key, view integer, loss real, samples integer, tokens integer, seconds real,
-    bytes_updates integer, bytes_activations integer, bytes_other integer, bytes_dense integer,
-    bytes_dense_updates integer, notes text, time real);
-create table if not exists evals (step integer primary key, loss real, tokens integer, accuracy real, time real);
-create table if not exists checkpoints (step integer primary key, path text, cursor integer, redo text, time real);
-create table if not exists warnings (id integer primary key, time real, node text, message text);
-create table if not exists scores (
-    node text, judge text, count integer, own real, held real, score real, time real, primary key (node, judge));
-create table if not exists work (node text primary key, samples integer, steps integer, time real);
-create table if not exists links (
-    source text, target text, latency_s real, bandwidth_bps real, time real, primary key (source, target));
-"""
-
-
-@dataclass(frozen=True)
-class NodeRow:
-    """A node that is or was in the run. ``left_at`` None: still in. ``device`` is JSON of proto Device.
-
-    ``dials_out``: nobody can dial it at ``address``.
-    """
-
-    name: str
-    session: str
-    secret_hash: str
-    key_hash: str
-    address: str
-    device: str
-    joined: float
-    left_at: float | None = None
-    why: str = ""
-    dials_out: bool = False
-    ticket: str = ""
-    """The number of the one that it joined with."""
-
-
-@dataclass(frozen=True)
-class Ticket:
-    """A ticket: ``expires`` seconds since the epoch or None, ``uses`` left or None for any number."""
-
-    number: str
-    secret_hash: str
-    created: float
-    expires: float | None
-    uses: int | None
-    revoked: bool
-
-
-@dataclass(frozen=True)
-class ViewRow:
-    """A view as announced: plan and members as JSON, where the training stream stands, why it was made."""
-
-    number: int
-    plan: str
-    members: str
-    step: int
-    cursor: int
-    redo: str
-    checkpoint: int
-    why: str
-    time: float
-
-
-@dataclass(frozen=True)
-class StepRow:
-    """A finished step, summed over all nodes; ``loss`` in nats per token, None when no last stage reported it."""
-
-    step: int
-    view: int
-    loss: float | None
-    samples: int
-    tokens: int
-    seconds: float
-    bytes_updates: int
-    bytes_activations: int
-    bytes_other: int
-    bytes_dense: int
-    bytes_dense_updates: int
-    notes: str
-    time: float
-
-    @property
-    def hit_rate(self) -> float | None:
-        """The part of AQ-SGD's samples that went as a change, the mean over its links; None where no link has it.
-
-        Notes are as the nodes wrote them: what is no such part does not count.
-        """
-        notes = json.loads(self.notes or "{}").values()
-        said = [note.get("aqsgd_hit_rate") for note in notes if isinstance(note, dict)]
-        rates = [float(rate) for rate in said if isinstance(rate, (int, float)) and 0 <= rate <= 1]
-        return sum(rates) / len(rates) if rates else None
-
-
-@dataclass(frozen=True)
-class EvalRow:
-    """An evaluation: ``loss`` in nats per token (or sample), ``accuracy`` None where nothing is counted."""
-
-    step: int
-    loss: float
-    tokens: int
-    accuracy: float | None
-    time: float
-
-
-@dataclass(frozen=True)
-class CheckpointRow:
-    """A complete checkpoint and where the training stream stands after its step."""
-
-    step: int
-    path: str
-    cursor: int
-    redo: str
-    time: float
-
-
-@dataclass(frozen=True)
-class WorkRow:
-    """What a node has taken part in: steps, and the samples of them that the plans gave its pipelines."""
-
-    node: str
-    samples: int
-    steps: int
-    time: float
-
-
-@dataclass(frozen=True)
-class ScoreRow:
-    """What one judge has said of one node, summed over ``count`` contributions."""
-
-    node: str
-    judge: str
-    count: int
-    own: float
-    held: float
-    score: float
-    time: float
-
-
-_ADDED = [("nodes", "dials_out integer not null default 0"), ("nodes", "ticket text not null default ''")]
-"""Columns that older files lack; the last of their table and of its row."""
-Row = TypeVar("Row", NodeRow, Ticket, ViewRow, StepRow, EvalRow, CheckpointRow, WorkRow, ScoreRow)
-_NAMES: dict[type, str] = {
-    NodeRow: "nodes",
-    Ticket: "tickets",
-    ViewRow: "views",
-    StepRow: "steps",
-    EvalRow: "evals",
-    CheckpointRow: "checkpoints",
-    WorkRow: "work",
-    ScoreRow: "scores",
-}
-
-
-_KEYS: dict[str, tuple[str, ...]] = {
-    "meta": ("key",),
-    "nodes": ("name",),
-    "tickets": ("number",),
-    "views": ("number",),
-    "steps": ("step",),
-}
-_KEYS |= {"work": ("node",), "scores": ("node", "judge")}
-_KEYS |= {"evals": ("step",), "checkpoints": ("step",), "links": ("source", "target")}
-_SUMMED = (
-    "samples",
-    "tokens",
-    "bytes_updates",
-    "bytes_activations",
-    "bytes_other",
-    "bytes_dense",
-    "bytes_dense_updates",
-)
-_LINK = ("source", "target", "latency_s", "bandwidth_bps", "time")
 
 
 class Store:
@@ -220,16 +33,10 @@ class Store:
         FarflungError when there is no run (unless ``create``) or it cannot be read.
         """
         self.place = place
-        self._late: list[Statement] = []
-        self._late_steps: list[StepRow] = []
-        """Those among them."""
-        self.given_up = 0
-        """Rows for people that a database took for so long no more of that there was no room for them in memory."""
-        self._locked, self._locked_until = "", 0.0
-        """Why nothing is tried until then."""
         self._totals: tuple[int, dict[str, int]] | None = None
         """The last step, and ``totals`` up to there, once they were asked for."""
-        self._database = _open(place, create)
+        self.database = _open(place, create)
+        self.writer = Writer(self.database)
         try:
             schema = self.get("schema")
             if schema is None:
@@ -243,12 +50,12 @@ class Store:
     @property
     def name(self) -> str:
         """Where it is, for people."""
-        return self._database.name
+        return self.database.name
 
     @property
     def server(self) -> PostgreSQL | None:
         """The database server, when the run is in one; it has the lease."""
-        return self._database if isinstance(self._database, PostgreSQL) else None
+        return self.database if isinstance(self.database, PostgreSQL) else None
 
     @property
     def leads(self) -> bool:
@@ -257,64 +64,33 @@ class Store:
 
     def close(self) -> None:
         """Close it; calling it twice is fine."""
-        self._database.close()
+        self.database.close()
 
     @property
     def is_behind(self) -> bool:
         """Whether something waits in memory."""
-        return bool(self._late)
+        return bool(self.writer.late)
+
+    @property
+    def given_up(self) -> int:
+        """Rows for people that were lost, because a database took nothing for so long that memory had no room."""
+        return self.writer.given_up
 
     def catch_up(self) -> str:
         """Write what had to wait. Why it still cannot be written, empty when nothing waits."""
-        try:
-            if self._late:
-                if time.monotonic() < self._locked_until:
-                    return self._locked
-                self._database.write(self._late)
-                self._late, self._late_steps = [], []
-        except NoRoom as error:
-            self._note(error)
-            return error.message
-        return ""
+        return self.writer.catch_up()
 
     def hurry(self) -> None:
         """From here on a file that another process holds is waited for no longer than an event loop may stand still."""
-        if isinstance(self._database, SQLite):
-            self._database.wait_at_most(LOCKED_S)
-
-    def _write(self, *statements: Statement) -> None:
-        try:
-            if not (self._late and time.monotonic() < self._locked_until):
-                self._database.write([*self._late, *statements])
-                self._late, self._late_steps = [], []
-                return
-        except NoRoom as error:
-            self._note(error)
-        self._late += statements
-        if len(self._late) > late.MOST:
-            self._late, gone = late.fitting(self._late, _KEYS)
-            self.given_up += gone
-            del self._late_steps[: -late.MOST]
-
-    def _note(self, error: NoRoom) -> None:
-        if isinstance(error, Locked) or len(self._late) > _MANY:  # all of it is sent with each try
-            self._locked, self._locked_until = error.message, time.monotonic() + LOCKED_AGAIN_S
-
-    def _upsert(self, table: str, row: dict[str, Any]) -> Statement:
-        keys = _KEYS[table]
-        rest = ", ".join(f"{name} = excluded.{name}" for name in row if name not in keys)
-        marks = ", ".join("?" * len(row))
-        conflict = f"on conflict ({', '.join(keys)}) do update set {rest}"
-        sql = f"insert into {table} ({', '.join(row)}) values ({marks}) {conflict}"
-        values = [int(value) if isinstance(value, bool) else value for value in row.values()]
-        return sql, values
+        if isinstance(self.database, SQLite):
+            self.database.wait_at_most(LOCKED_S)
 
     def _put_row(self, row: Any) -> None:
-        self._write(self._upsert(_NAMES[type(row)], row.__dict__))
+        self.writer.write(upsert(NAMES[type(row)], row.__dict__))
 
     def _rows(self, kind: type[Row], rest: str = "", *values: Any) -> list[Row]:
         columns = ", ".join(field.name for field in fields(kind))
-        return [kind(*found) for found in self._database.read(f"select {columns} from {_NAMES[kind]} {rest}", values)]
+        return [kind(*found) for found in self.database.read(f"select {columns} from {NAMES[kind]} {rest}", values)]
 
     def _in_order(self, kind: type[Row], last: int | None) -> list[Row]:
         if last is None:
@@ -325,12 +101,12 @@ class Store:
 
     def get(self, key: str) -> str | None:
         """A value by name: schema, run, job, facts, term, address, insecure, phase, why, began, bytes, target ..."""
-        found = self._database.read("select value from meta where key = ?", (key,))
+        found = self.database.read("select value from meta where key = ?", (key,))
         return str(found[0][0]) if found else None
 
     def put(self, key: str, value: str) -> None:
         """Set a value by name."""
-        self._write(self._upsert("meta", {"key": key, "value": value}))
+        self.writer.write(upsert("meta", {"key": key, "value": value}))
 
     def next_term(self) -> int:
         """One more than the last start's term, stored; with a database server it is the lease's."""
@@ -363,11 +139,11 @@ class Store:
     def node_left(self, name: str, session: str, now: float, why: str) -> None:
         """Note that a session of a node is gone; a later one of that name is not."""
         sql = "update nodes set left_at = ?, why = ? where name = ? and session = ?"
-        self._write((sql, (now, why, name, session)))
+        self.writer.write((sql, (now, why, name, session)))
 
     def add_ticket(self, ticket: Ticket) -> None:
         """Add a ticket. NoRoom: whoever has its link needs it now."""
-        self._database.write([self._upsert(_NAMES[Ticket], ticket.__dict__)])
+        self.database.write([upsert(NAMES[Ticket], ticket.__dict__)])
 
     def ticket(self, number: str) -> Ticket | None:
         """A ticket by id."""
@@ -380,19 +156,19 @@ class Store:
     def take_ticket_use(self, number: str) -> bool:
         """Take one use; False when none is left. Atomic between processes."""
         sql = "update tickets set uses = uses - 1 where number = ? and (uses is null or uses > 0)"
-        return self._database.write([(sql, (number,))]) > 0
+        return self.database.write([(sql, (number,))]) > 0
 
     def revoke_ticket(self, number: str) -> bool:
         """Make a ticket invalid; False when there is none of that id."""
-        return self._database.write([("update tickets set revoked = 1 where number = ?", (number,))]) > 0
+        return self.database.write([("update tickets set revoked = 1 where number = ?", (number,))]) > 0
 
     # ---- views, steps, evaluations, checkpoints ------------------------------------------------
 
     def put_work(self, works: Iterable[WorkRow], scores: Iterable[ScoreRow] = ()) -> None:
         """Store what nodes have done, and what judges have said of them, in one transaction."""
-        rows = [self._upsert(_NAMES[type(row)], row.__dict__) for row in (*works, *scores)]
+        rows = [upsert(NAMES[type(row)], row.__dict__) for row in (*works, *scores)]
         if rows:
-            self._write(*rows)
+            self.writer.write(*rows)
 
     def works(self) -> list[WorkRow]:
         """What each node has done."""
@@ -406,7 +182,7 @@ class Store:
         """Store a view, before anybody is told of it. Steps and evaluations after its first did not happen."""
         gone = [(f"delete from {table} where step > ?", (row.step,)) for table in ("steps", "evals")]
         self._totals = None
-        self._write(self._upsert("views", row.__dict__), *gone)
+        self.writer.write(upsert("views", row.__dict__), *gone)
 
     def last_view(self) -> ViewRow | None:
         """The newest view."""
@@ -421,9 +197,9 @@ class Store:
         known, self._totals = self._totals, None
         self._put_row(row)
         if self.is_behind:
-            self._late_steps.append(row)
+            self.writer.late_steps.append(row)
         if known is not None and row.step > known[0]:
-            sums = {name: known[1][name] + getattr(row, name) for name in _SUMMED}
+            sums = {name: known[1][name] + getattr(row, name) for name in SUMMED}
             self._totals = row.step, {"steps": known[1]["steps"] + 1, **sums}
 
     def steps(self, last: int | None = None) -> list[StepRow]:
@@ -433,9 +209,9 @@ class Store:
     def curve(self, points: int) -> list[tuple[int, int, int, float, int, float, int, int]]:
         """All steps as at most about ``points`` rows, each of as many neighbours: last step, how many, how many have a
         loss, and the sums of loss, tokens, seconds, bytes of updates and activations, bytes in fp16."""
-        last = self._database.read("select coalesce(max(step), 0) from steps")[0][0]
+        last = self.database.read("select coalesce(max(step), 0) from steps")[0][0]
         width = max(1, -(-int(last) // points))
-        rows = self._database.read(
+        rows = self.database.read(
             "select max(step), count(*), count(loss), coalesce(sum(loss), 0), sum(tokens * 1.0), sum(seconds), "
             "sum(bytes_updates * 1.0) + sum(bytes_activations * 1.0), sum(bytes_dense * 1.0) "
             f"from steps group by step / {width} order by 1"
@@ -447,18 +223,18 @@ class Store:
         """Sums over all steps: steps, samples, tokens and the byte counters. The rows are read once; steps that are
         stored after that are added. Samples count once: those that the newest view begins with, and its steps'."""
         if self._totals is None:
-            sums = ", ".join(f"coalesce(sum({name} * 1.0), 0)" for name in _SUMMED)  # whole numbers would overflow
-            last, *found = self._database.read(f"select coalesce(max(step), 0), count(*), {sums} from steps")[0]
-            totals = dict(zip(("steps", *_SUMMED), map(int, found), strict=True))
+            sums = ", ".join(f"coalesce(sum({name} * 1.0), 0)" for name in SUMMED)  # whole numbers would overflow
+            last, *found = self.database.read(f"select coalesce(max(step), 0), count(*), {sums} from steps")[0]
+            totals = dict(zip(("steps", *SUMMED), map(int, found), strict=True))
             if view := self.last_view():  # steps before a checkpoint have samples that are not in it, and trained again
                 query = "select coalesce(sum(samples * 1.0), 0) from steps where step > ?"
-                since = int(self._database.read(query, (view.step,))[0][0])
+                since = int(self.database.read(query, (view.step,))[0][0])
                 totals["samples"] = view.cursor - len(json.loads(view.redo or "[]")) + since
             if self.is_behind:
-                for row in self._late_steps:
+                for row in self.writer.late_steps:
                     if row.step > last:
                         totals["steps"] += 1
-                        totals.update({name: totals[name] + getattr(row, name) for name in _SUMMED})
+                        totals.update({name: totals[name] + getattr(row, name) for name in SUMMED})
                 return totals
             self._totals = int(last), totals
         return dict(self._totals[1])
@@ -469,7 +245,7 @@ class Store:
             "select coalesce(sum(bytes_updates * 1.0 + bytes_activations * 1.0), 0), "
             "coalesce(sum(bytes_dense * 1.0), 0) from steps where step <= ?"
         )
-        sent, dense = self._database.read(query, (step,))[0] if step > 0 else (0, 0)
+        sent, dense = self.database.read(query, (step,))[0] if step > 0 else (0, 0)
         return int(sent), int(dense)
 
     def put_eval(self, row: EvalRow) -> None:
@@ -490,37 +266,37 @@ class Store:
 
     def forget_checkpoint(self, step: int) -> None:
         """A checkpoint was removed."""
-        self._write(("delete from checkpoints where step = ?", (step,)))
+        self.writer.write(("delete from checkpoints where step = ?", (step,)))
 
     # ---- warnings and links --------------------------------------------------------------------
 
     def add_warning(self, now: float, node: str, message: str) -> None:
         """Note a warning."""
-        self._write(("insert into warnings (time, node, message) values (?, ?, ?)", (now, node, message)))
+        self.writer.write(("insert into warnings (time, node, message) values (?, ?, ?)", (now, node, message)))
 
     def warnings(self, last: int = 20) -> list[tuple[float, str, str]]:
         """The newest warnings, (time, node, message), in order."""
-        found = self._database.read("select time, node, message from warnings order by id desc limit ?", (last,))
+        found = self.database.read("select time, node, message from warnings order by id desc limit ?", (last,))
         return [(when, node, message) for when, node, message in found[::-1]]
 
     def put_link(self, source: str, target: str, latency_s: float, bandwidth_bps: float, now: float) -> None:
         """Note a measured link."""
         values = (source, target, latency_s, bandwidth_bps, now)
-        self._write(self._upsert("links", dict(zip(_LINK, values, strict=True))))
+        self.writer.write(upsert("links", dict(zip(LINK, values, strict=True))))
 
     def put_links(self, found: Mapping[tuple[str, str], tuple[float, float]], now: float) -> None:
         """Note measured links, (source, target) -> (seconds one way, bits per second), together."""
         rows = [(*pair, *numbers, now) for pair, numbers in found.items()]
         if rows:
-            self._write(*(self._upsert("links", dict(zip(_LINK, row, strict=True))) for row in rows))
+            self.writer.write(*(upsert("links", dict(zip(LINK, row, strict=True))) for row in rows))
 
     def forget_links(self, name: str) -> None:
         """What was measured of a node's links does not count any more."""
-        self._write(("delete from links where source = ? or target = ?", (name, name)))
+        self.writer.write(("delete from links where source = ? or target = ?", (name, name)))
 
     def links(self) -> list[tuple[str, str, float, float]]:
         """Measured links: from, to, seconds one way, bits per second."""
-        found = self._database.read("select source, target, latency_s, bandwidth_bps from links")
+        found = self.database.read("select source, target, latency_s, bandwidth_bps from links")
         return [(source, target, latency, rate) for source, target, latency, rate in found]
 
 
@@ -531,7 +307,7 @@ def is_server(place: Path | str) -> bool:
 
 def _open(place: Path | str, create: bool) -> Database:
     if is_server(place):
-        return PostgreSQL(str(place), _TABLES if create else "")
+        return PostgreSQL(str(place), TABLES if create else "")
     state = Path(place)
     path = state / FILE
     if not create and not path.exists():
@@ -543,4 +319,4 @@ def _open(place: Path | str, create: bool) -> Database:
             state.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FarflungError(f"cannot make {state}: {error.strerror}") from None
-    return SQLite(path, _TABLES, _ADDED)
+    return SQLite(path, TABLES, ADDED)

@@ -26,7 +26,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ...proto import names
 from ...proto.errors import FarflungError, Refused
-from ..store.store import Store, Ticket
+from ..store.rows import Ticket
+from ..store.store import Store
 
 NODE_LIFE = 24 * 3600.0
 """Seconds that a node's certificate is good for; nodes have it renewed after two thirds of them."""

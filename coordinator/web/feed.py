@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..observe.history import History
-from ..store.store import ViewRow
+from ..store.rows import ViewRow
 from .picture import TIMELINE, picture, timeline_of
 
 PERIOD_S = 1.0

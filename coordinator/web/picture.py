@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..observe.advice import for_others, phase_of
-from ..store.store import ViewRow
+from ..store.rows import ViewRow
 
 Record = Mapping[str, Any]
 

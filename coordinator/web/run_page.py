@@ -14,7 +14,7 @@ from ..observe.history import History
 from ..observe.metrics import Counts, registry_of, text_of
 from ..run.people.commands import KINDS, Command
 from ..run.run import Run
-from ..store.store import ViewRow
+from ..store.rows import ViewRow
 from .access import load_tokens, write_scrape
 from .app import Page, make_app
 from .feed import Feed

@@ -25,15 +25,18 @@ from windows import facts_of
 from farflung import compress
 from farflung.compress.declarations import CODECS
 from farflung.compress.wire import varint
-from farflung.coordinator.checkpoints.checkpoints import Checkpoints, ShardRefused
+from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.checkpoints.manifest import damaged, position_in, read_manifest
+from farflung.coordinator.checkpoints.receiver import receive
+from farflung.coordinator.checkpoints.refused import ShardRefused
 from farflung.coordinator.data.artifacts import Artifacts
 from farflung.coordinator.membership.machine import TRAINING
 from farflung.coordinator.run.context import RunContext
 from farflung.coordinator.run.run import Run
 from farflung.coordinator.serve.calls.joining import Identity
 from farflung.coordinator.serve.calls.service import CoordinatorService
-from farflung.coordinator.store.store import NodeRow, Store
+from farflung.coordinator.store.rows import NodeRow
+from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.identity import digest
 from farflung.job.files import load_job
 from farflung.job.schema import Facts, Job, LayerProfile, Profile
@@ -466,7 +469,7 @@ def test_what_is_said_of_a_checkpoint(tmp_path_factory, content):
     shard = pb.Shard(step=4, file="stage-0.safetensors", data=b"x", last=True, files=1, meta=json.dumps(content))
     shard.digest = hashlib.sha256(b"x").digest()
     with contextlib.suppress(ShardRefused):
-        receiver = checkpoints.receive(shard)
+        receiver = receive(checkpoints, shard)
         with contextlib.closing(receiver):
             receiver.write(shard)
     checkpoints.newest()

@@ -9,7 +9,8 @@ from typing import Any
 from farflung.coordinator.observe.history import History
 from farflung.coordinator.observe.observed import Observed
 from farflung.coordinator.observe.status import status_of
-from farflung.coordinator.store.store import CheckpointRow, EvalRow, NodeRow, StepRow, Store, ViewRow
+from farflung.coordinator.store.rows import CheckpointRow, EvalRow, NodeRow, StepRow, ViewRow
+from farflung.coordinator.store.store import Store
 from farflung.proto.control_pb2 import Sent, StepDone
 from farflung.scheduler.plans import Plan
 

@@ -17,7 +17,8 @@ from ....proto.errors import FarflungError, JobError
 from ...checkpoints.checkpoints import Checkpoints, Complete
 from ...checkpoints.manifest import position_in, read_manifest
 from ...checkpoints.targets import Target, TargetAway, TargetDamaged, is_remote
-from ...store.store import CheckpointRow, Store
+from ...store.rows import CheckpointRow
+from ...store.store import Store
 
 HERE = "checkpoints"
 """The folder below the state folder from which checkpoints go to a target."""

@@ -13,7 +13,7 @@ from ...checkpoints.manifest import read_manifest
 from ...data.facts import in_thread
 from ...membership import signals as s
 from ...membership.learnt import unsent_in
-from ...store.store import CheckpointRow
+from ...store.rows import CheckpointRow
 from ..attempt import attempt
 from ..context import RunContext
 from ..deciding import Deciding

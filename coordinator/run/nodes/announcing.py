@@ -10,7 +10,7 @@ from ... import events
 from ...membership import signals as s
 from ...membership.orders import Send, order_of
 from ...membership.view_orders import ViewOrders
-from ...store.store import ViewRow
+from ...store.rows import ViewRow
 from ..context import RunContext
 from ..deciding import Deciding
 from ..reports.step_reports import StepReports

@@ -6,7 +6,8 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
-from ...store.store import NodeRow, Store
+from ...store.rows import NodeRow
+from ...store.store import Store
 from ...trust.identity import digest
 
 _NOT_BACK = "it has not come back since the coordinator started again"

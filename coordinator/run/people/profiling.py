@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ....proto import control_pb2 as pb
 from ....proto.trace import MOST_BYTES, BadTrace, unpack
-from ...checkpoints.checkpoints import ShardRefused
+from ...checkpoints.refused import ShardRefused
 
 FILE = "trace/"
 PAUSE_S = 0.25

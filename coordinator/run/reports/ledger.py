@@ -11,7 +11,7 @@ from typing import Any
 
 from ....proto.control_pb2 import EvalDone, Ledger, StepDone
 from ....scheduler.plans import Plan
-from ...store.store import EvalRow, StepRow
+from ...store.rows import EvalRow, StepRow
 
 
 @dataclass

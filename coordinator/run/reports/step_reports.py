@@ -14,7 +14,7 @@ from ...observe.history import POINTS, History, Point
 from ...observe.observed import Observed
 from ...observe.useful_work import UsefulWork, ledger, write_ledger
 from ...planning.measured import Measured
-from ...store.store import StepRow
+from ...store.rows import StepRow
 from ..context import RunContext
 from ..deciding import Deciding
 from ..warnings import Warn

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from ....proto import control_pb2 as pb
 from ....proto.progress import Meter
 from ...checkpoints.acceptance import Expected, NotAccepted
-from ...checkpoints.checkpoints import NotWritten, ShardRefused
+from ...checkpoints.refused import NotWritten, ShardRefused
 from ...checkpoints.uploads import GivenUp, Uploads
 from ...run.people.profiling import FILE, received
 from ...run.run import Run

@@ -19,7 +19,7 @@ from ....proto.border import printable
 from ....proto.errors import FarflungError, Refused
 from ...run.nodes.second import check_alone
 from ...run.run import Run
-from ...store.store import NodeRow
+from ...store.rows import NodeRow
 from ...trust.clocks import check_clock
 from ...trust.identity import NODE_LIFE, Authority, check_joining, digest, public_key_digest, requested
 from .dial_back import Network, caller_of, dial_back

@@ -6,7 +6,9 @@ import json
 import pytest
 from tensor_files import tensor_file
 
-from farflung.coordinator.checkpoints.checkpoints import Checkpoints, ShardRefused
+from farflung.coordinator.checkpoints.checkpoints import Checkpoints
+from farflung.coordinator.checkpoints.receiver import receive
+from farflung.coordinator.checkpoints.refused import ShardRefused
 from farflung.job.sampling import Position
 from farflung.proto.control_pb2 import Shard
 
@@ -18,8 +20,8 @@ def shard(step, file, data=b"data", files=2, meta=None, offset=0, last=True):
     )
 
 
-def receive(checkpoints, one):
-    receiver = checkpoints.receive(one)
+def deliver(checkpoints, one):
+    receiver = receive(checkpoints, one)
     try:
         return receiver.write(one)
     finally:
@@ -27,13 +29,13 @@ def receive(checkpoints, one):
 
 
 def complete(checkpoints, step, **meta):
-    receive(checkpoints, shard(step, "stage-0", meta=json.dumps({"rounds": {"stage-0": 3}, **meta})))
-    return receive(checkpoints, shard(step, "stage-1", meta=json.dumps({"rounds": {"stage-1": 3}, **meta})))
+    deliver(checkpoints, shard(step, "stage-0", meta=json.dumps({"rounds": {"stage-0": 3}, **meta})))
+    return deliver(checkpoints, shard(step, "stage-1", meta=json.dumps({"rounds": {"stage-1": 3}, **meta})))
 
 
 def test_complete_by_one_rename(tmp_path):
     checkpoints = Checkpoints(tmp_path, 3, {"run": "x"})
-    assert receive(checkpoints, shard(5, "stage-0")) is None
+    assert deliver(checkpoints, shard(5, "stage-0")) is None
     assert checkpoints.steps() == [] and checkpoints.path(5) is None
     done = complete(checkpoints, 7, cursor=70, redo=[1, 2])
     assert done.position == Position(7, 70, (1, 2)) and done.path == tmp_path / "step-00000007"
@@ -42,7 +44,7 @@ def test_complete_by_one_rename(tmp_path):
     assert sorted(path.name for path in done.path.iterdir()) == ["manifest.json", "stage-0", "stage-1"]
     assert checkpoints.file(7, "stage-0") and checkpoints.file(7, "manifest.json")
     assert checkpoints.file(7, "other") is None and checkpoints.file(8, "stage-0") is None
-    assert checkpoints.receive(shard(7, "stage-0")) is None
+    assert receive(checkpoints, shard(7, "stage-0")) is None
 
 
 def test_only_the_newest_are_kept(tmp_path):
@@ -104,30 +106,30 @@ def test_files_of_tensors_are_looked_into_at_a_start(tmp_path, data, why):
     """The digest is that of the manifest, and no node could load it: what comes before it is taken."""
     checkpoints = Checkpoints(tmp_path, 3, {})
     for step, content in ((1, tensor_file({"w": ("F32", 4), "m": ("BF16", 4)})), (2, data)):
-        receive(checkpoints, shard(step, "stage-0.safetensors", content, files=1))
+        deliver(checkpoints, shard(step, "stage-0.safetensors", content, files=1))
     newest, passed = Checkpoints(tmp_path, 3, {}).newest()
     assert newest.step == 1 and why in passed[0] and len(passed) == 1
 
 
 def test_a_view_change_gives_up_what_is_of_lost_weights(tmp_path):
     checkpoints = Checkpoints(tmp_path, 3, {})
-    receive(checkpoints, shard(4, "stage-0"))
-    receive(checkpoints, shard(6, "stage-0"))
-    under_way = checkpoints.receive(shard(6, "stage-1", last=False))
+    deliver(checkpoints, shard(4, "stage-0"))
+    deliver(checkpoints, shard(6, "stage-0"))
+    under_way = receive(checkpoints, shard(6, "stage-1", last=False))
     under_way.write(shard(6, "stage-1", last=False))
     checkpoints.discard_after(5, 2)
     with pytest.raises(ShardRefused, match="given up by a view change"):
         under_way.write(shard(6, "stage-1", offset=4))
     under_way.close()
-    assert receive(checkpoints, shard(4, "stage-1")).step == 4
-    assert receive(checkpoints, shard(6, "stage-1")) is None, "stage-0 of the lost step 6 does not count"
-    assert receive(checkpoints, shard(6, "stage-0")).step == 6
+    assert deliver(checkpoints, shard(4, "stage-1")).step == 4
+    assert deliver(checkpoints, shard(6, "stage-1")) is None, "stage-0 of the lost step 6 does not count"
+    assert deliver(checkpoints, shard(6, "stage-0")).step == 6
 
 
 def test_pieces_in_order(tmp_path):
     checkpoints = Checkpoints(tmp_path, 3, {})
     first = shard(1, "stage-0", last=False)
-    receiver = checkpoints.receive(first)
+    receiver = receive(checkpoints, first)
     receiver.write(first)
     with pytest.raises(ShardRefused, match="came where 4 was due"):
         receiver.write(shard(1, "stage-0", offset=8))
@@ -139,7 +141,7 @@ def test_a_disk_that_does_not_take_it(tmp_path):
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     checkpoints = Checkpoints(tmp_path / "checkpoints", 3, {})
     with pytest.raises(ShardRefused, match="cannot write stage-0 of step 1: Not a directory"):
-        receive(checkpoints, shard(1, "stage-0"))
+        deliver(checkpoints, shard(1, "stage-0"))
 
 
 def of_view(view, number, file, files=2, data=b"data", **meta):
@@ -148,11 +150,11 @@ def of_view(view, number, file, files=2, data=b"data", **meta):
 
 def test_another_view_begins_the_step_again(tmp_path):
     checkpoints = Checkpoints(tmp_path, 3, {})
-    receive(checkpoints, of_view(1, 9, "stage-0", 3, b"of view 1"))
-    receive(checkpoints, of_view(1, 9, "stage-2", 3))
-    assert receive(checkpoints, of_view(2, 9, "stage-0", data=b"of view 2")) is None
-    assert receive(checkpoints, of_view(1, 9, "stage-1", 3)) is None, "a late file of the view before is nobody's"
-    done = receive(checkpoints, of_view(2, 9, "stage-1", data=b"of view 2"))
+    deliver(checkpoints, of_view(1, 9, "stage-0", 3, b"of view 1"))
+    deliver(checkpoints, of_view(1, 9, "stage-2", 3))
+    assert deliver(checkpoints, of_view(2, 9, "stage-0", data=b"of view 2")) is None
+    assert deliver(checkpoints, of_view(1, 9, "stage-1", 3)) is None, "a late file of the view before is nobody's"
+    done = deliver(checkpoints, of_view(2, 9, "stage-1", data=b"of view 2"))
     manifest = json.loads((done.path / "manifest.json").read_text())
     assert manifest["files"] == ["stage-0", "stage-1"] and manifest["rounds"] == {"stage-0": 2, "stage-1": 2}
     assert {path.name for path in done.path.iterdir()} == {"manifest.json", "stage-0", "stage-1"}
@@ -161,10 +163,10 @@ def test_another_view_begins_the_step_again(tmp_path):
 
 def test_a_complete_checkpoint_stays_when_another_view_sends_the_step_again(tmp_path):
     checkpoints = Checkpoints(tmp_path, 3, {})
-    under_way = checkpoints.receive(of_view(2, 9, "stage-0"))
+    under_way = receive(checkpoints, of_view(2, 9, "stage-0"))
     for file in ("stage-0", "stage-1"):
-        done = receive(checkpoints, of_view(1, 9, file))
-    assert checkpoints.receive(of_view(2, 9, "stage-1")) is None
+        done = deliver(checkpoints, of_view(1, 9, file))
+    assert receive(checkpoints, of_view(2, 9, "stage-1")) is None
     assert under_way.write(of_view(2, 9, "stage-0", data=b"late")) is None
     under_way.close()
     assert (done.path / "stage-0").read_bytes() == b"data" and not list(checkpoints.incoming.iterdir())
@@ -174,33 +176,33 @@ def test_what_an_earlier_view_sends_of_a_step_that_is_trained_again(tmp_path):
     checkpoints = Checkpoints(tmp_path, 3, {})
     checkpoints.discard_after(5, 3)
     with pytest.raises(ShardRefused, match="step 6 was given up by a view change"):
-        receive(checkpoints, of_view(2, 6, "stage-0"))
-    assert receive(checkpoints, of_view(2, 5, "stage-0")) is None
-    assert receive(checkpoints, of_view(2, 5, "stage-1")).step == 5
-    assert receive(checkpoints, of_view(3, 6, "stage-0")) is None
-    assert receive(checkpoints, of_view(3, 6, "stage-1")).step == 6
+        deliver(checkpoints, of_view(2, 6, "stage-0"))
+    assert deliver(checkpoints, of_view(2, 5, "stage-0")) is None
+    assert deliver(checkpoints, of_view(2, 5, "stage-1")).step == 5
+    assert deliver(checkpoints, of_view(3, 6, "stage-0")) is None
+    assert deliver(checkpoints, of_view(3, 6, "stage-1")).step == 6
 
 
 def test_what_is_unfinished_below_a_complete_step_is_thrown_away(tmp_path):
     checkpoints = Checkpoints(tmp_path, 3, {})
-    receive(checkpoints, shard(4, "stage-0"))
-    late = checkpoints.receive(shard(4, "stage-1"))
-    receive(checkpoints, shard(8, "stage-0"))
+    deliver(checkpoints, shard(4, "stage-0"))
+    late = receive(checkpoints, shard(4, "stage-1"))
+    deliver(checkpoints, shard(8, "stage-0"))
     complete(checkpoints, 6)
     assert [path.name for path in checkpoints.incoming.iterdir()] == ["step-00000008"]
     assert late.write(shard(4, "stage-1")) is None
     late.close()
-    assert checkpoints.receive(shard(4, "stage-1")) is None and checkpoints.steps() == [6]
+    assert receive(checkpoints, shard(4, "stage-1")) is None and checkpoints.steps() == [6]
     assert [path.name for path in checkpoints.incoming.iterdir()] == ["step-00000008"]
-    assert receive(checkpoints, shard(8, "stage-1")).step == 8
+    assert deliver(checkpoints, shard(8, "stage-1")).step == 8
 
 
 def test_what_was_unfinished_at_a_start_is_thrown_away(tmp_path):
-    receive(Checkpoints(tmp_path, 3, {}), shard(4, "stage-0", b"of a run of yesterday"))
+    deliver(Checkpoints(tmp_path, 3, {}), shard(4, "stage-0", b"of a run of yesterday"))
     checkpoints = Checkpoints(tmp_path, 3, {})
     checkpoints.clear_receiving()
     assert not checkpoints.incoming.exists()
-    assert receive(checkpoints, shard(4, "stage-1")) is None
+    assert deliver(checkpoints, shard(4, "stage-1")) is None
 
 
 def test_a_damaged_checkpoint_is_replaced(tmp_path):
@@ -219,8 +221,8 @@ def test_a_damaged_checkpoint_is_replaced(tmp_path):
 
 def test_optimizer_steps_are_kept_file_by_file(tmp_path):
     checkpoints = Checkpoints(tmp_path, 3, {"run": "x"})
-    receive(checkpoints, of_view(1, 9, "stage-0", optimizer_steps=9, cursor=72, redo=[], step=9))
-    done = receive(checkpoints, of_view(1, 9, "stage-1", optimizer_steps=4, cursor=72, redo=[], step=9, run="y"))
+    deliver(checkpoints, of_view(1, 9, "stage-0", optimizer_steps=9, cursor=72, redo=[], step=9))
+    done = deliver(checkpoints, of_view(1, 9, "stage-1", optimizer_steps=4, cursor=72, redo=[], step=9, run="y"))
     manifest = json.loads((done.path / "manifest.json").read_text())
     assert manifest["optimizer_steps"] == 9 and manifest["run"] == "x"
     assert manifest["meta"]["stage-1"] == {"view": 1, "rounds": {"stage-1": 1}, "optimizer_steps": 4, "run": "y"}
@@ -228,4 +230,4 @@ def test_optimizer_steps_are_kept_file_by_file(tmp_path):
 
 def test_a_view_that_is_no_number(tmp_path):
     with pytest.raises(ShardRefused, match="no number"):
-        receive(Checkpoints(tmp_path, 3, {}), of_view("newest", 9, "stage-0"))
+        deliver(Checkpoints(tmp_path, 3, {}), of_view("newest", 9, "stage-0"))

@@ -4,7 +4,8 @@ import hashlib
 
 import pytest
 
-from farflung.coordinator.checkpoints.checkpoints import Checkpoints, ShardRefused
+from farflung.coordinator.checkpoints.checkpoints import Checkpoints
+from farflung.coordinator.checkpoints.refused import ShardRefused
 from farflung.coordinator.checkpoints.uploads import GivenUp, Uploads, given_up
 from farflung.proto.control_pb2 import Shard
 

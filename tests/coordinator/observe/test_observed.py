@@ -6,7 +6,8 @@ import pytest
 
 from farflung.coordinator.observe.history import History, Point
 from farflung.coordinator.observe.observed import PARTS, Observed, split_of
-from farflung.coordinator.store.store import EvalRow, StepRow, Store
+from farflung.coordinator.store.rows import EvalRow, StepRow
+from farflung.coordinator.store.store import Store
 from farflung.proto.control_pb2 import Sent, StepDone
 
 

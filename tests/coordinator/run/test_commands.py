@@ -13,7 +13,8 @@ from farflung.coordinator.membership.resume import Rules
 from farflung.coordinator.observe.status import read_status
 from farflung.coordinator.run.people.commands import Command, CommandHandler, held_in, standing
 from farflung.coordinator.store.database import NoRoom
-from farflung.coordinator.store.store import NodeRow, Store
+from farflung.coordinator.store.rows import NodeRow
+from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.identity import make_ticket
 from farflung.coordinator.trust.tickets import issue, operating, revoke_ticket
 from farflung.job.files import load_job, with_value
@@ -230,7 +231,7 @@ def test_what_is_wanted_while_the_disk_is_full_is_kept(tmp_path, monkeypatch):
             raise NoRoom("cannot write it: the disk is full", "make room")
 
         with monkeypatch.context() as patch:
-            patch.setattr(store._database, "write", full)
+            patch.setattr(store.database, "write", full)
             for name in ("a", "b"):
                 handler.take(Command("drain", name), machine, state, None, None, 0)
             assert handler.refusal("a", "", state) == "a is drained"

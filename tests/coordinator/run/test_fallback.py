@@ -6,6 +6,7 @@ import json
 import pytest
 
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
+from farflung.coordinator.checkpoints.receiver import receive
 from farflung.coordinator.checkpoints.targets import Target, TargetAway
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.run.durability.fallback import answer
@@ -20,7 +21,7 @@ def checkpoints(tmp_path):
         data = f"weights of {step}".encode()
         said = {"meta": json.dumps({"cursor": 8 * step}), "digest": hashlib.sha256(data).digest()}
         shard = Shard(step=step, file="stage-0", data=data, last=True, files=1, **said)
-        receiver = found.receive(shard)
+        receiver = receive(found, shard)
         receiver.write(shard)
         receiver.close()
     return found

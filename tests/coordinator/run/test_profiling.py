@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 
-from farflung.coordinator.checkpoints.checkpoints import ShardRefused
+from farflung.coordinator.checkpoints.refused import ShardRefused
 from farflung.coordinator.observe.chrome_trace import Recorded, merged
 from farflung.coordinator.run.people.profiling import Clock, Profiling, first_step, received
 from farflung.coordinator.trust.tickets import issue

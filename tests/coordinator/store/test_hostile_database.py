@@ -11,8 +11,9 @@ import pytest
 
 from farflung.coordinator.store import database, late
 from farflung.coordinator.store.database import LeaseLost, NoRoom
+from farflung.coordinator.store.rows import NodeRow, StepRow
 from farflung.coordinator.store.server_address import hidden
-from farflung.coordinator.store.store import NodeRow, StepRow, Store
+from farflung.coordinator.store.store import Store
 from farflung.coordinator.store.watchdog import Watchdog
 from farflung.proto.errors import FarflungError
 
@@ -162,20 +163,20 @@ def test_what_waits_for_a_full_database_is_bounded_and_what_matters_stays(tmp_pa
     monkeypatch.setattr(late, "MOST", 200)
     monkeypatch.setattr(late, "ROOM", 20)
     with contextlib.closing(Store(tmp_path, create=True)) as store:
-        usual = store._database.write
+        usual = store.database.write
 
         def full(statements):
             raise NoRoom("database or disk is full")
 
-        monkeypatch.setattr(store._database, "write", full)
+        monkeypatch.setattr(store.database, "write", full)
         for number in range(1, 1001):
             store.put("phase", f"training {number}")
             store.put_step(step(number))
             if number % 100 == 0:
                 store.put_node(NodeRow(f"n-{number}", "s", "h", "k", "x:1", "{}", number))
-        assert len(store._late) <= 200 and store.given_up
-        monkeypatch.setattr(store._database, "write", usual)
-        store._locked_until = 0.0
+        assert len(store.writer.late) <= 200 and store.given_up
+        monkeypatch.setattr(store.database, "write", usual)
+        store.writer.locked_until = 0.0
         assert store.catch_up() == ""
         steps = [row.step for row in store.steps()]
         assert steps == list(range(1001 - len(steps), 1001)) and len(steps) > 100

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from farflung.coordinator.store.database import LeaseLost, NoRoom
-from farflung.coordinator.store.store import CheckpointRow, EvalRow, NodeRow, StepRow, Store, Ticket, ViewRow
+from farflung.coordinator.store.rows import CheckpointRow, EvalRow, NodeRow, StepRow, Ticket, ViewRow
+from farflung.coordinator.store.store import Store
 from farflung.proto.errors import FarflungError
 
 
@@ -101,7 +102,7 @@ def test_sums_go_on_with_every_step_that_is_stored(store, place, monkeypatch):
         with contextlib.closing(Store(place)) as other:
             assert store.totals() == other.totals()
     with monkeypatch.context() as patched:
-        patched.setattr(store._database, "read", None)
+        patched.setattr(store.database, "read", None)
         store.put_step(step(5))
         assert store.totals()["steps"] == 5 and store.totals()["samples"] == 24 + 2 * 8
     with contextlib.closing(Store(place, create=True)) as other:
@@ -122,11 +123,11 @@ def test_sums_with_steps_that_waited_for_room(store, place, monkeypatch):
     store.put_step(step(1))
     check(1)
     with monkeypatch.context() as patch:
-        patch.setattr(store._database, "write", full)
+        patch.setattr(store.database, "write", full)
         store.put_step(step(2))
     check(2)
     with monkeypatch.context() as patch:
-        patch.setattr(store._database, "write", full)
+        patch.setattr(store.database, "write", full)
         store.put_view(ViewRow(2, "{}", "[]", 1, 8, "[]", -1, "back to step 1", 1.5))
         store.put_step(step(2, samples=1))
         assert store.totals()["samples"] == 16, "of what is in the database"
@@ -271,6 +272,6 @@ def test_another_process_holds_the_file(tmp_path, monkeypatch):
         assert store.totals()["steps"] == 39, "what waits counts"
         holder.execute("rollback")
         holder.close()
-        store._locked_until = 0.0
+        store.writer.locked_until = 0.0
         assert store.catch_up() == "" and not store.is_behind
         assert [row.step for row in store.steps()] == list(range(1, 40))
