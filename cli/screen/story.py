@@ -20,6 +20,7 @@ from .units import bytes_text, count_text, seconds_text
 Event = Mapping[str, Any]
 
 _PACE_STEPS = 20
+_LAST = "last evaluation and checkpoint"
 _PHASES = {
     "preparing_start": "preparing the data",
     "flushing": "a new view: finishing the step",
@@ -120,6 +121,11 @@ class Story:
         """Whether steps are made now, as far as is known."""
         return self.phase == "training" or (not self.phase and bool(self.step))
 
+    @property
+    def at_the_end(self) -> bool:
+        """Whether all steps are made."""
+        return 0 < self.steps <= self.step
+
     def headline(self) -> str:
         """What the run does now; on a node's own screen, what the node does."""
         if self.phase == "waiting":
@@ -129,7 +135,7 @@ class Story:
         if self.spare:
             return "spare: steps in when it is needed"
         if self.is_training:
-            return "training" if self.step else "starting"
+            return _LAST if self.at_the_end else "training" if self.step else "starting"
         return _PHASES.get(self.phase, "waiting for nodes")
 
     def count(self) -> str:
@@ -138,7 +144,7 @@ class Story:
 
     def left_text(self) -> str:
         """How long the rest takes at the pace of the last steps; empty while none are made."""
-        if not self.is_training or self.doing or len(self.pace) < 2 or not self.steps:
+        if not self.is_training or self.doing or len(self.pace) < 2 or not self.steps or self.at_the_end:
             return ""
         (began, first), (now, last) = self.pace[0], self.pace[-1]
         if now <= began or last <= first:
@@ -151,7 +157,7 @@ class Story:
 
     def speed_text(self) -> str:
         """Tokens per second; empty while no steps are made."""
-        return f"{count_text(self.speed)} tokens/s" if self.speed and self.is_training else ""
+        return f"{count_text(self.speed)} tokens/s" if self.speed and self.is_training and not self.at_the_end else ""
 
     def saved_text(self) -> str:
         """What compression saves."""

@@ -169,7 +169,7 @@ class RichScreen(_Screen):
         elif kind in ("eval", "checkpoint"):
             self._console.print(f"[dim]{line}[/]", soft_wrap=True)
         elif kind == "notice":
-            if line != self._notice and self.story.is_training:  # the bar has room for it until the next step only
+            if line != self._notice:  # the bar has room for a part of it, and until the next step
                 self._console.print(f"[dim]{line}[/]", soft_wrap=True)
             self._notice = line
         elif kind == "advice":
@@ -195,7 +195,10 @@ def bytes_line(story: Story) -> str:
     if (detail := savings.detail()) or savings.ratio:
         whole = compared(savings.ratio, "fewer", "as many")
         words = [f"{whole} in the whole run, headers counted", *([detail] if detail else [])]
-    return ": ".join([savings.text(), *(["; ".join(words)] if words else [])])
+    now, after = savings.text(), savings.schedule.after
+    if after and not now.startswith("compression"):
+        now += f" after round {after}"
+    return "; ".join([now, *words])
 
 
 def plan_table(event: Event) -> Table:

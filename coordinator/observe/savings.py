@@ -45,9 +45,11 @@ def savings_text(schedule: Schedule, step: int, sent: float, dense: float) -> st
 
 
 def compared(ratio: float | None, fewer: str, more: str) -> str:
-    """82x FEWER, or 2.0x MORE: never a number below 1."""
+    """82x FEWER, or 2.0x MORE, or "as many ..." where neither is: never a number below 1."""
     if ratio is None:
         return ""
+    if 0.95 < ratio < 1.05:
+        return "as many" + fewer.removeprefix("fewer").replace(" than ", " as ")
     return f"{_times(ratio)}x {fewer}" if ratio >= 1 else f"{_times(1 / ratio)}x {more}"
 
 

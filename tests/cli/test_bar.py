@@ -10,6 +10,12 @@ from farflung.cli.screen.output import Output
 from farflung.cli.screen.story import Story
 from farflung.cli.screen.terminal import screen
 
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 LONG = "node-2 left: silent for 5 s; waits until 2 of the 4 nodes that the plan needs are back"
 
 
@@ -60,6 +66,23 @@ def test_the_line_says_what_the_run_does_and_not_what_it_did() -> None:
     assert story.headline() == "training" and story.left_text()
 
 
+def test_after_the_last_step_it_does_not_train_any_more() -> None:
+    story = training(Story(), 480, 485)
+    assert story.headline() == "last evaluation and checkpoint" and story.count() == "485/485"
+    assert not story.left_text() and not story.speed_text()
+
+
+def test_what_is_known_of_the_data_stands_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    out = Terminal()
+    message = "data.text: 34,400 bytes in 1 document are 34,400 tokens, 1 token per byte; a document ends"
+    with screen(Output(stdout=out, stderr=io.StringIO())) as view:
+        view.show({"event": "notice", "message": message, "node": ""})
+        view.show({"event": "notice", "message": message, "node": ""})
+    assert out.getvalue().count(message) == 1
+
+
 def test_after_ctrl_c_steps_that_still_come_do_not_take_the_word_back() -> None:
     story = training(Story())
     story.add({"event": "phase", "phase": "stopping", "why": ""})
@@ -82,10 +105,6 @@ def test_a_node_hears_of_no_phase_and_shows_what_it_was_told_last() -> None:
 
 
 def test_a_pipe_and_a_terminal_take_the_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     for kind in (io.StringIO, Terminal):

@@ -10,7 +10,7 @@ from farflung.cli.screen.output import Output, explain
 from farflung.cli.screen.story import Story, plan_notes, sentence, view_text
 from farflung.cli.screen.terminal import PlainScreen, RichScreen, bytes_line, plan_table, screen
 from farflung.cli.screen.units import bytes_text, count_text, rate_text, seconds_text
-from farflung.coordinator.observe.savings import savings_text, schedule_of
+from farflung.coordinator.observe.savings import compared, savings_text, schedule_of
 from farflung.proto.errors import FarflungError, JobError, Refused, RunFailed
 
 VIEW = {
@@ -182,7 +182,7 @@ def test_savings_tell_updates_from_activations() -> None:
             }
         )
     assert story.savings.text() == "1.6x fewer bytes than fp16"
-    assert story.savings.detail() == "updates 1.0x as many (60x in the last rounds), activations 2.5x fewer"
+    assert story.savings.detail() == "updates as many (60x in the last rounds), activations 2.5x fewer"
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07all is well\x9b31m\ud800"
@@ -227,12 +227,18 @@ def test_what_is_saved_is_one_sentence_and_never_a_fraction():
     for number in range(21, 41):
         story.add({"event": "step", "step": number, **sizes, "bytes_updates": 1200 if number == 21 else 10})
     assert story.savings.text() == "60x fewer bytes than fp16", "what the first rounds cost is not in it"
-    assert "0." not in bytes_line(story) and "in the whole run" in bytes_line(story)
+    assert bytes_line(story).startswith("60x fewer bytes than fp16 after round 20; 1.1x as many in the whole run, ")
     uncompressed = Story()
     uncompressed.add({**view, "codecs": {"updates": "none"}})
     for number in range(1, 9):
         uncompressed.add({"event": "step", "step": number, **sizes})
     assert uncompressed.savings.text() == "2.0x the bytes of fp16"
+
+
+def test_a_factor_is_no_number_below_one_and_not_one():
+    said = [compared(ratio, "fewer bytes than fp16", "the bytes of fp16") for ratio in (3.0, 1.01, 0.5, None)]
+    assert said == ["3.0x fewer bytes than fp16", "as many bytes as fp16", "2.0x the bytes of fp16", ""]
+    assert compared(0.99, "fewer", "as many") == "as many"
 
 
 def test_rounds_of_many_steps_start_to_compress_after_as_many_steps():
