@@ -20,14 +20,17 @@ from .rows import tokens_of
 
 
 def check_model(model: Any) -> None:
-    """FarflungError for a model that goes on with no text (BERT, a classifier), or is of a family that is not known."""
-    from ..node.models.families import FAMILIES
+    """FarflungError for a model that goes on with no text (BERT, a classifier)."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
+
+    from ..node.models.families import check_decoder
 
     name, family = type(model).__name__, str(getattr(getattr(model, "config", None), "model_type", ""))
-    if family in FAMILIES and name.endswith(("ForCausalLM", "LMHeadModel")):
+    if name in DECODERS.values():
+        check_decoder(family, f"the Trainer's model {name}")
         return
     raise FarflungError(
-        f"the Trainer trains causal language models of the families {', '.join(FAMILIES)}; {name} is none",
+        f"the Trainer trains causal language models of transformers; {name} is none",
         "a loop of your own trains any torch module: farflung.group (docs/how-to/own-loop.md)",
     )
 
@@ -61,7 +64,7 @@ class Trainer:
     """Trains ``model`` in place.
 
     Args:
-        model: a transformers causal language model of a family that farflung knows.
+        model: a transformers causal language model.
         train_dataset, eval_dataset: sequences of ``{"input_ids": [...]}`` (or of the lists themselves). They are laid
             end to end and cut into samples: add an end-of-text token to each where that matters. Without
             ``eval_dataset`` a twentieth of the training samples is held out.

@@ -1,4 +1,4 @@
-"""How long a text a model of `transformers` takes, and how far each of its blocks looks back: from its config.json."""
+"""How long a text a model of `transformers` takes: from its config.json."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 _STRETCHED = frozenset({"yarn", "linear", "dynamic"})
 """Kinds of rotary angles that are stretched by ``factor``; of the others ``max_position_embeddings`` counts it in."""
-_SLIDING = "sliding_attention"
 
 
 def longest_of(config: Mapping[str, Any]) -> int | None:
@@ -25,12 +24,3 @@ def longest_of(config: Mapping[str, Any]) -> int | None:
         before = rope.get("original_max_position_embeddings") or limit
         return max(int(limit), int(before * factor))
     return int(limit)
-
-
-def windows_of(config: Mapping[str, Any], blocks: int) -> list[int | None]:
-    """Of each block how many tokens, its own among them, a token attends to; None: to all before it."""
-    window = config.get("sliding_window")
-    if not window or config.get("use_sliding_window") is False:
-        return [None] * blocks
-    kinds = config.get("layer_types") or [_SLIDING] * blocks
-    return [int(window) if kind == _SLIDING else None for kind in kinds]

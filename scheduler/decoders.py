@@ -17,6 +17,10 @@ from .workload import Layer
 FAMILIES = ("gpt2", "llama", "gpt_neox")
 VARIANTS = {"mistral": "llama", "qwen2": "llama"}
 """Families that are another one but for a few biases."""
+FORMULAS = frozenset({*FAMILIES, *VARIANTS})
+"""Families whose layers the formulas below count exactly; a run measures those of all others."""
+PLAIN = frozenset({"bloom", "codegen", "falcon", "gpt_bigcode", "gpt_neo", "gptj", "mpt", "opt", "phi", "starcoder2"})
+"""Families whose MLP has two matrices and no gate; about as gpt_neox. Every other one is about as llama."""
 DEFAULT_CONTEXT = 1024
 """Tokens of a sample of a pretrained model where the job does not say, unless the model's own longest is less."""
 LORA_TARGETS = {"gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"], "gpt_neox": ["query_key_value"]}
@@ -28,7 +32,8 @@ class Shape:
     """A decoder's sizes. inner: width of the MLP, None for 4 x width (llama: 8/3 x width in multiples of 64).
 
     head_width: of each head, None for width / heads. positions: learned ones, None for as many as the context. biases:
-    whether queries, keys and values of a llama have some (Qwen2).
+    whether queries, keys and values of a llama have some (Qwen2). experts: of each block, each with an MLP of width
+    ``inner``, of which a token is sent to ``experts_used``; shared_inner: the width of one that all tokens take.
     """
 
     family: str
@@ -43,6 +48,9 @@ class Shape:
     head_width: int | None = None
     positions: int | None = None
     biases: bool = False
+    experts: int = 1
+    experts_used: int = 1
+    shared_inner: int = 0
 
     @property
     def tied(self) -> bool:
@@ -75,7 +83,12 @@ def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
     """
     width, context, vocabulary = shape.width, shape.context, shape.vocabulary
     query, keys, inner, gated = shape.query_width, shape.kv_width, shape.inner_width, shape.family == "llama"
-    matrices = 2 * width * query + 2 * width * keys + (3 if gated else 2) * width * inner
+    expert = (3 if gated else 2) * width * inner
+    shared = (3 if gated else 2) * width * shape.shared_inner
+    matrices = 2 * width * query + 2 * width * keys + shape.experts * expert + shared
+    matrices += shape.experts * width if shape.experts > 1 else 0  # the router
+    resting = (shape.experts - shape.experts_used) * expert  # weights that a token does not meet
+    inner = shape.experts_used * inner + shape.shared_inner
     if gated:
         parameters = matrices + 2 * width + shape.biases * (query + 2 * keys)
     else:
@@ -94,7 +107,7 @@ def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
     head_kept = (2 if gated else 1) * width + width / part + vocabulary
     copied = part == 2
     embedding = vocabulary * width + ((shape.positions or context) * width if shape.family == "gpt2" else 0)
-    block_flops = 2.0 * context * parameters + 4.0 * context * context * width
+    block_flops = 2.0 * context * (parameters - resting) + 4.0 * context * context * width
     block = (parameters, block_flops, boundary, round(context * (kept + shape.heads + 2)), 0, matrices // 2 * copied)
     return (
         Layer("embedding", embedding, 2.0 * boundary, boundary, 2 * context),
@@ -177,9 +190,9 @@ def shape_of(content: Mapping[str, Any], context: int | None = None, vocabulary:
     context, vocabulary: the job's and its tokenizer's, where it has them; a folder's own vocabulary counts first.
     """
     named = str(content.get("model_type") or content.get("family") or "gpt2")
-    family = VARIANTS.get(named, named)
-    if family not in FAMILIES:
+    if content.get("model_type") is None and named not in FORMULAS:
         raise PlanError(f"unknown model family {named!r}: it is one of {', '.join((*FAMILIES, *VARIANTS))}")
+    family = "gpt_neox" if named in PLAIN else named if named in FAMILIES else VARIANTS.get(named, "llama")
 
     def size(default: int | None, *keys: str) -> int:
         for key in keys:
@@ -192,21 +205,29 @@ def shape_of(content: Mapping[str, Any], context: int | None = None, vocabulary:
             raise PlanError(f"the job's model needs {keys[0]!r}")
         return default
 
-    heads = size(1, "heads", "num_attention_heads", "n_head")
-    inner = content.get("intermediate_size") or content.get("n_inner")
-    longest = size(context or DEFAULT_CONTEXT, "max_position_embeddings", "n_positions")
+    heads = size(1, "heads", "num_attention_heads", "n_head", "n_heads")
+    longest = size(context or DEFAULT_CONTEXT, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
     tie = content.get("tie", content.get("tie_word_embeddings"))
+    experts = size(1, "num_local_experts", "num_experts", "n_routed_experts")
+    inner_keys = ("intermediate_size", "n_inner", "ffn_dim")
+    inner = size(0, *(("moe_intermediate_size",) if experts > 1 else ()), *inner_keys)
+    shared = size(0, "shared_expert_intermediate_size") if experts > 1 else 0
+    if experts > 1 and not shared:
+        shared = inner * size(0, "n_shared_experts")
     return Shape(
         family=family,
-        layers=size(None, "layers", "num_hidden_layers", "n_layer"),
-        width=size(None, "width", "hidden_size", "n_embd"),
+        layers=size(None, "layers", "num_hidden_layers", "n_layer", "n_layers"),
+        width=size(None, "width", "hidden_size", "n_embd", "d_model"),
         context=context or min(longest, DEFAULT_CONTEXT),
         vocabulary=size(vocabulary, "vocabulary", "vocab_size"),
         heads=heads,
-        kv_heads=size(heads, "kv_heads", "num_key_value_heads"),
-        inner=int(inner) if inner else None,
+        kv_heads=1 if content.get("multi_query") else size(heads, "kv_heads", "num_key_value_heads", "num_kv_heads"),
+        inner=inner or None,
         tie=None if tie is None else bool(tie),
         head_width=content.get("head_dim") or None,
         positions=longest,
-        biases=named == "qwen2",
+        biases=named in ("qwen2", "qwen2_moe"),
+        experts=experts,
+        experts_used=min(experts, size(1, "num_experts_per_tok")),
+        shared_inner=shared,
     )

@@ -222,24 +222,34 @@ def _write_like(
     definition: LanguageModel, weights: Weights, tensors: Mapping[str, Read], source: Path, folder: Path
 ) -> None:
     """A fine-tuned model: the source's files, with the trained values in the source's types."""
-    parameter_of = {}
+    parameter_of, made_of = {}, {}
     for name in definition.frozen or definition.shapes:
-        head = definition.head_name if name == definition.tied else None
-        stored = weights.stored_name(name, head)
-        if stored is None:
+        stored = weights.stored_name(definition, name)
+        if stored is not None:
+            parameter_of[stored] = name
+        elif (made := weights.made(definition, name)) is not None:
+            made_of.update({source: made for source, _ in made.sources})
+        else:
             raise FarflungError(f"{source} lacks the tensor {name} now", hint="put the pretrained folder back")
-        parameter_of[stored] = name
-        if head is not None and head in weights.file_of:
-            parameter_of[head] = name
+        if name == definition.tied:
+            parameter_of.update(dict.fromkeys(weights.heads(definition), name))
+    inner = {definition.inner(name): name for name in definition.frozen or definition.shapes}
     for file in dict.fromkeys(weights.file_of.values()):
-        written = {}
+        written: dict[str, Tensor] = {}
         for stored in (name for name, where in weights.file_of.items() if where == file):
+            if stored in written:
+                continue
+            dtype = DTYPES.get(weights.slot(stored).dtype)
             if stored in parameter_of:
-                dtype = DTYPES[weights.slot(stored).dtype]
                 written[stored] = tensors[parameter_of[stored]]().to(dtype)
+            elif stored in made_of:
+                whole = made_of[stored].written(lambda one: tensors[inner[one]]())
+                written |= {
+                    one: values.to(dtype, copy=True) for one, values in whole.items() if weights.file_of[one] == file
+                }
             else:  # not a parameter of the model, such as GPT-2's old causal masks: as it was
-                with safe_open(source / file, framework="pt") as whole:
-                    written[stored] = whole.get_tensor(stored)
+                with safe_open(source / file, framework="pt") as whole_file:
+                    written[stored] = whole_file.get_tensor(stored)
         _save(written, below(folder, file))
     _copy(source, folder, (CONFIG, "generation_config.json", *(() if SINGLE in weights.file_of.values() else (INDEX,))))
     if not (folder / "generation_config.json").exists():

@@ -12,6 +12,7 @@ import contextlib
 import json
 import math
 import sys
+from collections.abc import Sequence
 
 import torch
 from pydantic import ValidationError
@@ -20,13 +21,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...job.schema import Job, LayerProfile, Profile
 from ...proto.errors import FarflungError
-from ...scheduler.decoders import decoder_layers, shape_of
+from ...scheduler.decoders import FORMULAS, decoder_layers, shape_of
+from ...scheduler.workload import Layer
 from .builds import SequentialModel, build_data
 from .definition import LanguageModel
 from .factory import model_of
 from .families import DEFAULT_CONTEXT
 from .kept import Kept
 from .lora import LoraModel
+from .measured import Cost, measure
 from .pretrained import check, weights_of
 
 
@@ -81,33 +84,44 @@ def language_layers(definition: LanguageModel, context: int, precision: str = "f
     """The layers' cost for samples of ``context`` tokens, by counting.
 
     A matrix of n weights costs 2n flops a token forward; attention 4 t d a token (scores and values over the whole
-    window, as the causal half is computed by most kernels anyway). See Kaplan et al. 2020, 2.1.
+    window, as the causal half is computed by most kernels anyway). See Kaplan et al. 2020, 2.1. Of experts those count
+    that a token is sent to; their weights are all there.
     """
     if isinstance(definition, LoraModel):
         return _lora_layers(definition, context, precision)
     width = int(definition.config.hidden_size)
     last = len(definition.layers) - 1
-    kept = decoder_layers(shape_of(definition.config.to_dict(), context), precision)
+    counted = counted_layers(definition, context, precision)
     profiles = []
     for layer, name in enumerate(definition.layers):
         names = definition.parameter_names(layer, layer)
         weights = sum(math.prod(definition.shapes[each]) for each in names)
+        one = counted[layer]
         if layer == 0:
             forward = 2.0 * context * width  # a look-up: copied, not multiplied
-        else:
+        elif definition.family in FORMULAS:
             forward = 2.0 * context * weights + (4.0 * context * context * width if layer < last else 0.0)
+        else:
+            forward = one.flops
         profiles.append(
             LayerProfile(
                 name=name,
                 parameters=weights,
                 flops_per_sample=3 * forward,
                 activation_elements_per_sample=context * width if layer < last else 0,
-                stored_elements_per_sample=kept[layer].stored,
-                copied_elements=kept[layer].copies,
-                working_elements_per_sample=kept[layer].working,
+                stored_elements_per_sample=one.stored,
+                copied_elements=one.copies,
+                working_elements_per_sample=2 * context * int(definition.config.vocab_size) if layer == last else 0,
             )
         )
     return profiles
+
+
+def counted_layers(definition: LanguageModel, context: int, precision: str) -> Sequence[Layer | Cost]:
+    """What each layer keeps: by formula where the scheduler has one, else by computing it once without values."""
+    if definition.family in FORMULAS:
+        return decoder_layers(shape_of(definition.config.to_dict(), context), precision)
+    return measure(definition, context, precision)
 
 
 def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[LayerProfile]:

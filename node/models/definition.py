@@ -12,16 +12,20 @@ from __future__ import annotations
 import copy
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...job.positions import longest_of, windows_of
-from .families import DEFAULT_CONTEXT, FAMILIES, Family, initial_deviation
-from .stage import LanguageStage, StageModel, materialise
+from ...job.positions import longest_of
+from ...proto.errors import FarflungError
+from .anatomy import anatomy_of, refused
+from .families import DEFAULT_CONTEXT, Family, initial_constant, initial_deviation, row_of
+from .materialise import fill_buffers, materialise
+from .stage import LanguageStage, StageModel
+from .trunk import Trunk
 
 
 class ModelDefinition(ABC):
@@ -86,95 +90,93 @@ class LanguageModel(ModelDefinition):
     def __init__(
         self, config: Any, recompute: bool = False, change: Callable[[nn.Module], None] = lambda model: None
     ) -> None:
-        """``change``: is given the whole model on the meta device before it is looked at."""
+        """``change``: is given the whole model on the meta device before its parameters are looked at."""
         self.config = config
         self.longest = longest_of(config.to_dict()) or DEFAULT_CONTEXT
-        self.row: Family = FAMILIES[config.model_type]
+        self.row: Family = row_of(str(config.model_type))
         self.family = self.row.name
         self.skeleton = skeleton_of(config)
+        self.anatomy = anatomy = anatomy_of(self.skeleton)
+        _check_buffers(self.skeleton)
         change(self.skeleton)
-        base = getattr(self.skeleton, self.row.base)
-        self._base = base
-        head = self.skeleton.get_output_embeddings()
-        self.head_name = f"{self.row.head}.weight"
-        embedding = getattr(base, self.row.embedding)
-        tied = bool(getattr(config, "tie_word_embeddings", False))
-        self.tied = f"{self._path(self.row.embedding)}.weight" if tied else None
-        blocks: Sequence[nn.Module] = list(getattr(base, self.row.blocks))
-        first = named(self._path(self.row.embedding), embedding)
-        if self.row.positions:
-            first += named(self._path(self.row.positions), getattr(base, self.row.positions))
-        last = named(self._path(self.row.norm), getattr(base, self.row.norm))
-        last += [(self.tied, embedding.weight)] if self.tied else named(self.row.head, head)
-        self._last = len(blocks) + 1
-        self._windows = windows_of(config.to_dict(), len(blocks))
-        pieces = [first, *(named(self._block_path(i), block) for i, block in enumerate(blocks)), last]
-        layers = ["embedding", *(f"block {i}" for i in range(len(blocks))), "head"]
+        heads = (self.row.head or anatomy.head, *self.row.other_heads)
+        self.head_names = tuple(f"{path}.weight" for path in heads)
+        """What files may call the head's matrix."""
+        self.head_name = self.head_names[0]
+        first, last = self._outside(anatomy.first), self._outside(anatomy.last)
+        shared = {id(parameter): name for name, parameter in first}
+        head: nn.Module = self.skeleton.get_submodule(anatomy.head)
+        self.tied = shared.get(id(head.weight))
+        last = [(shared.get(id(parameter), name), parameter) for name, parameter in last]
+        self._last = anatomy.count + 1
+        blocks = [named(self._block_path(i), self._block(i)) for i in range(anatomy.count)]
+        pieces: list[list[tuple[str, Tensor]]] = [list(first), *blocks, list(last)]
+        layers = ["embedding", *(f"block {i}" for i in range(anatomy.count)), "head"]
         super().__init__(layers, [[name for name, _ in piece] for piece in pieces], recompute)
         self.shapes = {name: tuple(tensor.shape) for piece in pieces for name, tensor in piece}
 
     def build(self, first: int, last: int, device: torch.device | str = "cpu") -> LanguageStage:
-        device = torch.device(device)
-        row = self.row
-        has_head = last == self._last
-
-        def real(attribute: str) -> tuple[str, nn.Module]:
-            return self._path(attribute), materialise(copy.deepcopy(getattr(self._base, attribute)), device)
-
-        # The embedding also comes along as the holder of a tied head's weight.
-        embedding = real(row.embedding) if first == 0 or (has_head and self.tied) else None
-        head = None
-        if has_head and not self.tied:
-            head = (row.head, materialise(copy.deepcopy(self.skeleton.get_output_embeddings()), device))
-        blocks = range(max(first, 1) - 1, min(last, self._last - 1))
-        stage = LanguageStage(
+        device, anatomy = torch.device(device), self.anatomy
+        begins = anatomy.first if first == 0 else ()
+        ends = anatomy.last if last == self._last else ()
+        numbers = range(max(first, 1) - 1, min(last, self._last - 1))
+        blocks = {number: copy.deepcopy(self._block(number)) for number in numbers}
+        trunk = Trunk(self.skeleton, anatomy, blocks, bool(begins), bool(ends), numbers.start)
+        inside = [module for block in blocks.values() for module in block.modules()]
+        materialise([*(trunk.model.get_submodule(path) for path in (*begins, *ends)), *inside], device)
+        fill_buffers(self.skeleton, [*inside, *trunk.modules(begins, ends)], device)
+        return LanguageStage(
             first,
             last,
             self._last + 1,
-            embedding=embedding if first == 0 else None,
-            positions=real(row.positions) if first == 0 and row.positions else None,
-            blocks=[(self._block_path(i), self._block(i, device)) for i in blocks],
-            norm=real(row.norm) if has_head else None,
-            head=head,
-            tied_head=embedding if has_head and self.tied else None,
-            rotary=self._rotary(device),
-            windows=[self._windows[i] for i in blocks],
+            trunk,
+            before=self._outside(begins, trunk.model),
+            blocks=[(self._block_path(number), block) for number, block in blocks.items()],
+            after=[
+                (self.tied if self.tied and name == self.head_name else name, one)
+                for name, one in self._outside(ends, trunk.model)
+            ],
             recompute=self._recompute,
+            documents=anatomy.documents,
         )
-        return stage
 
     def initial(self, name: str, seed: int) -> Tensor:
         # The class may call the head otherwise than files do; its initial value is the same under both names.
-        name = self.head_name if name in {f"{head}.weight" for head in self.row.other_heads} else name
+        name = self.head_name if name in self.head_names else name
         shape = self.shapes[name]
         if len(shape) < 2:
-            return torch.zeros(shape) if name.endswith(".bias") else torch.ones(shape)
+            return initial_constant(self.skeleton, self.inner(name), shape)
         values = generator(seed, name).standard_normal(shape, dtype=np.float32)
         values *= np.float32(initial_deviation(self.row, name, shape, self.config))
         return torch.from_numpy(values)
 
-    def _path(self, attribute: str) -> str:
-        return f"{self.row.base}.{attribute}"
+    def _outside(self, paths: Iterable[str], model: nn.Module | None = None) -> list[tuple[str, nn.Parameter]]:
+        """(name as in files, parameter) of those modules of the model, or of its copy ``model``."""
+        found = []
+        for path in paths:
+            known = self.row.head if self.row.head and path == self.anatomy.head else path
+            module = (model or self.skeleton).get_submodule(path)
+            found += [(f"{known}.{name}", one) for name, one in module.named_parameters(recurse=False)]
+        return found
+
+    def inner(self, name: str) -> str:
+        """What the class itself calls a parameter: the head's name may differ from that in files."""
+        return f"{self.anatomy.head}.weight" if name == self.head_name else name
 
     def _block_path(self, index: int) -> str:
-        return f"{self.row.base}.{self.row.blocks}.{index}"
+        return f"{self.anatomy.blocks}.{index}"
 
-    def _block(self, index: int, device: torch.device) -> nn.Module:
-        skeleton = getattr(self._base, self.row.blocks)[index]
-        block = copy.deepcopy(skeleton)
-        if any(True for _ in skeleton.buffers()):  # transformers 4's GPT-2 keeps its causal mask in one
-            whole = type(skeleton)(self.config, layer_idx=index)
-            for path, buffer in whole.named_buffers():
-                module, _, name = path.rpartition(".")
-                block.get_submodule(module)._buffers[name] = buffer
-        return materialise(block, device)
+    def _block(self, index: int) -> nn.Module:
+        block: nn.Module = self.skeleton.get_submodule(self._block_path(index))
+        return block
 
-    def _rotary(self, device: torch.device) -> nn.Module | None:
-        """The rotary angles, computed anew (they are no weights, and their values on the meta device are none)."""
-        if self.row.positions:
-            return None
-        rotary: nn.Module = type(self._base.rotary_emb)(self.config)
-        return rotary.to(device)
+
+def _check_buffers(model: Any) -> None:
+    """FarflungError for a model with values that are neither trained nor computed from its configuration."""
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for name in model.state_dict():
+        if name not in parameters:
+            raise refused(model.config.model_type, f"not yet: {name} is part of its files and no parameter")
 
 
 def skeleton_of(config: Any) -> Any:
@@ -183,10 +185,14 @@ def skeleton_of(config: Any) -> Any:
 
     quiet: Callable[[], None] = transformers.logging.set_verbosity_error
     quiet()
-    with torch.device("meta"):
-        return transformers.AutoModelForCausalLM.from_config(
-            config, attn_implementation="sdpa", trust_remote_code=False
-        )
+    try:
+        with torch.device("meta"):
+            return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except Exception as error:  # a class may fail in any way at a configuration that it does not expect
+        raise FarflungError(
+            f"transformers does not build the model {config.model_type!r}: {type(error).__name__}: {error}",
+            hint="check its config.json, or pip install -U transformers",
+        ) from error
 
 
 def named(path: str, module: nn.Module) -> list[tuple[str, Tensor]]:

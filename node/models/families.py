@@ -6,10 +6,15 @@ built on the meta device, so that a family's own code stays the only definition 
 
 from __future__ import annotations
 
+import copy
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from ...job.positions import longest_of
 from ...proto.errors import FarflungError
@@ -20,42 +25,44 @@ DEFAULT_CONTEXT = 1024
 
 @dataclass(frozen=True)
 class Family:
-    """Where a causal language model of `transformers` keeps its pieces, as attribute names below its base module."""
+    """What reading a causal language model (anatomy.py) does not show.
+
+    head: what files call the head's module, where the class calls it otherwise; other_heads: what some files call it.
+    """
 
     name: str  # model_type in config.json
-    base: str  # "transformer" in "transformer.h.0.ln_1.weight"
-    embedding: str
-    positions: str | None  # learned position embedding; None: rotary
-    blocks: str
-    norm: str
-    head: str = "lm_head"  # as files call it; the attribute's name has changed between versions of `transformers`
-    other_heads: tuple[str, ...] = ()  # what some files call it instead
+    head: str | None = None
+    other_heads: tuple[str, ...] = ()
 
 
 FAMILIES: dict[str, Family] = {
-    "gpt2": Family("gpt2", "transformer", "wte", "wpe", "h", "ln_f"),
-    "llama": Family("llama", "model", "embed_tokens", None, "layers", "norm"),
-    "mistral": Family("mistral", "model", "embed_tokens", None, "layers", "norm"),
-    "qwen2": Family("qwen2", "model", "embed_tokens", None, "layers", "norm"),
-    "gpt_neox": Family(
-        "gpt_neox",
-        "gpt_neox",
-        "embed_in",
-        None,
-        "layers",
-        "final_layer_norm",
-        head="embed_out",
-        other_heads=("lm_head",),
-    ),
+    "gpt_neox": Family("gpt_neox", head="embed_out", other_heads=("lm_head",)),
 }
+"""The exceptions: every other decoder of `transformers` needs no row."""
 
 
-def family_of(name: str, where: str) -> Family:
-    """The family called `name`; FarflungError (saying `where` it was read) for one that farflung doesn't know."""
-    if name not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        raise FarflungError(f"{where}: the model family {name!r} is not supported", hint=f"farflung trains: {known}")
-    return FAMILIES[name]
+def row_of(name: str) -> Family:
+    """The family called ``name``."""
+    return FAMILIES.get(name, Family(name))
+
+
+def check_decoder(name: str, where: str) -> None:
+    """FarflungError (saying ``where`` the family was read) for one that is no decoder of `transformers`."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
+
+    if name not in DECODERS:
+        near = difflib.get_close_matches(name, DECODERS, 1, 0.8)
+        raise FarflungError(
+            f"{where}: the model family {name!r} is not supported: the transformers that is installed knows no decoder "
+            f"of that name{f'; it knows {near[0]!r}' if near else ''}",
+            hint="pip install -U transformers, or use a causal language model",
+        )
+    if name in MASKED:
+        raise FarflungError(
+            f"{where}: the model family {name!r} is not supported: it sees the words that it is to predict",
+            hint="use a causal language model",
+        )
 
 
 def fresh_config(model: Any, vocabulary: int, context: int) -> Any:
@@ -65,7 +72,8 @@ def fresh_config(model: Any, vocabulary: int, context: int) -> Any:
     """
     import transformers
 
-    family = family_of(model.family, "model.family")
+    check_decoder(model.family, "model.family")
+    family = row_of(model.family)
     _check_sizes(model)
     _refuse_dropout(float(getattr(model, "dropout", 0.0) or 0.0))
     width, layers, heads = int(model.width), int(model.layers), int(model.heads)
@@ -122,7 +130,7 @@ def stored_config(values: Mapping[str, Any], context: int | None, dropout: float
 
     where = "config.json of the pretrained model"
     kind = str(values.get("model_type", ""))
-    family_of(kind, where)
+    check_decoder(kind, where)
     if values.get("quantization_config") is not None:
         raise FarflungError(
             f"{where}: quantised weights can't be trained", hint="use the folder of the unquantised model"
@@ -158,7 +166,7 @@ def small_deviation(width: int) -> float:
 
 def initial_deviation(family: Family, name: str, shape: tuple[int, ...], config: Any) -> float:
     """Standard deviation of a matrix's initial values (Radford et al. 2019, 2.3: GPT-2's residual projections)."""
-    deviation = float(config.initializer_range)
+    deviation = float(getattr(config, "initializer_range", None) or getattr(config, "init_std", None) or 0.02)
     if family.name == "gpt2" and name.endswith("c_proj.weight"):
         deviation /= math.sqrt(2 * int(config.num_hidden_layers))
     return deviation
@@ -188,10 +196,33 @@ def _refuse_dropout(dropout: float) -> None:
         )
 
 
+def initial_constant(model: Any, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Initial value of a vector, float32 [n]: what the model of `transformers` gives it; where that is random, zeros
+    for a bias and else ones."""
+    path, _, last = name.rpartition(".")
+    owner = copy.copy(model.get_submodule(path))  # a copy of its own dictionaries; the modules below stay who they are
+    owner._parameters = {
+        key: nn.Parameter(torch.full(one.shape, math.nan) if one.dim() < 2 else one, requires_grad=False)
+        for key, one in owner._parameters.items()
+        if one is not None
+    }
+    owner._buffers = {key: None if one is None else torch.zeros(one.shape) for key, one in owner._buffers.items()}
+    with torch.no_grad():
+        model._init_weights(owner)
+    values: Tensor = owner._parameters[last].detach()
+    if values.numel() and bool((values == values[0]).all()):
+        return values.clone()
+    return torch.zeros(shape) if last == "bias" else torch.ones(shape)
+
+
 def _without_dropout(config: Any) -> Any:
-    for key in ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout"):
-        if hasattr(config, key):
+    """Every rate of a dropout is 0, and so is noise in routers: a step that is computed again must be the same."""
+    for key, value in list(vars(config).items()):
+        if isinstance(value, float) and ("drop" in key or key.endswith(("pdrop", "jitter_noise"))):
             setattr(config, key, 0.0)
+        elif hasattr(value, "to_dict") and "config" in key:
+            _without_dropout(value)
+    if hasattr(config, "output_router_logits"):
+        config.output_router_logits = False
     config.use_cache = False
-    config._attn_implementation = "sdpa"
     return config

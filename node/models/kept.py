@@ -14,7 +14,7 @@ class Kept:
 
     def __init__(self, own: Iterable[Tensor]) -> None:
         """``own``: what is there anyway, parameters and buffers."""
-        self._seen = {tensor.untyped_storage().data_ptr() for tensor in own}
+        self._seen = {_identity(tensor) for tensor in own}
         self._held: list[Tensor] = []  # or another tensor would get the storage's address
         self.bytes = 0
 
@@ -25,9 +25,14 @@ class Kept:
             yield
 
     def _keep(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._seen:
-            self._seen.add(storage.data_ptr())
+        if (identity := _identity(tensor)) not in self._seen:
+            self._seen.add(identity)
             self._held.append(tensor)
-            self.bytes += storage.nbytes()
+            self.bytes += tensor.untyped_storage().nbytes()
         return tensor
+
+
+def _identity(tensor: Tensor) -> int:
+    """Of a tensor's storage; one on the meta device has no address."""
+    storage = tensor.untyped_storage()
+    return storage._cdata if tensor.is_meta else storage.data_ptr()

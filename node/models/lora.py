@@ -80,7 +80,7 @@ class LoraModel(LanguageModel):
             return base.float()
         down, up = (adapter(f"{path}.lora_{one}.default.weight") for one in "AB")
         delta = (up @ down) * (self.lora.alpha / self.lora.rank)
-        return base.float() + (delta.T if self.family == "gpt2" else delta)
+        return base.float() + (delta.T if _transposed(self.skeleton) else delta)
 
 
 def is_adapter(name: str) -> bool:
@@ -138,7 +138,13 @@ def add_adapters(model: Any, lora: Lora) -> None:
                 f"model.lora.targets: no layer of the family {family} is called {target!r}{nearest}",
                 hint=f"the layers that take an adapter are: {', '.join(matrices)}",
             )
-    peft.inject_adapter_in_model(_config(lora, family), model, low_cpu_mem_usage=True)
+    try:
+        peft.inject_adapter_in_model(_config(lora, _transposed(model)), model, low_cpu_mem_usage=True)
+    except ValueError as error:
+        raise FarflungError(
+            f"[model.lora] can't be put beside the layers of the family {family}: {error}",
+            hint=f"write targets under [model.lora], some of: {', '.join(matrices)}",
+        ) from error
 
 
 def write_adapter(
@@ -146,7 +152,7 @@ def write_adapter(
 ) -> dict[str, Tensor]:
     """Writes adapter_config.json for the model folder ``base``; gives the tensors of adapter_model.safetensors, under
     the names that `peft` reads."""
-    config = _config(definition.lora, definition.family)
+    config = _config(definition.lora, _transposed(definition.skeleton))
     config.target_modules = sorted({path.rpartition(".")[2] for path in definition.adapted})
     config.base_model_name_or_path, config.inference_mode = base, True
     config.save_pretrained(folder)
@@ -156,13 +162,20 @@ def write_adapter(
     return {f"base_model.model.{name.replace('.default', '')}": tensors[name]() for name in definition.shapes}
 
 
-def _config(lora: Lora, family: str) -> Any:
+def _transposed(model: Any) -> bool:
+    """Whether the model's layers keep their matrices transposed, as GPT-2's do."""
+    import transformers
+
+    return any(isinstance(module, transformers.pytorch_utils.Conv1D) for module in model.modules())
+
+
+def _config(lora: Lora, transposed: bool) -> Any:
     return _peft().LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
         lora_alpha=lora.alpha,
         target_modules=list(lora.targets) if lora.targets else None,
-        fan_in_fan_out=family == "gpt2",  # its layers keep their matrices transposed
+        fan_in_fan_out=transposed,
     )
 
 

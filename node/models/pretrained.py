@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ...job.schema import Facts, Job
 from ...proto.errors import FarflungError
+from .conversion import Made, conversions
 from .definition import LanguageModel, ModelDefinition
-from .families import FAMILIES
 from .fetch import Fetch
 from .safetensors_range import DTYPES, Slot, Source
 
@@ -32,10 +32,10 @@ INDEX = "model.safetensors.index.json"
 class Weights:
     """The tensors of a model folder, found by parameter name. Reads headers as they are needed."""
 
-    def __init__(self, fetch: Fetch, files: Iterable[str], family: str) -> None:
+    def __init__(self, fetch: Fetch, files: Iterable[str]) -> None:
         self._source = _model_folder(fetch)
-        self._family = FAMILIES[family]
         self._headers: dict[str, dict[str, Slot]] = {}
+        self._made: tuple[LanguageModel, dict[str, Made]] | None = None
         names = {name.removeprefix(PREFIX) for name in files}
         if SINGLE in names:  # where there is an index too, transformers reads this one
             self.file_of: dict[str, str] = dict.fromkeys(self._header(SINGLE), SINGLE)
@@ -52,17 +52,41 @@ class Weights:
                 hint="load the model with transformers and save it with save_pretrained(folder)",
             )
 
-    def stored_name(self, name: str, tied_with: str | None = None) -> str | None:
+    def stored_name(self, definition: LanguageModel, name: str) -> str | None:
         """The name under which the folder has a parameter; None when it lacks it.
 
         Folders saved from the base model leave out its prefix ("h.0.ln_1.weight"); heads have had two names; a tied
-        parameter may be stored as the head's (``tied_with``).
+        parameter may be stored as the head's.
         """
-        family = self._family
-        candidates = [name, name.removeprefix(f"{family.base}."), *([tied_with] if tied_with else [])]
-        if f"{family.head}.weight" in (name, tied_with):
-            candidates += [f"{head}.weight" for head in family.other_heads]
+        prefix = definition.skeleton.base_model_prefix
+        candidates = [name, name.removeprefix(f"{prefix}."), f"{prefix}.{name}"]
+        if name in (definition.tied, definition.head_name):
+            candidates += definition.head_names
         return next((candidate for candidate in candidates if candidate in self.file_of), None)
+
+    def made(self, definition: LanguageModel, name: str) -> Made | None:
+        """How a parameter that is not stored as it is is made of what is; None when it can't be."""
+        if self._made is None or self._made[0] is not definition:
+            wanted = [definition.inner(one) for one in (definition.frozen or definition.shapes)]
+            shape = {stored: self.slot(stored).shape for stored in self.file_of}.__getitem__
+            self._made = definition, conversions(definition.skeleton, wanted, self.file_of, shape)
+        return self._made[1].get(definition.inner(name))
+
+    def parameter(self, definition: LanguageModel, name: str) -> Tensor:
+        """A parameter in its file's dtype, on the CPU, which ``problems`` has found nothing wrong with."""
+        stored = self.stored_name(definition, name)
+        if stored is not None:
+            return self.read(stored)
+        made = self.made(definition, name)
+        assert made is not None
+        return made.read(self.read)[definition.inner(name)]
+
+    def shape_of(self, definition: LanguageModel, name: str) -> tuple[int, ...]:
+        """The shape of a parameter that is made of several tensors."""
+        made = self.made(definition, name)
+        assert made is not None
+        whole = made.read(lambda stored: torch.empty(self.slot(stored).shape, device="meta"))
+        return tuple(whole[definition.inner(name)].shape)
 
     def slot(self, stored: str) -> Slot:
         """Where a stored tensor is."""
@@ -72,10 +96,9 @@ class Weights:
             raise FarflungError(f"{file} of the model folder lacks the tensor {stored}", hint=f"{INDEX} names it there")
         return slots[stored]
 
-    def heads(self) -> list[str]:
+    def heads(self, definition: LanguageModel) -> list[str]:
         """The names under which a head of its own is stored."""
-        names = (self._family.head, *self._family.other_heads)
-        return [name for name in (f"{head}.weight" for head in names) if name in self.file_of]
+        return [name for name in definition.head_names if name in self.file_of]
 
     def ends(self) -> dict[str, int]:
         """How many bytes each file has, as its header says."""
@@ -117,18 +140,26 @@ def problems(definition: LanguageModel, weights: Weights, names: Iterable[str] |
     ``names``."""
     found, shapes = [], definition.frozen or definition.shapes
     for name in shapes if names is None else names:
-        stored = weights.stored_name(name, _head_of(definition, name))
-        if stored is None:
+        stored, made = weights.stored_name(definition, name), None
+        if stored is None and (made := weights.made(definition, name)) is None:
             found.append(f"the tensor {name} is missing")
             continue
-        slot, shape = weights.slot(stored), shapes[name]
-        if slot.shape != shape:
-            found.append(f"{stored} has the shape {list(slot.shape)}, the configuration says {list(shape)}")
-        elif slot.dtype not in DTYPES:
-            found.append(f"{stored} has the type {slot.dtype}, not one of {', '.join(DTYPES)}")
-        elif slot.end - slot.start != math.prod(shape) * DTYPES[slot.dtype].itemsize:
-            found.append(f"{stored} has {slot.end - slot.start} bytes in {slot.file}, too few or too many")
+        sources = [stored] if stored else [source for source, _ in made.sources] if made else []
+        bad = [wrong for source in sources if (wrong := _wrong(weights, source))]
+        shape = weights.slot(stored).shape if stored else weights.shape_of(definition, name)
+        if shape != shapes[name] and not bad:
+            bad = [f"{sources[0]} has the shape {list(shape)}, the configuration says {list(shapes[name])}"]
+        found += bad[:1]
     return found
+
+
+def _wrong(weights: Weights, stored: str) -> str | None:
+    slot = weights.slot(stored)
+    if slot.dtype not in DTYPES:
+        return f"{stored} has the type {slot.dtype}, not one of {', '.join(DTYPES)}"
+    if slot.end - slot.start != math.prod(slot.shape) * DTYPES[slot.dtype].itemsize:
+        return f"{stored} has {slot.end - slot.start} bytes in {slot.file}, too few or too many"
+    return None
 
 
 def check(definition: LanguageModel, weights: Weights, where: str) -> None:
@@ -152,8 +183,8 @@ def check(definition: LanguageModel, weights: Weights, where: str) -> None:
 def _check_tied(definition: LanguageModel, weights: Weights, where: str) -> None:
     """FarflungError where the configuration ties the head to the embedding, and the file has another head: then
     transformers does not tie them, and training the one would lose the other."""
-    embedding = weights.stored_name(definition.tied) if definition.tied else None
-    for head in weights.heads() if embedding else ():
+    embedding = weights.stored_name(definition, definition.tied) if definition.tied else None
+    for head in weights.heads(definition) if embedding else ():
         if embedding != head and not weights.equal(str(embedding), head):
             raise FarflungError(
                 f"{where}: config.json ties the head to the embedding, but {head} and {embedding} differ",
@@ -171,8 +202,7 @@ def initial_weights(
     assert isinstance(definition, LanguageModel)
     if found := problems(definition, weights, names):
         raise FarflungError(f"the pretrained model: {found[0]}", hint="start the coordinator again with a whole folder")
-    stored = {name: weights.stored_name(name, _head_of(definition, name)) for name in names}
-    return {name: weights.read(where).float() for name, where in stored.items() if where is not None}
+    return {name: weights.parameter(definition, name).float() for name in names}
 
 
 def weights_of(job: Job, facts: Facts | None, fetch: Fetch | None = None) -> Weights | None:
@@ -184,8 +214,7 @@ def weights_of(job: Job, facts: Facts | None, fetch: Fetch | None = None) -> Wei
     else:
         folder = Path(job.model.pretrained)
         fetch, files = folder_fetch(folder), [path.name for path in folder.iterdir()]
-    family = str(_model_folder(fetch).json(fetch(PREFIX + CONFIG), CONFIG).get("model_type", ""))
-    return Weights(fetch, files, family)
+    return Weights(fetch, files)
 
 
 def read_config(fetch: Fetch | None, folder: str) -> dict[str, Any]:
@@ -209,10 +238,6 @@ def folder_fetch(folder: Path) -> Fetch:
             ) from error
 
     return fetch
-
-
-def _head_of(definition: LanguageModel, name: str) -> str | None:
-    return definition.head_name if name == definition.tied else None
 
 
 def _model_folder(fetch: Fetch) -> Source:

@@ -12,6 +12,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ...job.marks import IGNORED
+from ...proto.errors import FarflungError
+from .trunk import Trunk
 
 
 class StageModel(nn.Module, ABC):
@@ -56,13 +58,13 @@ class StageModel(nn.Module, ABC):
             return 0
         return int((logits.argmax(-1) == targets).sum())
 
-    def _run(self, layer: Callable[..., Any], hidden: Tensor, **keywords: Any) -> Tensor:
+    def _run(self, layer: Callable[..., Any], hidden: Tensor, *rest: Any, **keywords: Any) -> Tensor:
         if self.recompute and self.training and torch.is_grad_enabled():
             # No layer draws random numbers (dropout is refused), so there is no generator state to keep.
-            output = checkpoint(layer, hidden, use_reentrant=False, preserve_rng_state=False, **keywords)
+            output = checkpoint(layer, hidden, *rest, use_reentrant=False, preserve_rng_state=False, **keywords)
         else:
-            output = layer(hidden, **keywords)
-        result: Tensor = output[0] if isinstance(output, tuple) else output  # before transformers 5, blocks gave tuples
+            output = layer(hidden, *rest, **keywords)
+        result: Tensor = output[0] if isinstance(output, tuple) else output
         return result
 
 
@@ -94,11 +96,9 @@ class Pass:
 class LanguageStage(StageModel):
     """Layers of a causal language model of `transformers`: embedding, blocks, then norm and head as one layer.
 
-    Attention is causal over whole samples (scaled_dot_product_attention's own causal form; padding is at their ends); a
-    block with a sliding window (``windows``) that is shorter than the sample has a mask, and so have all blocks where
-    samples have several documents.
-    Each piece is (full name, materialised module), None where the stage does not hold it. A tied head is computed
-    with the embedding (``tied_head``), under the embedding's name.
+    The forward pass is the model's own (``trunk.Trunk``). Attention is causal over whole samples without padding.
+    ``blocks`` and ``parameters``, those outside of the blocks, come with their full names; a tied head is computed with
+    the embedding, under the embedding's name.
     """
 
     def __init__(
@@ -106,47 +106,39 @@ class LanguageStage(StageModel):
         first: int,
         last: int,
         count: int,
+        trunk: Trunk,
         *,
-        embedding: tuple[str, nn.Module] | None,
-        positions: tuple[str, nn.Module] | None,
-        blocks: list[tuple[str, nn.Module]],
-        norm: tuple[str, nn.Module] | None,
-        head: tuple[str, nn.Module] | None,
-        tied_head: tuple[str, nn.Module] | None,
-        rotary: nn.Module | None,
-        windows: Sequence[int | None] = (),
+        before: Sequence[tuple[str, nn.Parameter]],
+        blocks: Sequence[tuple[str, nn.Module]],
+        after: Sequence[tuple[str, nn.Parameter]],
         recompute: bool = False,
+        documents: bool = True,
     ) -> None:
+        """``documents``: whether attention tells the documents of a sample apart by the places of tokens."""
         super().__init__(first, last, count, recompute)
-        for named in (embedding, positions, *blocks, norm, head, tied_head):
-            if named is not None:
-                attach(self, *named)
-        # A dictionary hides the modules from torch: they are registered once, under their full names, above.
-        pieces = {"embedding": embedding, "positions": positions, "norm": norm, "head": head, "tied_head": tied_head}
-        self._pieces = {piece: named[1] for piece, named in pieces.items() if named is not None}
-        self._blocks = [block for _, block in blocks]
-        self._rotary = [rotary] if rotary is not None and blocks else []
-        self._windows = windows or [None] * len(blocks)
+        self._documents = documents
+        for name, parameter in before:
+            attach(self, name, parameter)
+        for name, block in blocks:
+            attach(self, name, block)
+        for name, parameter in after:
+            attach(self, name, parameter)
+        # A tuple hides the modules from torch: they are registered once, under their full names, above.
+        self._trunk = (trunk,)
 
     def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
-        hidden = self._embed(inputs, places) if self.is_first else inputs
+        """``places``: int64 [b, t], of each token its place in its document, where samples have several: tokens attend
+        to their own document alone."""
         keywords: dict[str, Any] = {}
-        for rotary in self._rotary:
-            angles = torch.arange(hidden.shape[1], device=hidden.device)[None] if places is None else places
-            keywords = {"attention_mask": None, "position_embeddings": rotary(hidden, angles)}
-        masks: dict[int | None, Tensor | None] = {}
-        for block, window in zip(self._blocks, self._windows, strict=True):
-            if window not in masks:
-                masks[window] = (
-                    sliding_mask(hidden.shape[1], window, hidden.device)
-                    if places is None
-                    else documents_mask(places, window)
+        if places is not None:
+            if not self._documents:
+                raise FarflungError(
+                    "this model family takes samples of one document each: its attention can't tell several apart",
+                    hint="do not pack documents: see [data] in docs/reference.md",
                 )
-            if (mask := masks[window]) is not None:
-                hidden = self._run(block, hidden, **{**keywords, "attention_mask": mask})
-            else:
-                hidden = self._run(block, hidden, **keywords)
-        return self._logits(hidden) if self.is_last else hidden
+            keywords["position_ids"] = places
+        output = self._trunk[0](inputs, self._run, **keywords)
+        return output if self.is_last else output.float()
 
     def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:
         flat = logits.float().reshape(-1, logits.shape[-1])
@@ -154,40 +146,6 @@ class LanguageStage(StageModel):
 
     def target_count(self, targets: Tensor) -> int:
         return int((targets != IGNORED).sum())
-
-    def _embed(self, ids: Tensor, places: Tensor | None = None) -> Tensor:
-        hidden: Tensor = self._pieces["embedding"](ids)
-        if "positions" in self._pieces:
-            places = torch.arange(ids.shape[1], device=ids.device)[None] if places is None else places
-            hidden = hidden + self._pieces["positions"](places)
-        return hidden
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        hidden = self._pieces["norm"](hidden)
-        if "tied_head" in self._pieces:
-            return functional.linear(hidden, self._pieces["tied_head"].get_parameter("weight"))
-        logits: Tensor = self._pieces["head"](hidden)
-        return logits
-
-
-def sliding_mask(length: int, window: int | None, device: torch.device) -> Tensor | None:
-    """What each of ``length`` tokens attends to where it looks back over ``window`` tokens, its own among them: bool
-    [1, 1, length, length]. None where that is all before it."""
-    if window is None or window >= length:
-        return None
-    whole = torch.ones(length, length, dtype=torch.bool, device=device)
-    return (whole.tril() & whole.triu(1 - window))[None, None]
-
-
-def documents_mask(places: Tensor, window: int | None = None) -> Tensor:
-    """What each token attends to in samples of several documents: those before it and itself in its own document, at
-    most ``window`` of them. ``places``: int64 [b, t]; the mask is bool [b, 1, t, t]."""
-    document = (places == 0).cumsum(-1)
-    same = document[:, :, None] == document[:, None, :]
-    order = torch.arange(places.shape[1], device=places.device)
-    back = order[:, None] - order[None, :]
-    near = back >= 0 if window is None else (back >= 0) & (back < window)
-    return (same & near)[:, None]
 
 
 class SequentialStage(StageModel):
@@ -223,8 +181,8 @@ class SequentialStage(StageModel):
         return self._loss(logits, targets).float()
 
 
-def attach(root: nn.Module, path: str, module: nn.Module) -> None:
-    """Registers ``module`` below ``root`` at a dotted path, with empty modules on the way."""
+def attach(root: nn.Module, path: str, what: nn.Module | nn.Parameter) -> None:
+    """Registers a module or a parameter below ``root`` at a dotted path, with empty modules on the way."""
     *way, name = path.split(".")
     for step in way:
         below = getattr(root, step, None)
@@ -232,21 +190,7 @@ def attach(root: nn.Module, path: str, module: nn.Module) -> None:
             below = nn.Module()
             root.add_module(step, below)
         root = below
-    root.add_module(name, module)
-
-
-def materialise(skeleton: nn.Module, device: torch.device) -> nn.Module:
-    """Gives a module built on the meta device real float32 parameters (values undefined) on ``device``, in place;
-    frozen ones stay frozen.
-
-    Buffers must not be on the meta device: their values are the module's own and would be lost.
-    """
-    for module in skeleton.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            real = torch.empty(parameter.shape, dtype=torch.float32, device=device)
-            module.register_parameter(name, nn.Parameter(real, requires_grad=parameter.requires_grad))
-        for name, buffer in module.named_buffers(recurse=False):
-            if buffer.is_meta:
-                raise ValueError(f"buffer {name} of {type(module).__name__} has no value")
-            module._buffers[name] = buffer.to(device)
-    return skeleton
+    if isinstance(what, nn.Parameter):
+        root.register_parameter(name, what)
+    else:
+        root.add_module(name, what)

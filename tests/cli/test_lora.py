@@ -4,18 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import peft
 import pytest
 import torch
 import transformers
 from plain_lora import peft_losses, save_base
 from safetensors.torch import load_file
+from token_rows import Rows
 
 from farflung.__main__ import app
 from farflung.cli.common import execute
 from farflung.job.files import load_job
-from farflung.job.schema import Facts
 from farflung.node.generation.export import export, find_checkpoint
 from farflung.node.models.factory import model_of
 
@@ -23,18 +22,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:Futu
 
 MODEL = 'family = "gpt2"\nlayers = 2\nwidth = 32\nheads = 2\ncontext = 32'
 STEPS = 4
-
-
-class Rows:
-    """The coordinator's token file."""
-
-    def __init__(self, state: Path, facts: Facts) -> None:
-        tokens = np.fromfile(state / "artifacts" / facts.tokens_digest, facts.token_dtype)
-        self.rows = torch.from_numpy(tokens.astype(np.int64)).view(-1, facts.context + 1)
-
-    def batch(self, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = self.rows[torch.tensor(ids)]
-        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 
 def test_from_a_model_folder_to_an_adapter_folder(

@@ -5,11 +5,10 @@ import torch
 import transformers
 
 from farflung.coordinator.data.data import model_sizes
-from farflung.job.positions import longest_of, windows_of
+from farflung.job.positions import longest_of
 from farflung.job.schema import Job
 from farflung.node.models import pretrained
 from farflung.node.models.factory import model_of
-from farflung.node.models.stage import sliding_mask
 from farflung.proto.errors import FarflungError
 
 SHAPE = {
@@ -55,21 +54,6 @@ def job_of(folder, context):
 )
 def test_how_long_a_text_may_be(config, longest):
     assert longest_of(config) == longest
-
-
-def test_which_blocks_look_back_over_a_window():
-    assert windows_of({"sliding_window": 8}, 2) == [8, 8]
-    assert windows_of({"sliding_window": None}, 2) == windows_of({}, 2) == [None, None]
-    assert windows_of({"sliding_window": 8, "use_sliding_window": False}, 1) == [None]
-    kinds = ["full_attention", "sliding_attention"]
-    assert windows_of({"sliding_window": 8, "layer_types": kinds}, 2) == [None, 8]
-    assert sliding_mask(4, 4, torch.device("cpu")) is None
-    assert sliding_mask(4, 2, torch.device("cpu"))[0, 0].int().tolist() == [
-        [1, 0, 0, 0],
-        [1, 1, 0, 0],
-        [0, 1, 1, 0],
-        [0, 0, 1, 1],
-    ]
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def damage_config(folder):
 
 def damage_family(folder):
     values = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**values, "model_type": "opt"}))
+    (folder / "config.json").write_text(json.dumps({**values, "model_type": "optt"}))
 
 
 def damage_end(folder):
@@ -190,7 +190,7 @@ def remove_config(folder):
         (damage_beyond, r"model.safetensors has something behind its end"),
         (damage_pointer, r"model.safetensors of the model folder is a Git LFS pointer"),
         (damage_config, r"config.json of the model folder is no JSON"),
-        (damage_family, r"the model family 'opt' is not supported"),
+        (damage_family, r"the model family 'optt' is not supported.*it knows 'opt'"),
         (remove_weights, r"has neither model.safetensors nor model.safetensors.index.json"),
         (remove_config, r"config.json can't be read: No such file"),
     ],

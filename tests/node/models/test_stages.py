@@ -6,9 +6,8 @@ import pytest
 import torch
 import transformers
 
-from farflung.job.schema import Job
+from farflung.job.schema import FAMILIES, Job
 from farflung.node.models.factory import model_of
-from farflung.node.models.families import FAMILIES
 from farflung.proto.errors import FarflungError
 
 CASES = [(family, tie) for family in FAMILIES for tie in (False, True)]

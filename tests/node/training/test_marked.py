@@ -11,7 +11,6 @@ from windows import facts_of
 from farflung.job.marks import FIRST, IGNORED, TRAINED, marked, places_of, targets_of
 from farflung.job.sampling import Position, sample_ids
 from farflung.job.schema import Job
-from farflung.node.models.stage import documents_mask
 from farflung.node.state.optimizers import learning_rate
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
@@ -42,9 +41,6 @@ def test_marks_say_targets_and_places():
     assert targets_of(row[None])[0].tolist() == [IGNORED, 7, IGNORED, 9, IGNORED, IGNORED]
     assert places_of(row[None])[0].tolist() == [0, 1, 2, 0, 1, 0]
     assert not row[0] & TRAINED, "nothing predicts the first token of a document"
-    mask = documents_mask(torch.tensor([[0, 1, 2, 0, 1]]))[0, 0].int().tolist()
-    assert mask == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 1]]
-    assert documents_mask(torch.tensor([[0, 1, 2, 0, 1]]), 2)[0, 0, 2].int().tolist() == [0, 1, 1, 0, 0]
 
 
 def made(packed: bool):

@@ -1,0 +1,60 @@
+"""Modules built on the meta device become real: parameters without values, buffers with theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...proto.errors import FarflungError
+
+
+def materialise(modules: Iterable[nn.Module], device: torch.device) -> None:
+    """Gives the own parameters of each module, which lie on the meta device, memory on ``device`` in place: float32,
+    values undefined. One that two modules share stays one; frozen ones stay frozen."""
+    made: dict[int, nn.Parameter] = {}
+    for module in modules:
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.is_meta:
+                if id(parameter) not in made:
+                    real = torch.empty(parameter.shape, dtype=torch.float32, device=device)
+                    made[id(parameter)] = nn.Parameter(real, requires_grad=parameter.requires_grad)
+                module.register_parameter(name, made[id(parameter)])
+
+
+def fill_buffers(model: Any, modules: Iterable[nn.Module], device: torch.device) -> None:
+    """Gives the own buffers of each module (rotary tables, scales) the values that ``model``, of `transformers`, starts
+    them with.
+
+    Raises:
+        FarflungError: the model does not say what a buffer begins with.
+    """
+    for module in modules:
+        empty = {name: buffer for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
+        if not empty:
+            continue
+        parameters = list(module.named_parameters(recurse=False))
+        for name, parameter in parameters:  # their values come from elsewhere, and may be large
+            module.register_parameter(name, nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad))
+        found = [_filled(model, module, empty, value) for value in (0, 1)]
+        for name, parameter in parameters:
+            module.register_parameter(name, parameter)
+        for name, buffer in found[0].items():
+            if not torch.equal(buffer, found[1][name]):
+                raise FarflungError(
+                    f"the model family {model.config.model_type!r} does not say what the buffer {name} of "
+                    f"{type(module).__name__} begins with",
+                    hint="use a newer version of transformers",
+                )
+            module._buffers[name] = buffer.to(device)
+
+
+def _filled(model: Any, module: nn.Module, empty: dict[str, Tensor], value: int) -> dict[str, Tensor]:
+    """The buffers as `transformers` initialises them where they held ``value`` before."""
+    for name, buffer in empty.items():
+        module._buffers[name] = torch.full(buffer.shape, value, dtype=buffer.dtype, device="cpu")
+    with torch.no_grad():
+        model._init_weights(module)
+    return {name: getattr(module, name) for name in empty}
