@@ -34,6 +34,8 @@ class Watch:
     since: float
     patience_s: float
     mark: float = 0.0
+    began: float = 0.0
+    """When it was waited for first."""
 
     def at(self, mark: float, now: float) -> Watch:
         """With the mark that is seen now."""

@@ -9,7 +9,7 @@ What this cannot see: whether the weights in a file of the right shape are the g
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,13 @@ def expected(
 def kept_by(plan: Plan, name: str) -> dict[str, int]:
     """The files that a node sends of each checkpoint, and their stages."""
     return {NAME.format(stage): stage for stage in range(len(plan.stages)) if plan.keeper(stage) == name}
+
+
+def lacking(view: Announcement, step: int, has_whole: Callable[[int, int, str], bool]) -> tuple[str, ...]:
+    """Who has not sent its file of a step's checkpoint in a view. ``has_whole(view, step, file)``: it is here."""
+    stages = range(len(view.plan.stages))
+    late = {view.plan.keeper(stage) for stage in stages if not has_whole(view.number, step, NAME.format(stage))}
+    return tuple(sorted(late))
 
 
 def is_due(view: Announcement, job: Job, step: int, last: int) -> bool:

@@ -167,6 +167,8 @@ class State:
     """When the last view change for that reason began."""
     stored: int = 0
     """Bytes of checkpoints that have arrived since the start."""
+    lacking: tuple[str, ...] = ()
+    """Once all have finished: whose part of the last checkpoint is not here."""
     ended: Watch | None = None
     unstored: Unstored | None = None
     """Since the last node finished: the last checkpoint, which is waited for."""

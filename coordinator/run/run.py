@@ -303,7 +303,7 @@ class Run:
         if self.context.store.server is not None:
             self.context.store.server.check_lease()
         self.deciding.take_beats()
-        self.feed(s.Tick(self.context.checkpoints.arrived))
+        self.feed(s.Tick(self.context.checkpoints.arrived, self.saving.lacking()))
         self._trips.tick(self.streams)
         if self.trains and not self.deciding.is_planning:
             self._take_measurements()

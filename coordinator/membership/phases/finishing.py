@@ -6,10 +6,12 @@ from dataclasses import replace
 
 from ....proto.patience import Watch, patience
 from .. import signals as s
+from ..keepers import blamed, trickles
 from ..last_checkpoint import NOT_DONE, Last, Unstored, last_of
 from ..majority import Split, split
-from ..members import DONE, TRAINING, Result, State
+from ..members import DONE, TRAINING, Result, State, put
 from ..unreadable import apart
+from ..waits import aside
 from .beginning import begin, go_back
 from .given import Given
 
@@ -37,9 +39,9 @@ def check_finished(given: Given, state: State, now: float) -> Result:
     if state.newest.step < step:
         least = state.rules.last_checkpoint_s
         trips = max((given.known.round_trip_s(name) for name in state.nodes), default=0.0)
-        watch = state.ended or Watch("the last checkpoint", now, patience(least, trips), state.stored)
+        watch = state.ended or Watch("the last checkpoint", now, patience(least, trips), state.stored, now)
         watch = watch.at(state.stored, now)
-        stood, full = watch.gives_up(now), state.unstored
+        stood, full = watch.gives_up(now) or trickles(state, given.known.slowest_bps, watch.began, now), state.unstored
         full = full if full is not None and full.step == step else None
         what = last_of(state.rules.give_up, bool(state.nodes), stood, full, now)
         reason = full.why if full is not None else stood
@@ -56,6 +58,9 @@ def check_finished(given: Given, state: State, now: float) -> Result:
             return replace(state, ended=watch, unstored=full, why=why), effects
         if what is Last.AGAIN:
             state = replace(state, saving=True, unstored=None)
+            if full is None:
+                state, said = others_send(state, now)
+                effects += said
             state, more = begin(state, f"{lost}; it is made again", now)
             return state, [*effects, *more]
     effects += [
@@ -64,6 +69,19 @@ def check_finished(given: Given, state: State, now: float) -> Result:
     ]
     why = f"the run is done: {step} steps"
     return replace(state, phase=DONE, why=why), [*effects, s.Finish(step, why), s.SendStop(everybody, why)]
+
+
+def others_send(state: State, now: float) -> Result:
+    """Those whose part of the last checkpoint does not come have no place in the view that makes it again."""
+    assert state.view is not None
+    effects: list[s.Effect] = []
+    for name in blamed(state.view.plan, state.lacking):
+        if (node := state.nodes.get(name)) is None:
+            continue
+        why = "set aside: its part of the last checkpoint does not come, and others have it"
+        state = put(aside(state, name, now), replace(node, stuck=why))
+        effects.append(s.Say("warning", name, f"{name} is {why}"))
+    return replace(state, unplannable=frozenset()) if effects else state, effects
 
 
 def tie_at_end(state: State, found: Split, step: int, now: float) -> Result:

@@ -19,7 +19,7 @@ STALL_S = 1.0
 
 def tick(given: Given, state: State, event: s.Tick, now: float) -> Result:
     """Look at everything that only time brings."""
-    state = replace(state, stored=event.stored)
+    state = replace(state, stored=event.stored, lacking=event.lacking)
     stalled = state.ticked is not None and now - state.ticked > STALL_S
     state = replace(state, ticked=now)
     if stalled:
@@ -27,7 +27,7 @@ def tick(given: Given, state: State, event: s.Tick, now: float) -> Result:
             name: replace(node, heard=now, moved_at=now, acted=now, doubted=False) for name, node in state.nodes.items()
         }
         change = state.change and replace(state.change, began=now)
-        return replace(state, nodes=nodes, moved_on=now, standstill=None, change=change), []
+        return replace(state, nodes=nodes, moved_on=now, standstill=None, change=change, ended=None), []
     effects: list[s.Effect] = []
     for node in list(state.nodes.values()):
         silent = now - node.heard

@@ -121,6 +121,8 @@ class Over:
 
 @dataclass(frozen=True)
 class Tick:
-    """Time has passed. ``stored``: bytes of checkpoints that have arrived since the coordinator's start."""
+    """Time has passed. ``stored``: bytes of checkpoints that have arrived since the coordinator's start.
+    ``lacking``: once all have finished, who has not sent its part of the last checkpoint."""
 
     stored: int = 0
+    lacking: tuple[str, ...] = ()

@@ -7,12 +7,13 @@ import time
 
 from ....proto import control_pb2 as pb
 from ... import events
-from ...checkpoints.acceptance import Expected, expected
+from ...checkpoints.acceptance import Expected, expected, lacking
 from ...checkpoints.checkpoints import Complete
 from ...checkpoints.manifest import read_manifest
 from ...data.facts import in_thread
 from ...membership import signals as s
 from ...membership.learnt import unsent_in
+from ...membership.members import TRAINING, all_finished
 from ...store.rows import CheckpointRow
 from ..attempt import attempt
 from ..context import RunContext
@@ -62,6 +63,14 @@ class Saving:
         self._notes.put_kept()
         self._deciding.feed(s.CheckpointComplete(position, unsent_in(read_manifest(complete.path))))
         self.tell_complete()
+
+    def lacking(self) -> tuple[str, ...]:
+        """Once all have finished: who has not sent its part of the last checkpoint."""
+        state = self._deciding.state
+        if state.phase != TRAINING or state.view is None or not all_finished(state):
+            return ()
+        step = max(answer.step for answer in state.finished.values())
+        return lacking(state.view, step, self._context.checkpoints.has_whole)
 
     def not_stored(self, step: int, why: str) -> None:
         """The disk did not take a file of a checkpoint."""

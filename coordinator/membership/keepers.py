@@ -1,0 +1,34 @@
+"""Whose part of the last checkpoint does not come: the next time another member of its group sends it.
+
+The coordinator sees itself which files are here and how fast bytes arrive, so nobody's word is needed. Where every
+stage's file is late it is the coordinator's own line, or its disk, and nobody is blamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from ...scheduler.plans import Plan
+from .members import State
+from .overdue import FILES_BPS, longest_s
+
+
+def blamed(plan: Plan, lacking: Collection[str]) -> tuple[str, ...]:
+    """Who of those whose file is late is to be another one: where another member holds the stage."""
+    keepers = [plan.keeper(stage) for stage in range(len(plan.stages))]
+    if len(set(keepers)) > 1 and set(keepers) <= set(lacking):
+        return ()
+    spared = {keepers[stage] for stage in range(len(keepers)) if not set(plan.group(stage)) - set(lacking)}
+    return tuple(sorted(set(lacking) & set(keepers) - spared))
+
+
+def trickles(state: State, slowest_bps: Callable[[str], float], began: float, now: float) -> str:
+    """Why not to wait any longer though bytes arrive, as a sentence; empty: wait. ``began``: when all had finished."""
+    if not state.lacking or not state.rules.layer_bytes:
+        return ""
+    known = [bps for name in state.lacking if (bps := slowest_bps(name)) > 0]
+    size, bps = sum(state.rules.layer_bytes), min([*known, FILES_BPS]) if known else 0.0
+    longest = longest_s(state.rules.last_checkpoint_s, size, bps)
+    if now - began <= longest:
+        return ""
+    return f"the last checkpoint: {' and '.join(state.lacking)} had {longest:.0f} s, ten times what it takes"
