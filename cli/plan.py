@@ -30,6 +30,7 @@ from ..scheduler.predict import run as simulate_plan
 from ..scheduler.wishes import speed_for, tokens_of, with_prices
 from ..scheduler.workload import CodecChoice, Workload
 from .codecs_of_a_job import check_codec
+from .screen.story import stage_text
 
 SELDOM, WORTH_SAYING = 20, 1.2
 """Steps between rounds that are tried where a plan leaves spares; what that must gain to be said."""
@@ -166,9 +167,9 @@ def write_picture(network: Network, workload: Workload, made: Plan, path: Path) 
 
 def table(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Rows for a terminal: a header, then a row for each pipeline with its share and its nodes in stage order."""
-    header = ("pipeline", "share", *(f"stage {i} [{a}-{b}]" for i, (a, b) in enumerate(result["stages"])))
+    header = ("pipeline", "share", *(f"stage {i}: {stage_text(stage)}" for i, stage in enumerate(result["stages"])))
     rows = [
-        (str(number), f"{share} microbatch{'es' if share != 1 else ''}", *row)
+        (str(number), f"{share:,} microbatch{'es' if share != 1 else ''}", *row)
         for number, (row, share) in enumerate(zip(result["pipelines"], result["microbatches"], strict=True))
     ]
     return [header, *rows]

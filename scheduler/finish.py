@@ -106,7 +106,7 @@ def why_spare(estimator: Estimator, best: Candidate, now: float) -> dict[str, st
         if not seconds < IMPOSSIBLE / 10:
             reasons[name] = "its links to the nodes that train are missing"
         elif seconds > now * 1.005:
-            reasons[name] = f"even in its best place ({where}) a step would take {seconds:.3g} s, not {now:.3g} s"
+            reasons[name] = f"even in its best place ({where}) a step would take {_s(seconds)}, not {_s(now)}"
         else:
             reasons[name] = (
                 f"all {count} x {nodes} places are taken by devices at least as fast "
@@ -115,6 +115,11 @@ def why_spare(estimator: Estimator, best: Candidate, now: float) -> dict[str, st
     for device in spare[512:]:
         reasons[network.names[device]] = f"all {count} x {nodes} places are taken"
     return reasons
+
+
+def _s(seconds: float) -> str:
+    """0.0123 s, 15 s, 3,440 s."""
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
 
 
 def _seconds(estimator: Estimator, places: Places, cut: Cut) -> float:

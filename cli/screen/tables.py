@@ -85,9 +85,17 @@ def _places(roles: Sequence[str]) -> str:
 
 def show_plan(output: Output, rows: Sequence[Sequence[str]], made: dict[str, Any]) -> None:
     """The plan of a cluster: pipelines as rows, then what to expect and why."""
-    table(output, rows[0], rows[1:])
+    room = shutil.get_terminal_size((100, 24)).columns
+    if output.rich and sum(max(len(row[at]) for row in rows) + 3 for at in range(len(rows[0]))) > room:
+        _narrow(output, rows, room)  # columns would cut names in the middle
+    else:
+        table(output, rows[0], rows[1:])
+    alike: dict[str, list[str]] = {}
     for name, why in made["spares"].items():
-        output.say(f"spare: {name}: {why}")
+        alike.setdefault(why, []).append(name)
+    for why, names in alike.items():
+        more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+        output.say(f"spare{'s' if len(names) > 1 else ''}: {', '.join(names[:12])}{more}: {why}")
     output.say()
     predicted = made["predicted"]
     expected: dict[str, Any] = {
@@ -106,6 +114,15 @@ def show_plan(output: Output, rows: Sequence[Sequence[str]], made: dict[str, Any
         "picture": made.get("picture"),
     }
     show_record(output, {key: value for key, value in expected.items() if value})
+
+
+def _narrow(output: Output, rows: Sequence[Sequence[str]], room: int) -> None:
+    """The same, a paragraph for each pipeline."""
+    for number, share, *nodes in rows[1:]:
+        held = [f"{node} ({stage.partition(': ')[2]})" for node, stage in zip(nodes, rows[0][2:], strict=True)]
+        text = f"pipeline {number}, {share}: " + " -> ".join(one.replace(" ", "\N{NO-BREAK SPACE}") for one in held)
+        lines = textwrap.wrap(text, max(20, room), subsequent_indent="  ", break_long_words=False)
+        output.say("\n".join(lines).replace("\N{NO-BREAK SPACE}", " "))
 
 
 def _finish(found: dict[str, Any] | None) -> str:

@@ -2,12 +2,14 @@
 
 import io
 import json
+import re
 import sys
 
 import pytest
 
 from farflung.cli.screen.output import Output, explain
 from farflung.cli.screen.story import Story, plan_notes, sentence, view_text
+from farflung.cli.screen.tables import show_plan
 from farflung.cli.screen.terminal import PlainScreen, RichScreen, bytes_line, plan_table, screen
 from farflung.cli.screen.units import bytes_text, count_text, rate_text, seconds_text
 from farflung.coordinator.observe.savings import compared, savings_text, schedule_of
@@ -255,3 +257,28 @@ def test_a_view_is_one_sentence_of_cause_and_effect():
     assert sentence(view).splitlines()[0] == f"view 2: {view_text(view)}"
     back = {**view, "why": "b died; from the checkpoint of step 8; and so on"}
     assert view_text(back).startswith("b died; from the checkpoint of step 8; now 1 pipeline")
+
+
+def test_a_plan_breaks_no_name_at_a_narrow_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    made = {
+        "spares": {f"home/{number}-4090": "even in its best place a step would take 3,440 s" for number in range(14)},
+        "predicted": {"step_s": 15.0, "tokens_per_second": 1e5, "bubble": 0.006, "bottleneck": "its compute"},
+        "why": "1 pipeline of 4 stages",
+        "tokens_per_day": 1e10,
+        "dollars_per_billion_tokens": 19.9,
+        "codecs": {},
+        "schedule": "1f1b",
+        "search_s": 3.0,
+    }
+    stages = [f"stage {number}: layers {6 * number}-{6 * number + 5}" for number in range(4)]
+    rows = [("pipeline", "share", *stages), ("0", "1,024 microbatches", *(f"oregon/{n}-H100" for n in range(4)))]
+    for columns in ("80", "140"):
+        monkeypatch.setenv("COLUMNS", columns)
+        out = Terminal()
+        show_plan(Output(stdout=out, stderr=io.StringIO()), rows, made)
+        text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue())
+        assert all(f"oregon/{number}-H100" in text for number in range(4)) and "1,024 microbatches" in text
+        assert text.count("even in its best place") == 1 and "and 2 more: even" in text
+        assert ("pipeline 0, 1,024 microbatches: oregon/0-H100 (layers 0-5) ->" in text) == (columns == "80")
+        assert max(map(len, text[: text.index("spares")].splitlines())) <= int(columns)
