@@ -184,14 +184,30 @@ def nearest_levels(rows: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
     return out
 
 
+_NO_CELLS = np.empty(0, np.int32)
+
+
+def _edges(levels: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """(fp32 edges between rising levels, then infinity; int32 how many edges are surely below each of equal cells)."""
+    edges = ((levels[1:] + levels[:-1]) / 2).numpy()
+    reach = float(edges[-1])
+    count = 1 << 11
+    starts = -reach + 2 * reach / count * (np.arange(count + 1) - 1e-3)  # a little lower: a place is rounded
+    below = np.searchsorted(edges, starts)
+    beyond = np.searchsorted(edges, starts[1:] + 2e-3 * 2 * reach / count)
+    assert (beyond - below[:-1] <= 1).all()
+    return np.append(edges, np.float32(np.inf)), below[:-1].astype(np.int32)
+
+
 def eden_encode(
     rows: torch.Tensor, words: torch.Tensor, levels: torch.Tensor, packed: torch.Tensor, count: int, first: int,
-    factors: torch.Tensor,
+    factors: torch.Tensor, kind: int,
 ) -> bool:  # fmt: skip
-    """The fp32 factors of unbiased EDEN for fp32 ``[rows, 2^k]``; the codes are packed as elements ``first`` on of
-    ``count``. False where the slow way is needed."""
-    edges, bits = ((levels[1:] + levels[:-1]) / 2).numpy(), (len(levels) - 1).bit_length()
-    numbers = words.numpy(), levels.numpy(), edges, bits, packed.numpy(), count, first, factors.numpy()
+    """The fp32 factors of EDEN for fp32 ``[rows, 2^k]``; the codes are packed as elements ``first`` on of ``count``.
+    kind: 0 without bias, 1 of least error, 2 the norm (TurboQuant). False where the slow way is needed."""
+    bits = (len(levels) - 1).bit_length()
+    edges, cells = _edges(levels) if bits > 5 else (((levels[1:] + levels[:-1]) / 2).numpy(), _NO_CELLS)
+    numbers = words.numpy(), levels.numpy(), edges, cells, kind, bits, packed.numpy(), count, first, factors.numpy()
     return bool(_loops("_eden").encode(rows.numpy(), *numbers))
 
 

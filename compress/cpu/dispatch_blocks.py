@@ -9,7 +9,7 @@ import torch
 
 from ..primitives import scales
 from ..primitives.key import Key
-from .dispatch import _factor, _key, _loops, packed_bytes
+from .dispatch import _factor, _key, _loops, largest, packed_bytes
 
 
 def tile(
@@ -51,13 +51,19 @@ def chunk_largest(x: torch.Tensor, chunk: int, k: int) -> torch.Tensor:
     return order
 
 
-def turn(
-    x: torch.Tensor, rows: int, size: int, units: torch.Tensor, dividing: bool, signs: torch.Tensor
-) -> torch.Tensor:
-    """fp32 ``[rows, size]``: rows of a flat vector (the last may be short), divided by or times a unit each, turned."""
-    out = torch.empty(rows, size)
+def lengths(x: torch.Tensor, size: int) -> torch.Tensor | None:
+    """fp32: the norm of each ``size`` of a flat vector; None where the squares could leave fp32's range."""
+    most = largest(x, size)
+    if not bool(((most < 2.0**20) & ((most > 2.0**-20) | (most == 0))).all()):
+        return None
+    sums = torch.empty(len(most), dtype=torch.float64)
+    _loops("_rotated").squares(x.numpy(), size, sums.numpy())
+    return sums.sqrt().to(torch.float32)
+
+
+def turn(x: torch.Tensor, units: torch.Tensor, dividing: bool, signs: torch.Tensor, out: torch.Tensor) -> None:
+    """Rows of a flat vector (the last may be short), divided by or times a unit each, turned, into ``[rows, size]``."""
     _loops("_rotated").turn(x.numpy(), units.numpy(), dividing, signs.numpy(), out.numpy())
-    return out
 
 
 def turn_back(

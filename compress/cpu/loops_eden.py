@@ -54,6 +54,20 @@ def nearest16(z: Any, edges: Any, scaled: Any, codes: Any, levels: Any) -> None:
 
 
 @jit
+def nearest_cells(z: Any, edges: Any, cells: Any, reach: Any, scaled: Any, codes: Any, levels: Any) -> None:
+    """As ``nearest``, for many levels. cells: of each of equal parts of [-reach, reach], how many edges are below it;
+    no part has two edges."""
+    count = np.float32(len(cells))
+    scale, last = count / (reach + reach), count - np.float32(1.0)
+    for i in range(len(z)):
+        place = min(max((z[i] + reach) * scale, np.float32(0.0)), last)
+        code = cells[np.uint32(place)]
+        code += z[i] > edges[np.uint32(code)]
+        codes[i] = np.uint8(code)
+        levels[i] = scaled[np.uint32(code)]
+
+
+@jit
 def planes(codes: Any, bits: int, packed: Any, count: int, first: int) -> None:
     """The codes of elements ``first`` on, packed into the planes of a vector of ``count``."""
     base, shift = 0, 0
@@ -86,11 +100,14 @@ def planes_back(packed: Any, bits: int, count: int, first: int, codes: Any) -> N
 
 @jit
 def encode(
-    rows: Any, words: Any, levels: Any, edges: Any, bits: int, packed: Any, count: int, first: int, factors: Any
-) -> bool:
-    """EDEN, unbiased, whole bits: the factors of ``[rows, 2^k]`` and their codes, packed as elements ``first`` on of
-    ``count``. words: the Philox words of the signs. False if a row's largest value is not finite, denormal or beyond
-    2^125."""
+    rows: Any, words: Any, levels: Any, edges: Any, cells: Any, kind: int, bits: int, packed: Any, count: int,
+    first: int, factors: Any,
+) -> bool:  # fmt: skip
+    """EDEN, whole bits: the factors of ``[rows, 2^k]`` and their codes, packed as elements ``first`` on of ``count``.
+    words: the Philox words of the signs. cells: as of ``nearest_cells``, whose edges end with infinity; empty: all
+    edges are looked at. kind of the factor: 0 without bias, 1 of least error, 2 the norm. False if a row's largest
+    value is not finite, denormal or beyond 2^125."""
+    squared = (levels * levels).astype(np.float64)
     size = rows.shape[1]
     turned, one, z = np.empty(size, np.float32), np.empty(1, np.int32), np.empty(size, np.float32)
     codes, chosen = np.empty(size, np.uint8), np.empty(size, np.int32)
@@ -119,7 +136,9 @@ def encode(
         spread = np.float32(np.sqrt(total))
         for i in range(size):
             z[i] = turned[i] / spread
-        if bits == 4:
+        if len(cells):
+            nearest_cells(z, edges, cells, edges[len(edges) - 2], scaled, codes, chosen)
+        elif bits == 4:
             nearest16(z.view(np.int32), edge_bits, scaled, codes, chosen)
         else:
             nearest(z, edges, scaled, codes, chosen)
@@ -128,7 +147,16 @@ def encode(
         for i in range(size):
             product += np.int64(chosen[i]) * np.int64(np.int32(turned[i] * np.float32(131072.0)))
         below = np.float64(product) * 2.0**-37
-        factor = np.float32(total / below) if product > 0 and energy > 0 else np.float32(0.0)
+        factor = np.float32(0.0)
+        if kind == 0:
+            factor = np.float32(total / below) if product > 0 and energy > 0 else factor
+        elif kind == 1:
+            bottom = 0.0  # the sum of so few and so short numbers is exact
+            for i in range(size):
+                bottom += squared[codes[i]]
+            factor = np.float32(below / (bottom * size)) if energy > 0 else factor
+        else:
+            factor = np.float32(np.sqrt(total) / size)
         one[0] = (field + 1) << 23
         factors[r] = factor * one.view(np.float32)[0]
     return True

@@ -59,6 +59,23 @@ def transform(row: Any) -> None:
 
 
 @jit
+def squares(x: Any, size: int, out: Any) -> None:
+    """fp64 sums of the fp32 squares of each ``size`` of flat fp32 ``x``, in 256 partial sums."""
+    sums = np.empty(256, np.float64)
+    for r in range(len(out)):
+        row = x[r * size : min(len(x), (r + 1) * size)]
+        sums[:] = 0.0
+        for start in range(0, len(row), 256):
+            part = row[start : start + 256]
+            for i in range(len(part)):
+                sums[i] += np.float64(part[i] * part[i])
+        total = 0.0
+        for i in range(256):
+            total += sums[i]
+        out[r] = total
+
+
+@jit
 def turn(x: Any, units: Any, dividing: bool, signs: Any, out: Any) -> None:
     """Rows of flat fp32 ``x`` (the last may be short), divided by or times ``units``, turned: fp32 ``[rows, 2^k]``."""
     rows, size = out.shape
@@ -99,16 +116,23 @@ def thc_codes(
 ) -> None:
     """THC's indices into ``table`` of turned coordinates, elements ``first`` on, at random; below: of each whole number
     of the grid, the entry at or below it."""
-    u, whole = np.empty(CHUNK, np.float32), np.float32(grid)
+    u, y, whole = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.float32), np.float32(grid)
+    cells, gaps = np.empty(CHUNK, np.int32), table[1:] - table[:-1]
+    gap = np.empty(CHUNK, np.float32)
     for start in range(0, len(turned), CHUNK):
         part = turned[start : start + CHUNK]
         to, size = codes[start : start + CHUNK], len(part)
         uniform(first + start, seed, step, 1, u[:size])
+        for i in range(size):  # short loops, of which the compiler makes wide ones
+            y[i] = (min(max(part[i], -reach), reach) / twice + np.float32(0.5)) * whole
+            cells[i] = np.int32(min(max(y[i], np.float32(0.0)), whole))
         for i in range(size):
-            y = (min(max(part[i], -reach), reach) / twice + np.float32(0.5)) * whole
-            index = below[np.int32(min(max(np.floor(y), np.float32(0.0)), whole))]
-            low, high = table[index], table[index + 1]
-            to[i] = np.uint8(index + (u[i] < (y - low) / (high - low)))
+            index = below[np.uint32(cells[i])]
+            y[i] -= table[np.uint32(index)]
+            gap[i] = gaps[np.uint32(index)]
+            to[i] = np.uint8(index)
+        for i in range(size):
+            to[i] += u[i] < y[i] / gap[i]
 
 
 @jit
@@ -120,7 +144,11 @@ def quic_codes(
     shared: keys' seeds of the streams 0x43 and 0x48. How many outliers."""
     own, both = np.empty(CHUNK, np.uint32), np.empty(CHUNK, np.uint32)
     half, last, found = np.float32(grid / 2), np.float32(grid - 1), 0
-    width, small = np.uint32(messages.shape[1]), np.float32(2.0**-16)
+    mask, small = np.uint32(messages.shape[1] - 1), np.float32(2.0**-16)  # a power of two of columns
+    shift, rests, rows = np.uint32(0), np.empty(CHUNK, np.float32), np.empty(CHUNK, np.uint32)
+    while (1 << shift) < messages.shape[1]:
+        shift += np.uint32(1)
+    message, chance = messages.reshape(-1), chances.reshape(-1)
     for start in range(0, len(z), CHUNK):
         part, to = z[start : start + CHUNK], codes[start : start + CHUNK]
         size = len(part)
@@ -131,18 +159,19 @@ def quic_codes(
             found += np.abs(part[i]) > reach
         for i in range(size):
             place = (min(max(part[i], -reach), reach) / reach + np.float32(1.0)) * half
-            cell = min(max(np.floor(place), np.float32(0.0)), last)
-            up = np.float32(np.int32(own[i] >> np.uint32(16))) * small < place - cell
-            row, h = np.int32(cell) + np.int32(up), np.int32(both[i] % width)
-            jump = np.float32(np.int32(own[i] & np.uint32(0xFFFF))) * small < chances[row, h]
-            to[i] = np.uint8(messages[row, h] + jump)
+            cell = np.int32(min(max(place, np.float32(0.0)), last))
+            up = np.float32(np.int32(own[i] >> np.uint32(16))) * small < place - np.float32(cell)
+            rows[i] = np.uint32((cell + np.int32(up)) << shift) | np.uint32(both[i] & mask)
+            rests[i] = np.float32(np.int32(own[i] & np.uint32(0xFFFF))) * small
+        for i in range(size):
+            to[i] = message[rows[i]] + np.uint8(rests[i] < chance[rows[i]])
     return found
 
 
 @jit
 def quic_values(packed: Any, bits: int, table: Any, shared: Any, step: Any, z: Any) -> None:
     """The levels of packed messages with shared randomness."""
-    count, width = len(z), np.uint32(table.shape[0])
+    count, mask, flat = len(z), np.uint32(table.shape[0] - 1), table.reshape(-1)
     codes, both = np.empty(CHUNK, np.uint8), np.empty(CHUNK, np.uint32)
     for start in range(0, count, CHUNK):
         size = min(CHUNK, count - start)
@@ -150,4 +179,4 @@ def quic_values(packed: Any, bits: int, table: Any, shared: Any, step: Any, z: A
         planes_back(packed, bits, count, start, codes[: (size + 7) // 8 * 8])
         words(start, shared, step, 0x48, both[:size])
         for i in range(size):
-            to[i] = table[np.int32(both[i] % width), codes[i]]
+            to[i] = flat[np.uint32((both[i] & mask) << np.uint32(bits)) | np.uint32(codes[i])]

@@ -153,9 +153,6 @@ def put_rows(out: torch.Tensor, segment: Segment, rows: torch.Tensor) -> None:
 
 def lengths(rows: torch.Tensor) -> torch.Tensor:
     """The fp32 norm of each row. CodecError where it is beyond fp32: a length that is cut would shorten the row."""
-    largest = rows.abs().amax(1) if rows.device.type != "cpu" else torch.maximum(rows.amax(1), -rows.amin(1))
-    if bool(((largest < 2.0**20) & ((largest > 2.0**-20) | (largest == 0))).all()):
-        return rows.square().sum(1, dtype=torch.float64).sqrt().to(torch.float32)  # scaled, it would be the same
     scaled, exponent = rescale(rows)
     found = torch.ldexp(scaled.square().sum(1, dtype=torch.float64).sqrt().to(torch.float32), exponent)
     if not bool(torch.isfinite(found).all()):

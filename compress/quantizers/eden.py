@@ -77,7 +77,7 @@ class Eden(Rotated):
                 continue
             if quick:
                 words, table = rotation.sign_words(segment, key), lloyd(self.whole, x.device)
-                if fast.eden_encode(rows, words, table, packed, count, segment.code, numbers):
+                if fast.eden_encode(rows, words, table, packed, count, segment.code, numbers, self._kind()):
                     continue
                 check_finite(x)
             rows, exponent = rotation.rescale(rows)
@@ -164,15 +164,19 @@ class Eden(Rotated):
         return (rows * factors[segment.row : segment.row + segment.rows, None]).clamp_(-LARGEST, LARGEST)
 
     def _plain(self) -> bool:
-        return type(self) is Eden and not self.biased and not self.share and self.turns == 1
+        return not self.share and self.turns == 1
+
+    def _kind(self) -> int:
+        """Which factor of a row the compiled loops make."""
+        return int(self.biased)
 
     def _is_quick(self, count: int, device: torch.device) -> bool:
         """Whether the compiled loops take a vector of ``count``."""
-        fits = 1 <= self.whole <= 5 and 32 <= self.block <= rotation.EXACT
+        fits = 1 <= self.whole <= 8 and 32 <= self.block <= rotation.EXACT
         return fits and self._plain() and device.type == "cpu" and fast.worth(count) and not gpu.available(device)
 
     def _on_gpu(self, device: torch.device) -> bool:
-        fits = self.whole in (1, 4) and self.block in (4096, 8192)
+        fits = self._kind() == 0 and self.whole in (1, 4) and self.block in (4096, 8192)
         return fits and self._plain() and gpu.available(device)
 
     def factor(

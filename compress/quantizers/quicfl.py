@@ -45,13 +45,17 @@ class QuicFl(Rotated):
         lengths = torch.empty(rotation.blocks(n, self.block), device=x.device)
         quick = self._is_quick(n, x.device)
         for segment in rotation.layout(n, self.block):
+            part = x[segment.start : segment.start + segment.length]
+            if quick and (found := blocks.lengths(part, segment.size)) is not None:
+                lengths[segment.row : segment.row + segment.rows] = found
+                rows = z[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
+                ones, signs = torch.ones(segment.rows), rotation.sign_words(segment, key)
+                blocks.turn(part, ones, False, signs, rows)
+                rows /= torch.where(found > 0, found, ones)[:, None]
+                continue
             rows, exponent = rotation.rescale(rotation.rows_of(x, segment))
             length = rows.square().sum(1, dtype=torch.float64).sqrt().to(torch.float32)
-            if quick:
-                signs, one = rotation.sign_words(segment, key), torch.ones(segment.rows)
-                turned = blocks.turn(rows.view(-1), segment.rows, segment.size, one, False, signs)
-            else:
-                turned = rotation.forward(rows, segment, shared)
+            turned = rotation.forward(rows, segment, shared)
             turned = turned / torch.where(length > 0, length, torch.ones_like(length))[:, None]
             z[segment.code : segment.code + turned.numel()] = turned.view(-1)
             lengths[segment.row : segment.row + segment.rows] = torch.ldexp(length, exponent)

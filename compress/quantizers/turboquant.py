@@ -34,6 +34,12 @@ class Turbo(Eden):
     ) -> torch.Tensor:
         return (energy.sqrt() / float(segment.size)) if self.whole else torch.zeros_like(energy)
 
+    def _plain(self) -> bool:
+        return not self.product
+
+    def _kind(self) -> int:
+        return 2
+
     def levels(self, codes: torch.Tensor, mixed: torch.Tensor | None) -> torch.Tensor:
         return super().levels(codes, mixed) if self.whole else torch.zeros(codes.shape, device=codes.device)
 

@@ -57,7 +57,11 @@ class Thc(Summed):
         """The norm of each block."""
         out = torch.zeros(rotation.blocks(x.numel(), self.block), device=x.device)
         for segment in rotation.layout(x.numel(), self.block):
-            out[segment.row : segment.row + segment.rows] = rotation.lengths(rotation.rows_of(x, segment))
+            quick = self._is_quick(x.numel(), x.device) or None
+            found = quick and blocks.lengths(x[segment.start : segment.start + segment.length], segment.size)
+            if found is None:
+                found = rotation.lengths(rotation.rows_of(x, segment))
+            out[segment.row : segment.row + segment.rows] = found
         return out
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
@@ -112,7 +116,8 @@ class Thc(Summed):
             unit = torch.where(length > 0, length, torch.ones_like(length))
             part = x[segment.start : segment.start + segment.length]
             signs = rotation.sign_words(segment, key)
-            turned = blocks.turn(part, segment.rows, segment.size, unit, True, signs).view(-1)
+            turned = torch.empty(segment.rows * segment.size)
+            blocks.turn(part, unit, True, signs, turned.view(segment.rows, segment.size))
             codes = out[segment.code : segment.code + turned.numel()]
             blocks.thc_codes(turned, self.reach, self.table, self._below(x.device), key.private, segment.code, codes)
         return out

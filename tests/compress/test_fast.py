@@ -20,13 +20,15 @@ int8:rounding=nearest tile thc topk:ratio=0.2 qsgd qsgd:bits=7,bucket=0 qsgd:nor
 mxfp8:format=e5m2,rounding=nearest mxfp6 mxfp6:scale=floor mxfp4:rounding=nearest nvfp4 nvfp4:rounding=nearest nf4
 nf4:block=100 tile:rounding=stochastic,bits=3,tile=16 aqsgd aqsgd:first_bits=3,group=100 chunked_topk
 chunked_topk:k=4096
-thc:block=256,bits=8,granularity=0 quicfl quicfl:bits=2,block=0 quicfl:shared=false""".split()  # noqa: SIM905
+thc:block=256,bits=8,granularity=0 quicfl quicfl:bits=2,block=0 quicfl:shared=false
+eden:bits=6 eden:bits=8 eden:biased=true eden:bits=7,biased=true drive:biased=true turboquant
+turboquant:bits=8""".split()  # noqa: SIM905
 
 
 def results(spec: str) -> list[torch.Tensor | bytes]:
     out: list[torch.Tensor | bytes] = []
     few = (1, 127, 1000, 4099) if "cocktail" in spec or "topk" in spec else ()  # where loops take short vectors too
-    for size in (*few, 300_001):
+    for size in (*few, 133_001):
         torch.manual_seed(size)
         x = torch.randn(size) * torch.exp(2 * torch.randn(size))
         for vector in (x, torch.ones(size), torch.zeros(size), x.round(), x * 2.0**-130, x.double() * 2.0**110):
