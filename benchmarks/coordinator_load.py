@@ -263,7 +263,7 @@ async def measure(count: int, seconds: int = 20) -> Load:
         victim = next(name for name in nodes.names if name in nodes.place)
         stream = nodes.streams.pop(victim)
         nodes.bytes = 0
-        searched = run.searches.spent
+        searched = run.planning.searches.spent
         view = run.state.number
         own, began = nodes.spent, time.process_time()
         run.report(stream, pb.Report(goodbye=pb.Goodbye(why="it died")))
@@ -278,8 +278,8 @@ async def measure(count: int, seconds: int = 20) -> Load:
             begin,
             spent / seconds,
             1e3 * ticks / (seconds / TICK_S),
-            change + run.searches.spent - searched,
-            run.searches.spent - searched,
+            change + run.planning.searches.spent - searched,
+            run.planning.searches.spent - searched,
             nodes.bytes / 1e6,
             status_s,
             len(status) / 1e6,

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,16 +20,11 @@ from typing import Any
 from ...job.schema import CheckCodec, Facts, Job
 from ...job.shared import for_nodes
 from ...proto import control_pb2 as pb
-from ...proto.errors import Refused
-from .. import events
 from ..membership import signals as s
 from ..membership.members import DONE, TRAINING, Known, Planner, State
-from ..membership.questions import Answer, Question, Unanswered, answered
 from ..membership.resume import Rules
 from ..observe.status import status_of
 from ..planning.measured import Measured
-from ..planning.search_process import BESIDE
-from ..planning.searches import COMMAND, Searches
 from ..store.rows import NodeRow
 from .attempt import attempt
 from .context import RunContext
@@ -51,17 +44,16 @@ from .nodes.dialling import DialBack
 from .nodes.round_trips import RoundTrips
 from .nodes.sessions import Sessions
 from .nodes.streams import Streams
-from .people.commands import Command, CommandHandler, held_in
+from .people.commands import CommandHandler, held_in
+from .people.operator import Operator
 from .people.requests import Requests
+from .planning import Planning
 from .reports.step_reports import StepReports
 from .restart.restart_notes import RestartNotes
 from .restart.restored import restored
-from .second_look import LONG_S, SecondLook
 from .storing import Storing
 from .verdicts import Verdicts
 from .warnings import Warnings
-
-log = logging.getLogger(__name__)
 
 TICK_S = 0.2
 
@@ -83,8 +75,6 @@ class Run:
         """``planner``: one that answers at once; without it each plan is searched for in another process."""
         self.context = context
         store, clock, job = context.store, context.clock, context.job
-        self._planner = planner
-        self.searches = Searches()
         self.streams = Streams(context.term)
         self.sessions = Sessions(store)
         self.outcome, self._tasks = Outcome(), Tasks()
@@ -92,6 +82,7 @@ class Run:
         devices = {row.name: json.loads(row.device or "{}") for row in store.nodes()}
         links = {(source, target): (latency, rate) for source, target, latency, rate in store.links()}
         self.measured = Measured(job, context.facts, devices, links)
+        self.planning = Planning(context, self.measured, planner)
         self._trips = RoundTrips(self.streams.tell, clock)
         state = replace(
             restored(rules, store, context.checkpoints),
@@ -106,17 +97,27 @@ class Run:
             fetch_s=lambda name, plan: self.measured.fetch_s(name, plan, clock()),
             clock=clock,
             leads=lambda: store.leads,
-            answer=self._answer,
+            answer=self.planning.answer,
             moved=self._moved,
         )
         deciding, streams = self.deciding, self.streams
+        self.planning.deciding = deciding
         self.steps = StepReports(context, deciding, self.measured, self.warn)
         self._announcing = Announcing(context, deciding, streams, self.sessions, self.steps)
         notes = RestartNotes(context, deciding)
         self.saving = Saving(context, deciding, streams, self.steps, self._announcing, notes)
         self.requests = Requests(context, deciding, streams, self.steps)
-        self.commands = CommandHandler(store, self.feed, self._take_job, self._tell_revoked, check_codec)
-        self._verdicts = Verdicts(context, deciding, streams, self.steps.work, self.warn, self.command)
+        handler = CommandHandler(store, self.feed, self._take_job, self._tell_revoked, check_codec)
+        self.operator = Operator(
+            context,
+            deciding,
+            handler,
+            sessions=self.sessions,
+            steps=self.steps,
+            forget=lambda node: self._verdicts.refusals.forget(node),
+            answer=self.planning.answer,
+        )
+        self._verdicts = Verdicts(context, deciding, streams, self.steps.work, self.warn, self.operator.command)
         self._intake = Intake(
             context=context,
             deciding=deciding,
@@ -145,9 +146,6 @@ class Run:
         )
         self._storing = Storing(context, streams, self.steps, self._announcing, notes, self.warn)
         self.ending = Ending(context, deciding, streams, self._announcing, self.outcome)
-        self._second_look = SecondLook(
-            deciding.would_ask, self._search_long, lambda why: self.feed(s.Replan(why)), clock
-        )
         self._advising = Advising(streams, lambda: self.status(Path()), clock)
         store.put("phase", self.state.phase)
         store.put("why", self.state.why)
@@ -172,23 +170,6 @@ class Run:
         self.requests.check_text()
         self._performer.moved(old, effects, why)
 
-    async def _answer(self, question: Question) -> Answer:
-        """A plan, worked out with what is known now."""
-        if self._planner is not None:
-            return answered(self._planner, question)
-        if (found := self._second_look.found(question)) is not None:
-            return found
-        return await self.searches.answer(self.measured.search(question, self.state.nodes, self.context.clock()))
-
-    async def _search_long(self, question: Question) -> Answer:
-        """The same with more time, beside everything that happens."""
-        asked = self.measured.search(question, self.state.nodes, self.context.clock())
-        searches = Searches([*COMMAND, BESIDE])
-        try:
-            return await searches.answer(replace(asked, seconds=LONG_S))
-        finally:
-            searches.close()
-
     # ---- nodes ---------------------------------------------------------------------------------
 
     def admit(self, row: NodeRow) -> None:
@@ -196,8 +177,7 @@ class Run:
         self.measured.joined(row.name, json.loads(row.device or "{}"))
         self.context.store.forget_links(row.name)
         self.context.store.put_node(row)
-        if self._planner is None:
-            self.searches.prepare()
+        self.planning.prepare()
         self.sessions.admit(row)  # first: what ends its old session must not end this one
         self.feed(s.Joined(row.name, row.session, row.address, bool(row.dials_out)))
 
@@ -242,42 +222,11 @@ class Run:
                 self.requests.profiling.gone(stream.name, stream.session, why)
             self.feed(s.StreamEnded(stream.name, stream.session, why))
 
-    def tell(self, names: Collection[str], order: pb.Order) -> None:
-        """An order to those of these who attend."""
-        for name in names:
-            self.streams.tell(name, order)
-
     def _tell_revoked(self, to: Attendance | None = None) -> None:
         """The names whose certificates count no more, to everybody or to a node that has just come."""
-        self.streams.say(pb.Order(revoked=pb.Revoked(nodes=sorted(self.commands.evicted))), to)
+        self.streams.say(pb.Order(revoked=pb.Revoked(nodes=sorted(self.operator.handler.evicted))), to)
 
     # ---- people --------------------------------------------------------------------------------
-
-    def command(self, command: Command, answers: tuple[tuple[Question, Answer], ...] = ()) -> str:
-        """Do what a person wants; the answer in a sentence. Refused or JobError, with a hint, say why not; Unanswered:
-        that takes a plan, which is to be among ``answers``."""
-        if self.is_over:
-            raise Refused(f"the run is over: {self.state.why}", "start the coordinator again to go on with it")
-        if command.kind == "forget" and command.node in self.present:
-            raise Refused(f"{command.node} is in the run", "a name is freed when its node is gone")
-        job, facts, state = self.context.job, self.context.facts, replace(self.state, answers=answers)
-        answer = self.commands.take(command, self.deciding.machine, state, job, facts, self.steps.reached)
-        if command.kind in ("readmit", "forget"):
-            self._verdicts.refusals.forget(command.node)
-        if command.kind == "forget":
-            self.sessions.forget(command.node)
-        log.info("%s", answer)
-        self.context.emit(events.event("notice", message=answer, node=command.node))
-        return answer
-
-    async def commanded(self, command: Command) -> str:
-        """``command``, after working out whatever plan it takes to say yes or no."""
-        answers: tuple[tuple[Question, Answer], ...] = ()
-        while True:
-            try:
-                return self.command(command, answers)
-            except Unanswered as wanted:
-                answers = (*answers, (wanted.question, await self._answer(wanted.question)))
 
     def _take_job(self, job: Job, facts: Facts) -> None:
         """What a person has ``set``."""
@@ -306,22 +255,12 @@ class Run:
         self.feed(s.Tick(self.context.checkpoints.arrived, self.saving.lacking()))
         self._trips.tick(self.streams)
         if self.trains and not self.deciding.is_planning:
-            self._take_measurements()
+            self.planning.tick(self._tasks.begin)
         self._performer.perform_due()
         attempt("recording what happens", self.deciding.write)
         self._storing.tick()
         if self.trains:
             self._advising.advise()
-
-    def _take_measurements(self) -> None:
-        """Store what has been learnt of links, and plan anew where it matters."""
-        news, links = self.measured.news(self.context.clock())
-        for pair, found in links.items():
-            self.context.store.put_link(*pair, *found, time.time())
-        if news:
-            self.feed(s.Replan(news))
-        elif self._planner is None and self.state.view is not None and self._second_look.is_due(self.state.view.plan):
-            self._tasks.begin(self._second_look.look())
 
     # ---- the end -------------------------------------------------------------------------------
 
@@ -338,7 +277,7 @@ class Run:
             self.steps.store_work()
         self.streams.end_all()
         await self._tasks.cancel()
-        self.searches.close()
+        self.planning.close()
         self.deciding.close()
 
     # ---- what it looks like --------------------------------------------------------------------

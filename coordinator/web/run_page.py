@@ -102,7 +102,7 @@ class RunPage:
         return f"farflung join {self._link}"
 
     async def _command(self, command: str, node: str, argument: str) -> str:
-        return await self._run.commanded(Command(command, node, argument, by="the operator's page"))
+        return await self._run.operator.commanded(Command(command, node, argument, by="the operator's page"))
 
 
 def is_loopback(bound: socket.socket) -> bool:

@@ -10,7 +10,7 @@ from ....scheduler.errors import PlanError
 from ....scheduler.plans import Plan
 from .. import signals as s
 from ..handovers import handovers, lost
-from ..members import FLUSHING, PREPARING, TRAINING, WAITING, Result, State, in_view, lacks_checkpoint, no_place
+from ..members import FLUSHING, PREPARING, TRAINING, WAITING, Change, Result, State, in_view, lacks_checkpoint, no_place
 from ..resume import Resume, fresh_layers, planned_nodes, resume
 from ..shadows import place_to_follow, shadows
 from .beginning import wait
@@ -32,8 +32,7 @@ def check_flushed(given: Given, state: State, now: float) -> Result:
     change = state.change
     assert change is not None
     if not change.awaited:
-        state = replace(state, phase=WAITING, change=None)
-        return wait(state, now)
+        return wait(replace(state, phase=WAITING, change=None), now)
     if len(change.flushed) < len(change.awaited):  # nobody else answers
         return state, []
     if state.paused:
@@ -48,66 +47,90 @@ def check_flushed(given: Given, state: State, now: float) -> Result:
     try:
         plan = plan_of(given, state, names, current.plan if current else None)
     except PlanError as error:
-        stuck = "".join(f"; {node.name} is {node.stuck}" for node in state.nodes.values() if node.stuck)
-        why = f"no plan for {', '.join(names)}: {error}{stuck}"
-        willing = frozenset(name for name in names if not no_place(state, state.nodes[name]))
-        state = replace(state, phase=WAITING, change=None, why=why, unplannable=willing)
-        return state, [s.SendNotice(names, why), s.Say("waiting", "", why)]
+        return _no_plan(state, names, error)
     if set(decision.restores) - set(plan.nodes):  # who has no place contributes nothing
         having = {
             name: answer if name in plan.nodes else replace(answer, kept=frozenset())
             for name, answer in change.flushed.items()
         }
         decision = resumed_at(state, having)
+    return _announced(state, _announcement(given, state, change, plan, decision), decision, now)
+
+
+def _no_plan(state: State, names: tuple[str, ...], error: PlanError) -> Result:
+    """These cannot train: wait until somebody else comes."""
+    stuck = "".join(f"; {node.name} is {node.stuck}" for node in state.nodes.values() if node.stuck)
+    why = f"no plan for {', '.join(names)}: {error}{stuck}"
+    willing = frozenset(name for name in names if not no_place(state, state.nodes[name]))
+    state = replace(state, phase=WAITING, change=None, why=why, unplannable=willing)
+    return state, [s.SendNotice(names, why), s.Say("waiting", "", why)]
+
+
+def _announcement(given: Given, state: State, change: Change, plan: Plan, decision: Resume) -> s.Announcement:
+    """The view that takes up where ``decision`` says."""
     why = f"{change.why}; {decision.why}; {plan.why}" if plan.why else f"{change.why}; {decision.why}"
     if not given.follow and decision.checkpoint < 0 and (fresh := fresh_layers(plan, decision.holders)):
         why += f"; {fresh} begins at the last average: nobody who has it now had it before"
+    handed, lost_words = _handed_over(state, change, plan, decision)
+    return s.Announcement(
+        change.number,
+        plan,
+        tuple(state.nodes[name].member for name in sorted(change.awaited)),
+        decision.position,
+        sections=decision.sections,
+        holders=decision.holders,
+        checkpoint=decision.checkpoint,
+        norm=decision.norm,
+        why=why + lost_words,
+        job=state.job,
+        save=state.saving
+        or any(answer.save for answer in change.flushed.values())
+        or lacks_checkpoint(state, decision.position.step),
+        shadows=spares_follow(given, state, plan, decision.holders),
+        restores=decision.restores,
+        kept_in=state.unsent.view if state.unsent is not None and decision.restores else 0,
+        handovers=handed,
+    )
+
+
+def _handed_over(state: State, change: Change, plan: Plan, decision: Resume) -> tuple[tuple[s.Handover, ...], str]:
+    """What those who lose their places hand over to others of what was learnt and not sent; and what is lost of it, in
+    words."""
     handed: tuple[s.Handover, ...] = ()
     if decision.checkpoint < 0 and state.view is not None:
         gone = {name for name, node in state.nodes.items() if node.parting or node.away}
         unsent = {name: answer.unsent for name, answer in change.flushed.items()}
         handed = handovers(state.view.plan, plan, decision.holders, gone, state.rules.residuals, unsent)
-    if state.rules.residuals is not None and (secret := state.rules.residuals.shown_to_nobody):
-        if said := lost(handed, change.flushed, secret, state.rules.residuals.gradient):
-            why += f"; {said}"
-        handed = ()
-    announcement = s.Announcement(
-        change.number,
-        plan,
-        tuple(state.nodes[name].member for name in names),
-        decision.position,
-        decision.sections,
-        decision.holders,
-        decision.checkpoint,
-        decision.norm,
-        why,
-        state.job,
-        state.saving
-        or any(answer.save for answer in change.flushed.values())
-        or lacks_checkpoint(state, decision.position.step),
-        spares_follow(given, state, plan, decision.holders),
-        decision.restores,
-        state.unsent.view if state.unsent is not None and decision.restores else 0,
-        handed,
-    )
+    residuals = state.rules.residuals
+    if residuals is None or not residuals.shown_to_nobody:
+        return handed, ""
+    said = lost(handed, change.flushed, residuals.shown_to_nobody, residuals.gradient)
+    return (), f"; {said}" if said else ""
+
+
+def _announced(state: State, view: s.Announcement, decision: Resume, now: float) -> Result:
+    """From here on the view's position is pinned: members may take it over before others hear of it."""
     effects: list[s.Effect] = [
         s.Say("warning", name, f"{name} has another chain of rounds than its group and fetches the group's weights")
         for name in decision.dissent
     ]
-    eligible = planned_nodes(plan, announcement)
+    eligible = planned_nodes(view.plan, view)
     if decision.checkpoint < 0:
         # The outvoted count again when the view starts: until then they may still hold what they had.
         eligible |= state.eligible
         eligible = frozenset(who for who in eligible if who[0] not in decision.dissent)
+    change = state.change
+    assert change is not None
+    watch = Watch("the view", now, state.rules.prepare_s)
     state = replace(
         state,
         phase=PREPARING,
-        pinned=announcement,
+        pinned=view,
         eligible=eligible,
-        change=replace(change, began=now, prepared={}, watch=Watch("the view", now, state.rules.prepare_s)),
-        why=f"view {change.number} is announced: {why}",
+        change=replace(change, began=now, prepared={}, watch=watch),
+        why=f"view {view.number} is announced: {view.why}",
     )
-    return state, [*effects, s.SendView(names, announcement, why)]
+    return state, [*effects, s.SendView(tuple(sorted(change.awaited)), view, view.why)]
 
 
 def resumed_at(state: State, flushed: Mapping[str, s.Flushed]) -> Resume:

@@ -126,7 +126,7 @@ class Joining:
                 message = error.message.replace("this machine", "its machine")
                 self._run.warn("", f"{name} cannot join: {message}")
                 raise
-        refusal = self._run.commands.refusal(name, key_hash, self._run.state)
+        refusal = self._run.operator.handler.refusal(name, key_hash, self._run.state)
         if refusal:
             raise Refused(refusal, "ask the person at the coordinator")
         return key_hash

@@ -194,7 +194,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             number = self._check_operator(request)
             by = request.by or f"the holder of ticket {number}"
             command = Command(request.command, request.node, request.argument, by, request.why)
-            return pb.CommandReply(answer=await self._run.commanded(command))
+            return pb.CommandReply(answer=await self._run.operator.commanded(command))
         except FarflungError as error:
             return pb.CommandReply(refused=error.told)
 
