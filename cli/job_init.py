@@ -45,10 +45,10 @@ validation = 0.05               # the part that is held out
 [train]
 batch = {batch:<23} # samples a step, over all pipelines: the same whatever joins
 microbatch = {microbatch:<18} # has to divide the batch
-optimizer = "adamw"             # adamw | sgd | lamb | onebit_adam (gradient mode)
+optimizer = "adamw"             # adamw | sgd | lamb | lion | muon (delta mode) | onebit_adam (gradient mode)
 learning_rate = {rate}
 warmup_steps = 50
-decay = "cosine"                # cosine | none
+decay = "cosine"                # cosine | linear | wsd | inverse_sqrt | none
 weight_decay = 0.0
 clip = 1.0                      # largest global gradient norm; 0: none
 precision = {precision}              # fp32 | bf16: on GPUs of 2020 and later

@@ -45,6 +45,7 @@ _RESUMABLE = {
     ("train", "min_learning_rate_ratio"),
     ("train", "warmup_steps"),
     ("train", "decay"),
+    ("train", "cooldown_steps"),
     ("train", "eval_every"),
     ("parallel", "min_nodes"),
     ("checkpoint", "every"),
@@ -458,8 +459,18 @@ def _train_mistakes(job: Job) -> Iterator[Mistake]:
         elif not job.updates.dense_rounds:
             sentence = "train.optimizer = 'onebit_adam' needs updates.dense_rounds, the steps before it freezes"
             yield ("train", "optimizer"), f"{sentence}; some 15 % of all steps"
-    if train.moments != "fp32" and train.optimizer not in ("adamw", "lamb"):
-        sentence = f"train.moments = {train.moments!r} is for adamw and lamb, not for {train.optimizer}"
+    if train.optimizer == "muon":
+        if job.updates.mode != "delta":
+            sentence = "train.optimizer = 'muon' multiplies matrices, whose last bits differ from device to device"
+            yield ("train", "optimizer"), f'{sentence}; it needs updates.mode = "delta"'
+        if job.model.build is not None:
+            sentence = "train.optimizer = 'muon' is for language models, whose embedding and head are known"
+            yield ("train", "optimizer"), f"{sentence}; allowed with model.build: adamw, sgd, lamb, lion"
+    if train.cooldown_steps and train.decay in ("cosine", "linear"):
+        sentence = f"train.cooldown_steps has no meaning with decay = {train.decay!r}, which ends at its floor anyway"
+        yield ("train", "cooldown_steps"), f"{sentence}; allowed with wsd, inverse_sqrt, none"
+    if train.moments != "fp32" and train.optimizer not in ("adamw", "lamb", "lion", "muon"):
+        sentence = f"train.moments = {train.moments!r} is for adamw, lamb, lion and muon, not for {train.optimizer}"
         yield ("train", "moments"), f'{sentence}; allowed: "fp32"'
     if train.momentum and train.optimizer != "sgd":
         yield ("train", "momentum"), f"train.momentum belongs to sgd; {train.optimizer} has betas"

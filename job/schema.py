@@ -197,6 +197,10 @@ _ZERO_ONE_ADAM = (
     "after a step: mode gradient needs those, and mode delta averages weights, not momentum; onebit_adam has both, and "
     "farflung.compress.optimizers.ZeroOneAdam runs under DDP"
 )
+_ADAFACTOR = (
+    "keeps a row and a column of each matrix's squares, and a stage keeps moments as vectors as long as its weights; "
+    'moments = "bf16" with adamw takes 4 bytes a weight'
+)
 
 
 class Train(Table):
@@ -207,9 +211,18 @@ class Train(Table):
         default=0, description="a divisor of batch (default: the largest one up to 4)"
     )
     optimizer: Annotated[
-        Literal["adamw", "sgd", "lamb", "onebit_adam"],
-        _choice("adamw", "sgd", "lamb", "onebit_adam", later=(":",), never={"zero_one_adam": _ZERO_ONE_ADAM}),
-    ] = Field(default="adamw", description="adamw, sgd, lamb, onebit_adam (gradient mode)")
+        Literal["adamw", "sgd", "lamb", "lion", "muon", "onebit_adam"],
+        _choice(
+            "adamw",
+            "sgd",
+            "lamb",
+            "lion",
+            "muon",
+            "onebit_adam",
+            later=(":",),
+            never={"zero_one_adam": _ZERO_ONE_ADAM, "adafactor": _ADAFACTOR},
+        ),
+    ] = Field(default="adamw", description="adamw, sgd, lamb, lion, muon (delta mode), onebit_adam (gradient mode)")
     moments: Annotated[Literal["fp32", "bf16"], _choice("fp32", "bf16")] = Field(
         default="fp32", description="fp32, bf16 (adamw, lamb): what the optimiser's moments are kept in"
     )
@@ -219,8 +232,15 @@ class Train(Table):
         default=0.0, ge=0, le=1, description="a number from 0 to 1: where the decay ends"
     )
     warmup_steps: int = Field(default=0, ge=0, description="a whole number, 0 or more")
-    decay: Annotated[Literal["cosine", "none"], _choice("cosine", "none", later=("linear",))] = Field(
-        default="cosine", description="cosine, none"
+    decay: Annotated[
+        Literal["cosine", "linear", "wsd", "inverse_sqrt", "none"],
+        _choice("cosine", "linear", "wsd", "inverse_sqrt", "none"),
+    ] = Field(default="cosine", description="cosine, linear, wsd, inverse_sqrt, none")
+    cooldown_steps: int = Field(
+        default=0,
+        ge=0,
+        description="a whole number of last steps in which the rate falls to its end (wsd: a tenth of all; none, "
+        "inverse_sqrt)",
     )
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="a number, 0 or more")
     betas: Annotated[tuple[float, float], Field(strict=False)] = Field(

@@ -18,7 +18,7 @@ from .ladder import link_choices, workload_fields
 from .workload import Layer, Workload
 
 BYTE_VOCABULARY = 256
-MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "onebit_adam": 8.0}
+MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "lion": 4.0, "muon": 8.0, "onebit_adam": 8.0}
 HALF = {"fp32": 1.0, "bf16": 0.5}
 WEIGHT_BYTES = 8.0
 """Of a weight and its gradient."""

@@ -22,6 +22,8 @@ NAME = "stage-{}.safetensors"
 MOMENTS: Mapping[str, tuple[str, ...]] = {
     "adamw": ("m", "v"),
     "lamb": ("m", "v"),
+    "lion": ("m",),
+    "muon": ("m", "v"),
     "onebit_adam": ("m", "v"),
     "sgd": ("m",),
 }

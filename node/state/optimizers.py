@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ... import compress
 from ...compress.cpu import dispatch as fast
-from ...job.schema import Job, Train
+from ...job.schema import Job
 from .moments import STRETCH, Kept
 from .section import Section, Stretch
 
@@ -142,6 +142,24 @@ class OneBitAdam(AdamW):
             move(here)
 
 
+class Lion(_OfGradients):
+    """Lion (Chen et al., 2023): steps of one size for each coordinate, in the direction of a momentum's sign."""
+
+    moments: tuple[str, ...] = ("m",)
+
+    def __init__(self, betas: tuple[float, float], weight_decay: float) -> None:
+        self.betas, self.weight_decay = betas, weight_decay
+
+    def step(self, section: Section, count: int, rate: float) -> None:
+        first, second = self.betas
+        for here in section.stretches(count):
+            m = here.moments["m"]
+            if self.weight_decay and here.is_matrix:
+                here.x.sub_(here.x * (rate * self.weight_decay))
+            here.x.sub_((m * first).add_(here.grad * (1 - first)).sign_().mul_(rate))
+            m.mul_(second).add_(here.grad * (1 - second))
+
+
 class SGD(_OfGradients):
     """Stochastic gradient descent with heavy-ball momentum, as torch.optim.SGD computes it."""
 
@@ -166,6 +184,12 @@ def make_optimizer(job: Job) -> Optimizer:
         return AdamW(train.betas, train.eps, train.weight_decay)
     if train.optimizer == "lamb":
         return Lamb(train.betas, train.eps, train.weight_decay)
+    if train.optimizer == "lion":
+        return Lion(train.betas, train.weight_decay)
+    if train.optimizer == "muon":
+        from .muon import Muon  # made of AdamW's steps
+
+        return Muon(train.betas, train.eps, train.weight_decay)
     if train.optimizer == "onebit_adam":
         return OneBitAdam(train.betas, train.eps, train.weight_decay, job.updates.dense_rounds)
     return SGD(train.momentum, train.weight_decay)
@@ -175,19 +199,6 @@ def kept_moments(job: Job, optimizer: Optimizer) -> Kept:
     """How the job wants the optimiser's moments to be kept."""
     dtype = torch.bfloat16 if job.train.moments == "bf16" else torch.float32
     return Kept(optimizer.moments, dtype, job.train.offload)
-
-
-def learning_rate(train: Train, step: int, steps: int) -> float:
-    """The rate of a step (from 1 to ``steps``): linear warm-up, then constant or cosine decay to the floor."""
-    if step <= train.warmup_steps:
-        return train.learning_rate * step / train.warmup_steps
-    done = min(1.0, (step - train.warmup_steps) / max(1, steps - train.warmup_steps))
-    if train.decay == "cosine":
-        shape = 0.5 * (1 + math.cos(math.pi * done))
-    else:
-        shape = 1.0
-    floor = train.min_learning_rate_ratio
-    return train.learning_rate * (floor + (1 - floor) * shape)
 
 
 def clip_factor(norm: float, clip: float | None) -> float:

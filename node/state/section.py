@@ -63,6 +63,9 @@ class Stretch:
     moments: Mapping[str, Tensor]
     is_matrix: bool
     """Whether the parameter has two dimensions or more."""
+    name: str = ""
+    shape: tuple[int, ...] = ()
+    """Of the whole parameter."""
 
 
 class Section:
@@ -117,12 +120,13 @@ class Section:
         """The vectors cut into pieces of one parameter each: ``whole`` ones, and else on a CPU short ones. The moments
         of a piece are in fp32 beside its weights; the next piece ends what may be done to them in this ``step``."""
         size = self.layout.numel if whole or self.g.device.type != "cpu" else STRETCH
-        for (start, stop), shape in zip(pairwise(self.layout.offsets), self.layout.shapes, strict=True):
+        layout = self.layout
+        for (start, stop), name, shape in zip(pairwise(layout.offsets), layout.names, layout.shapes, strict=True):
             for first in range(start, stop, size):
                 here = slice(first, min(first + size, stop))
                 moments = {name: vector[here] for name, vector in self.moments.items()}
                 values = opened(moments, self.x.device)
-                yield Stretch(self.x[here], self.grad[here], values, len(shape) >= 2)
+                yield Stretch(self.x[here], self.grad[here], values, len(shape) >= 2, name, shape)
                 closed(moments, values, first, step)
 
     def adopt(self) -> None:

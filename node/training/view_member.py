@@ -24,7 +24,8 @@ from ..rounds.masked import MaskedExchange
 from ..rounds.phased import PhasedExchange, phases_of
 from ..rounds.round_link import RoundLink
 from ..rounds.signed import Signer
-from ..state.optimizers import Optimizer, clip_factor, learning_rate
+from ..state.learning_rates import learning_rate
+from ..state.optimizers import Optimizer, clip_factor
 from ..state.section import Section
 from ..state.stage_state import TIED, StageState, codec_of, round_plan
 from .commit import Commit

@@ -11,7 +11,7 @@ from windows import facts_of
 from farflung.job.marks import FIRST, IGNORED, TRAINED, marked, places_of, targets_of
 from farflung.job.sampling import Position, sample_ids
 from farflung.job.schema import Job
-from farflung.node.state.optimizers import learning_rate
+from farflung.node.state.learning_rates import learning_rate
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
