@@ -147,6 +147,10 @@ class State:
     restored: bool = False
     """``view`` comes from the database of a coordinator that ended."""
     last_join: float = 0.0
+    row_since: float = 0.0
+    """When the first joined of those who joined in a row, each a moment after the other."""
+    comings: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """When each node joined of late, or paused by itself."""
     newest: Position = field(default_factory=Position)
     unsent: Unsent | None = None
     """What pipelines had learnt beside the newest checkpoint."""

@@ -21,6 +21,7 @@ from ..members import (
     plannable,
     put,
 )
+from ..restless import quiet
 from ..unreadable import distrust
 
 PEERS_IN_TIME = 4
@@ -83,8 +84,8 @@ def is_settled(state: State, now: float) -> bool:
     if state.restored and state.view is not None and not state.number > state.view.number:
         back = {node.session for node in state.nodes.values() if node.attending}
         if {member.session for member in state.view.members} - back and state.begun:
-            return now - state.last_join >= state.rules.return_s
-    return now - state.last_join >= state.rules.settle_s
+            return quiet(state, state.rules.return_s, now)
+    return quiet(state, state.rules.settle_s, now)
 
 
 def measure(state: State, nodes: list[Node], now: float) -> Result:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from .. import signals as s
 from ..members import FLUSHING, PREPARING, TRAINING, WAITING, Node, Result, State, arrived, in_view, put
+from ..restless import joined_at, noted
 from ..stuck import is_aside
 from .beginning import begin
 from .departures import progress, remove
@@ -25,10 +26,15 @@ def joined(given: Given, state: State, event: s.Joined, now: float) -> Result:
     node = Node(event.name, event.session, event.address, heard=now, dials_out=event.dials_out)
     if is_aside(state, event.name, now):
         node = replace(node, stuck="set aside: it held the others up before")
+    else:
+        state, restless = noted(state, event.name, now)
+        if restless:
+            node = replace(node, stuck=restless)
+            effects.append(s.Say("warning", event.name, f"{event.name} is {restless}"))
     why = f"{event.name} joined from {event.address}"
     if event.dials_out:
         why += ", where nobody can dial it: it dials the others"
-    state = replace(put(state, node), last_join=now, why=why)
+    state = replace(joined_at(put(state, node), now), why=why)
     return state, [*effects, s.Say("joined", event.name, why)]
 
 
@@ -40,7 +46,7 @@ def hello(given: Given, state: State, event: s.Hello, now: float) -> Result:
         member = state.view is not None and in_view(state, event.name, state.view)
         if state.restored and (event.view or member) and not state.begun:
             why = f"{event.name} comes back from view {event.view or (state.view.number if state.view else 0)}"
-            state = replace(state, begun=True, last_join=now, why=why)
+            state = replace(joined_at(state, now), begun=True, why=why)
         return progress(given, state, now)
     if state.phase == FLUSHING and change and event.name in change.awaited and event.name not in change.flushed:
         return state, [s.SendFlush(to, change.number, change.why)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ....scheduler.errors import PlanError
 from .. import signals as s
 from ..members import PREPARING, TRAINING, Result, State, leaves, no_place, plannable, put, trains
+from ..restless import noted
 from .beginning import begin, begin_anew
 from .departures import progress, remove
 from .given import Given
@@ -103,14 +104,21 @@ def leaving(given: Given, state: State, event: s.Leaving, now: float) -> Result:
     node = state.nodes[event.name]
     if event.asked and not no_place(state, node):
         return state, []  # it may stay after all
+    said: list[s.Effect] = []
+    if not (event.asked or node.away or node.parting) and state.view and trains(state, node.name, state.view):
+        state, restless = noted(state, node.name, now)
+        if restless:
+            node = replace(node, stuck=restless)
+            said = [s.Say("warning", node.name, f"{node.name} is {restless}")]
     if not event.asked and event.stays:
         node = replace(node, away=event.why)
     elif not event.asked:
         node = replace(node, parting=event.why)
     state = put(state, node)
     if state.phase == TRAINING and state.view and trains(state, node.name, state.view):
-        return begin_anew(state, f"{node.name} is {event.why}", now)
-    return make_room(state, node.name, now)
+        return begin_anew(state, f"{node.name} is {event.why}", now, said)
+    state, effects = make_room(state, node.name, now)
+    return state, [*said, *effects]
 
 
 def has_returned(given: Given, state: State, name: str, why: str, now: float) -> Result:

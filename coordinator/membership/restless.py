@@ -1,0 +1,42 @@
+"""A node that comes and goes, or pauses and returns, so often that the others cannot work.
+
+Each time costs everybody a view change. Who has done so more than ``MOST`` times within ``WITHIN_S`` has no place for
+some time, in another session too, as one that has held the others up (waits.py). Machines that are restarted by hand,
+or by a bad line with a node's own pauses between two tries (node/rejoin.py), stay below that.
+
+Joins also put a beginning off, until nobody has joined for a moment; a row of them does so ``ROWS`` times as long, and
+no longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .members import State
+from .waits import aside
+
+MOST, WITHIN_S = 20, 600.0
+ROWS = 10
+
+
+def noted(state: State, name: str, now: float) -> tuple[State, str]:
+    """A node has joined, or paused by itself while it trained. Why it is set aside; empty, it is not."""
+    known = dict(state.comings)  # in the order of their last times
+    times = (*(at for at in known.pop(name, ()) if now - at < WITHIN_S), now)
+    while known and now - known[first := next(iter(known))][-1] >= WITHIN_S:
+        del known[first]
+    if len(times) <= MOST:
+        return replace(state, comings={**known, name: times}), ""
+    state = replace(aside(state, name, now), comings=known)
+    return state, f"set aside: it joined or paused {len(times)} times in {now - times[0]:.0f} s, each time for all"
+
+
+def joined_at(state: State, now: float) -> State:
+    """With the time of a join, and of the first in a row of them."""
+    in_row = now - state.last_join < state.rules.settle_s
+    return replace(state, last_join=now, row_since=state.row_since if in_row else now)
+
+
+def quiet(state: State, seconds: float, now: float) -> bool:
+    """Whether nobody has joined for so long, or somebody does all the time."""
+    return now - state.last_join >= seconds or now - state.row_since >= ROWS * seconds
