@@ -16,6 +16,7 @@ from ..cli.screen.output import Output
 from ..cli.screen.story import Event
 from ..cli.screen.terminal import screen
 from ..job.files import load_job
+from ..job.hub import is_name
 from ..job.schema import SOURCES
 from ..proto.errors import JobError, RunFailed
 
@@ -149,4 +150,6 @@ def _absolute(table: str, key: str, value: Any) -> Any:
     named = (table, key) == ("model", "pretrained") or (table == "data" and key in _FILES)
     if not named or not isinstance(value, str | Path) or "://" in str(value) or str(value) == "bytes":
         return value
+    if is_name(str(value)) and not Path(value).exists():
+        return str(value)  # of the hub
     return str(Path(value).absolute())

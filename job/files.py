@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from ..proto.errors import JobError
+from . import hub
 from .lfs import HINT, pointer_at
 from .patterns import as_glob
 from .schema import SECURE_MEMBERS, SOURCES, UNAGREED, CheckCodec, Facts, Job
@@ -80,7 +81,7 @@ def load_job(path: str | Path, check_codec: CheckCodec | None = None, files: boo
         job = Job.model_validate(raw)
     except ValidationError as error:
         raise _job_error(path, lines, list(_schema_mistakes(error, raw))) from None
-    job = _resolved(job, path)
+    job = _resolved(job, path, files)
     mistakes = list(job_mistakes(job, check_codec, files))
     if mistakes:
         raise _job_error(path, lines, mistakes)
@@ -224,8 +225,9 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _resolved(job: Job, path: Path) -> Job:
-    """Paths made absolute from the job file's folder; the run named after the file unless it has a name."""
+def _resolved(job: Job, path: Path, files: bool) -> Job:
+    """Paths made absolute from the job file's folder, names of the hub made folders of its cache; the run named after
+    the file unless it has a name. ``files``: also the weights are wanted."""
     folder = path.resolve().parent
 
     def absolute(text: str) -> str:
@@ -235,8 +237,17 @@ def _resolved(job: Job, path: Path) -> Job:
     if job.data.where == "node":
         patterns = {}  # each node has them in a folder of its own
     data = {name: [absolute(pattern) for pattern in some] for name, some in patterns.items()}
-    tokenizer = job.data.tokenizer if job.data.tokenizer == "bytes" else absolute(job.data.tokenizer)
-    pretrained = job.model.pretrained and absolute(job.model.pretrained)
+
+    def found(text: str, key: str, patterns: Sequence[str]) -> str:
+        if not hub.is_name(text) or (folder / text).exists():
+            return absolute(text)
+        return hub.folder_of(text, key, patterns)
+
+    tokenizer, pretrained = job.data.tokenizer, job.model.pretrained
+    if tokenizer != "bytes":
+        tokenizer = found(tokenizer, "data.tokenizer", hub.WORDS)
+    if pretrained is not None:
+        pretrained = found(pretrained, "model.pretrained", hub.WEIGHTS if files else hub.CONFIG)
     return job.model_copy(
         update={
             "run": job.run.model_copy(update={"name": job.run.name or run_name(path)}),

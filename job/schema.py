@@ -125,7 +125,10 @@ class Model(Table):
         default=None, description="a whole number, at least the tokenizer's (default: the tokenizer's)"
     )
     kv_heads: Count | None = Field(default=None, description="a divisor of heads (families with grouped queries)")
-    pretrained: str | None = Field(default=None, description="a folder with config.json and *.safetensors")
+    pretrained: str | None = Field(
+        default=None,
+        description='a folder with config.json and *.safetensors, or a name on the hub: "org/name@revision"',
+    )
     build: Code | None = Field(default=None, description='"package.module:function"')
     parameters: Count | None = Field(
         default=None, description="how many the model has that members bring with farflung.group"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ...job import hub
 from ...job.files import check_facts, check_samples
 from ...job.marks import MARKED
 from ...job.sampling import ORDER
@@ -178,6 +179,8 @@ def _files(
     """The token file (None where the data are no text or the nodes' own), the artifacts' paths and their sha256."""
     files = _model_files(job)
     digests = {name: file_digest(path) for name, path in files.items()}
+    for name, path in files.items():
+        hub.check(path, digests[name])
     if tokenizer is None or job.data.where == "node":
         return None, files, digests
     try:
