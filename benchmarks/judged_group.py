@@ -27,7 +27,7 @@ from farflung.node.models.factory import model_of
 from farflung.node.rounds.exchange import Exchange
 from farflung.node.rounds.judge import Judge, judge_of
 from farflung.node.rounds.messages import Decide, Part, RoundPlan
-from farflung.node.state.optimizers import make_optimizer
+from farflung.node.state.make_optimizer import make_optimizer
 from farflung.node.state.section import Section
 from farflung.node.state.stage_state import StageState
 from farflung.scheduler import Plan

@@ -33,8 +33,8 @@ from farflung.node.models.definition import skeleton_of
 from farflung.node.models.factory import model_of
 from farflung.node.rounds.exchange import Exchange
 from farflung.node.rounds.messages import Decide, Part, RoundPlan
+from farflung.node.state.make_optimizer import make_optimizer
 from farflung.node.state.moments import Kept
-from farflung.node.state.optimizers import make_optimizer
 from farflung.node.state.section import Layout, Section
 
 RESULTS = Path(__file__).resolve().parent / "results" / "robust.json"

@@ -177,24 +177,6 @@ class SGD(_OfGradients):
             here.x.sub_(grad * rate)
 
 
-def make_optimizer(job: Job) -> Optimizer:
-    """The job's optimiser."""
-    train = job.train
-    if train.optimizer == "adamw":
-        return AdamW(train.betas, train.eps, train.weight_decay)
-    if train.optimizer == "lamb":
-        return Lamb(train.betas, train.eps, train.weight_decay)
-    if train.optimizer == "lion":
-        return Lion(train.betas, train.weight_decay)
-    if train.optimizer == "muon":
-        from .muon import Muon  # made of AdamW's steps
-
-        return Muon(train.betas, train.eps, train.weight_decay)
-    if train.optimizer == "onebit_adam":
-        return OneBitAdam(train.betas, train.eps, train.weight_decay, job.updates.dense_rounds)
-    return SGD(train.momentum, train.weight_decay)
-
-
 def kept_moments(job: Job, optimizer: Optimizer) -> Kept:
     """How the job wants the optimiser's moments to be kept."""
     dtype = torch.bfloat16 if job.train.moments == "bf16" else torch.float32

@@ -29,7 +29,7 @@ from ..pipeline.island import Island
 from ..promises import Promises
 from ..rounds.exchange import Refused
 from ..state.checkpoint import Unreadable
-from ..state.optimizers import make_optimizer
+from ..state.make_optimizer import make_optimizer
 from ..state.rests import Rests
 from ..state.stage_state import StageState
 from ..state.traffic import StateTraffic

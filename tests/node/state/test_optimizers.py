@@ -9,7 +9,8 @@ import transformers
 from farflung.job.files import load_job
 from farflung.job.schema import Job, Train
 from farflung.node.state.learning_rates import learning_rate
-from farflung.node.state.optimizers import kept_moments, make_optimizer
+from farflung.node.state.make_optimizer import make_optimizer
+from farflung.node.state.optimizers import kept_moments
 from farflung.node.state.section import Layout, Section
 from farflung.proto.errors import JobError
 
