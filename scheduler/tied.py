@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy
 
@@ -10,11 +10,17 @@ from .devices import Matrix
 from .network import Network
 from .rounds import round_seconds
 
-if TYPE_CHECKING:
-    from .estimate import Cut
+
+class Tied(Protocol):
+    """What a cut (`estimate.Cut`) says of its updates."""
+
+    update: Matrix
+    """Bits of each position's updates, float64 [nodes]."""
+    tied: float
+    """Bits of the shared matrix; 0: there is none."""
 
 
-def stage_bits(cut: Cut) -> Matrix:
+def stage_bits(cut: Tied) -> Matrix:
     """float64 [nodes]: bits of each position's round without the shared matrix, which goes in rounds of its own."""
     bits: Matrix = cut.update.copy()
     if cut.tied:
@@ -30,7 +36,7 @@ def tied_group(places: numpy.ndarray) -> numpy.ndarray:
 
 
 def tied_seconds(
-    network: Network, sent: Matrix, places: numpy.ndarray, cut: Cut, pattern: str, regions: numpy.ndarray | None = None
+    network: Network, sent: Matrix, places: numpy.ndarray, cut: Tied, pattern: str, regions: numpy.ndarray | None = None
 ) -> float:
     """Seconds of the round of the shared matrix; 0 where there is none. Its blocks are published by all alike."""
     if not cut.tied:
