@@ -72,8 +72,8 @@ class Ours:
         self.values = values
         self.section = Section(Layout.of("stage-0", {"a": (numel,)}), False, Kept(), torch.device("cpu"))
         self.section.restart_chain(1, 0)
-        exchange = Exchange(self.section, plan, names[rank], codec, 0, False, 7)
-        exchange.place = self.wire.place
+        exchange = Exchange(self.section, plan, names[rank], codec, seed=7)
+        exchange.place_in(self.wire.place)
         self.link = RoundLink(
             exchange, Rounds(plan, names[rank], 0, self.section.chain), self._send, self._refuse, self._refuse
         )

@@ -125,7 +125,7 @@ class Run:
         rounds = RoundPlan(section, self.names, weights, (Part(0, self.names[0], 0, length),), "all_to_all")
         self.members = []
         for name in self.names:
-            exchange = Exchange(states[name].sections[section], rounds, name, self.job.updates.codec, 0, False, 7)
+            exchange = Exchange(states[name].sections[section], rounds, name, self.job.updates.codec, seed=7)
             exchange.section.restart_chain(self.view, number)
             self.members.append(Member(name, states[name], exchange, self._judge(name, states[name], False)))
         self.spare = self._judge(SPARE, states[self.names[0]], True) if self.case.spare else None

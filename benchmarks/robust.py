@@ -80,7 +80,7 @@ class Group:
             section.g.copy_(initial)
             section.x.copy_(initial)
             section.restart_chain(1, 0)
-            exchange = Exchange(section, plan, name, "int8", 0, False, 7, robust=parse_robust(average))
+            exchange = Exchange(section, plan, name, "int8", seed=7, robust=parse_robust(average))
             self.exchanges.append(exchange)
 
     def loss(self, vector: Tensor, ids: range | list[int]) -> Tensor:

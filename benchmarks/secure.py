@@ -14,15 +14,15 @@ import time
 
 import torch
 
-from farflung.node.rounds.masked import MaskedExchange
+from farflung.node.rounds.exchange import Exchange
+from farflung.node.rounds.masked import Masked
 from farflung.node.rounds.messages import Decide, Part, Result, RoundPlan
-from farflung.node.rounds.phased import PhasedExchange
 from farflung.node.state.section import Kept, Layout, Section
 
 SIDE = 256
 
 
-def group_of(kind: type[PhasedExchange], members: int, matrices: int) -> list[PhasedExchange]:
+def group_of(secure: bool, members: int, matrices: int) -> list[Exchange]:
     """Members whose weights differ from the reference."""
     names = tuple(f"n{i}" for i in range(members))
     shapes = {f"w{i}": (SIDE, SIDE) for i in range(matrices)}
@@ -36,15 +36,15 @@ def group_of(kind: type[PhasedExchange], members: int, matrices: int) -> list[Ph
     for name in names:
         section = Section(Layout.of("stage-0", shapes), False, Kept(), torch.device("cpu"))
         section.x.normal_(std=0.01)
-        group.append(kind(section, plan, name, "intsgd", 0, False, 7))
+        group.append(Exchange(section, plan, name, "intsgd", seed=7, secure=secure))
     for one in group:
         for other, name in zip(group, names, strict=True):
-            if isinstance(one, MaskedExchange) and isinstance(other, MaskedExchange) and other is not one:
-                one.masks.take(name, other.masks.public)
+            if isinstance(one.phased, Masked) and isinstance(other.phased, Masked) and other is not one:
+                one.phased.masks.take(name, other.phased.masks.public)
     return group
 
 
-def round_of(group: list[PhasedExchange], number: int) -> tuple[float, float]:
+def round_of(group: list[Exchange], number: int) -> tuple[float, float]:
     """Seconds of CPU of a member, and bits that it sends for each element."""
     begun = time.process_time()
     sent = [one.contributions(number) for one in group]
@@ -77,8 +77,8 @@ def main() -> None:
     torch.set_num_threads(1)
     matrices = max(max(wanted.members), round(wanted.millions * 1e6 / SIDE**2))  # nobody publishes nothing
     for members in wanted.members:
-        groups = {"plain": group_of(PhasedExchange, members, matrices)}
-        groups["masked"] = group_of(MaskedExchange, members, matrices)
+        groups = {"plain": group_of(False, members, matrices)}
+        groups["masked"] = group_of(True, members, matrices)
         times: dict[str, list[float]] = {name: [] for name in groups}
         bits = dict.fromkeys(groups, 0.0)
         for number in range(1, wanted.tries + 2):

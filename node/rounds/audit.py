@@ -20,8 +20,10 @@ from torch import Tensor
 from ... import compress
 from ...compress import CodecError
 from ...compress.codec import bytes_tensor, tensor_bytes
-from .exchange import PUBLISHER, Exchange, Refused, error_digest, pieces_of, segments
+from .aggregator import PUBLISHER
+from .exchange import Exchange, error_digest
 from .messages import Contribution, Part, Result
+from .payloads import Refused, pieces_of, segments
 
 PROVEN = 5
 """Points of a lie that this node has seen and others can see too."""
@@ -62,8 +64,8 @@ class Auditor:
         """``share``: the part of a publisher's traffic that may go into showing sums; 0: nobody is asked."""
         self.exchange, self.plan = exchange, exchange.plan
         self._others = set(self.plan.members) - {self.plan.members[exchange.me]}
-        exchange.error_shown = self._may_show
-        self._possible = self.plan.pattern == "publishers" and self.exchange.robust.kind != "centered"
+        exchange.aggregator.error_shown = self._may_show
+        self._possible = self.plan.pattern == "publishers" and self.exchange.terms.robust.kind != "centered"
         self._share = share
         self._dice = dice or random.SystemRandom().random
         self._entries: dict[tuple[int, int], _Entry] = {}
@@ -94,10 +96,10 @@ class Auditor:
         result, publisher = self._entries.get((round, part)), self._publisher(part)
         if result is None or not result.result.sizes or publisher in self._asked or not self._share:
             return False
-        size, members = self.exchange.size_of(part), len(self.plan.members)
+        size, members = self.exchange.encoder.size_of(part), len(self.plan.members)
         one = self.plan.parts[part]
         shown = (members + 1) * size + (4 * (one.stop - one.start) if result.before else 0)
-        sends = 2 * (members - 1) / members * self.exchange.size_of(None)
+        sends = 2 * (members - 1) / members * self.exchange.encoder.size_of(None)
         if self._dice() >= self._share * sends / shown / (members - 1):
             return False
         self._asked[publisher] = (round, part, False)
@@ -113,7 +115,7 @@ class Auditor:
 
     def finished(self, round: int, results: Sequence[Result]) -> None:
         """The open round is over; where it counted, so do the server errors that its results speak of."""
-        if self.exchange.counts:
+        if self.exchange.applier.counts:
             self._errors.update({result.part: result.error for result in results if result.sizes})
         self._entries = {key: entry for key, entry in self._entries.items() if key[0] > round - REMEMBERED}
         self._heard = {key for key in self._heard if key[1:] in self._entries}
@@ -184,7 +186,7 @@ class Auditor:
         ]
         try:
             for index, some in sent:
-                exchange.norm(some.payload, some.sizes, one, self.plan.members[index])
+                exchange.aggregator.norm(some.payload, some.sizes, one, self.plan.members[index])
             return self._compare(round, one, told, sent, blobs[0], before)
         except (Refused, CodecError) as problem:
             return f"it counted or published what nobody can: {problem}"
@@ -199,20 +201,20 @@ class Auditor:
         before: bytes | memoryview,
     ) -> str:
         exchange = self.exchange
-        sources = exchange.sources(part, sent)
+        sources = exchange.aggregator.sources(part, sent)
         if sources.factors != told.factors:
             return "it drew contributions in by other factors than the robust average does"
         device = exchange.section.g.device
         error = bytes_tensor(before, torch.float32, device) if len(before) else None
-        keeps = exchange.keeps_errors(round)
+        keeps = exchange.terms.keeps_errors(round)
         left = torch.zeros(part.stop - part.start, device=device) if keeps or error is not None else None
         away = whole = 0.0
         for here, blob in zip(segments(part), published, strict=True):
             inside = slice(here.start - part.start, here.stop - part.start)
-            total = exchange.sum(sources, here).clone()
+            total = exchange.aggregator.sum(sources, here).clone()
             if error is not None:
                 total.add_(error[inside])
-            made = b"".join(exchange.encode(total, round, here.start, PUBLISHER))
+            made = b"".join(exchange.encoder.encode(total, round, here.start, PUBLISHER))
             whole += float(torch.linalg.vector_norm(total)) ** 2
             if left is not None:
                 compress.add(blob, left[inside].copy_(total), -1.0)

@@ -15,7 +15,7 @@ by held-out loss and by the difference to assigned data; here no node judges alo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, median_high
 from typing import Protocol
@@ -29,11 +29,11 @@ from ...proto import control_pb2
 from ...scheduler import Plan
 from ..context import NodeContext
 from ..state.stage_state import StageState
-from .exchange import SEGMENT, Exchange
-from .messages import Contribution, Result
+from .exchange import Exchange
+from .messages import Result
+from .payloads import SEGMENT, blobs_of
+from .way import Sent
 
-Sent = Mapping[tuple[int, int], Contribution]
-"""(part, index of the member) -> what it sent of it."""
 Placed = tuple[Tensor, Tensor, Tensor | None]
 """Inputs, targets, and the place of each token in its document: see `Dataset.placed`."""
 
@@ -210,7 +210,7 @@ class Judge:
             weights.copy_(section.g)
             for result in results:
                 part, one = plan.parts[result.part], sent[result.part, i]
-                for start, blob in exchange.blobs(one.payload, one.sizes, part, plan.members[i]).items():
+                for start, blob in blobs_of(one.payload, one.sizes, part, plan.members[i]).items():
                     here = weights[start : min(start + SEGMENT, part.stop)]
                     compress.add(blob, here, 1 / len(plan.members))
             gains.append([old - new for old, new in zip(before, self._losses(weights, data), strict=True)])
@@ -223,8 +223,7 @@ class Judge:
         for result in results:
             part = plan.parts[result.part]
             blobs = [
-                exchange.blobs(sent[result.part, i].payload, sent[result.part, i].sizes, part, plan.members[i])
-                for i in who
+                blobs_of(sent[result.part, i].payload, sent[result.part, i].sizes, part, plan.members[i]) for i in who
             ]
             for start in blobs[0]:
                 length = min(SEGMENT, part.stop - start)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,9 +22,11 @@ from ...compress.summable.secure import Pairwise
 from ...compress.summable.summed import Summed
 from ...job.schema import SECURE_MEMBERS
 from ...proto.errors import FarflungError
-from .exchange import Refused, contribution_of, pieces_of
+from .aggregator import Aggregator
+from .encoder import Encoder
 from .messages import Contribution, Decide, Part, Result
-from .phased import PhasedExchange, Running, from_bytes, to_bytes
+from .payloads import Refused, contribution_of, pieces_of
+from .phased import Phased, Running, from_bytes, to_bytes
 
 FIXED = 2.0**32
 """Real numbers (norms) travel as whole multiples of 1 / FIXED, modulo 2^64."""
@@ -33,22 +34,22 @@ LARGEST = 2.0**20
 """The largest real number that goes; a larger one goes as this, and its levels are cut off at the top."""
 
 
-class MaskedExchange(PhasedExchange):
-    """The arithmetic of one member. Raises FarflungError in a group where a sum would not hide what went into it."""
+class Masked(Phased):
+    """The way of masked rounds. Raises FarflungError in a group where a sum would not hide what went into it."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        members = self.plan.members
+    def __init__(self, encoder: Encoder, aggregator: Aggregator) -> None:
+        super().__init__(encoder, aggregator)
+        members = self._plan.members
         if len(members) < SECURE_MEMBERS:
             raise FarflungError(
-                f"{self.plan.section} has {len(members)} member(s): with updates.secure it takes {SECURE_MEMBERS}, "
+                f"{self._plan.section} has {len(members)} member(s): with updates.secure it takes {SECURE_MEMBERS}, "
                 "or the others could tell a member's update from the sum",
                 "the coordinator should wait for more nodes",
             )
-        assert isinstance(self.codec, Summed)
-        self.masks = Pairwise(members[self.me], members)
-        agreed = [(part.publisher, part.start, part.stop, part.phase) for part in self.plan.parts]
-        self._view = json.dumps([self.plan.section, members, self.plan.weights, agreed]).encode()
+        assert isinstance(self.terms.codec, Summed)
+        self.masks = Pairwise(self.terms.name, members)
+        agreed = [(part.publisher, part.start, part.stop, part.phase) for part in self._plan.parts]
+        self._view = json.dumps([self._plan.section, members, self._plan.weights, agreed]).encode()
         self._contexts: dict[int, bytes] = {}
         """By the index of a part's first phase: what the masks of its next contribution are made from."""
         self._offered_in: dict[int, int] = {}
@@ -56,27 +57,27 @@ class MaskedExchange(PhasedExchange):
 
     # ---- offering --------------------------------------------------------------------------
 
-    def _offer(self, round: int, part: Part) -> Contribution:
+    def offer(self, round: int, part: Part) -> Contribution:
         if round <= self._offered_in.get(part.index, -1):
-            raise RuntimeError(f"round {round} of {self.plan.section}: its masks have been used")
+            raise RuntimeError(f"round {round} of {self._plan.section}: its masks have been used")
         self._offered_in[part.index] = round
         # All that members must agree on is in it: with another plan, history or answer masks do not cancel, so nobody
         # learns anything by telling members different things.
-        about = f"{round}/{part.index}/{self.section.chain}/".encode()
+        about = f"{round}/{part.index}/{self._section.chain}/".encode()
         self._contexts[part.index] = hashlib.sha256(about + self._view).digest()
-        return super()._offer(round, part)
+        return super().offer(round, part)
 
     def advance(self, result: Result) -> Contribution:
         """This node's masked contribution to the next phase; its masks depend on what this one's answer is."""
         if result.sizes:
-            first = result.part - self.plan.parts[result.part].phase
+            first = result.part - self._plan.parts[result.part].phase
             told = hashlib.sha256(self._contexts[first])
             for piece in pieces_of(result.payload, result.sizes):
                 told.update(piece)
             self._contexts[first] = told.digest()
         return super().advance(result)
 
-    def _requests(self, first: int) -> Contribution:
+    def requests(self, first: int) -> Contribution:
         asked = [run.request for run in self._programs[first]]
         words = [_words(request) for request in asked if request is not None]
         masked = iter(self.masks.masked(words, self._contexts[first]))
@@ -87,7 +88,7 @@ class MaskedExchange(PhasedExchange):
 
     def decide(self, round: int, decide: Decide) -> tuple[Result, list[Refused]]:
         """Add up what all members sent for one phase, and so unmask it. Without one of them the part is void."""
-        part = self.plan.parts[decide.part]
+        part = self._plan.parts[decide.part]
         asked = [run.request for run in self._programs.get(part.index - part.phase, [])]
         refused: list[Refused] = []
         sums: list[np.ndarray | None] = [None] * len(asked)
@@ -96,7 +97,7 @@ class MaskedExchange(PhasedExchange):
             if not sent.sizes or not asked:
                 continue
             try:
-                words = _read_words(sent, asked, self.plan.members[index])
+                words = _read_words(sent, asked, self._plan.members[index])
             except Refused as problem:
                 refused.append(problem)
                 continue
@@ -106,7 +107,7 @@ class MaskedExchange(PhasedExchange):
             ]
         who = tuple(index for index, _ in decide.contributions)
         digests = tuple(sent.digest for _, sent in decide.contributions)
-        if counted < len(self.plan.members):
+        if counted < len(self._plan.members):
             return Result(part.index, who, digests), refused
         blobs = [
             b"" if total is None or request is None else to_bytes(_unmasked(total, request))
@@ -115,24 +116,24 @@ class MaskedExchange(PhasedExchange):
         made = contribution_of(blobs)
         return Result(part.index, who, digests, made.payload, made.sizes, made.digest), refused
 
-    def _read(
+    def read(
         self, payload: Sequence[bytes] | memoryview, sizes: Sequence[int], runs: Sequence[Running], member: str
     ) -> list[Tensor | None]:
         """A sum as it was published. Refused where masks are still in it."""
-        values, count = super()._read(payload, sizes, runs, member), len(self.plan.members)
-        assert isinstance(self.codec, Summed)
+        values, count = super().read(payload, sizes, runs, member), len(self._plan.members)
+        assert isinstance(self.terms.codec, Summed)
         for value in values:
             if value is None or not value.numel():
                 continue
-            most = count * (LARGEST if value.is_floating_point() else self.codec.top)
+            most = count * (LARGEST if value.is_floating_point() else self.terms.codec.top)
             if float(value.min()) < 0 or float(value.max()) > most:
                 raise Refused(member, "a sum that is none: somebody's masks are still in it")
         return values
 
-    def _take(self, runs: Sequence[Running], result: Result) -> None:
-        if len(result.contributors) < len(self.plan.members):
-            raise Refused(self.plan.parts[result.part].publisher, "a sum without all members, which can't be unmasked")
-        super()._take(runs, result)
+    def take(self, runs: Sequence[Running], result: Result) -> None:
+        if len(result.contributors) < len(self._plan.members):
+            raise Refused(self._plan.parts[result.part].publisher, "a sum without all members, which can't be unmasked")
+        super().take(runs, result)
 
 
 def _words(request: Reduce) -> np.ndarray:

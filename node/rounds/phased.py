@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +20,11 @@ from ... import compress
 from ...compress.codec import bytes_tensor, tensor_bytes
 from ...compress.exchange.requests import Context, Program, Reduce
 from ...compress.primitives.packing import pack, packed_size, unpack
-from .exchange import Exchange, Refused, TakeOff, absurd_norm, contribution_of, pieces_of
+from .aggregator import Aggregator
+from .applier import TakeOff
+from .encoder import Encoder
 from .messages import Contribution, Decide, Part, Result
+from .payloads import Refused, absurd_norm, contribution_of, pieces_of
 from .update import Update
 
 
@@ -54,67 +56,65 @@ class Running:
             self.request, self.total = None, end.value.reshape(-1)
 
 
-class PhasedExchange(Exchange):
-    """The arithmetic of a section's rounds in phases. Dense rounds are those of publishers."""
+class Phased:
+    """The way of rounds in phases."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, encoder: Encoder, aggregator: Aggregator) -> None:
+        self.terms, self._encoder, self._aggregator = encoder.terms, encoder, aggregator
+        self._section, self._plan = encoder.section, encoder.terms.plan
         self._totals: list[tuple[slice, Update]] = []
         """The update of the round that was checked, parameter by parameter."""
         self._programs: dict[int, list[Running]] = {}
         """By the index of a part's first phase."""
         self._warm: dict[int, dict[str, Tensor]] = {}
-        """The same of the round that is about to be applied."""
+        """Warm-start tensors of the pending round."""
         self._memory: dict[int, dict[str, Tensor]] = {}
         """What programs keep of the last applied round (a warm start), by first element: the same on every member."""
 
-    def phased(self, round: int) -> bool:
-        """Whether a round has phases: else it is one of publishers."""
-        return self.lossy(round) and (self.closing is None or round <= self.outer_until)
-
     # ---- offering --------------------------------------------------------------------------
 
-    def _offer(self, round: int, part: Part) -> Contribution:
-        if not self.phased(round):
-            return super()._offer(round, part)
+    def offer(self, round: int, part: Part) -> Contribution:
+        """This node's contribution to a part's first phase."""
         whole = slice(part.start, part.stop)
-        device = compress.home(self.section.g.device)
-        vector = self._offered(whole).to(device, copy=True)  # programs keep it through their phases
-        self._own_norms[part.index] = float(torch.linalg.vector_norm(vector))
+        device = compress.home(self._section.g.device)
+        vector = self._encoder.offered(whole).to(device, copy=True)  # programs keep it through their phases
+        self._encoder.own_norms[part.index] = float(torch.linalg.vector_norm(vector))
         self._programs[part.index] = list(self._start(vector, round, part))
-        return self._requests(part.index)
+        return self.requests(part.index)
 
     def _start(self, vector: Tensor, round: int, part: Part) -> Iterator[Running]:
         """The programs of a part's parameters on its values [elements]."""
-        layout, me = self.section.layout, self.me
+        layout, terms = self._section.layout, self.terms
         for start, stop, shape in zip(layout.offsets, layout.offsets[1:], layout.shapes, strict=False):
             if part.start <= start < part.stop:
                 memory = {name: kept.to(vector.device) for name, kept in self._memory.get(start, {}).items()}
-                seed = (self.seed + 0x9E3779B9 * start) & (2**63 - 1)
-                context = Context(seed, start, round, me, len(self.plan.members), self.weights[me], memory)
+                seed = (terms.seed + 0x9E3779B9 * start) & (2**63 - 1)
+                weight = terms.weights[terms.me]
+                context = Context(seed, start, round, terms.me, len(self._plan.members), weight, memory)
                 values = vector[start - part.start : stop - part.start]
-                yield Running(start, stop, self.codec.rounds(values.view(shape), context), context)
+                yield Running(start, stop, terms.codec.rounds(values.view(shape), context), context)
 
-    def _requests(self, first: int) -> Contribution:
+    def requests(self, first: int) -> Contribution:
+        """What the programs of a part want reduced now."""
         wanted = (run.request for run in self._programs[first])
         return contribution_of([b"" if request is None else to_bytes(request.tensor) for request in wanted])
 
     def advance(self, result: Result) -> Contribution:
         """This node's contribution to the phase after the one that ``result`` answers."""
-        first = result.part - self.plan.parts[result.part].phase
+        first = result.part - self._plan.parts[result.part].phase
         if not result.sizes:
             return Contribution((), (), 0)  # void: so are the phases to come
-        self._take(self._programs[first], result)
-        return self._requests(first)
+        self.take(self._programs[first], result)
+        return self.requests(first)
 
-    def _take(self, runs: Sequence[Running], result: Result) -> None:
+    def take(self, runs: Sequence[Running], result: Result) -> None:
         """Go on with the answers of a phase, unless the programs are past it."""
-        part = self.plan.parts[result.part]
+        part = self._plan.parts[result.part]
         if any(run.phase != part.phase for run in runs):
             return
-        answers = self._read(result.payload, result.sizes, runs, part.publisher)
-        weights = self.plan.weights
-        share = weights[self.me] / math.fsum(weights[index] for index in result.contributors)
+        answers = self.read(result.payload, result.sizes, runs, part.publisher)
+        weights = self._plan.weights
+        share = weights[self.terms.me] / math.fsum(weights[index] for index in result.contributors)
         try:
             for run, answer in zip(runs, answers, strict=True):
                 run.take(answer, len(result.contributors), share)
@@ -129,16 +129,14 @@ class PhasedExchange(Exchange):
         A part becomes void where a member's numbers are missing that can't come later: a gradient that is not finite,
         or bytes that make no sense in a later phase than the first.
         """
-        if not self.phased(round):
-            return super().decide(round, decide)
-        part = self.plan.parts[decide.part]
+        part = self._plan.parts[decide.part]
         runs = self._programs.get(part.index - part.phase, [])
         requests = [run.request for run in runs]
         counted: list[tuple[int, Contribution]] = []
         sums: list[Tensor | None] = [None] * len(requests)
         void = not runs or any(not sent.sizes for _, sent in decide.contributions)
         values, refused = ({}, []) if void else self._plausible(part, decide, runs)
-        void = void or (bool(refused) and (self.gradient or part.phase > 0))
+        void = void or (bool(refused) and (self.terms.gradient or part.phase > 0))
         for index, sent in decide.contributions:
             if not void and index not in values:
                 continue
@@ -161,9 +159,9 @@ class PhasedExchange(Exchange):
         refused: list[Refused] = []
         norms: dict[int, float] = {}
         for index, sent in decide.contributions:
-            member = self.plan.members[index]
+            member = self._plan.members[index]
             try:
-                read = self._read(sent.payload, sent.sizes, runs, member)
+                read = self.read(sent.payload, sent.sizes, runs, member)
                 for run, value in zip(runs, read, strict=True):
                     _check_levels(run, value, member)
             except Refused as problem:
@@ -172,13 +170,13 @@ class PhasedExchange(Exchange):
             values[index] = read
             pieces = [float(one.norm()) for one in read if one is not None and one.is_floating_point()]
             if pieces:
-                norms[index] = math.hypot(*pieces) / self.weights[index]
-        for index, limit in self.norms.absurd(part.index, norms, self.me).items():
+                norms[index] = math.hypot(*pieces) / self.terms.weights[index]
+        for index, limit in self._aggregator.norms.absurd(part.index, norms, self.terms.me).items():
             del values[index]
-            refused.append(absurd_norm(self.plan.members[index], norms[index], limit))
+            refused.append(absurd_norm(self._plan.members[index], norms[index], limit))
         return values, refused
 
-    def _read(
+    def read(
         self, payload: Sequence[bytes] | memoryview, sizes: Sequence[int], runs: Sequence[Running], member: str
     ) -> list[Tensor | None]:
         """What a member sent for each program's present request."""
@@ -197,64 +195,58 @@ class PhasedExchange(Exchange):
     ) -> None:
         """Also ends the programs; their sums wait for ``updates``."""
         self._totals = []
-        if not self.phased(round):
-            super().check(round, found, contributions)
-            return
-        for part in self.plan.parts_in(round):
+        for part in self._plan.parts_in(round):
             if part.phase:
                 continue
-            phases = [found[part.index + phase] for phase in range(self.plan.phases)]
+            phases = [found[part.index + phase] for phase in range(self._plan.phases)]
             if self._void(phases):
-                nothing = torch.full((part.stop - part.start,), torch.nan if self.gradient else 0.0)
+                nothing = torch.full((part.stop - part.start,), torch.nan if self.terms.gradient else 0.0)
                 self._totals.append((slice(part.start, part.stop), Update(nothing)))
                 continue
-            if self.me in phases[0].contributors and not self.follows:
+            if self.terms.me in phases[0].contributors and not self.terms.follows:
                 for result in phases:
-                    self._take(self._programs[part.index], result)
+                    self.take(self._programs[part.index], result)
             # The sum itself from the answers alone and on the CPU, so that it has the same bits everywhere.
             runs = list(self._start(torch.zeros(part.stop - part.start), round, part))
             for result in phases:
-                self._take(runs, result)
+                self.take(runs, result)
             squares = 0.0
             for run in runs:
                 assert run.total is not None, "every request of a program is a phase"
-                total = run.total * (1.0 / self.divisor)
+                total = run.total * (1.0 / self.terms.divisor)
                 squares += float(torch.linalg.vector_norm(total)) ** 2
-                self._totals.append((slice(run.start, run.stop), Update(total.to(self.section.g.device))))
+                self._totals.append((slice(run.start, run.stop), Update(total.to(self._section.g.device))))
                 self._warm[run.start] = run.context.memory
             if math.isfinite(squares):
-                if part.publisher != self.plan.members[self.me] and not self.follows:
-                    self._check_result(part, math.sqrt(squares))
-            elif not self.gradient:
+                if part.publisher != self.terms.name and not self.terms.follows:
+                    self._aggregator.check_result(part, math.sqrt(squares))
+            elif not self.terms.gradient:
                 raise Refused(part.publisher, "answers that add up to values that are not finite")
 
     def updates(
         self, round: int, found: Mapping[int, Result], contributions: Mapping[tuple[int, int], Contribution]
     ) -> Iterator[tuple[slice, Update]]:
-        return iter(self._totals) if self.phased(round) else super().updates(round, found, contributions)
+        return iter(self._totals)
 
-    def _outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
+    def outcomes(self, results: Sequence[Result]) -> Iterator[tuple[Part, bool]]:
         phases: dict[int, list[Result]] = {}
         for result in results:
-            phases.setdefault(result.part - self.plan.parts[result.part].phase, []).append(result)
+            phases.setdefault(result.part - self._plan.parts[result.part].phase, []).append(result)
         for first, found in phases.items():
             void = first in self._programs and self._void(found)
-            yield self.plan.parts[first], self.me in found[0].contributors and not void
+            yield self._plan.parts[first], self.terms.me in found[0].contributors and not void
 
     def _void(self, phases: Sequence[Result]) -> bool:
         return any(not result.sizes for result in phases)
 
-    def _own_pieces(self, part: Part) -> Iterator[tuple[slice, TakeOff]]:
-        if part.index not in self._programs:
-            yield from super()._own_pieces(part)
-            return
+    def own_pieces(self, part: Part) -> Iterator[tuple[slice, TakeOff]]:
         for run in self._programs[part.index]:
             assert run.context.own is not None
-            own = run.context.own.reshape(-1) * (1.0 / self.weights[self.me])
+            own = run.context.own.reshape(-1) * (1.0 / self.terms.weights[self.terms.me])
             yield slice(run.start, run.stop), partial(_take_off, own)
 
-    def _applied(self) -> None:
-        super()._applied()
+    def applied(self) -> None:
+        """The round counts: programs keep what the next one begins with."""
         self._memory.update(self._warm)
         self._programs, self._warm, self._totals = {}, {}, []
 

@@ -13,10 +13,10 @@ from ...compress import CodecError
 from ...compress.summable.secure import Pairwise
 from ...proto import data_pb2
 from .audit import PROVEN, Auditor, NotShown
-from .exchange import Exchange, Refused, received
+from .exchange import Exchange
 from .judge import Judge
 from .machine import KEPT_ROUNDS, OpenRound, Rounds
-from .masked import MaskedExchange
+from .masked import Masked
 from .messages import (
     Advance,
     AskContribution,
@@ -34,6 +34,7 @@ from .messages import (
     TwoResults,
     what_counts,
 )
+from .payloads import Refused, received
 from .receipts import PATIENCE_S, Receipt, Receipts, read
 from .signed import Signer
 from .update import Update
@@ -132,11 +133,12 @@ class RoundLink:
     def introduce(self, again: bool = False) -> None:
         """Tell the other members the key of this node's masks, where contributions are masked. ``again``: those whose
         keys have not come, who are to say theirs again."""
-        if isinstance(self.exchange, MaskedExchange):
-            missing = self.exchange.masks.missing
+        if isinstance(self.exchange.phased, Masked):
+            masks = self.exchange.phased.masks
+            missing = masks.missing
             for name in self.rounds.plan.members:
                 if name != self.rounds.me and (not again or name in missing):
-                    self._send_key(name, self.exchange.masks.public, again)
+                    self._send_key(name, masks.public, again)
 
     def _send_key(self, to: str, key: bytes, wants: bool) -> None:
         header = self._header(data_pb2.KEY, 0)
@@ -146,7 +148,7 @@ class RoundLink:
     @property
     def unknown(self) -> Collection[str]:
         """Members whose keys the rounds need, and are not here."""
-        return self.exchange.masks.missing if isinstance(self.exchange, MaskedExchange) else ()
+        return self.exchange.phased.masks.missing if isinstance(self.exchange.phased, Masked) else ()
 
     def begin(self) -> None:
         """Encode this node's contribution and send it on its way."""
@@ -261,8 +263,8 @@ class RoundLink:
             on_its_way = self._member(of_index) == rounds.me and self.sending() and not header.value
             found = [] if on_its_way else rounds.contribution_wanted(sender, header.round, header.part, of_index)
             effects = [replace(one, contribution=self._with_certificate(one)) for one in found]
-        elif header.kind == data_pb2.KEY and isinstance(self.exchange, MaskedExchange):
-            self._take_key(sender, payload.tobytes(), bool(header.value), self.exchange.masks)
+        elif header.kind == data_pb2.KEY and isinstance(self.exchange.phased, Masked):
+            self._take_key(sender, payload.tobytes(), bool(header.value), self.exchange.phased.masks)
             effects = []
         else:
             raise ValueError(f"{data_pb2.Kind.Name(header.kind)} is no message of a round")

@@ -6,7 +6,6 @@ import math
 from statistics import median
 
 from ... import compress
-from ..rounds.exchange import Exchange
 from ..rounds.machine import ROUNDS_WITHOUT_DEADLINE
 from ..state.optimizers import squared_norm
 from .view_member import ViewMember
@@ -32,7 +31,7 @@ def say_all(view: ViewMember, rate: float) -> None:
     The job's own stays where that is about the same, where the rate is not known (0), and where a round is more than
     one message. Nobody waits longer for this node than for any other, so it must not take longer than rounds do.
     """
-    links = [link for link in view.links.values() if type(link.exchange) is Exchange]
+    links = [link for link in view.links.values() if link.exchange.phased is None]
     if view.gradient or not rate or not links:
         return
     elements, seconds = 0, SECONDS
@@ -46,15 +45,15 @@ def say_all(view: ViewMember, rate: float) -> None:
             seconds = min(seconds, median(link.rounds.durations))
     bits = rate * seconds / max(elements, 1)
     for link in links:
-        usual = link.exchange.bits_sent()
+        usual = link.exchange.encoder.bits_sent()
         if bits > 2 * usual or usual * elements > rate * SECONDS:
-            link.exchange.last = compress.make(last_codec(bits))
+            link.exchange.encoder.last = compress.make(last_codec(bits))
 
 
 def say_no_more_than_usual(view: ViewMember) -> None:
     """The node stays after all."""
     for link in view.links.values():
-        link.exchange.last = None
+        link.exchange.encoder.last = None
 
 
 def left_unsaid(view: ViewMember, reached: int) -> str:

@@ -23,9 +23,9 @@ import xxhash
 
 from ... import compress
 from ...proto import data_pb2
-from ..rounds.exchange import SEGMENT, Refused, contribution_of, pieces_of, received
 from ..rounds.messages import Contribution
 from ..rounds.outliers import FACTOR, Norms
+from ..rounds.payloads import SEGMENT, Refused, contribution_of, pieces_of, received
 from ..state.optimizers import squared_norm
 from ..state.section import Section
 from .modes import DeltaMode

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ... import compress
 from ...proto import control_pb2, data_pb2
-from ..rounds.exchange import Refused
+from ..rounds.payloads import Refused
 from ..state.traffic import STATE_KINDS
 from ..wire.events import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received
 from .endings import Stopped, ViewEnds

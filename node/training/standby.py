@@ -22,9 +22,10 @@ from ...job.sampling import Position
 from ...proto import data_pb2
 from ...scheduler import Plan
 from ..context import ROUND, NodeContext
-from ..rounds.exchange import Exchange, received
+from ..rounds.exchange import Exchange
 from ..rounds.judge import Judge, judge_of
 from ..rounds.messages import Contribution, Result
+from ..rounds.payloads import received
 from ..rounds.round_link import digests_of, received_result
 from ..state.stage_state import StageState
 from ..state.traffic import StateTraffic

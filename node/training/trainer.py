@@ -27,7 +27,7 @@ from ..device.tracing import Tracing
 from ..models.definition import ModelDefinition
 from ..pipeline.island import Island
 from ..promises import Promises
-from ..rounds.exchange import Refused
+from ..rounds.payloads import Refused
 from ..state.checkpoint import Unreadable
 from ..state.make_optimizer import make_optimizer
 from ..state.rests import Rests

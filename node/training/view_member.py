@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ... import compress
 from ...job.sampling import Position
 from ...job.schema import Facts, Job, Updates
 from ...proto import data_pb2
@@ -20,8 +19,7 @@ from ..rounds.exchange import Exchange
 from ..rounds.judge import cannot_judge, judge_of
 from ..rounds.log import RoundLog
 from ..rounds.machine import Rounds
-from ..rounds.masked import MaskedExchange
-from ..rounds.phased import PhasedExchange, phases_of
+from ..rounds.phased import phases_of
 from ..rounds.round_link import RoundLink
 from ..rounds.signed import Signer
 from ..state.learning_rates import learning_rate
@@ -112,7 +110,7 @@ class ViewMember:
             followed = any(name == f"stage-{stage}" or (name == TIED and stage in ends) for stage in start.followed)
             exchange = exchange_of(job, plan, section, context.name, followed=followed, until=until)
             self.exchanges[name] = exchange
-            exchange.place = context.wire.place
+            exchange.place_in(context.wire.place)
             rounds = exchange.plan
             if len(rounds.members) > 1 or followed:
                 self.links[name] = RoundLink(
@@ -257,22 +255,22 @@ def exchange_of(
     the last round that is an outer step."""
     codec = (codec_of(plan, section.layout.section) or job.updates.codec) if job.updates.agreed else "none"
     phases = phases_of(codec)
-    masked = job.updates.secure and not follows
     closing = CLOSING if job.updates.mode == "delta" and codec != "none" and not job.updates.secure else ""
-    exchange = (MaskedExchange if masked else PhasedExchange if phases else Exchange)(
+    return Exchange(
         section,
         round_plan(plan, section.layout, job.updates, phases, followed, until if closing else math.inf),
         me,
         codec,
-        job.updates.dense_rounds,
-        job.updates.mode == "gradient",
-        job.run.seed,
-        job.updates.outer_optimizer,
-        job.updates.robust_average,
-        follows,
+        dense_rounds=job.updates.dense_rounds,
+        gradient=job.updates.mode == "gradient",
+        seed=job.run.seed,
+        outer=job.updates.outer_optimizer,
+        robust=job.updates.robust_average,
+        follows=follows,
+        outer_until=until,
+        closing=closing,
+        secure=job.updates.secure and not follows,
     )
-    exchange.outer_until, exchange.closing = until, compress.make(closing) if closing else None
-    return exchange
 
 
 def take_step(

@@ -42,10 +42,11 @@ from farflung.job.files import load_job
 from farflung.job.schema import Facts, Job, LayerProfile, Profile
 from farflung.node.models.factory import model_of
 from farflung.node.peers.header_compression import Expander
-from farflung.node.rounds.exchange import Exchange, Refused
+from farflung.node.rounds.exchange import Exchange
 from farflung.node.rounds.machine import Rounds
 from farflung.node.rounds.messages import Part, RoundPlan
-from farflung.node.rounds.phased import PhasedExchange, phases_of, to_bytes
+from farflung.node.rounds.payloads import Refused
+from farflung.node.rounds.phased import phases_of, to_bytes
 from farflung.node.rounds.round_link import RoundLink
 from farflung.node.state.moments import Kept
 from farflung.node.state.section import Layout, Section
@@ -134,7 +135,7 @@ def member(pattern, codec, name="a"):
     else:
         parts = tuple(Part(i, n, 16 * i, 16 * i + 16) for i, n in enumerate("abc"))
     plan = RoundPlan("stage-0", ("a", "b", "c"), (1.0, 1.0, 1.0), parts, pattern, phases=phases)
-    exchange = (PhasedExchange if pattern == "phases" else Exchange)(section, plan, name, codec, 0, False, 7)
+    exchange = Exchange(section, plan, name, codec, seed=7)
     link = RoundLink(exchange, Rounds(plan, name, 0, section.chain), ignore, ignore, ignore, audit=1.0)
     link.begin()
     return link, section

@@ -11,7 +11,7 @@ from farflung.job.robust import Robust
 from farflung.node.rounds.exchange import Exchange
 from farflung.node.rounds.machine import Rounds
 from farflung.node.rounds.messages import Part, RoundPlan
-from farflung.node.rounds.phased import PhasedExchange, phases_of
+from farflung.node.rounds.phased import phases_of
 from farflung.node.rounds.round_link import RoundLink
 from farflung.node.rounds.signed import Signer
 from farflung.node.state.moments import Kept
@@ -70,8 +70,7 @@ class Group:
         self.links: dict[str, RoundLink] = {}
         for index, name in enumerate(names):
             section = section_of(torch.randn(NUMEL, generator=torch.Generator().manual_seed(index)))
-            kind = PhasedExchange if pattern == "phases" else Exchange
-            exchange = kind(section, plan, name, codec, dense, False, 7, outer, robust)
+            exchange = Exchange(section, plan, name, codec, dense_rounds=dense, seed=7, outer=outer, robust=robust)
 
             def send(to, header, payload, name=name):
                 copy = data_pb2.Header()

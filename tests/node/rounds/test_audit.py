@@ -8,7 +8,7 @@ from round_group import NUMEL, Group
 
 from farflung.job.robust import Robust
 from farflung.node.rounds.audit import PATIENCE, PROVEN
-from farflung.node.rounds.exchange import contribution_of
+from farflung.node.rounds.payloads import contribution_of
 from farflung.proto import data_pb2
 
 CODECS = ["none", "int8", "cocktail:random=0.5,top=0.3,bits=4", "chunked_topk:k=512,bits=2,feedback=true"]
@@ -54,7 +54,7 @@ def lying(group, change):
 
 
 def another_sum(exchange, round, result):
-    made = contribution_of([exchange.codec_of(round).encode(torch.full((24,), 0.1), seed=1, step=round, rank=0)])
+    made = contribution_of([exchange.terms.codec_of(round).encode(torch.full((24,), 0.1), seed=1, step=round, rank=0)])
     return dataclasses.replace(result, payload=made.payload, sizes=made.sizes, digest=made.digest)
 
 
@@ -174,7 +174,7 @@ def test_showing_takes_the_part_of_the_traffic_that_it_may():
     link.auditor._dice = lambda: asked.append(1) or 1.0
     group.round()
     assert len(asked) == 3, "one throw for each part of another's"
-    size, whole = link.exchange.size_of(0), link.exchange.size_of(None)
+    size, whole = link.exchange.encoder.size_of(0), link.exchange.encoder.size_of(None)
     chance = 0.01 * (2 * 3 / 4 * whole) / (5 * size)
     for share, dice, wanted in ((0.01, chance / 3.01, True), (0.01, chance / 2.99, False), (0.0, 0.0, False)):
         link.auditor._share, link.auditor._dice, link.auditor._asked = share, (lambda dice=dice: dice), {}

@@ -17,7 +17,7 @@ def section_of(delta):
 
 
 def exchange(section, codec, gradient):
-    return Exchange(section, PLAN, "a", codec, 0, gradient, 7)
+    return Exchange(section, PLAN, "a", codec, gradient=gradient, seed=7)
 
 
 def said(one, round):

@@ -14,7 +14,7 @@ from windows import Windows, facts_of, wait_until
 
 from farflung import compress
 from farflung.job.schema import Job
-from farflung.node.rounds.exchange import Refused
+from farflung.node.rounds.payloads import Refused
 from farflung.node.state.moments import Kept
 from farflung.node.state.section import Layout, Section
 from farflung.node.training.gossip_mode import MOST_GIVEN, Mixing, contraction, neighbours_of

@@ -10,10 +10,9 @@ from windows import Windows, facts_of
 from farflung.compress import CodecError
 from farflung.compress.summable.secure import Pairwise
 from farflung.job.schema import Job
-from farflung.node.rounds.exchange import Refused
-from farflung.node.rounds.masked import MaskedExchange
+from farflung.node.rounds.exchange import Exchange
 from farflung.node.rounds.messages import Contribution, Decide, Part, RoundPlan
-from farflung.node.rounds.phased import PhasedExchange
+from farflung.node.rounds.payloads import Refused
 from farflung.node.state.section import Kept, Layout, Section
 from farflung.node.training import view_member
 from farflung.node.training.modes import DeltaMode
@@ -131,17 +130,17 @@ PHASES = tuple(Part(phase, "a", 0, NUMEL, 0, phase) for phase in range(2))
 PLAN = RoundPlan("stage-0", NAMES, (2.0, 1.0, 1.0), PHASES, "phases", phases=2, whole=True)
 
 
-def group_of(kind) -> list[PhasedExchange]:
+def group_of(secure) -> list[Exchange]:
     """Three members that have learnt different things; those with masks know each other's keys."""
     group = []
     for seed, name in enumerate(NAMES):
         section = Section(Layout.of("stage-0", SHAPES), False, Kept(), torch.device("cpu"))
         section.x.copy_(torch.randn(NUMEL, generator=torch.Generator().manual_seed(seed)) * 0.01)
-        group.append(kind(section, PLAN, name, "intsgd", 0, False, 7))
-    for one in group if kind is MaskedExchange else ():
+        group.append(Exchange(section, PLAN, name, "intsgd", seed=7, secure=secure))
+    for one in group if secure else ():
         for other, name in zip(group, NAMES, strict=True):
             if other is not one:
-                one.masks.take(name, other.masks.public)
+                one.phased.masks.take(name, other.phased.masks.public)
     return group
 
 
@@ -151,8 +150,8 @@ def decided(group, sent, part):
 
 def test_levels_add_up_to_the_same_bits_as_without_masks():
     totals = []
-    for kind in (PhasedExchange, MaskedExchange):
-        group = group_of(kind)
+    for secure in (False, True):
+        group = group_of(secure)
         scale, _ = decided(group, [one.contributions(1)[0] for one in group], 0)
         result, refused = decided(group, [one.advance(scale) for one in group], 1)
         assert not refused and result.contributors == (0, 1, 2)
@@ -168,7 +167,7 @@ def test_levels_add_up_to_the_same_bits_as_without_masks():
 
 @pytest.mark.parametrize("phase", [0, 1])
 def test_a_sum_without_somebody_is_void(phase):
-    group = group_of(MaskedExchange)
+    group = group_of(True)
     sent = [one.contributions(1)[0] for one in group]
     if phase:
         scale, _ = decided(group, sent, 0)
@@ -183,7 +182,7 @@ def test_a_sum_without_somebody_is_void(phase):
 @pytest.mark.parametrize("lie", ["scale", "history"])
 def test_who_is_told_something_else_stays_hidden(lie):
     """A publisher that gives one member another scale, to have only its levels in the sum, gets noise."""
-    group = group_of(MaskedExchange)
+    group = group_of(True)
     if lie == "history":
         group[1].section.chain = 99
         scale, _ = decided(group, [one.contributions(1)[0] for one in group], 0)

@@ -11,7 +11,7 @@ from windows import Windows, facts_of, wait_until
 from farflung.job.outer import Outer, parse_outer
 from farflung.job.schema import Job
 from farflung.node.rounds import exchange
-from farflung.node.rounds.exchange import outer_step
+from farflung.node.rounds.applier import outer_step
 from farflung.node.training import modes
 from farflung.proto import control_pb2
 from farflung.scheduler import Plan

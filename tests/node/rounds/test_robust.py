@@ -9,8 +9,9 @@ from farflung import compress
 from farflung.job.files import job_mistakes
 from farflung.job.robust import Robust, parse_robust
 from farflung.job.schema import Job
-from farflung.node.rounds.exchange import Exchange, contribution_of
+from farflung.node.rounds.exchange import Exchange
 from farflung.node.rounds.messages import Part, RoundPlan
+from farflung.node.rounds.payloads import contribution_of
 from farflung.node.rounds.robust import exact_square, factors_of
 from farflung.node.state.moments import Kept
 from farflung.node.state.section import Layout, Section
@@ -45,17 +46,17 @@ def test_what_lies_further_than_the_median_is_drawn_in_to_it():
 def exchange_of(robust):
     plan = RoundPlan("stage-0", ("a", "b", "c"), (1.0,) * 3, (Part(0, "a", 0, 5000),), "all_to_all")
     section = Section(Layout.of("stage-0", {"w": (5000,)}), False, Kept(), torch.device("cpu"))
-    return Exchange(section, plan, "a", "none", 0, False, 7, robust=Robust(robust))
+    return Exchange(section, plan, "a", "none", seed=7, robust=Robust(robust))
 
 
 @pytest.mark.parametrize("robust", ["none", "clip", "centered"])
 def test_one_that_lies_far_out_moves_the_mean_no_further_than_another(robust):
     exchange, center = exchange_of(robust), values_of(9)
     if robust == "centered":
-        exchange.center.copy_(center)
+        exchange.aggregator.center.copy_(center)
     sent = [center + values_of(1, 0.1), center + values_of(2, 0.1), center * -50.0]
-    blobs = [(i, contribution_of([exchange.encode(one, 1, 0, i)])) for i, one in enumerate(sent)]
-    mean = exchange.sum(exchange.sources(exchange.plan.parts[0], blobs), slice(0, 5000))
+    blobs = [(i, contribution_of([exchange.encoder.encode(one, 1, 0, i)])) for i, one in enumerate(sent)]
+    mean = exchange.aggregator.sum(exchange.aggregator.sources(exchange.plan.parts[0], blobs), slice(0, 5000))
     away = float((mean - center).norm() / center.norm())
     assert {"none": away > 10, "clip": 0.5 < away < 1, "centered": away < 0.1}[robust]
 

@@ -308,8 +308,8 @@ def test_another_codec_takes_over_what_the_one_before_had_kept():
     plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, NUMEL),), "all_to_all", True)
     section = Section(Layout.of("stage-0", SHAPES), True, Kept(), torch.device("cpu"))
     kept = section.feedback = torch.ones(NUMEL)
-    exchange = Exchange(section, plan, "a", "none", 0, True, 7)
-    other = Exchange(section_of(torch.zeros(NUMEL)), plan, "b", "none", 0, True, 7).contributions(1)[0]
+    exchange = Exchange(section, plan, "a", "none", gradient=True, seed=7)
+    other = Exchange(section_of(torch.zeros(NUMEL)), plan, "b", "none", gradient=True, seed=7).contributions(1)[0]
     for sent in (kept, torch.zeros(NUMEL)):  # in the first step, and never again
         own = exchange.contributions(1)[0]
         both = Result(0, (0, 1), (own.digest, other.digest))
@@ -320,7 +320,7 @@ def test_another_codec_takes_over_what_the_one_before_had_kept():
         exchange.commit_gradient()
     local = section_of(torch.zeros(NUMEL))
     local.feedback = kept
-    Exchange(local, plan, "a", "none", 0, False, 7)
+    Exchange(local, plan, "a", "none", seed=7)
     assert local.feedback is None and torch.equal(local.x, kept)
 
 
@@ -504,7 +504,7 @@ def test_parts_longer_than_a_segment(monkeypatch):
 def test_a_commit_puts_what_the_encoding_lost_into_the_error_feedback_and_the_sum_into_the_gradient():
     section = section_of(torch.zeros(NUMEL))
     plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, NUMEL),), "all_to_all", True)
-    exchange = Exchange(section, plan, "a", "int4", 0, True, 7)
+    exchange = Exchange(section, plan, "a", "int4", gradient=True, seed=7)
     gradient = torch.randn(NUMEL, generator=torch.Generator().manual_seed(1))
     section.grad.copy_(gradient)
     sent = exchange.contributions(1)[0]
@@ -518,10 +518,10 @@ def test_a_commit_puts_what_the_encoding_lost_into_the_error_feedback_and_the_su
 def test_error_feedback_of_gradients_outlives_the_view_and_takes_the_publishers_error():
     section = section_of(torch.zeros(NUMEL))
     plan = RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), (Part(0, "a", 0, NUMEL),), "publishers", True)
-    exchange = Exchange(section, plan, "a", "int4", 0, True, 7)
+    exchange = Exchange(section, plan, "a", "int4", gradient=True, seed=7)
     section.grad.copy_(torch.randn(NUMEL, generator=torch.Generator().manual_seed(1)))
     own = exchange.contributions(1)[0]
-    other = Exchange(section_of(torch.zeros(NUMEL)), plan, "b", "int4", 0, True, 7)
+    other = Exchange(section_of(torch.zeros(NUMEL)), plan, "b", "int4", gradient=True, seed=7)
     other.section.grad.copy_(torch.randn(NUMEL, generator=torch.Generator().manual_seed(2)))
     result, refused = exchange.decide(1, Decide(0, ((0, own), (1, other.contributions(1)[0]))))
     assert not refused
@@ -530,7 +530,7 @@ def test_error_feedback_of_gradients_outlives_the_view_and_takes_the_publishers_
     assert float(exchange.errors[0].abs().max()) > 0
     exchange.fold_errors()
     torch.testing.assert_close(section.feedback, kept)
-    again = Exchange(section, plan, "a", "none", 0, True, 7)  # the next view of the same section
+    again = Exchange(section, plan, "a", "none", gradient=True, seed=7)  # the next view of the same section
     section.grad.zero_()
     sent = again.contributions(2)[0]
     torch.testing.assert_close(compress.decode(sent.payload[0]), kept)

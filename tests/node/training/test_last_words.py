@@ -29,9 +29,7 @@ def exchange(name, codec, pattern="publishers"):
             Part(1, "b", NUMEL // 2, NUMEL, 0),
         )
     )
-    return Exchange(
-        section, RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), parts, pattern, False), name, codec, 0, False, 7
-    )
+    return Exchange(section, RoundPlan("stage-0", ("a", "b"), (1.0, 1.0), parts, pattern, False), name, codec, seed=7)
 
 
 def training(one, durations=()):
@@ -58,10 +56,10 @@ def test_more_than_usual_where_there_is_time():
     for round in (1, 2):
         own = one.contributions(round)
         if round == 1:
-            small = one.bits_sent()
+            small = one.encoder.bits_sent()
             assert 0 < small < 2
             say_all(training(one), 1e6)
-    assert str(one.last.spec) == "none" and one.bits_sent() > 32
+    assert str(one.encoder.last.spec) == "none" and one.encoder.bits_sent() > 32
     theirs = other.contributions(1)
     result, refused = other.decide(1, Decide(1, ((0, own[1]), (1, theirs[1]))))
     assert not refused and result.contributors == (0, 1), "whoever decides reads it as it comes"
@@ -74,11 +72,11 @@ def test_less_than_usual_where_there_is_not(pattern):
     sent = NUMEL if pattern == "all_to_all" else NUMEL // 2
     rate = sent * 8.5 / 15
     say_all(training(one), rate)
-    assert str(one.last.spec) == "int8"
+    assert str(one.encoder.last.spec) == "int8"
     say_all(training(one, [1.0] * 9), rate)
-    assert str(one.last.spec).startswith("topk"), "no longer than a round takes: nobody waits"
+    assert str(one.encoder.last.spec).startswith("topk"), "no longer than a round takes: nobody waits"
     say_no_more_than_usual(training(one))
-    assert one.last is None, "a node that stays after all goes on with the job's codec"
+    assert one.encoder.last is None, "a node that stays after all goes on with the job's codec"
 
 
 def test_nothing_changes_without_need_or_knowledge():
@@ -86,11 +84,11 @@ def test_nothing_changes_without_need_or_knowledge():
     one.contributions(1)
     for rate in (0.0, NUMEL / 2 * 9 / 15):
         say_all(training(one), rate)
-        assert one.last is None
+        assert one.encoder.last is None
     gradient = training(one)
     gradient.gradient = True
     say_all(gradient, 1e9)
-    assert one.last is None and left_unsaid(gradient, 5) == ""
+    assert one.encoder.last is None and left_unsaid(gradient, 5) == ""
 
 
 def test_what_goes_with_it_is_said():

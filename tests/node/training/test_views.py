@@ -217,7 +217,7 @@ def test_the_plan_may_choose_how_updates_travel():
 
     def travels(name):
         training = hub.trainers[name].training
-        codecs = {section: str(one.codec.spec) for section, one in training.view.exchanges.items()}
+        codecs = {section: str(one.terms.codec.spec) for section, one in training.view.exchanges.items()}
         return codecs, training.mode._overlap
 
     wait_until(lambda: hub.trainers["a"].step >= 4)
