@@ -7,8 +7,7 @@ stage, whatever order things arrive in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,52 +19,20 @@ from torch import Tensor
 from ...compress import CodecError
 from ...proto import data_pb2
 from ...scheduler import Action, Order
-from ..device.clock import StepClock
-from ..models.stage import Pass, StageModel
+from ..context import NodeContext
+from ..models.stage import Pass
 from ..rounds.messages import Contribution
-from .activations import MOST_ELEMENTS, Incoming, Outgoing
+from .activations import MOST_ELEMENTS, Incoming
+from .chunk import Chunk, ScheduleSlot
 from .island import SpreadPass
 from .island_worker import autocast
-
-Take = Callable[[int, int, int, int], tuple[data_pb2.Header, npt.NDArray[np.uint8]]]
-"""``take(kind, step, microbatch, layer)`` waits for that message and returns it; ``layer`` is the first of the later of
-the two stages that it goes between."""
-Has = Callable[[int, int, int, int], bool]
-"""Whether ``take`` would return at once."""
-Send = Callable[[str, data_pb2.Header, Sequence[bytes]], None]
-Begin = Callable[[Tensor, Tensor, Tensor | None], Pass | SpreadPass]
-"""``begin(inputs, targets, places)``: a microbatch through a stage, on this device or on all of the node's island."""
-Spoiled = Callable[[str, str], None]
-"""``spoiled(neighbour, why)``: what it sent makes no sense, so the step cannot be computed; does not return."""
+from .neighbours import Neighbours, activation_header
 
 
 class Batches(Protocol):
     """Where samples come from; see node/data/dataset.py."""
 
     def placed(self, ids: list[int]) -> tuple[Tensor, Tensor, Tensor | None]: ...
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where this node stands among the nodes of its pipeline, and in which order they compute; see Order."""
-
-    position: int
-    positions: int
-    schedule: str
-    held: int = 0
-
-
-@dataclass
-class Chunk:
-    """One stage on this node, with its two neighbours. A node has one, or several where the schedule is interleaved."""
-
-    stage: int
-    model: StageModel
-    begin: Begin
-    before: str | None
-    after: str | None
-    outgoing: Outgoing
-    incoming: Incoming
 
 
 @dataclass
@@ -94,55 +61,45 @@ class StageRunner:
     def __init__(
         self,
         chunks: Sequence[Chunk],
-        place: Place,
+        slot: ScheduleSlot,
         data: Callable[[], Batches],
-        take: Take,
-        has: Has,
-        pump: Callable[[float], None],
-        send: Send,
-        spoiled: Spoiled,
-        device: torch.device,
-        precision: str,
-        clock: StepClock,
-        waits: Callable[[Callable[[], Collection[str]]], AbstractContextManager[None]] = lambda peers: nullcontext(),
-        packed: bool = False,
+        neighbours: Neighbours,
+        context: NodeContext,
     ) -> None:
-        self._packed = packed
-        """Samples have several documents, and every stage has to know where they begin."""
-        self._waits = waits
-        """A context in which this node waits for those of ``peers()``."""
-        self.chunks, self.place, self.data = chunks, place, data
-        self.take, self.has, self.pump, self.send, self.spoiled = take, has, pump, send, spoiled
+        self._chunks, self._slot, self._data, self._neighbours = chunks, slot, data, neighbours
         self._samples: dict[int, tuple[int, ...]] = {}
         """Stage -> the shape of one sample's activation, as the first that could be computed had it."""
-        self.device, self.precision, self.clock = device, precision, clock
+        self._device, self._clock, self._pump = context.device, context.clock, context.pump
+        self._precision = context.job.train.precision
+        self._packed = context.facts.packed
+        """Samples have several documents, and every stage has to know where they begin."""
 
     def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally:
         """Forward and backward of every microbatch (lists of sample ids); gradients of ``scale`` times the loss sum
         are added to the parameters' gradients."""
         tally = Tally()
-        for chunk in self.chunks:
+        for chunk in self._chunks:
             chunk.model.train()
         held: dict[Action, Pass | SpreadPass] = {}
-        place = self.place
-        count, chunks = len(microbatches), len(self.chunks)
-        order = Order(place.schedule, place.position, place.positions, count, chunks, place.held)
+        slot = self._slot
+        count, chunks = len(microbatches), len(self._chunks)
+        order = Order(slot.schedule, slot.position, slot.positions, count, chunks, slot.in_flight)
         while order.left:
             action = self._next(order, step)
-            chunk, microbatch = self.chunks[action.chunk], action.microbatch
+            chunk, microbatch = self._chunks[action.chunk], action.microbatch
             forward = Action("F", microbatch, action.chunk)
             if action == forward:
                 held[action] = self._forward(chunk, step, microbatch, microbatches[microbatch], tally)
             else:
                 self._backward(chunk, step, microbatch, held.pop(forward), tally, scale)
-            self.pump(0.0)  # rounds of the step before go on while this one computes
+            self._pump(0.0)  # rounds of the step before go on while this one computes
         return tally
 
     def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Tally:
         """Loss of validation microbatches with the weights that the modules have now."""
         tally = Tally()
         with torch.no_grad():
-            for chunk in self.chunks:
+            for chunk in self._chunks:
                 chunk.model.eval()
                 for number, samples in enumerate(microbatches):
                     batch = self._inputs(chunk, data_pb2.EVALUATION, step, number, samples)
@@ -157,14 +114,14 @@ class StageRunner:
         """The next action whose input is there, waiting for it where there is none."""
 
         def there(action: Action) -> bool:
-            model, forward = self.chunks[action.chunk].model, action.kind == "F"
+            model, forward = self._chunks[action.chunk].model, action.kind == "F"
             if model.is_first if forward else model.is_last:
                 return True
             kind = data_pb2.ACTIVATION if forward else data_pb2.ACTIVATION_GRADIENT
-            if self.has(kind, step, action.microbatch, model.first if forward else model.last + 1):
+            if self._neighbours.has(kind, step, action.microbatch, model.first if forward else model.last + 1):
                 return True
             missing.append((data_pb2.Kind.Name(kind), action.microbatch))
-            near = self.chunks[action.chunk].before if forward else self.chunks[action.chunk].after
+            near = self._chunks[action.chunk].before if forward else self._chunks[action.chunk].after
             senders.update([near] if near is not None else [])
             return False
 
@@ -173,9 +130,9 @@ class StageRunner:
         action = order.next(there)
         if action is None:
             what, microbatch = missing[0]
-            with self.clock.span(f"wait for {what}", microbatch), self._waits(lambda: senders):
+            with self._clock.span(f"wait for {what}", microbatch), self._neighbours.waits(lambda: senders):
                 while action is None:
-                    self.pump(0.2)
+                    self._pump(0.2)
                     action = order.next(there)
         return action
 
@@ -185,7 +142,7 @@ class StageRunner:
         made = self._compute(chunk, *self._inputs(chunk, data_pb2.ACTIVATION, step, microbatch, samples), tally)
         if not chunk.model.is_last:
             output = made.output
-            with self.clock.coding("encode activation", microbatch):
+            with self._clock.coding("encode activation", microbatch):
                 encoded = chunk.outgoing.forward(step, microbatch, samples, output.detach())
             tally.activation_elements += output.numel()
             self._send(chunk, data_pb2.ACTIVATION, step, microbatch, encoded, output)
@@ -197,20 +154,20 @@ class StageRunner:
         """(inputs, targets, places) of a microbatch, as far as this stage needs them."""
         places = None
         if chunk.model.is_first or chunk.model.is_last or self._packed:
-            tokens, targets, places = self.data().placed(samples)
-            targets = targets.to(self.device)
-            places = None if places is None else places.to(self.device)
+            tokens, targets, places = self._data().placed(samples)
+            targets = targets.to(self._device)
+            places = None if places is None else places.to(self._device)
         else:
             tokens = targets = torch.empty(0)
         if chunk.model.is_first:
-            return tokens.to(self.device), targets, places
+            return tokens.to(self._device), targets, places
         read = chunk.incoming.plain if kind == data_pb2.EVALUATION else chunk.incoming.forward
         wanted = (len(samples), self._samples.get(chunk.stage))
         hidden = None
         while hidden is None:  # again where this end lacks entries: it has asked for them whole
-            header, payload = self.take(kind, step, microbatch, chunk.model.first)
+            header, payload = self._neighbours.take(kind, step, microbatch, chunk.model.first)
             hidden = self._received(chunk.before, chunk.incoming, read, header, payload, wanted)
-        return hidden.to(self.device), targets, places
+        return hidden.to(self._device), targets, places
 
     def _received(
         self,
@@ -227,31 +184,30 @@ class StageRunner:
         try:
             if not header.sizes:
                 _check_shape(tuple(header.shape), *wanted)
-            with self.clock.coding("decode", header.microbatch):
+            with self._clock.coding("decode", header.microbatch):
                 values = read(header, payload)
             if values is not None:
                 _check_shape(tuple(values.shape), *wanted)
             return values
         except CodecError as problem:
-            self.spoiled(sender or "", f"{data_pb2.Kind.Name(header.kind)} of step {header.step}: {problem}")
-            raise
+            what = f"{data_pb2.Kind.Name(header.kind)} of step {header.step}"
+            self._neighbours.spoiled(sender or "", f"{what}: {problem}")
 
     def _compute(
         self, chunk: Chunk, inputs: Tensor, targets: Tensor, places: Tensor | None, tally: Tally
     ) -> Pass | SpreadPass:
         try:
-            with self.clock.computing("forward", chunk.stage), autocast(self.precision, self.device):
+            with self._clock.computing("forward", chunk.stage), autocast(self._precision, self._device):
                 made = chunk.begin(inputs, targets, places)
         except (RuntimeError, IndexError) as problem:
             known = chunk.model.is_first or chunk.stage in self._samples
             if known or isinstance(problem, torch.OutOfMemoryError):
                 raise
-            self.spoiled(chunk.before or "", f"an activation of shape {tuple(inputs.shape)}: {problem}")
-            raise
+            self._neighbours.spoiled(chunk.before or "", f"an activation of shape {tuple(inputs.shape)}: {problem}")
         if not chunk.model.is_first:
             self._samples[chunk.stage] = tuple(inputs.shape[1:])
         if chunk.model.is_last:
-            with self.clock.computing("loss"):
+            with self._clock.computing("loss"):
                 tally.loss_sum += float(made.output.detach())
             tally.tokens += chunk.model.target_count(targets)
             tally.samples += len(targets)
@@ -267,20 +223,21 @@ class StageRunner:
         if chunk.model.is_last:
             gradient = torch.full_like(output, scale)
         else:
-            header, payload = self.take(data_pb2.ACTIVATION_GRADIENT, step, microbatch, chunk.model.last + 1)
+            border = chunk.model.last + 1
+            header, payload = self._neighbours.take(data_pb2.ACTIVATION_GRADIENT, step, microbatch, border)
             wanted = (len(output), tuple(output.shape[1:]))
             read = chunk.incoming.backward
             received = self._received(chunk.after, chunk.incoming, read, header, payload, wanted)
             assert received is not None
-            gradient = received.to(self.device, output.dtype)
+            gradient = received.to(self._device, output.dtype)
             chunk.outgoing.commit(step, microbatch)  # the receiver has used what was sent
-        with self.clock.computing("backward", chunk.stage):
+        with self._clock.computing("backward", chunk.stage):
             back = made.backward(gradient)
         if chunk.model.is_first:
             return
         if back is None:
             raise RuntimeError(f"stage {chunk.stage} made no gradient of its input")
-        with self.clock.coding("encode gradient", microbatch):
+        with self._clock.coding("encode gradient", microbatch):
             encoded = chunk.outgoing.backward(step, microbatch, back)
         tally.activation_elements += back.numel()
         self._send(chunk, data_pb2.ACTIVATION_GRADIENT, step, microbatch, encoded, back)
@@ -295,11 +252,9 @@ class StageRunner:
         to = chunk.before if back else chunk.after
         if to is None:
             raise RuntimeError("the pipeline ends here")
-        header = data_pb2.Header(kind=kind, step=step, microbatch=microbatch, sizes=encoded.sizes)
-        header.layer = chunk.model.first if back else chunk.model.last + 1
-        if not encoded.sizes:
-            header.shape.extend(values.shape)
-        self.send(to, header, encoded.payload)
+        layer = chunk.model.first if back else chunk.model.last + 1
+        header = activation_header(kind, step, microbatch, layer, encoded, values.shape)
+        self._neighbours.send(to, header, encoded.payload)
 
 
 def _check_shape(shape: tuple[int, ...], samples: int, sample: tuple[int, ...] | None) -> None:

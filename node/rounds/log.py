@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...proto import data_pb2
 from ..context import ROUND
-from .round_link import RoundLink, result_header
+from .headers import contribution_header, result_header
+from .round_link import RoundLink
 
 
 class RoundLog:
@@ -56,10 +58,8 @@ class RoundLog:
                 for result in one.results.values():
                     send(result_header(name, number, one.chain, result), result.payload)
                 for (part, index), sent in one.contributions.items():
-                    header = data_pb2.Header(kind=data_pb2.CONTRIBUTION, section=name, round=number, part=part)
-                    header.contributors.append(index)
-                    header.sizes.extend(sent.sizes)
-                    send(header, sent.payload)
+                    plain = replace(sent, signature=b"", certificate=b"")  # a spare looks at digests
+                    send(contribution_header(name, number, part, 0, plain, index), sent.payload)
                 count += len(one.results) + len(one.contributions)
         header = data_pb2.Header(kind=data_pb2.ROUND_END, round=number, part=count, sizes=[applied])
         header.value = self._norms.get(number, 0.0)

@@ -14,6 +14,7 @@ from ...compress.summable.secure import Pairwise
 from ...proto import data_pb2
 from .audit import PROVEN, Auditor, NotShown
 from .exchange import Exchange
+from .headers import contribution_header, received_contribution, received_result, result_header
 from .judge import Judge
 from .machine import KEPT_ROUNDS, OpenRound, Rounds
 from .masked import Masked
@@ -34,7 +35,7 @@ from .messages import (
     TwoResults,
     what_counts,
 )
-from .payloads import Refused, received
+from .payloads import Refused
 from .receipts import PATIENCE_S, Receipt, Receipts, read
 from .signed import Signer
 from .update import Update
@@ -227,11 +228,9 @@ class RoundLink:
         rounds, now = self.rounds, self.clock()
         if header.kind == data_pb2.CONTRIBUTION:
             of = sender if not header.contributors else self._member(header.contributors[0])
-            sent = received(payload.data, header.sizes)
-            if self.signer is not None:
-                sent = replace(sent, signature=header.signature, certificate=header.certificate)
-                if of and sent.certificate:
-                    self.signer.learn(of, sent.certificate)
+            sent = received_contribution(header, payload.data)
+            if self.signer is not None and of and sent.certificate:
+                self.signer.learn(of, sent.certificate)
             effects = rounds.contribution(sender, of, header.round, header.part, header.chain, sent, now)
         elif header.kind == data_pb2.RESULT:
             effects = rounds.result(sender, header.round, header.chain, received_result(header, payload.data), now)
@@ -502,40 +501,14 @@ class RoundLink:
         )
 
     def _send_contribution(self, effect: SendContribution) -> None:
-        header = self._header(data_pb2.CONTRIBUTION, effect.part, effect.round)
-        header.chain = effect.chain
-        sent: Contribution = effect.contribution
-        header.sizes.extend(sent.sizes)
-        header.signature, header.certificate = sent.signature, sent.certificate
-        me = self.rounds.me
-        if effect.of != me:
-            header.contributors.append(self.rounds.plan.members.index(effect.of))
+        plan, sent = self.rounds.plan, effect.contribution
+        of = None if effect.of == self.rounds.me else plan.members.index(effect.of)
+        header = contribution_header(plan.section, effect.round, effect.part, effect.chain, sent, of)
         self.send(effect.to, header, sent.payload)
 
     def _send_result(self, effect: SendResult) -> None:
         header = result_header(self.rounds.plan.section, effect.round, effect.chain, effect.result)
         self.send(effect.to, header, effect.result.payload)
-
-
-def result_header(section: str, round: int, chain: int, result: Result) -> data_pb2.Header:
-    """The header of a result; its payload goes beside it. ``chain``: h of the round before."""
-    header = data_pb2.Header(kind=data_pb2.RESULT, section=section, round=round, part=result.part)
-    header.chain = chain
-    header.contributors.extend(result.contributors)
-    header.digests.extend(result.digests)
-    header.sizes.extend(result.sizes)
-    header.error = result.error
-    header.factors.extend(result.factors)
-    header.signature, header.certificate = result.signature, result.certificate
-    return header
-
-
-def received_result(header: data_pb2.Header, payload: memoryview) -> Result:
-    """What ``result_header`` and the payload say."""
-    sent = received(payload, header.sizes)
-    who, digests, factors = tuple(header.contributors), tuple(header.digests), tuple(header.factors)
-    signed = header.signature, header.certificate
-    return Result(header.part, who, digests, sent.payload, sent.sizes, sent.digest, header.error, factors, *signed)
 
 
 def digests_of(results: Sequence[Result]) -> list[int]:

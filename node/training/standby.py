@@ -23,10 +23,10 @@ from ...proto import data_pb2
 from ...scheduler import Plan
 from ..context import ROUND, NodeContext
 from ..rounds.exchange import Exchange
+from ..rounds.headers import received_contribution, received_result
 from ..rounds.judge import Judge, judge_of
 from ..rounds.messages import Contribution, Result
-from ..rounds.payloads import received
-from ..rounds.round_link import digests_of, received_result
+from ..rounds.round_link import digests_of
 from ..state.stage_state import StageState
 from ..state.traffic import StateTraffic
 from ..state.transfer import StateFetch
@@ -204,7 +204,7 @@ class Follower:
             result = received_result(header, payload.data)
             coming.results.setdefault(header.section, {})[header.part] = result
         elif header.kind == data_pb2.CONTRIBUTION and header.contributors:
-            sent = received(payload.data, header.sizes)
+            sent = received_contribution(header, payload.data)
             coming.contributions.setdefault(header.section, {})[header.part, header.contributors[0]] = sent
         coming.messages += 1
         coming.bytes += payload.nbytes

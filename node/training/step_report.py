@@ -10,7 +10,8 @@ from typing import Any
 
 from ...proto import control_pb2
 from ..pipeline.activations import notes_of, without_state
-from ..pipeline.runner import Chunk, Tally
+from ..pipeline.chunk import Chunk
+from ..pipeline.runner import Tally
 from .view_member import ViewMember
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -11,12 +10,13 @@ import numpy.typing as npt
 from ...job.sampling import assign, sample_ids
 from ...proto import control_pb2, data_pb2
 from ...scheduler.ladder import link_ladder
-from ..context import URGENT, NodeContext
+from ..context import NodeContext
 from ..models.definition import LanguageModel
 from ..models.stage import Pass
 from ..pipeline.activations import Incoming, Outgoing
-from ..pipeline.runner import Chunk, Place, Runner, StageRunner, Tally
-from ..rounds.round_link import ENOUGH
+from ..pipeline.chunk import Chunk, ScheduleSlot
+from ..pipeline.neighbours import MAIL_KINDS, Neighbours
+from ..pipeline.runner import Runner, StageRunner, Tally
 from ..state.stage_state import StageState
 from .gossip_mode import UnagreedMode
 from .milestones import Milestones
@@ -26,10 +26,8 @@ from .step_report import StepReport
 from .texts import StageTexts
 from .view_member import COMMIT_KINDS, ViewMember, ViewStart
 
-MAIL_KINDS = {data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT, data_pb2.EVALUATION}
 MIXING_KINDS = {data_pb2.DIFFERENCE, data_pb2.WEIGHTS_REQUEST, data_pb2.WEIGHTS}
 TEXT_KINDS = {data_pb2.TEXT_BEGIN, data_pb2.TEXT, data_pb2.TEXT_TOKEN, data_pb2.TEXT_END}
-Mail = tuple[data_pb2.Header, npt.NDArray[np.uint8]]
 
 
 class ViewTraining:
@@ -42,9 +40,9 @@ class ViewTraining:
         self.size = job.train.microbatch // plan.pieces_of(view.pipeline)
         """Samples of a microbatch of this pipeline."""
         self.started = False
-        self._mail: dict[tuple[int, int, int, int], Mail] = {}
+        self._neighbours = Neighbours(context, resources.waiting.on, self.size)
         self.mode: Mode = mode_of(view)
-        self.chunks = self._chunks()
+        self.chunks = self._neighbours.chunks = self._chunks()
         if resources.island is not None:
             resources.island.place(plan, context.name, [values for _, values in state.frozen()])
         self.texts: list[StageTexts] = []
@@ -54,18 +52,10 @@ class ViewTraining:
         positions = len(dict.fromkeys(plan.pipelines[view.pipeline]))
         self.runner: Runner = resources.own or StageRunner(
             self.chunks,
-            Place(state.stages[0], positions, plan.schedule, plan.in_flight_of(view.pipeline, state.stages[0])),
+            ScheduleSlot(state.stages[0], positions, plan.schedule, plan.in_flight_of(view.pipeline, state.stages[0])),
             resources.data,
-            self._take,
-            self._has,
-            context.pump,
-            self._send_activation,
-            self._spoiled,
-            context.device,
-            job.train.precision,
-            context.clock,
-            resources.waiting.on,
-            context.facts.packed,
+            self._neighbours,
+            context,
         )
         self.report = StepReport(view, self.chunks)
         view.report_step = self.report.finished
@@ -83,7 +73,7 @@ class ViewTraining:
             before, after = row[stage - 1] if stage else None, row[stage + 1] if stage < last else None
             ahead, back = self._link_codecs(me, after)[0], self._link_codecs(before, me)[1]
             sender, receiver = ends.sender(after, model.last + 1, ahead), ends.receiver(before, model.first)
-            incoming = Incoming(receiver, partial(self._nack, before, model.first))
+            incoming = Incoming(receiver, partial(self._neighbours.ask_again, before, model.first))
             begin = partial(Pass, model) if island is None else partial(island.begin, number, model)
             outgoing = Outgoing(job.activations, job.run.seed, sender, ahead, back)
             chunks.append(Chunk(stage, model, begin, before, after, outgoing, incoming))
@@ -175,75 +165,12 @@ class ViewTraining:
         positions = self.view.position.positions(step, self.view.job.train.batch)
         return sample_ids(positions, self.view.job.run.seed, self.context.facts.samples)
 
-    # ---- activations -----------------------------------------------------------------------
-
-    def _send_activation(self, to: str, header: data_pb2.Header, payload: Sequence[bytes]) -> None:
-        self.context.send(to, header, payload, URGENT)
-
-    def _has(self, kind: int, step: int, microbatch: int, layer: int) -> bool:
-        """Whether that message from a neighbour is there to be taken."""
-        return (kind, step, microbatch, layer) in self._mail
-
-    def _take(self, kind: int, step: int, microbatch: int, layer: int) -> Mail:
-        """Wait for one message from a neighbour. Raises ViewEnds."""
-        key = (kind, step, microbatch, layer)
-        if key not in self._mail:
-            what = f"wait for {data_pb2.Kind.Name(data_pb2.Kind.ValueType(kind))}"
-            waits = self.resources.waiting.on(lambda: self._senders(kind, layer))
-            with self.context.clock.span(what, microbatch), waits:
-                while key not in self._mail:
-                    self.context.pump(0.2)
-        return self._mail.pop(key)
-
-    def _senders(self, kind: int, layer: int) -> set[str]:
-        """Who sends activations, or their gradients, that go over the border before ``layer``."""
-        return {name for name, border in self._ends(kind) if name is not None and border == layer}
-
-    def _ends(self, kind: int) -> set[tuple[str | None, int]]:
-        """The neighbours that send activations, or their gradients, and the borders that these go over."""
-        if kind == data_pb2.ACTIVATION_GRADIENT:
-            return {(chunk.after, chunk.model.last + 1) for chunk in self.chunks}
-        return {(chunk.before, chunk.model.first) for chunk in self.chunks}
-
-    def _expects(self, sender: str, header: data_pb2.Header) -> bool:
-        """Whether an activation comes from the neighbour that sends this kind, for a step that is near."""
-        evaluation = header.kind == data_pb2.EVALUATION
-        samples = self.context.facts.validation_samples if evaluation else self.view.job.train.batch
-        near = self.view.step <= header.step <= self.view.step + 2
-        return (sender, header.layer) in self._ends(header.kind) and near and header.microbatch * self.size < samples
-
-    def _spoiled(self, node: str, why: str) -> None:
-        """A neighbour's message makes no sense: without it the step has no end, and only a view change helps."""
-        self.context.refuse(node, why, ENOUGH)
-        self.view.wait(lambda: False, "wait for a view", lambda: (node,))
-
-    def _nack(
-        self, before: str | None, layer: int, step: int, microbatch: int, samples: Iterable[int], anew: bool
-    ) -> None:
-        header = data_pb2.Header(kind=data_pb2.NACK, step=step, microbatch=microbatch, samples=list(samples))
-        header.layer, header.value = layer, float(anew)
-        self.context.send(before or "", header, b"", URGENT)
-
-    def _send_again(self, sender: str, header: data_pb2.Header) -> None:
-        """The stage after lacks entries of AQ-SGD: it gets these samples of a microbatch whole."""
-        for chunk in self.chunks:
-            if chunk.after == sender and chunk.model.last + 1 == header.layer:
-                samples, anew = list(header.samples), header.value == 1
-                again = chunk.outgoing.again(header.step, header.microbatch, samples, anew)
-                answer = data_pb2.Header(kind=data_pb2.ACTIVATION, step=header.step, microbatch=header.microbatch)
-                answer.layer = header.layer
-                answer.sizes.extend(again.sizes)
-                self._send_activation(sender, answer, again.payload)
-
     # ---- what arrives ----------------------------------------------------------------------
 
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
         """A message of this view that is of no round. ValueError: it makes no sense."""
         if header.kind in MAIL_KINDS:
-            if self._expects(sender, header):
-                self._mail[header.kind, header.step, header.microbatch, header.layer] = (header, payload)
-            else:
-                self.context.refuse(sender, f"an activation of step {header.step} that nobody waits for")
+            self._neighbours.deliver(sender, header, payload, self.view.step)
         elif header.kind in COMMIT_KINDS:
             self.view.handle_commit(sender, header)
         elif header.kind in TEXT_KINDS:
@@ -255,7 +182,7 @@ class ViewTraining:
                 raise ValueError("the nodes of this run agree on their weights")
             self.mode.handle(sender, header, payload)
         elif header.kind == data_pb2.NACK:
-            self._send_again(sender, header)
+            self._neighbours.send_again(sender, header)
 
     def write(self, order: control_pb2.Write) -> None:
         """The coordinator wants a text of this pipeline, or no more of one."""

@@ -15,8 +15,8 @@ from windows import facts_of, wait_until
 
 from farflung import compress
 from farflung.job.schema import Job
+from farflung.node.rounds.headers import received_result
 from farflung.node.rounds.receipts import said_in
-from farflung.node.rounds.round_link import received_result
 from farflung.node.rounds.signed import Signer
 from farflung.node.training.external_loop import OwnLoop
 from farflung.node.training.external_model import OwnModel, Samples

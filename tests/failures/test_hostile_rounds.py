@@ -13,10 +13,10 @@ from windows import Windows, facts_of, wait_until
 from farflung import compress
 from farflung.coordinator.membership.refusals import ENOUGH, ONE_WORD, WORD_AGAINST_WORD, Circle, Refusals, circle_of
 from farflung.job.schema import Job
+from farflung.node.rounds.headers import received_result
 from farflung.node.rounds.outliers import FACTOR, GRADIENT_FACTOR, Norms
 from farflung.node.rounds.payloads import received
 from farflung.node.rounds.receipts import said_in
-from farflung.node.rounds.round_link import received_result
 from farflung.node.rounds.signed import Signer
 from farflung.node.wire.events import Received
 from farflung.proto import data_pb2

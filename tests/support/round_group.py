@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -43,14 +44,16 @@ class Group:
         dense: int = 0,
         robust: Robust | None = None,
         signers: dict[str, Signer] | None = None,
+        publishers: str = "",
+        sections: Sequence[Section] | None = None,
     ) -> None:
+        """``publishers``: of ``publishers``; empty: every member is one. ``sections``: of a view before."""
         names = tuple("abcde"[: len(weights)])
-        publishers = names[:1] if pattern == "all_to_all" else names
-        count = len(publishers) * fragments
+        among = names[:1] if pattern == "all_to_all" else tuple(publishers) or names
+        count = len(among) * fragments
         edges = [NUMEL * i // count for i in range(count + 1)]
         parts = tuple(
-            Part(i, publishers[i % len(publishers)], *edge, i // len(publishers))
-            for i, edge in enumerate(itertools.pairwise(edges))
+            Part(i, among[i % len(among)], *edge, i // len(among)) for i, edge in enumerate(itertools.pairwise(edges))
         )
         if pattern == "two_level":
             regions = [names[: len(names) // 2], names[len(names) // 2 :]]
@@ -69,7 +72,8 @@ class Group:
         self.warnings: list[tuple[str, str]] = []
         self.links: dict[str, RoundLink] = {}
         for index, name in enumerate(names):
-            section = section_of(torch.randn(NUMEL, generator=torch.Generator().manual_seed(index)))
+            made = section_of(torch.randn(NUMEL, generator=torch.Generator().manual_seed(index)))
+            section = made if sections is None else sections[index]
             exchange = Exchange(section, plan, name, codec, dense_rounds=dense, seed=7, outer=outer, robust=robust)
 
             def send(to, header, payload, name=name):

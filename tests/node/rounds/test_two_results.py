@@ -8,9 +8,9 @@ from certificates import identities
 from round_group import Group
 
 from farflung.node.rounds.audit import PROVEN
+from farflung.node.rounds.headers import received_result, result_header
 from farflung.node.rounds.messages import Result
 from farflung.node.rounds.receipts import PATIENCE_S, Receipt, Receipts, said_in
-from farflung.node.rounds.round_link import received_result, result_header
 from farflung.node.rounds.signed import Signer
 from farflung.proto import data_pb2
 
@@ -24,8 +24,8 @@ CASES = [
 ]
 
 
-def group_of(pattern, codec, signers=SIGNERS):
-    group = Group(pattern, codec, [1.0] * 4, signers=signers)
+def group_of(pattern, codec, signers=SIGNERS, publishers=""):
+    group = Group(pattern, codec, [1.0] * 4, signers=signers, publishers=publishers)
     group.points, group.parted = [], []
     for name, link in group.links.items():
         link.refuse = lambda node, why, points=1, by=name: group.points.append((by, node, why, points))
@@ -226,11 +226,7 @@ def test_receipts_of_long_ago_go():
 
 @pytest.mark.parametrize("to", ["b", "bc"])
 def test_where_one_member_publishes_all_the_others_tell_each_other_their_h(to):
-    group = group_of("publishers", "none")
-    for link in group.links.values():  # all parts are a's
-        plan = link.rounds.plan
-        link.rounds.plan = replace(plan, parts=tuple(replace(part, publisher="a") for part in plan.parts))
-        link.exchange.plan = link.auditor.plan = link.receipts._plan = link.rounds.plan
+    group = group_of("publishers", "none", publishers="a")
     round_(group, "a", to, 1)
     apply_all(group)
     assert not group.points

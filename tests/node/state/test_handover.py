@@ -283,12 +283,8 @@ def test_s_stays_whatever_the_shares_become(codec, pattern, views, seed):
     generator = torch.Generator().manual_seed(seed)
     sections, shares = None, []
     for weights in views:
-        group = Group(pattern, codec, [float(one) for one in weights])
-        before = None
-        if sections is not None:
-            before = total(sections, shares)
-            for section, link in zip(sections, group.links.values(), strict=True):
-                link.exchange.section = section
+        before = None if sections is None else total(sections, shares)
+        group = Group(pattern, codec, [float(one) for one in weights], sections=sections)
         shares = [one / sum(weights) for one in weights]
         sections = [link.exchange.section for link in group.links.values()]
         for section, share in zip(sections, shares, strict=True):

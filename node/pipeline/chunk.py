@@ -1,0 +1,38 @@
+"""A stage on this node, and where the node stands in its pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..models.stage import Pass, StageModel
+from .activations import Incoming, Outgoing
+from .island import SpreadPass
+
+Begin = Callable[[Tensor, Tensor, Tensor | None], Pass | SpreadPass]
+"""``begin(inputs, targets, places)``: a microbatch through a stage, on this device or on all of the node's island."""
+
+
+@dataclass(frozen=True)
+class ScheduleSlot:
+    """Where this node stands among the nodes of its pipeline, and in which order they compute; see Order."""
+
+    position: int
+    positions: int
+    schedule: str
+    in_flight: int = 0
+
+
+@dataclass
+class Chunk:
+    """One stage on this node, with its two neighbours. A node has one, or several where the schedule is interleaved."""
+
+    stage: int
+    model: StageModel
+    begin: Begin
+    before: str | None
+    after: str | None
+    outgoing: Outgoing
+    incoming: Incoming

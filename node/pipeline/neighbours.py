@@ -1,0 +1,115 @@
+"""A node's neighbours in its pipeline: what they sent and nobody has taken yet, and what goes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from ...proto import data_pb2
+from ..context import URGENT, NodeContext
+from ..rounds.messages import Contribution
+from ..rounds.round_link import ENOUGH
+from .chunk import Chunk
+
+MAIL_KINDS = {data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT, data_pb2.EVALUATION}
+AHEAD = 2
+"""Steps by which a neighbour may be further than this node."""
+Mail = tuple[data_pb2.Header, npt.NDArray[np.uint8]]
+Waits = Callable[[Callable[[], Collection[str]]], AbstractContextManager[None]]
+"""``waits(peers)``: a context in which this node waits for those of ``peers()``."""
+
+
+class Neighbours:
+    """Of one node in one view. Receives wait for the message of exactly one step, microbatch and border."""
+
+    def __init__(self, context: NodeContext, waits: Waits, size: int) -> None:
+        """``size``: samples of a microbatch of this pipeline."""
+        self._context, self.waits, self._size = context, waits, size
+        self.chunks: Sequence[Chunk] = ()
+        """This node's stages, once they are built."""
+        self._mail: dict[tuple[int, int, int, int], Mail] = {}
+
+    # ---- what arrives ----------------------------------------------------------------------
+
+    def deliver(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8], step: int) -> None:
+        """A message of one of ``MAIL_KINDS``; one that nobody waits for is refused. ``step``: the last one that is
+        finished here."""
+        if self._expects(sender, header, step):
+            self._mail[header.kind, header.step, header.microbatch, header.layer] = (header, payload)
+        else:
+            self._context.refuse(sender, f"an activation of step {header.step} that nobody waits for")
+
+    def _expects(self, sender: str, header: data_pb2.Header, step: int) -> bool:
+        """Whether an activation comes from the neighbour that sends this kind, for a step that is near."""
+        evaluation = header.kind == data_pb2.EVALUATION
+        samples = self._context.facts.validation_samples if evaluation else self._context.job.train.batch
+        near = step <= header.step <= step + AHEAD
+        return (sender, header.layer) in self._ends(header.kind) and near and header.microbatch * self._size < samples
+
+    def _ends(self, kind: int) -> set[tuple[str | None, int]]:
+        """The neighbours that send activations, or their gradients, and the borders that these go over."""
+        if kind == data_pb2.ACTIVATION_GRADIENT:
+            return {(chunk.after, chunk.model.last + 1) for chunk in self.chunks}
+        return {(chunk.before, chunk.model.first) for chunk in self.chunks}
+
+    def has(self, kind: int, step: int, microbatch: int, layer: int) -> bool:
+        """Whether ``take`` would return at once."""
+        return (kind, step, microbatch, layer) in self._mail
+
+    def take(self, kind: int, step: int, microbatch: int, layer: int) -> Mail:
+        """Wait for a message; ``layer``: the first of the later of the two stages that it goes between. Raises
+        ViewEnds."""
+        key = (kind, step, microbatch, layer)
+        if key not in self._mail:
+            what = f"wait for {data_pb2.Kind.Name(data_pb2.Kind.ValueType(kind))}"
+            senders = {name for name, border in self._ends(kind) if name is not None and border == layer}
+            with self._context.clock.span(what, microbatch), self.waits(lambda: senders):
+                while key not in self._mail:
+                    self._context.pump(0.2)
+        return self._mail.pop(key)
+
+    def spoiled(self, node: str, why: str) -> NoReturn:
+        """A neighbour's message makes no sense: without it the step has no end, and only a view change helps. Raises
+        ViewEnds."""
+        self._context.refuse(node, why, ENOUGH)
+        with self._context.clock.span("wait for a view"), self.waits(lambda: (node,)):
+            while True:
+                self._context.pump(0.05)
+
+    # ---- what goes out ---------------------------------------------------------------------
+
+    def send(self, to: str, header: data_pb2.Header, payload: Sequence[bytes] | memoryview) -> None:
+        """Send an activation or a gradient."""
+        self._context.send(to, header, payload, URGENT)
+
+    def ask_again(
+        self, before: str | None, layer: int, step: int, microbatch: int, samples: Iterable[int], anew: bool
+    ) -> None:
+        """This end of a link of AQ-SGD lacks samples: the stage before is to send them whole (`Incoming`)."""
+        header = data_pb2.Header(kind=data_pb2.NACK, step=step, microbatch=microbatch, samples=list(samples))
+        header.layer, header.value = layer, float(anew)
+        self._context.send(before or "", header, b"", URGENT)
+
+    def send_again(self, sender: str, header: data_pb2.Header) -> None:
+        """The stage after lacks entries of AQ-SGD: it gets these samples of a microbatch whole."""
+        for chunk in self.chunks:
+            if chunk.after == sender and chunk.model.last + 1 == header.layer:
+                samples, anew = list(header.samples), header.value == 1
+                again = chunk.outgoing.again(header.step, header.microbatch, samples, anew)
+                answer = activation_header(data_pb2.ACTIVATION, header.step, header.microbatch, header.layer, again, ())
+                self.send(sender, answer, again.payload)
+
+
+def activation_header(
+    kind: data_pb2.Kind, step: int, microbatch: int, layer: int, encoded: Contribution, shape: Sequence[int]
+) -> data_pb2.Header:
+    """Of the message of an encoded activation or gradient, whose payload goes beside it. ``layer``: the first of the
+    later stage. ``shape``: of the values, for where there is nothing encoded, as they are not finite."""
+    header = data_pb2.Header(kind=kind, step=step, microbatch=microbatch, layer=layer, sizes=encoded.sizes)
+    if not encoded.sizes:
+        header.shape.extend(shape)
+    return header
