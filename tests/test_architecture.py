@@ -89,3 +89,14 @@ def test_the_front_door_lists_the_commands_and_each_is_a_file_of_its_own() -> No
     assert here == {"front_door", "wan", "main"}  # the words of `wan` are read by the emulator
     files = {one for one in MODULES if one[:2] == ("cli", "commands") and one[2] not in ("__init__", "words")}
     assert files == {one for one in GRAPH[("__main__",)] if one[:2] == ("cli", "commands")}
+
+
+@pytest.mark.parametrize("room", ["node", "testing"])
+def test_no_constructor_takes_more_than_six_values_by_their_place(room: str) -> None:
+    wide = []
+    for path in sorted((ROOT / room).rglob("*.py")):
+        for kind in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            made = [one for one in ast.iter_child_nodes(kind) if isinstance(one, ast.FunctionDef)]
+            inits = [one for one in made if isinstance(kind, ast.ClassDef) and one.name == "__init__"]
+            wide += [f"{path.name}: {kind}" for one in inits if len(one.args.posonlyargs + one.args.args) > 7]
+    assert wide == []

@@ -60,6 +60,7 @@ class ControlLink:
         session: str,
         heartbeat: float,
         traffic: Traffic,
+        *,
         view: Callable[[], int],
         last_action: Callable[[], tuple[float, str]],
         moved: Callable[[], int],

@@ -66,17 +66,6 @@ class IoProcess:
         self._traffic = Traffic(self._last_action.tell_arriving, config.max_upload)
         self._membership = Membership(config.name)
         self._inbox = Inbox(receive_arena, config.receive_limit, self._received)
-        secure = config.credentials.secure
-        self._inbound = Inbound(
-            config.run,
-            config.name,
-            config.session,
-            secure,
-            self._membership,
-            self._inbox,
-            self._traffic,
-            config.protocol,
-        )
         metadata = rpc.session_metadata(config.name, config.session, config.secret)
         self._me = Self(
             config.run,
@@ -88,6 +77,7 @@ class IoProcess:
             metadata,
             config.protocol,
         )
+        self._inbound = Inbound(self._me, self._membership, self._inbox, self._traffic)
         self._links: dict[str, PeerLink] = {}
         self._needed: Set[str] = frozenset()
         """Peers with whom this node exchanges something in this view."""
@@ -143,12 +133,12 @@ class IoProcess:
                 config.session,
                 config.heartbeat,
                 self._traffic,
-                lambda: self._membership.view,
-                self._last_action.read,
-                self._moved,
-                self._ordered,
-                lambda why: self._end.write(int(From.COORDINATOR_LOST), why),
-                lambda term: self._end.write(int(From.COORDINATOR_BACK), term),
+                view=lambda: self._membership.view,
+                last_action=self._last_action.read,
+                moved=self._moved,
+                on_order=self._ordered,
+                on_lost=lambda why: self._end.write(int(From.COORDINATOR_LOST), why),
+                on_back=lambda term: self._end.write(int(From.COORDINATOR_BACK), term),
             )
             self._control.task.add_done_callback(self._finished)
             self._spawn(self._watch_links())
@@ -413,7 +403,15 @@ class IoProcess:
         if self._me.dials_out:
             receiving = Receiving(self._me, peer, self._traffic, self._inbound)
             receiving.task.add_done_callback(self._finished)
-        link = PeerLink(self._me, peer, self._traffic, self._lost, self._back, self._inbound.offers, receiving)
+        link = PeerLink(
+            self._me,
+            peer,
+            self._traffic,
+            on_lost=self._lost,
+            on_back=self._back,
+            offers=self._inbound.offers,
+            receiving=receiving,
+        )
         link.task.add_done_callback(self._finished)
         self._links[peer.name] = link
         return link

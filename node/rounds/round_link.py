@@ -65,6 +65,7 @@ class RoundLink:
         send: Send,
         refuse: Refuses,
         diverged: Warn,
+        *,
         clock: Callable[[], float] = time.monotonic,
         coding: Callable[[str], AbstractContextManager[object]] = nullcontext,
         audit: float = 0.0,

@@ -70,6 +70,7 @@ class Mixing:
         members: Sequence[str],
         me: str,
         codec: str,
+        *,
         seed: int,
         waits: bool,
     ) -> None:
@@ -206,7 +207,7 @@ class UnagreedMode(DeltaMode):
             plan, me = link.rounds.plan, view.context.name
             near = neighbours_of(plan.members, plan.weights, me)
             section, seed = view.state.sections[name], view.job.run.seed
-            self.mixings[name] = Mixing(section, near, plan.members, me, updates.codec, seed, waits)
+            self.mixings[name] = Mixing(section, near, plan.members, me, updates.codec, seed=seed, waits=waits)
             if view.state.lacking & set(section.layout.names):
                 others = [one for one in plan.members if one != me]
                 self._lacking[name] = [*near, *(one for one in others if one not in near)]

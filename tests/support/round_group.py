@@ -88,7 +88,7 @@ class Group:
                 send,
                 self.refuse,
                 self.refuse,
-                lambda: self.now,
+                clock=lambda: self.now,
                 signer=(signers or {}).get(name),
             )
 

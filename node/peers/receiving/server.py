@@ -15,14 +15,14 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ....proto import PROTOCOL, rpc
 from ....proto import frame as frames
+from ....proto import rpc
 from ....proto.data_pb2 import Greeting, Header
 from ....proto.data_pb2 import Kind as Message
 from ....proto.door import Door
 from ....proto.frame import Frame, FrameError, Kind
 from ....proto.sockets import end_of
-from ..greeting import within
+from ..greeting import Self, within
 from ..offers import Offer, Offers
 from ..traffic import OTHER, Traffic
 from .admission import WAIT, Membership
@@ -42,19 +42,9 @@ MOST_STREAMS = 24
 class Inbound:
     """Serves the peers' streams of one node."""
 
-    def __init__(
-        self,
-        run: str,
-        name: str,
-        session: str,
-        secure: bool,
-        membership: Membership,
-        inbox: Inbox,
-        traffic: Traffic,
-        protocol: int = PROTOCOL,
-    ) -> None:
-        self.run, self.name, self.session, self.secure = run, name, session, secure
-        self.membership, self.inbox, self.traffic, self.protocol = membership, inbox, traffic, protocol
+    def __init__(self, me: Self, membership: Membership, inbox: Inbox, traffic: Traffic) -> None:
+        self.run, self.name, self.session, self.secure = me.run, me.name, me.session, me.credentials.secure
+        self.membership, self.inbox, self.traffic, self.protocol = membership, inbox, traffic, me.protocol
         self.offers = Offers()
         self.door = Door()
         """Of connections that have not greeted; it has no port until there is one."""

@@ -58,6 +58,7 @@ class PeerLink:
         me: Self,
         peer: Member,
         traffic: Traffic,
+        *,
         on_lost: Callable[[PeerLink, str], None],
         on_back: Callable[[PeerLink], None],
         offers: Offers,

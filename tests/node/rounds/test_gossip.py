@@ -37,7 +37,7 @@ class Ring:
             section = Section(Layout.of("stage-0", {"w": (NUMEL,)}), False, Kept(), torch.device("cpu"))
             section.x.copy_(torch.randn(NUMEL, generator=torch.Generator().manual_seed(index)))
             near = neighbours_of(self.names, weights, name)
-            self.mixings[name] = Mixing(section, near, self.names, name, codec, 7, waits)
+            self.mixings[name] = Mixing(section, near, self.names, name, codec, seed=7, waits=waits)
 
     def send(self, name):
         mixing = self.mixings[name]

@@ -10,7 +10,7 @@ from windows import Windows, facts_of, wait_until
 
 from farflung.job.outer import Outer, parse_outer
 from farflung.job.schema import Job
-from farflung.node.rounds import exchange
+from farflung.node.rounds import applier
 from farflung.node.rounds.applier import outer_step
 from farflung.node.training import modes
 from farflung.proto import control_pb2
@@ -80,7 +80,7 @@ def test_a_run_that_ends_between_two_rounds_ends_with_a_plain_average():
 def test_a_round_in_flight_at_the_last_step_is_an_outer_step_like_any_other(monkeypatch):
     moved = []
     monkeypatch.setattr(
-        exchange, "outer_step", lambda outer, *more: (moved.append(outer.momentum), outer_step(outer, *more))[1]
+        applier, "outer_step", lambda outer, *more: (moved.append(outer.momentum), outer_step(outer, *more))[1]
     )
     plan = Plan(pipelines=(("a",), ("b",)), stages=((0, 3),), microbatches=(4, 2))
     hub, _ = start(job_of(NESTEROV, every=7, overlap=3, tie=False), plan)  # due after 7 and 14 of 16 steps
