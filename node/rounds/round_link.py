@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +11,7 @@ from ...compress import CodecError
 from ...compress.summable.secure import Pairwise
 from ...proto import data_pb2
 from .audit import PROVEN, Auditor, NotShown
+from .disputes import DISPUTE_KINDS, Disputes, Refuses, Send, Warn
 from .exchange import Exchange
 from .headers import contribution_header, received_contribution, received_result, result_header
 from .judge import Judge
@@ -23,7 +22,6 @@ from .messages import (
     AskContribution,
     AskResult,
     Complete,
-    Contribution,
     Decide,
     Effect,
     Equivocated,
@@ -36,20 +34,8 @@ from .messages import (
     what_counts,
 )
 from .payloads import Refused
-from .receipts import PATIENCE_S, Receipt, Receipts, read
 from .signed import Signer
 from .update import Update
-
-Send = Callable[[str, data_pb2.Header, Sequence[bytes] | memoryview], None]
-Warn = Callable[[str, str], None]
-"""``diverged(node, message)``: its history is another one."""
-
-
-class Refuses(Protocol):
-    """``refuse(node, message, points)``: something of ``node`` was refused; see coordinator/membership/refusals.py."""
-
-    def __call__(self, node: str, why: str, points: int = 1, /) -> None: ...
-
 
 ENOUGH = 30
 """Points that evict a node, given by one member alone."""
@@ -76,25 +62,8 @@ class RoundLink:
         go into showing how it came to its sums. ``sending``: whether something is on its way that may be what is asked
         for: bulk does not go twice over a slow link. ``signer``: signs contributions and results where a member could
         send others different ones; without it (no TLS) nobody can show who sent what."""
-        plan = rounds.plan
-        self.signer = signer if plan.pattern == "all_to_all" and len(plan.members) > 2 else None
-        if self.signer is not None:
-            rounds.vouch = self._vouches
-        self._first_signed = 0
-        """The round in which this node first contributed in this view; 0: in none yet."""
-        self.receipts: Receipts | None = None
-        if signer is not None and len(plan.members) > 2:
-            self.receipts = Receipts(signer, plan, rounds.me)
-            rounds.attest = self.receipts.attests
-        self._apart: dict[str, tuple[str, float]] = {}
-        """Members with another history: the words for it, and when the coordinator is to hear them."""
         self._chains: dict[int, int] = {}
         """h before each of the last rounds."""
-        self._told: set[str] = set()
-        """Members of whose other history the coordinator has heard."""
-        self._shown_to: set[str] = set()
-        """Members that have this node's receipts."""
-        self._equivocators: set[str] = set()
         self.sending = sending
         self._keys: dict[str, bytes] = {}
         self.diverged = diverged
@@ -106,6 +75,14 @@ class RoundLink:
         self._checked = self._spoiled = 0
         self.clock = clock
         self.coding = coding
+        self.disputes = Disputes(
+            rounds,
+            signer,
+            lambda to, header, payload: self.send(to, header, payload),
+            lambda node, why, points=1: self.refuse(node, why, points),
+            lambda node, why: self.diverged(node, why),
+            clock,
+        )
 
     @property
     def complete(self) -> bool:
@@ -157,13 +134,7 @@ class RoundLink:
         self._checked = self._spoiled = 0
         with self.coding("encode"):
             number = self.rounds.applied + 1
-            own = self.exchange.contributions(number)
-            if self.signer is not None:
-                section, me = self.rounds.plan.section, self.rounds.me
-                own = {part: self.signer.signed(me, section, number, part, sent) for part, sent in own.items()}
-                self._first_signed = self._first_signed or (number if own else 0)
-                if number != self._first_signed:  # everybody has it, or asks
-                    own = {part: replace(sent, certificate=b"") for part, sent in own.items()}
+            own = self.disputes.signed(self.exchange.contributions(number), number)
         self._chains = {n: chain for n, chain in self._chains.items() if n > number - KEPT_ROUNDS}
         self._chains[number] = self.rounds.chain
         self._carry(self.rounds.begin(own, self.clock()))
@@ -171,9 +142,7 @@ class RoundLink:
     def tick(self) -> None:
         now = self.clock()
         self._carry(self.rounds.tick(now, self.sending()))
-        for name in [name for name, (_, at) in self._apart.items() if now >= at]:
-            self._told.add(name)
-            self.diverged(name, self._apart.pop(name)[0])
+        self.disputes.tick(now)
 
     def ask(self) -> None:
         """Ask for what is missing now."""
@@ -220,8 +189,7 @@ class RoundLink:
         section = self.exchange.section
         section.chain = section.next_chain(digests_of(results), block)
         self.rounds.finish(section.chain)
-        if self.receipts is not None:
-            self.receipts.applied(self.rounds.applied)
+        self.disputes.applied(self.rounds.applied)
         section.round = self.rounds.applied
 
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
@@ -230,8 +198,7 @@ class RoundLink:
         if header.kind == data_pb2.CONTRIBUTION:
             of = sender if not header.contributors else self._member(header.contributors[0])
             sent = received_contribution(header, payload.data)
-            if self.signer is not None and of and sent.certificate:
-                self.signer.learn(of, sent.certificate)
+            self.disputes.learn(of, sent)
             effects = rounds.contribution(sender, of, header.round, header.part, header.chain, sent, now)
         elif header.kind == data_pb2.RESULT:
             effects = rounds.result(sender, header.round, header.chain, received_result(header, payload.data), now)
@@ -239,7 +206,7 @@ class RoundLink:
             effects = rounds.held(sender, header.round, header.part, now)
             before = self._chains.get(header.round, header.chain)
             if header.chain and before != header.chain and sender in rounds.plan.members:
-                self._differs(sender, rounds.differ(sender, header.round - 1, header.chain, before))
+                self.disputes.differs(sender, rounds.differ(sender, header.round - 1, header.chain, before))
             if header.value:
                 self._show(sender, header.round, header.part)
             self.auditor.held(sender, header.round, header.part)
@@ -247,14 +214,8 @@ class RoundLink:
             with self.coding("audit"):
                 self._judge(sender, header, payload.data)
             effects = []
-        elif header.kind == data_pb2.EQUIVOCATION and not header.sizes and self.receipts is not None:
-            self._take_results(sender, header, payload.tobytes(), self.receipts)
-            effects = []
-        elif header.kind == data_pb2.EQUIVOCATION and self.signer is not None:
-            self._take_proof(sender, header, payload)
-            effects = []
-        elif header.kind == data_pb2.RECEIPTS and self.receipts is not None:
-            self._compare(sender, payload.tobytes(), self.receipts)
+        elif header.kind in DISPUTE_KINDS:
+            self.disputes.handle(sender, header, payload)
             effects = []
         elif header.kind == data_pb2.RESULT_REQUEST:
             effects = rounds.result_wanted(sender, header.round, header.part)
@@ -262,7 +223,7 @@ class RoundLink:
             of_index = header.contributors[0] if header.contributors else -1
             on_its_way = self._member(of_index) == rounds.me and self.sending() and not header.value
             found = [] if on_its_way else rounds.contribution_wanted(sender, header.round, header.part, of_index)
-            effects = [replace(one, contribution=self._with_certificate(one)) for one in found]
+            effects = [self.disputes.with_certificate(one) for one in found]
         elif header.kind == data_pb2.KEY and isinstance(self.exchange.phased, Masked):
             self._take_key(sender, payload.tobytes(), bool(header.value), self.exchange.phased.masks)
             effects = []
@@ -314,124 +275,6 @@ class RoundLink:
         elif not answer:
             self.refuse(sender, f"it accuses {publisher} of a lie in part {part} of round {round}: {why}", PROVEN)
 
-    def _vouches(self, index: int, round: int, part: int, sent: Contribution) -> bool | None:
-        assert self.signer is not None
-        plan = self.rounds.plan
-        return self.signer.vouches(plan.members[index], plan.section, round, part, sent)
-
-    def _with_certificate(self, answer: SendContribution) -> Contribution:
-        """A contribution that was asked for, perhaps by who does not know its member's certificate."""
-        if self.signer is None:
-            return answer.contribution
-        own = answer.of == self.rounds.me
-        certificate = self.signer.certificate if own else self.signer.known_certificate(answer.of)
-        return replace(answer.contribution, certificate=certificate)
-
-    def _show_proof(self, found: Equivocated) -> None:
-        """A member has sent different members different contributions: it is named, and the others are shown."""
-        liar, round = self.rounds.plan.members[found.of], self.rounds.applied + 1
-        if not self._name_equivocator(liar, round, found.part, "contributions to"):
-            return
-        both = (found.one, found.other)
-        header = self._header(data_pb2.EQUIVOCATION, found.part, round)
-        header.contributors.append(found.of)
-        header.digests.extend(sent.digest for sent in both)
-        header.sizes.extend(len(sent.signature) for sent in both)
-        assert self.signer is not None, "both signatures were looked at"
-        header.certificate = self.signer.known_certificate(liar)
-        for name in self.rounds.plan.members:
-            if name not in (self.rounds.me, liar):
-                self.send(name, header, tuple(sent.signature for sent in both))
-
-    def _take_proof(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
-        """Another member shows that one has signed two contributions to one part."""
-        liar = self._member(header.contributors[0]) if len(header.contributors) == 1 else ""
-        ends, both = list(header.sizes), payload.tobytes()
-        ok = sender in self.rounds.plan.members and liar and len(ends) == 2 and sum(ends) == len(both) < 1024
-        if ok and len(header.digests) == 2 and header.digests[0] != header.digests[1]:
-            signatures = (both[: ends[0]], both[ends[0] :])
-            shown = [
-                Contribution(b"", (), digest, signature, header.certificate)
-                for digest, signature in zip(header.digests, signatures, strict=True)
-            ]
-            if all(self._vouches(header.contributors[0], header.round, header.part, one) for one in shown):
-                self._name_equivocator(liar, header.round, header.part, "contributions to")
-                return
-        why = f"it accuses {liar or 'nobody'} of two contributions to round {header.round}, and shows no two signatures"
-        self.refuse(sender, why, PROVEN)
-
-    # Results: their publishers sign them, and what was signed is compared where histories differ.
-
-    def _differs(self, name: str, why: str) -> None:
-        """A member has another history. What publishers told it goes first; then the coordinator hears of it."""
-        if self.receipts is None or name in self._told:
-            self.diverged(name, why)
-        elif name not in self._apart:
-            self._apart[name] = why, self.clock() + PATIENCE_S
-            if name not in self._shown_to:
-                self._show_receipts(name, self.receipts)
-
-    def _tell_next(self, part: int) -> None:
-        """Where one member publishes all of a round, the others hear nothing of each other: each says its h to one."""
-        rounds = self.rounds
-        publisher = rounds.plan.parts[part].publisher
-        alone = all(one.publisher == publisher for one in rounds.parts)
-        if self.receipts is None or not alone or part != rounds.parts[0].index:
-            return
-        others = [name for name in rounds.plan.members if name != publisher]
-        if rounds.me in others:
-            header = self._header(data_pb2.RESULT_HELD, part)
-            header.chain = rounds.chain
-            self.send(others[(others.index(rounds.me) + 1) % len(others)], header, ())
-
-    def _show_receipts(self, to: str, receipts: Receipts) -> None:
-        self._shown_to.add(to)
-        self.send(to, self._header(data_pb2.RECEIPTS, 0), (receipts.written(),))
-
-    def _compare(self, sender: str, data: bytes, receipts: Receipts) -> None:
-        """Another member, whose history is another one, shows what publishers told it."""
-        if sender not in self.rounds.plan.members:
-            raise ValueError(f"{sender} is not a member of {self.rounds.plan.section}")
-        if sender not in self._shown_to:
-            self._show_receipts(sender, receipts)
-        lies = list(receipts.lies(read(data)))
-        for one, other in lies:
-            self._show_results(one, other, receipts)
-        if sender in self._apart and not lies:
-            self._apart[sender] = self._apart[sender][0], self.clock()
-            self.tick()
-
-    def _show_results(self, one: Receipt, other: Receipt, receipts: Receipts) -> None:
-        """A publisher has signed two results: it is named, and the others are shown."""
-        plan = self.rounds.plan
-        liar = plan.parts[one.part].publisher
-        if not self._name_equivocator(liar, one.round, one.part, "results of"):
-            return
-        header = self._header(data_pb2.EQUIVOCATION, one.part, one.round)
-        header.contributors.append(plan.members.index(liar))
-        header.certificate = receipts.certificate_of(liar)
-        for name in plan.members:
-            if name not in (self.rounds.me, liar):
-                self.send(name, header, (one.written(), other.written()))
-
-    def _take_results(self, sender: str, header: data_pb2.Header, data: bytes, receipts: Receipts) -> None:
-        """Another member shows that a publisher has signed two results of one part."""
-        liar = self._member(header.contributors[0]) if len(header.contributors) == 1 else ""
-        proven = receipts.proven(liar, data, header.certificate) if sender in self.rounds.plan.members else None
-        if proven is not None:
-            self._name_equivocator(liar, proven.round, proven.part, "results of")
-            return
-        self.refuse(sender, f"it accuses {liar or 'nobody'} of two results, and shows no two signatures", PROVEN)
-
-    def _name_equivocator(self, liar: str, round: int, part: int, what: str) -> bool:
-        """Once in a view; whether it was the first time."""
-        if liar in self._equivocators or liar == self.rounds.me:
-            return False
-        self._equivocators.add(liar)
-        why = f"it signed two different {what} part {part} of round {round}: members were sent different ones"
-        self.refuse(liar, why, PROVEN)
-        return True
-
     def _member(self, index: int) -> str:
         members = self.rounds.plan.members
         return members[index] if 0 <= index < len(members) else ""
@@ -448,11 +291,10 @@ class RoundLink:
                 header = self._header(data_pb2.RESULT_HELD, effect.part)
                 assert self.rounds.open is not None
                 self.auditor.staged(header.round, self.rounds.open.results[effect.part])
-                if self.receipts is not None:
-                    self.receipts.staged(header.round, self.rounds.open.results[effect.part])
+                self.disputes.staged(header.round, self.rounds.open.results[effect.part])
                 header.value = float(self.auditor.wants(header.round, effect.part))
                 self.send(effect.to, header, ())
-                self._tell_next(effect.part)
+                self.disputes.tell_next(effect.part)
             elif isinstance(effect, AskResult):
                 self.send(effect.to, self._header(data_pb2.RESULT_REQUEST, effect.part), ())
             elif isinstance(effect, AskContribution):
@@ -467,8 +309,7 @@ class RoundLink:
                 for problem in refused:
                     points = self._blocking if self.rounds.plan.patient or self.rounds.plan.whole else 1
                     self.refuse(problem.member, f"update refused: {problem.why}", points)
-                if self.receipts is not None and self.rounds.plan.parts[effect.part].publisher == self.rounds.me:
-                    result = self.receipts.signed(self.rounds.applied + 1, result)
+                result = self.disputes.published(self.rounds.applied + 1, result)
                 waiting += self.rounds.decided(effect.part, result, self.clock())
                 self.auditor.staged(self.rounds.applied + 1, result)
                 self.auditor.keep(self.rounds.applied + 1, result, dict(effect.contributions))
@@ -480,14 +321,12 @@ class RoundLink:
                     continue
                 waiting += self.rounds.advance(effect.result, own, self.clock())
             elif isinstance(effect, Equivocated):
-                self._show_proof(effect)
+                self.disputes.show_proof(effect)
             elif isinstance(effect, TwoResults):
-                if self.receipts is not None:
-                    number = self.rounds.applied + 1
-                    self._show_results(Receipt.of(number, effect.one), Receipt.of(number, effect.other), self.receipts)
+                self.disputes.two_results(effect)
             elif isinstance(effect, Refuse):
                 if effect.diverged:
-                    self._differs(effect.sender, effect.why)
+                    self.disputes.differs(effect.sender, effect.why)
                 else:
                     self.refuse(effect.sender, effect.why, self._blocking if effect.blocks else 1)
             elif not isinstance(effect, Complete):

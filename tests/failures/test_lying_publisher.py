@@ -13,7 +13,7 @@ if os.environ.get("LIES"):
         victim = min(link.rounds.plan.members)
         if effect.to == victim and effect.round >= 4 and len(link.rounds.plan.members) == 4:
             other = replace(effect.result, error=effect.result.error ^ 1)
-            effect = replace(effect, result=link.receipts.signed(effect.round, other))
+            effect = replace(effect, result=link.disputes.receipts.signed(effect.round, other))
         true(link, effect)
 
     RoundLink._send_result = lie

@@ -84,7 +84,7 @@ def test_who_has_missed_the_certificate_asks_for_it_and_counts_the_contribution(
     begin(group)
     deliver(group)
     apply(group)
-    group.links["a"].signer = Signer(MADE["a"], 3, {name: f"{name}1" for name in NAMES})
+    group.links["a"].disputes.signer = Signer(MADE["a"], 3, {name: f"{name}1" for name in NAMES})
     begin(group)
     group.links["d"].sending = lambda: True  # also while something is on its way: it has no certificate
     seen = deliver(group)
@@ -170,7 +170,7 @@ def test_a_proof_that_is_shown_has_the_certificate_though_neither_contribution_h
     (opposite,) = [(header, data) for _, to, header, data in other.mail if to == "b"]
     assert not opposite[0].certificate
     group.mail = [(s, t, *(opposite if (s, t) == ("d", "b") else (h, data))) for s, t, h, data in group.mail]
-    group.links["c"].signer = Signer(MADE["c"], 3, {name: f"{name}1" for name in NAMES})
+    group.links["c"].disputes.signer = Signer(MADE["c"], 3, {name: f"{name}1" for name in NAMES})
     seen = deliver(group)
     shown = [header for s, _, header, _ in seen if header.kind == data_pb2.EQUIVOCATION]
     assert shown and all(header.certificate == MADE_DER["d"] for header in shown)

@@ -189,7 +189,7 @@ def test_no_proof_of_two_results_can_be_made_up():
     group = group_of("publishers", "none")
     round_(group)
     apply_all(group)
-    held = group.links["a"].receipts._held[1, 3]
+    held = group.links["a"].disputes.receipts._held[1, 3]
     wrong = held._replace(said=b"x" * 32)
     for both in ((held, held), (held, wrong), (wrong, held), (held, held._replace(round=2)), (held,)):
         header = data_pb2.Header(kind=data_pb2.EQUIVOCATION, section="stage-0", round=1, part=3)
@@ -206,7 +206,7 @@ def test_no_proof_of_two_results_can_be_made_up():
 def test_made_up_receipts_are_the_fault_of_who_shows_them():
     group = group_of("publishers", "none")
     round_(group)
-    held = group.links["a"].receipts._held[1, 3]
+    held = group.links["a"].disputes.receipts._held[1, 3]
     for data in (held._replace(said=b"x" * 32).written(), held.written()[:-1]):
         header = data_pb2.Header(kind=data_pb2.RECEIPTS, section="stage-0", round=2)
         group.mail.append(("b", "c", header, data))
