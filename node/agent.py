@@ -7,7 +7,6 @@ SIGINT: a goodbye, and nothing more. SIGUSR1: a pause, and again for its end.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import importlib
 import math
@@ -19,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
@@ -34,13 +33,14 @@ from ..proto.telling import undisturbed
 from .data.dataset import BuildData, Dataset, OwnData, dataset_of, disk_for_tokens, tokens_size
 from .data.streamed import StreamedTokens
 from .device.disk_cache import remove
-from .device.identity import keeps_key, known_names
+from .device.identity import keeps_key
 from .device.limits import Limits, Owner
 from .device.own_folder import own_folder, writable
 from .device.probe import beside_cuda, find_device, measure_device
+from .entering import check_secure, enter
 from .io.metrics import check_address, check_free
 from .ipc.pipe import IoEnded
-from .join import Joined, join, part
+from .join import Joined, part
 from .models.factory import model_of
 from .models.fetch import Fetch
 from .pipeline.island import Island
@@ -363,40 +363,6 @@ def _own_data(
         raise OwnDataUnusable(problem.message, problem.hint) from problem
 
 
-def check_secure(link: Link, insecure: bool, required: bool = False) -> None:
-    """FarflungError for a link without TLS that nobody has agreed to. Broken: it is ``required``."""
-    if link.insecure and required:
-        raise Broken("this node is to join only with 'tls', and this link is of a run without", "ask for another link")
-    if link.insecure and not insecure:
-        raise FarflungError(
-            "this link is of a run without TLS: anyone on the way can read and change everything",
-            "join with --insecure if that is what you want",
-        )
-
-
-def enter(
-    link: Link,
-    measure: Callable[[], Device],
-    name: str | None,
-    advertise: str | None,
-    listen: str | None,
-    cache: Path,
-    limits: Limits,
-) -> tuple[Joined, TextIO | None]:
-    """Measure and join; also the lock that keeps other processes of this machine from taking the same name."""
-    lock: TextIO | None = None
-    if name:
-        lock = _one_of_a_name(cache, link.run, name)
-    else:
-        name, lock = _as_before(cache, link.run)
-    found = _within(measure(), limits)
-    joined = join(link, found, name, advertise or "", cache, listen or "")
-    if lock is None:
-        with contextlib.suppress(FarflungError):  # without TLS nobody remembers names, and several may share one
-            lock = _one_of_a_name(cache, link.run, joined.name)
-    return joined, lock
-
-
 def _tell_of_idle_devices(island: Island, joined: Joined, emit: Emit) -> None:
     microbatch = joined.job.train.microbatch
     if microbatch < island.ranks:
@@ -405,14 +371,6 @@ def _tell_of_idle_devices(island: Island, joined: Joined, emit: Emit) -> None:
             f"idle: set train.microbatch to {island.ranks} or more"
         )
         emit({"event": "notice", "time": time.time(), "message": message, "node": joined.name})
-
-
-def _within(device: Device, limits: Limits) -> Device:
-    """The device as the plan is to see it: what its owner allows."""
-    if limits.memory:
-        device.memory_bytes = min(device.memory_bytes or limits.memory, limits.memory)
-    device.upload_bps, device.hours = limits.upload, limits.hours
-    return device
 
 
 def telling(fetch: Fetch, tell: Tell) -> Fetch:
@@ -426,29 +384,6 @@ def telling(fetch: Fetch, tell: Tell) -> Fetch:
         return data
 
     return counted
-
-
-def _one_of_a_name(cache: Path, run: str, name: str) -> TextIO:
-    """Hold the name on this machine: a second process would come back with the same key and end the first's session."""
-    cache.mkdir(parents=True, exist_ok=True)
-    lock = below(cache, f"{run}-{name}.lock").open("a")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise FarflungError(
-            f"a node called {name} of this run is running on this machine already",
-            "give this one another name, e.g. --name " + name + "-2",
-        ) from None
-    return lock
-
-
-def _as_before(cache: Path, run: str) -> tuple[str, TextIO | None]:
-    """The name under which this machine was in the run last, if no other process has it now, and its lock."""
-    for name in known_names(cache, run):
-        with contextlib.suppress(FarflungError):
-            return name, _one_of_a_name(cache, run, name)
-    return "", None
 
 
 def _obey_signals(owner: Owner) -> None:

@@ -2,9 +2,9 @@
 
 import time
 
-from farflung.node.agent import _as_before, _one_of_a_name, _within
 from farflung.node.device.identity import save_key
 from farflung.node.device.limits import TERM_SECONDS, Limits, Owner
+from farflung.node.entering import as_before, one_of_a_name, within
 from farflung.node.training.external_loop import LoopOwner
 from farflung.proto.control_pb2 import Device
 
@@ -42,26 +42,26 @@ def test_a_file_that_is_there_from_the_start(tmp_path):
 
 
 def test_the_plan_sees_what_is_allowed():
-    device = _within(Device(memory_bytes=8 << 30), Limits(upload=2e7, memory=6 << 30, hours=3))
+    device = within(Device(memory_bytes=8 << 30), Limits(upload=2e7, memory=6 << 30, hours=3))
     assert (device.memory_bytes, device.upload_bps, device.hours) == (6 << 30, 2e7, 3)
-    assert _within(Device(memory_bytes=4 << 30), Limits(memory=6 << 30)).memory_bytes == 4 << 30
-    assert _within(Device(memory_bytes=4 << 30), Limits()).upload_bps == 0
+    assert within(Device(memory_bytes=4 << 30), Limits(memory=6 << 30)).memory_bytes == 4 << 30
+    assert within(Device(memory_bytes=4 << 30), Limits()).upload_bps == 0
 
 
 def test_a_machine_comes_back_as_itself(tmp_path):
-    assert _as_before(tmp_path, "run") == ("", None)
+    assert as_before(tmp_path, "run") == ("", None)
     save_key(tmp_path, "run", "node-1", b"key")
     save_key(tmp_path, "other", "node-9", b"key")
-    name, lock = _as_before(tmp_path, "run")
+    name, lock = as_before(tmp_path, "run")
     assert name == "node-1"
-    assert _as_before(tmp_path, "run") == ("", None), "a second process at the same time is somebody else"
+    assert as_before(tmp_path, "run") == ("", None), "a second process at the same time is somebody else"
     save_key(tmp_path, "run", "node-2", b"key")
-    second, other = _as_before(tmp_path, "run")
+    second, other = as_before(tmp_path, "run")
     assert second == "node-2"
     lock.close()
     other.close()
-    with _one_of_a_name(tmp_path, "run", "node-2"):
-        first, lock = _as_before(tmp_path, "run")
+    with one_of_a_name(tmp_path, "run", "node-2"):
+        first, lock = as_before(tmp_path, "run")
         assert first == "node-1"
         lock.close()
 

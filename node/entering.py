@@ -1,0 +1,83 @@
+"""How a node enters a run: the link's promises, a name that no other process of this machine has, and the join."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from ..proto.border import below
+from ..proto.control_pb2 import Device
+from ..proto.errors import FarflungError
+from ..proto.link import Link
+from .device.identity import known_names
+from .device.limits import Limits
+from .join import Joined, join
+from .promises import Broken
+
+
+def check_secure(link: Link, insecure: bool, required: bool = False) -> None:
+    """FarflungError for a link without TLS that nobody has agreed to. Broken: it is ``required``."""
+    if link.insecure and required:
+        raise Broken("this node is to join only with 'tls', and this link is of a run without", "ask for another link")
+    if link.insecure and not insecure:
+        raise FarflungError(
+            "this link is of a run without TLS: anyone on the way can read and change everything",
+            "join with --insecure if that is what you want",
+        )
+
+
+def enter(
+    link: Link,
+    measure: Callable[[], Device],
+    name: str | None,
+    advertise: str | None,
+    listen: str | None,
+    cache: Path,
+    limits: Limits,
+) -> tuple[Joined, TextIO | None]:
+    """Measure and join; also the lock that keeps other processes of this machine from taking the same name."""
+    lock: TextIO | None = None
+    if name:
+        lock = one_of_a_name(cache, link.run, name)
+    else:
+        name, lock = as_before(cache, link.run)
+    found = within(measure(), limits)
+    joined = join(link, found, name, advertise or "", cache, listen or "")
+    if lock is None:
+        with contextlib.suppress(FarflungError):  # without TLS nobody remembers names, and several may share one
+            lock = one_of_a_name(cache, link.run, joined.name)
+    return joined, lock
+
+
+def within(device: Device, limits: Limits) -> Device:
+    """The device as the plan is to see it: what its owner allows."""
+    if limits.memory:
+        device.memory_bytes = min(device.memory_bytes or limits.memory, limits.memory)
+    device.upload_bps, device.hours = limits.upload, limits.hours
+    return device
+
+
+def one_of_a_name(cache: Path, run: str, name: str) -> TextIO:
+    """Hold the name on this machine: a second process would come back with the same key and end the first's session."""
+    cache.mkdir(parents=True, exist_ok=True)
+    lock = below(cache, f"{run}-{name}.lock").open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise FarflungError(
+            f"a node called {name} of this run is running on this machine already",
+            "give this one another name, e.g. --name " + name + "-2",
+        ) from None
+    return lock
+
+
+def as_before(cache: Path, run: str) -> tuple[str, TextIO | None]:
+    """The name under which this machine was in the run last, if no other process has it now, and its lock."""
+    for name in known_names(cache, run):
+        with contextlib.suppress(FarflungError):
+            return name, one_of_a_name(cache, run, name)
+    return "", None
