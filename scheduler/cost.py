@@ -69,7 +69,12 @@ def plan_cost(network: Network, workload: Workload, deadline: float, seed: int, 
     why = f"${cost:.4g} for a million tokens at {reached:.4g} tokens a second, ${price_of(network, best):.4g} an hour"
     if speed is not None and reached < speed:
         why += f"; the wanted {speed:.4g} tokens a second can't be reached, this is the fastest"
-    return finish(estimator, best, why)
+    return finish(
+        estimator,
+        best,
+        why,
+        dollars=lambda found, seconds: price_of(network, found) / 3600 * seconds / tokens * 1e6,
+    )
 
 
 def _rank(speed: float | None):  # type: ignore[no-untyped-def]

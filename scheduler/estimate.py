@@ -124,6 +124,8 @@ class Estimator:
         # Bits for each element over each link, forward and backward, and seconds of coding an element at one end.
         self.simulated: dict[Hashable, float] = {}
         """Seconds of candidates that were simulated (predict.py)."""
+        self.timed_rounds: dict[Hashable, tuple[float, bool]] = {}
+        """Seconds of candidates' slowest rounds, and whether these go in two levels."""
         self.forward_bits, self.backward_bits, self.coding = link_codecs(network, workload, self.per_bit, codecs)
 
     @property

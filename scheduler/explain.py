@@ -1,9 +1,8 @@
-"""What sets a plan's pace, in words, and what would help most."""
+"""What sets a plan's pace, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy
 
@@ -14,23 +13,20 @@ from .network import Network
 from .tied import tied_group
 
 
-def explain(
+def bottleneck_of(
     estimator: Estimator,
     places: numpy.ndarray,
     cut: Cut,
     microbatches: Sequence[int],
     rounds: Matrix,
     compute: float,
-    seconds: float,
     depths: Depths = (),
-) -> tuple[str, str]:
-    """(bottleneck, what would help most) of a placement, int [d, nodes], with so many microbatches in flight."""
+) -> tuple[str, tuple[int, int]]:
+    """(words, devices) of a placement, int [d, nodes], with so many microbatches in flight."""
     exchange = float(rounds.max())
     if (exchange > compute and estimator.workload.overlap) or exchange / estimator.workload.every > compute:
-        bottleneck, pair = round_bottleneck(estimator, places, cut, rounds)
-    else:
-        bottleneck, pair = pipeline_bottleneck(estimator, places, cut, microbatches, depths)
-    return bottleneck, best_help(estimator, places, cut, microbatches, pair, seconds)
+        return round_bottleneck(estimator, places, cut, rounds)
+    return pipeline_bottleneck(estimator, places, cut, microbatches, depths)
 
 
 def round_bottleneck(
@@ -67,6 +63,7 @@ def constraints(
         took = float(cut.work[position :: cut.nodes].sum()) * ratio / float(estimator.speed[device])
         found.append((took, f"compute of stage {position} on {network.names[device]}", (device, device)))
     trips = estimator.trips(stages, cut)
+    found += _lines(estimator, stages, cut)
     for stage in range(len(stages) - 1):
         left, right = int(stages[stage]), int(stages[stage + 1])
         ahead = float(cut.elements[stage] * estimator.forward_bits[left, right] * estimator.per_bit[left, right])
@@ -83,6 +80,29 @@ def constraints(
     return found
 
 
+def _lines(estimator: Estimator, stages: numpy.ndarray, cut: Cut) -> list[tuple[float, str, tuple[int, int]]]:
+    """The uplinks and downlinks of devices that send or take in more than one direction of a link."""
+    out: dict[int, float] = {}
+    into: dict[int, float] = {}
+    other: dict[int, int] = {}
+    for stage in range(len(stages) - 1):
+        left, right = int(stages[stage]), int(stages[stage + 1])
+        ahead = float(cut.elements[stage] * estimator.forward_bits[left, right])
+        astern = float(cut.elements[stage] * estimator.backward_bits[left, right])
+        for sender, receiver, bits in ((left, right, ahead), (right, left, astern)):
+            out[sender], into[receiver] = out.get(sender, 0.0) + bits, into.get(receiver, 0.0) + bits
+            other.update({sender: receiver, receiver: sender})
+    names = estimator.network.names
+    found = []
+    for device, bits in out.items():
+        took = bits * float(estimator.upload_per_bit[device])
+        found.append((took * (1 + 1e-9), f"the uplink of {names[device]}", (device, other[device])))
+    for device, bits in into.items():
+        took = bits * float(estimator.download_per_bit[device])
+        found.append((took * (1 + 1e-9), f"the downlink of {names[device]}", (other[device], device)))
+    return found
+
+
 def pipeline_bottleneck(
     estimator: Estimator, places: numpy.ndarray, cut: Cut, microbatches: Sequence[int], depths: Depths
 ) -> tuple[str, tuple[int, int]]:
@@ -92,60 +112,6 @@ def pipeline_bottleneck(
     held = depths[slowest] if depths else range(cut.nodes, 0, -1)
     took, words, pair = max(constraints(estimator, places[slowest], cut, held), key=lambda item: item[0])
     return f"pipeline {slowest}: {words}, {took:.3g} s a microbatch", pair
-
-
-def best_help(
-    estimator: Estimator,
-    places: numpy.ndarray,
-    cut: Cut,
-    microbatches: Sequence[int],
-    pair: tuple[int, int],
-    seconds: float,
-) -> str:
-    """The best of a few single changes, each estimated: a faster device or link, or fewer bits."""
-    network, workload = estimator.network, estimator.workload
-    now = estimator.step(places, cut, microbatches).seconds
-    sender, receiver = pair
-    trials: list[tuple[float, str]] = []
-
-    def trial(words: str, other: Estimator) -> None:
-        took = other.step(places, Cut(other.workload, cut.stages, cut.chunks), microbatches).seconds
-        trials.append((took / now * seconds, words))
-
-    if sender == receiver:
-        name = network.names[sender]
-        trial(f"a device twice as fast in the place of {name}", _with_speed(network, workload, sender))
-    else:
-        trial(f"twice the bandwidth of {_link(network, pair)}", _with_link(estimator, pair))
-    if workload.activation_bits > 4.5 and places.shape[1] > 1:
-        fewer = replace(
-            workload, activation_bits=workload.activation_bits / 2, gradient_bits=workload.gradient_bits / 2
-        )
-        trial("half the bits of activations and gradients", Estimator(network, fewer))
-    if len(places) > 1:
-        bits = workload.update_bits
-        half = tuple(each / 2 for each in bits) if isinstance(bits, tuple) else bits / 2
-        trial("half the bits of updates", Estimator(network, replace(workload, update_bits=half)))
-        if not workload.overlap:
-            trial("rounds that overlap the next step", Estimator(network, replace(workload, overlap=1)))
-    took, words = min(trials, key=lambda item: item[0])
-    if took > seconds * 0.99:
-        return "no single change that was tried gains 1 %: the plan is balanced"
-    return f"{words}: {took:.3g} s a step instead of {seconds:.3g} s"
-
-
-def _with_speed(network: Network, workload: object, device: int) -> Estimator:
-    name = network.names[device]
-    return Estimator(network.with_speed({name: network.devices[device].tflops * 2}), workload)  # type: ignore[arg-type]
-
-
-def _with_link(estimator: Estimator, pair: tuple[int, int]) -> Estimator:
-    faster = Estimator(estimator.network, estimator.workload)
-    for one, two in (pair, pair[::-1]):
-        faster.per_bit[one, two] /= 2
-        faster.sent = faster.sent.copy()
-        faster.sent[one, two] /= 2
-    return faster
 
 
 def _link(network: Network, pair: tuple[int, int]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy
@@ -15,12 +17,23 @@ from .predict import candidate_compute, candidate_seconds, found_rounds
 from .regions import cut_regions
 from .rounds import publisher_fractions
 from .search import Searcher
-from .seeds import Places
 from .shapes import Candidate, candidate, pieces
 
+Dollars = Callable[[Candidate, float], float]
+"""(a candidate, seconds of its step) -> dollars for a million tokens."""
+SIMULATED, FEW = 16, 64
+"""Spares whose best place is simulated, of so many devices; of others it is estimated."""
 
-def finish(estimator: Estimator, best: Candidate, why: str = "", current: Plan | None = None) -> Plan:
-    """The plan of a candidate: names, publishers, codecs, and the reason of every spare. current: the one in force."""
+
+def finish(
+    estimator: Estimator,
+    best: Candidate,
+    why: str = "",
+    current: Plan | None = None,
+    dollars: Dollars | None = None,
+) -> Plan:
+    """The plan of a candidate: names, publishers, codecs, and the reason of every spare. current: the one in force.
+    dollars: where money decided who trains."""
     network, workload = estimator.network, estimator.workload
     rows = [tuple(network.names[device] for device in row) * best.cut.chunks for row in best.places]
     count, nodes = best.places.shape
@@ -55,7 +68,7 @@ def finish(estimator: Estimator, best: Candidate, why: str = "", current: Plan |
         pipelines=tuple(rows),
         stages=best.cut.stages,
         microbatches=best.microbatches,
-        spares=why_spare(estimator, best, seconds),
+        spares=why_spare(coded, best, seconds, dollars),
         codecs=codecs,
         publishers=tuple(fractions) * best.cut.chunks if workload.pattern != "all_to_all" else (),
         schedule="interleaved" if best.cut.chunks > 1 else ("1f1b" if workload.schedule != "gpipe" else "gpipe"),
@@ -78,10 +91,12 @@ def regions_of(estimator: Estimator, best: Candidate) -> tuple[tuple[str, ...], 
     return tuple(tuple(names) for names in members.values())
 
 
-def why_spare(estimator: Estimator, best: Candidate, now: float) -> dict[str, str]:
+def why_spare(estimator: Estimator, best: Candidate, now: float, dollars: Dollars | None = None) -> dict[str, str]:
     """For every device left out: what a step would take with it in its best place, or that no place is left.
 
-    now: seconds of a step as simulated; estimates of other placements are scaled by it.
+    now: seconds of a step as simulated. dollars: as of finish. The best place is that of the analytic time; what a step
+    takes with it there is simulated for SIMULATED spares of FEW devices, and where money decides; else it is the
+    search's value, scaled by `now`.
     """
     network = estimator.network
     count, nodes = best.places.shape
@@ -101,16 +116,27 @@ def why_spare(estimator: Estimator, best: Candidate, now: float) -> dict[str, st
         slot = int(values.argmin())
         swapped = best.places.copy()
         swapped.flat[slot] = device
-        seconds = _seconds(estimator, swapped, best.cut) * now / best.seconds
-        where = f"stage {slot % nodes} of pipeline {slot // nodes}"
-        if not seconds < IMPOSSIBLE / 10:
+        seconds = now * float(values[slot]) / searcher.value
+        found = best
+        if dollars is not None or (position < SIMULATED and len(network) <= FEW):
+            swap = candidate(estimator, swapped, [], best.cut, "")
+            seconds = math.inf if swap is None else candidate_seconds(estimator, swap)
+            found = swap or best
+        if not seconds < IMPOSSIBLE:
             reasons[name] = "its links to the nodes that train are missing"
+            continue
+        where = f"stage {slot % nodes} of pipeline {slot // nodes}"
+        if dollars is not None:
+            reasons[name] = (
+                f"in its best place ({where}) a million tokens would cost ${dollars(found, seconds):.4g} at "
+                f"{_s(seconds)} a step, not ${dollars(best, now):.4g} at {_s(now)}"
+            )
         elif seconds > now * 1.005:
             reasons[name] = f"even in its best place ({where}) a step would take {_s(seconds)}, not {_s(now)}"
         else:
             reasons[name] = (
-                f"all {count} x {nodes} places are taken by devices at least as fast "
-                f"({seconds:.3g} s a step with it, {now:.3g} s without)"
+                f"all {count} x {nodes} places are taken, and in the best of them ({where}) it is worth no more: "
+                f"{_s(seconds)} a step with it, {_s(now)} without"
             )
     for device in spare[512:]:
         reasons[network.names[device]] = f"all {count} x {nodes} places are taken"
@@ -120,8 +146,3 @@ def why_spare(estimator: Estimator, best: Candidate, now: float) -> dict[str, st
 def _s(seconds: float) -> str:
     """0.0123 s, 15 s, 3,440 s."""
     return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
-
-
-def _seconds(estimator: Estimator, places: Places, cut: Cut) -> float:
-    found = candidate(estimator, places, [], cut, "")
-    return float("inf") if found is None else found.seconds

@@ -12,7 +12,8 @@ from .depth import Depths, in_flight
 from .devices import Matrix
 from .errors import PlanError
 from .estimate import Cut, Estimator
-from .explain import explain
+from .explain import bottleneck_of
+from .helps import best_help
 from .jobs import workload_of
 from .layers import shares
 from .lines import busiest_line, traffic
@@ -28,6 +29,10 @@ from .workload import Workload
 
 FEW_LINES = 1024
 """Devices up to which all that a line carries is added up."""
+SIMULATED_ROWS = 32
+"""Pipelines of a candidate that a search simulates."""
+FEW_HELPS = 128
+"""Devices that train up to which each change that might help is simulated; of more it is estimated."""
 EVENTS_AT_ONCE = 60_000
 """Actions that one simulation runs; a longer step is extended by its steady period."""
 
@@ -89,11 +94,25 @@ def predict(
     cost = None
     if all(price is not None for price in prices):
         cost = sum(price or 0.0 for price in prices) / 3600 * seconds / tokens * 1e6
-    bottleneck, helps = explain(estimator, places, cut, plan.microbatches, rounds, compute, seconds, plan.in_flight)
+    bottleneck, pair = bottleneck_of(estimator, places, cut, plan.microbatches, rounds, compute, plan.in_flight)
+
+    def timed(other: Network, changed: Workload) -> float:
+        estimate = Estimator(other, replace(changed, schedule=plan.schedule), plan.codecs)
+        same = Cut(changed, plan.stages, cut.chunks)
+        if len(used) > FEW_HELPS:
+            took = estimate.step(places, same, plan.microbatches).seconds
+            return took / estimator.step(places, cut, plan.microbatches).seconds * alone
+        _, ends = run(estimate, places, same, plan.microbatches, plan.schedule, transport, depths=plan.in_flight)
+        exchange = float(plan_rounds(estimate, places, same, plan).max())
+        busy, _ = together(estimate, places, same, plan.microbatches, split, plan.publishers)
+        return max(busy, float(estimate.combine(ends, exchange)))
+
+    helps = best_help(network, workload, pair, places.shape[1], len(places), max(alone, shared), timed)
     if shared > seconds:
         seconds = shared
         bottleneck = f"{line}: activations and rounds together take {shared:.3g} s of it"
-        helps = f"fewer bits, or more of {line}: with lines of their own both would take {alone:.3g} s a step"
+        if helps.startswith("no single"):
+            helps = f"fewer bits, or more of {line}: with lines of their own both would take {alone:.3g} s a step"
         bubble = 1.0 - float(full.sum()) / (len(used) * seconds)
     parts = {
         "compute of the busiest device": float(full.max()),
@@ -124,11 +143,16 @@ def together(
 ) -> tuple[float, str]:
     """(seconds, words) of the busiest line where rounds overlap with steps; 0 seconds where they take turns, and where
     rounds go in two levels (``split``), which are made to spare the lines."""
-    alone = len(places) < 2 and not cut.tied
-    if not estimator.workload.overlap or alone or split or len(estimator.network) > FEW_LINES:
+    if not _share_lines(estimator, places, cut, split):
         return 0.0, ""
     pattern = estimator.workload.pattern
     return busiest_line(estimator, traffic(estimator, places, cut, microbatches, pattern, publishers))
+
+
+def _share_lines(estimator: Estimator, places: numpy.ndarray, cut: Cut, split: bool) -> bool:
+    """Whether activations and rounds use lines at the same time, as far as that is counted."""
+    rounds = len(places) > 1 or cut.tied > 0
+    return bool(estimator.workload.overlap) and rounds and not split and len(estimator.network) <= FEW_LINES
 
 
 def as_chosen(workload: Workload, plan: Plan) -> Workload:
@@ -187,9 +211,12 @@ def _rounds(
 
 
 def found_rounds(estimator: Estimator, found: Candidate, levels: bool | None = None) -> tuple[float, bool]:
-    """Seconds of a candidate's slowest round, and whether it goes in two levels; see rounds_of."""
-    seconds, split = rounds_of(estimator, found, levels)
-    return float(seconds.max()), split
+    """Seconds of a candidate's slowest round, and whether it goes in two levels; see rounds_of. Worked out once."""
+    key = (found.places.shape, found.places.tobytes(), found.cut.stages, levels)
+    if key not in estimator.timed_rounds:
+        seconds, split = rounds_of(estimator, found, levels)
+        estimator.timed_rounds[key] = (float(seconds.max()), split)
+    return estimator.timed_rounds[key]
 
 
 def rounds_of(estimator: Estimator, found: Candidate, levels: bool | None = None) -> tuple[Matrix, bool]:
@@ -343,8 +370,17 @@ def reshared(estimator: Estimator, found: Candidate) -> Candidate:
 
 
 def candidate_compute(estimator: Estimator, found: Candidate) -> float:
-    """Seconds of a candidate's slowest pipeline by simulation; of one that was simulated before, the same number."""
+    """Seconds of a candidate's slowest pipeline by simulation; of one that was simulated before, the same number.
+
+    Of many pipelines that share no line only those are simulated that the analytic time takes for the slowest.
+    """
     schedule = schedule_of(estimator, found)
+    if len(found.places) > SIMULATED_ROWS and not (estimator.network.site_upload or estimator.network.site_download):
+        fixed, period = estimator.rows(found.places, found.cut)
+        slow = numpy.sort(numpy.argsort(-(fixed + numpy.asarray(found.microbatches) * period))[:SIMULATED_ROWS])
+        depths = found.in_flight and tuple(found.in_flight[row] for row in slow)
+        share = tuple(found.microbatches[row] for row in slow)
+        found = replace(found, places=found.places[slow], microbatches=share, in_flight=depths)
     key = (found.places.shape, found.places.tobytes(), found.cut.stages, schedule, found.microbatches, found.in_flight)
     if key not in estimator.simulated:
         _, seconds = run(estimator, found.places, found.cut, found.microbatches, schedule, depths=found.in_flight)
@@ -356,6 +392,8 @@ def candidate_seconds(estimator: Estimator, found: Candidate, levels: bool | Non
     """A candidate's step by simulation, with publishers by bandwidth; ``levels`` as of ``found_rounds``."""
     exchange, split = found_rounds(estimator, found, levels)
     alone = float(estimator.combine(candidate_compute(estimator, found), exchange))
+    if not _share_lines(estimator, found.places, found.cut, split):
+        return alone
     groups = [found.places[:, position] for position in range(found.places.shape[1])]
     publishers = [publisher_fractions(estimator.network, estimator.sent, group) for group in groups]
     return max(alone, together(estimator, found.places, found.cut, found.microbatches, split, publishers)[0])
