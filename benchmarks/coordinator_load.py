@@ -27,7 +27,7 @@ import uvloop
 from farflung.benchmarks import coordinator_streams
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.membership.members import TRAINING
-from farflung.coordinator.membership.resume import Rules
+from farflung.coordinator.membership.resuming.resume import Rules
 from farflung.coordinator.run.context import RunContext
 from farflung.coordinator.run.nodes.attendance import Attendance
 from farflung.coordinator.run.run import TICK_S, Run

@@ -28,7 +28,7 @@ import grpc.aio
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.data.artifacts import Artifacts
 from farflung.coordinator.membership.members import TRAINING
-from farflung.coordinator.membership.resume import Rules
+from farflung.coordinator.membership.resuming.resume import Rules
 from farflung.coordinator.run.context import RunContext
 from farflung.coordinator.run.run import Run
 from farflung.coordinator.serve.calls.joining import Identity

@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from farflung.coordinator.membership.judged import LOOK_ROUNDS, Judged, value_of
+from farflung.coordinator.membership.faults.judged import LOOK_ROUNDS, Judged, value_of
 from farflung.job.sampling import Position, assign, sample_ids
 from farflung.job.schema import Facts, Job
 from farflung.node.data.dataset import Tokens

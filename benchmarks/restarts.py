@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from farflung.coordinator.checkpoints.manifest import manifest_of, position_in
-from farflung.coordinator.membership.learnt import taken_up, unsent_in
+from farflung.coordinator.membership.resuming.learnt import taken_up, unsent_in
 from farflung.job.schema import Facts, Job, Profile
 from farflung.node.data.dataset import Dataset
 from farflung.node.state.rests import Rests

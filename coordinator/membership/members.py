@@ -13,12 +13,12 @@ from ...job.sampling import Position
 from ...proto.patience import Watch
 from ...scheduler.plans import Plan
 from . import signals as s
-from .last_checkpoint import Unstored
-from .learnt import Kept, Unsent
+from .faults.standstill import Aside, Claim, Standstill
 from .questions import Answer, Question
 from .questions import Planner as Planner
-from .resume import Rules
-from .standstill import Aside, Claim, Standstill
+from .resuming.last_checkpoint import Unstored
+from .resuming.learnt import Kept, Unsent
+from .resuming.resume import Rules
 
 Patience = Callable[[str, Plan], float]
 """``fetch_s(name, plan)``: seconds that a node takes to fetch what it is to hold."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..membership.judged import value_of
+from ..membership.faults.judged import value_of
 from ..store.rows import ScoreRow, WorkRow
 
 LEDGER = "ledger.jsonl"

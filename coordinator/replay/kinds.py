@@ -9,8 +9,10 @@ from typing import Any
 from ...job.sampling import Position
 from ...proto.patience import Watch
 from ...scheduler.plans import Plan
-from ..membership import handovers, last_checkpoint, learnt, members, questions, resume, standstill
+from ..membership import members, questions
 from ..membership import signals as s
+from ..membership.faults import standstill
+from ..membership.resuming import handovers, last_checkpoint, learnt, resume
 from ..membership.signals import effects, from_coordinator, from_nodes, from_people, values
 from ..records import Records
 

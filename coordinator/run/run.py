@@ -22,7 +22,7 @@ from ...job.shared import for_nodes
 from ...proto import control_pb2 as pb
 from ..membership import signals as s
 from ..membership.members import DONE, TRAINING, Known, Planner, State
-from ..membership.resume import Rules
+from ..membership.resuming.resume import Rules
 from ..observe.status import status_of
 from ..planning.measured import Measured
 from ..store.rows import NodeRow

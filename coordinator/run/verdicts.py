@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 from ...proto import control_pb2 as pb
 from ..membership import signals as s
-from ..membership.judged import LOOK_ROUNDS, MOST, Judged
+from ..membership.faults.judged import LOOK_ROUNDS, MOST, Judged
+from ..membership.faults.refusals import Refusals, circle_of
 from ..membership.members import DONE, TRAINING
-from ..membership.refusals import Refusals, circle_of
 from ..observe.useful_work import UsefulWork
 from .context import RunContext
 from .deciding import Deciding

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...job.schema import Facts, Job
-from ..membership.handovers import residuals_of
-from ..membership.resume import Rules
+from ..membership.resuming.handovers import residuals_of
+from ..membership.resuming.resume import Rules
 from ..planning.planner import data_bytes, layer_bytes, wanted_nodes
 from .options import Options
 

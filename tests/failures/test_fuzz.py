@@ -30,7 +30,7 @@ from farflung.coordinator.checkpoints.manifest import damaged, position_in, read
 from farflung.coordinator.checkpoints.receiver import receive
 from farflung.coordinator.checkpoints.refused import ShardRefused
 from farflung.coordinator.data.artifacts import Artifacts
-from farflung.coordinator.membership.machine import TRAINING
+from farflung.coordinator.membership.members import TRAINING
 from farflung.coordinator.run.context import RunContext
 from farflung.coordinator.run.run import Run
 from farflung.coordinator.serve.calls.joining import Identity

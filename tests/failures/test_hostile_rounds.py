@@ -11,7 +11,14 @@ from certificates import identities
 from windows import Windows, facts_of, wait_until
 
 from farflung import compress
-from farflung.coordinator.membership.refusals import ENOUGH, ONE_WORD, WORD_AGAINST_WORD, Circle, Refusals, circle_of
+from farflung.coordinator.membership.faults.refusals import (
+    ENOUGH,
+    ONE_WORD,
+    WORD_AGAINST_WORD,
+    Circle,
+    Refusals,
+    circle_of,
+)
 from farflung.job.schema import Job
 from farflung.node.rounds.headers import received_result
 from farflung.node.rounds.outliers import FACTOR, GRADIENT_FACTOR, Norms

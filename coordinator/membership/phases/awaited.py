@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ....proto.patience import patience
+from ..faults.stuck import STEPS_OF_PATIENCE
 from ..members import FLUSHING, State
-from ..stuck import STEPS_OF_PATIENCE
 from .given import Given
 
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from ....proto.patience import Watch
 from .. import signals as s
+from ..faults.restless import quiet
+from ..faults.unreadable import distrust
 from ..measuring import ALL, chosen
 from ..members import (
     FLUSHING,
@@ -21,8 +23,6 @@ from ..members import (
     plannable,
     put,
 )
-from ..restless import quiet
-from ..unreadable import distrust
 
 PEERS_IN_TIME = 4
 """A node measures one link after the other; of so many, slow ones, within ``measure_s``."""

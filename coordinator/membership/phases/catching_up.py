@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from ....scheduler.plans import Plan
 from .. import signals as s
+from ..faults.stuck import STEPS_OF_PATIENCE
 from ..members import TRAINING, Node, Result, State, put
-from ..shadows import place_to_follow
-from ..stuck import STEPS_OF_PATIENCE
+from ..resuming.shadows import place_to_follow
 from .awaited import may_wait
 from .beginning import begin
 from .given import Given

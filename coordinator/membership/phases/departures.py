@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .. import signals as s
+from ..faults.waits import aside
 from ..members import DONE, FLUSHING, PREPARING, TRAINING, WAITING, Node, Result, State, in_view, put
-from ..waits import aside
 from .beginning import begin, wait
 from .changing import look_at_change
 from .finishing import check_finished

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from ....proto.patience import Watch, patience
 from .. import signals as s
-from ..keepers import blamed, trickles
-from ..last_checkpoint import NOT_DONE, Last, Unstored, last_of
-from ..majority import Split, split
+from ..faults.keepers import blamed, trickles
+from ..faults.majority import Split, split
+from ..faults.unreadable import apart
+from ..faults.waits import aside
 from ..members import DONE, TRAINING, Result, State, put
-from ..unreadable import apart
-from ..waits import aside
+from ..resuming.last_checkpoint import NOT_DONE, Last, Unstored, last_of
 from .beginning import begin, go_back
 from .given import Given
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .. import signals as s
-from ..majority import Split, split
+from ..faults.majority import Split, split
+from ..faults.unreadable import apart, cannot_read, judged
 from ..members import DONE, TRAINING, Change, Result, State, expected_bases, leaves, no_place, trains
-from ..resume import planned_nodes
-from ..unreadable import apart, cannot_read, judged
+from ..resuming.resume import planned_nodes
 from .beginning import go_back
 from .given import Given
 from .verdict import Found, Out, PutOut

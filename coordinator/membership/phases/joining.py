@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .. import signals as s
+from ..faults.restless import joined_at, noted
+from ..faults.stuck import is_aside
 from ..members import FLUSHING, PREPARING, TRAINING, WAITING, Node, Result, State, arrived, in_view, put
-from ..restless import joined_at, noted
-from ..stuck import is_aside
 from .beginning import begin
 from .departures import progress, remove
 from .given import Given

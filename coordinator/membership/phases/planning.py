@@ -8,7 +8,7 @@ from ....scheduler.errors import PlanError
 from ....scheduler.plans import Plan
 from ..members import DONE, WAITING, State, no_place, plannable
 from ..questions import Question, answer_to
-from ..shadows import CATCHES_UP
+from ..resuming.shadows import CATCHES_UP
 from .given import Given
 
 

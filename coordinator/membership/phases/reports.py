@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .. import signals as s
-from ..learnt import noted
+from ..faults.standstill import Claim
 from ..members import DONE, TRAINING, Result, State, beaten, trains
-from ..standstill import Claim
+from ..resuming.learnt import noted
 from ..steps import stepped
 from .given import Given
 

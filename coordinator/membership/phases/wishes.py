@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from ....scheduler.errors import PlanError
 from .. import signals as s
+from ..faults.restless import noted
 from ..members import PREPARING, TRAINING, Result, State, leaves, no_place, plannable, put, trains
-from ..restless import noted
 from .beginning import begin, begin_anew
 from .departures import progress, remove
 from .given import Given

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....job.sampling import Position
-from ..learnt import Unsent
 from ..questions import Answer
+from ..resuming.learnt import Unsent
 
 
 @dataclass(frozen=True)

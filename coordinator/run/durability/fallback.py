@@ -11,7 +11,7 @@ from ...checkpoints.checkpoints import Checkpoints, Complete
 from ...checkpoints.manifest import position_in, read_manifest
 from ...checkpoints.targets import Target, TargetAway, TargetDamaged
 from ...membership import signals as s
-from ...membership.learnt import unsent_in
+from ...membership.resuming.learnt import unsent_in
 
 
 def answer(

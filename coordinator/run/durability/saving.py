@@ -12,8 +12,8 @@ from ...checkpoints.checkpoints import Complete
 from ...checkpoints.manifest import read_manifest
 from ...data.facts import in_thread
 from ...membership import signals as s
-from ...membership.learnt import unsent_in
 from ...membership.members import TRAINING, all_finished
+from ...membership.resuming.learnt import unsent_in
 from ...store.rows import CheckpointRow
 from ..attempt import attempt
 from ..context import RunContext

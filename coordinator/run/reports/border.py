@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....proto.control_pb2 import EvalDone, Report, StepDone
-from ...membership.judged import MOST
+from ...membership.faults.judged import MOST
 from ...membership.signals import Announcement
 
 LARGEST = 2.0**50

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ...membership.learnt import Kept, to_json
+from ...membership.resuming.learnt import Kept, to_json
 from ..context import RunContext
 from ..deciding import Deciding
 from .stand import reported_text

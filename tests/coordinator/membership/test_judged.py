@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farflung.coordinator.membership.judged import ENOUGH, FINE, LIMIT, LOOK_ROUNDS, Judged, value_of
+from farflung.coordinator.membership.faults.judged import ENOUGH, FINE, LIMIT, LOOK_ROUNDS, Judged, value_of
 
 NAMES = tuple("abcdefgh")
 GOOD, BAD = (1.0, 0.1), (-1.0, -0.8)

@@ -6,10 +6,10 @@ from membership_script import LAYERS, Script, holding, planner
 
 from farflung.coordinator.checkpoints.acceptance import lacking
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.keepers import blamed
+from farflung.coordinator.membership.faults.keepers import blamed
+from farflung.coordinator.membership.faults.overdue import LEAST_BPS
 from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.membership.members import DONE, FLUSHING, TRAINING, Known
-from farflung.coordinator.membership.overdue import LEAST_BPS
 from farflung.job.sampling import Position
 from farflung.scheduler.plans import Plan
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from membership_script import LAYERS, Script, holding, planner
 
 from farflung.coordinator.membership import signals as s
+from farflung.coordinator.membership.faults.overdue import FILES_BPS, LEAST_BPS, longest_s
+from farflung.coordinator.membership.faults.waits import MOVING
 from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.membership.members import FLUSHING, PREPARING, TRAINING, WAITING, Known
-from farflung.coordinator.membership.overdue import FILES_BPS, LEAST_BPS, longest_s
-from farflung.coordinator.membership.waits import MOVING
 from farflung.scheduler.errors import PlanError
 
 QUICK = {"flush_s": 6.0, "prepare_s": 6.0, "first_s": 6.0}

@@ -1,6 +1,6 @@
 """Where a view takes up: gradient and delta mode, holders, redo, dissent, checkpoints."""
 
-from farflung.coordinator.membership.resume import Rules, fresh_layers, resume
+from farflung.coordinator.membership.resuming.resume import Rules, fresh_layers, resume
 from farflung.coordinator.membership.signals import Announcement, Flushed, Member, Section
 from farflung.job.sampling import Position, assign, sample_ids
 from farflung.scheduler.plans import Plan

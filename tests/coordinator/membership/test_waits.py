@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from membership_script import Script, holding, planner
 
 from farflung.coordinator.membership import signals as s
+from farflung.coordinator.membership.faults.waits import explaining, may_wait_for
 from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.membership.members import TRAINING, WAITING
-from farflung.coordinator.membership.waits import explaining, may_wait_for
 from farflung.scheduler.plans import Plan
 
 A, B, C, D, Z = "abcdz"

@@ -9,7 +9,7 @@ import pytest
 
 from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.membership.members import State
-from farflung.coordinator.membership.resume import Rules
+from farflung.coordinator.membership.resuming.resume import Rules
 from farflung.coordinator.observe.status import read_status
 from farflung.coordinator.run.people.commands import Command, CommandHandler, held_in, standing
 from farflung.coordinator.store.database import NoRoom

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from farflung.coordinator.membership import waits
+from farflung.coordinator.membership.faults import waits
 from farflung.proto import control_pb2 as pb
 
 TIMING = {"settle_s": 0.2, "measure_s": 3.0, "return_s": 2.0, "last_checkpoint_s": 5.0, "save_s": 5.0}

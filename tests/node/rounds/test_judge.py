@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from liars import Liars, install
 from windows import Windows, facts_of
 
-from farflung.coordinator.membership.judged import ENOUGH
-from farflung.coordinator.membership.judged import LIMIT as USELESS
+from farflung.coordinator.membership.faults.judged import ENOUGH
+from farflung.coordinator.membership.faults.judged import LIMIT as USELESS
 from farflung.job.schema import Job
 from farflung.node.rounds.judge import LIMIT, MOST_MEMBERS, MOST_SAMPLES, alike, extent_of, scores
 from farflung.proto import control_pb2

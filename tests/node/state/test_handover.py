@@ -8,7 +8,7 @@ from round_group import NUMEL, Group
 from windows import Windows, facts_of, wait_until
 
 from farflung.coordinator.membership import signals
-from farflung.coordinator.membership.handovers import Residuals, handovers, lost, residuals_of
+from farflung.coordinator.membership.resuming.handovers import Residuals, handovers, lost, residuals_of
 from farflung.job.schema import Job
 from farflung.node.state.stage_state import section_parameters
 from farflung.node.training import view_change as module

@@ -6,7 +6,7 @@ from plain_loop import plain_losses
 from windows import Windows, facts_of, wait_until
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.waits import explaining, may_wait_for
+from farflung.coordinator.membership.faults.waits import explaining, may_wait_for
 from farflung.job.schema import Job
 from farflung.node.training import waiting
 from farflung.node.training.waiting import Waiting

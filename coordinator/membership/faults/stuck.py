@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from . import signals as s
-from .members import TRAINING, WAITING, Node, State, trains
+from .. import signals as s
+from ..members import TRAINING, WAITING, Node, State, trains
 
 STEPS_OF_PATIENCE = 10
 ASKED_S = 30.0

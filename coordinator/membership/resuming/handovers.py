@@ -11,9 +11,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...job.schema import Job
-from ...scheduler.plans import Plan
-from .signals import Flushed, Handover
+from ....job.schema import Job
+from ....scheduler.plans import Plan
+from ..signals import Flushed, Handover
 
 
 @dataclass(frozen=True)

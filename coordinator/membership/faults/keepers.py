@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from ...scheduler.plans import Plan
-from .members import State
+from ....scheduler.plans import Plan
+from ..members import State
 from .overdue import FILES_BPS, longest_s
 
 

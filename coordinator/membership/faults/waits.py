@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ...scheduler.plans import Plan
-from .members import TRAINING, State, trains
+from ....scheduler.plans import Plan
+from ..members import TRAINING, State, trains
 from .standstill import Aside, Standstill
 from .stuck import ASKED_S, STEPS_OF_PATIENCE
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...scheduler.plans import Plan
-from .signals import Shadow
+from ....scheduler.plans import Plan
+from ..signals import Shadow
 
 CATCHES_UP = "it fetches what it is to hold while the others train"
 

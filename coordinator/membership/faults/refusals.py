@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ...scheduler.plans import Plan
+from ....scheduler.plans import Plan
 
 ENOUGH = 10
 """Points that evict a node, from as many members as ``Circle.are_enough`` says."""

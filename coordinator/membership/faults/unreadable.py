@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, replace
 
-from ...scheduler.plans import Plan
-from . import signals as s
-from .members import State
+from ....scheduler.plans import Plan
+from .. import signals as s
+from ..members import State
 
 OTHERS_S = 10.0
 """How long others may take to say that they cannot read it either, once the coordinator has found nothing."""

@@ -18,12 +18,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ...job.sampling import Position, unfinished
-from ...scheduler.plans import Plan
+from ....job.sampling import Position, unfinished
+from ....scheduler.plans import Plan
+from ..faults.majority import beyond
+from ..signals import Announcement, Flushed, Section
 from .handovers import Residuals
 from .learnt import Kept, Unsent, taken_up
-from .majority import beyond
-from .signals import Announcement, Flushed, Section
 
 _TIED = "tied"  # the section of an embedding that the first and the last stage share; a stage's own is "stage-K"
 _CATCHES_UP = 1  # rounds that a holder may be behind: results of earlier ones may be in nobody's log any more

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .signals import Fingerprint, Flushed
+from ..signals import Fingerprint, Flushed
 
 
 @dataclass(frozen=True)
