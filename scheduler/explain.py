@@ -118,4 +118,5 @@ def _link(network: Network, pair: tuple[int, int]) -> str:
     sender, receiver = pair
     rate, latency = network.rate[sender, receiver], network.latency[sender, receiver]
     names = f"{network.names[sender]} > {network.names[receiver]}"
-    return f"{names} ({rate / 1e6:.4g} Mbit/s, {latency * 1e3:.3g} ms)"
+    shown = f"{rate / 1e9:.4g} Gbit/s" if rate >= 1e9 else f"{rate / 1e6:.4g} Mbit/s"
+    return f"{names} ({shown}, {latency * 1e3:.3g} ms)"

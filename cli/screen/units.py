@@ -24,7 +24,9 @@ def rate_text(bits_per_second: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """0.12 s, 48 s, 3 min 20 s, 2 h 05 min."""
+    """0.16 ms, 0.12 s, 48 s, 3 min 20 s, 2 h 05 min."""
+    if 0 < seconds < 0.01:
+        return f"{1e3 * seconds:.2g} ms"
     if seconds < 10:
         return f"{seconds:.2g} s"
     whole = round(seconds)

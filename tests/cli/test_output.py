@@ -166,6 +166,7 @@ def test_units() -> None:
     ]
     assert [rate_text(n) for n in (500, 20e6, 1.5e9)] == ["500 bit/s", "20 Mbit/s", "1.5 Gbit/s"]
     assert [seconds_text(n) for n in (0.123, 48, 200, 7500)] == ["0.12 s", "48 s", "3 min 20 s", "2 h 05 min"]
+    assert [seconds_text(n) for n in (0, 0.00016)] == ["0 s", "0.16 ms"]
     assert [count_text(n) for n in (950, 12_300, 4.5e6)] == ["950", "12.3 k", "4.5 M"]
 
 
