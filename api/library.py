@@ -147,6 +147,8 @@ def _check_codec(spec: str, role: str) -> None:
 def _absolute(table: str, key: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_absolute(table, key, one) for one in value]
+    if table == "data" and isinstance(value, Mapping):  # a source of a mixture
+        return {name: _absolute(table, name, one) for name, one in value.items()}
     named = (table, key) == ("model", "pretrained") or (table == "data" and key in _FILES)
     if not named or not isinstance(value, str | Path) or "://" in str(value) or str(value) == "bytes":
         return value

@@ -121,6 +121,7 @@ _EXAMPLES = {
     "webdataset": '["shards/*.tar"]',
     "tokens": '["data/*.bin"]',
     "chat": '["chats/*.jsonl"]',
+    "mix": '[{ weight = 3, text = ["a/*.txt"] }, { weight = 1, jsonl = ["b/*.jsonl"] }]',
 }
 """What to show of keys that have no default."""
 

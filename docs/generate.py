@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import PydanticUndefined
+
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference.md"
 RECIPES = ("docker", "compose", "helm", "systemd", "skypilot", "vast", "notebook", "slurm", "grafana")
@@ -18,10 +20,10 @@ RECIPES = ("docker", "compose", "helm", "systemd", "skypilot", "vast", "notebook
 
 def job_rows() -> dict[str, list[str]]:
     """The rows of each table of the job file: key, what is allowed, default."""
-    from farflung.job.schema import Job, Lora
+    from farflung.job.schema import Job, Lora, Mixed
 
     tables: dict[str, Any] = {name: field.annotation for name, field in Job.model_fields.items()}
-    tables["model.lora"] = Lora
+    tables |= {"model.lora": Lora, "data.mix": Mixed}
     return {name: [_row(key, field) for key, field in table.model_fields.items()] for name, table in tables.items()}
 
 
@@ -30,7 +32,8 @@ def _row(key: str, field: Any) -> str:
     text = repr(list(default) if isinstance(default, tuple) else default).replace("'", '"')
     if isinstance(default, bool):
         text = text.lower()
-    return f"| `{key}` | {field.description or ''} | {'' if default in (None, '') else f'`{text}`'} |"
+    shown = "" if default is PydanticUndefined or default in (None, "") else f"`{text}`"
+    return f"| `{key}` | {field.description or ''} | {shown} |"
 
 
 def reference() -> str:

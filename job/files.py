@@ -21,7 +21,7 @@ from ..proto.errors import JobError
 from . import hub
 from .lfs import HINT, pointer_at
 from .patterns import as_glob
-from .schema import SECURE_MEMBERS, SOURCES, UNAGREED, CheckCodec, Facts, Job
+from .schema import SECURE_MEMBERS, SOURCES, UNAGREED, CheckCodec, Facts, Job, Mixed
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -53,7 +53,7 @@ _RESUMABLE = {
     ("checkpoint", "keep"),
 }
 _SETTABLE = sorted(".".join(key) for key in _RESUMABLE - {("parallel", "min_nodes")})
-_FILES = {("data", name) for name in (*SOURCES, "validation", "tokenizer")}
+_FILES = {("data", name) for name in (*SOURCES, "validation", "tokenizer", "mix")}
 _FILES |= {("model", "pretrained")}
 
 
@@ -205,9 +205,14 @@ def _table(path: Sequence[str]) -> type[BaseModel]:
     kind: type[BaseModel] = Job
     for name in path:
         field = kind.model_fields.get(name)
-        kinds = (field.annotation, *get_args(field.annotation)) if field else ()
+        kinds = _parts_of(field.annotation) if field else []
         kind = next((one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)), BaseModel)
     return kind
+
+
+def _parts_of(kind: Any) -> list[Any]:
+    """A type, and what it is made of: ``list[Mixed] | None`` of ``Mixed`` too."""
+    return [kind, *(part for inner in get_args(kind) for part in _parts_of(inner))]
 
 
 def _words(known: Any) -> str:
@@ -236,7 +241,14 @@ def _resolved(job: Job, path: Path, files: bool) -> Job:
     patterns = {**job.data.sources(), **({"validation": job.data.held_out()} if job.data.held_out() else {})}
     if job.data.where == "node":
         patterns = {}  # each node has them in a folder of its own
-    data = {name: [absolute(pattern) for pattern in some] for name, some in patterns.items()}
+    data: dict[str, Any] = {name: [absolute(pattern) for pattern in some] for name, some in patterns.items()}
+    if job.data.mix:
+
+        def moved(one: Mixed) -> Mixed:
+            own = {name: [absolute(pattern) for pattern in some] for name, some in one.sources().items()}
+            return one.model_copy(update=own)
+
+        data["mix"] = [moved(one) for one in job.data.mix]
 
     def found(text: str, key: str, patterns: Sequence[str]) -> str:
         if not hub.is_name(text) or (folder / text).exists():
@@ -380,10 +392,10 @@ def block_count(job: Job) -> int | None:
 
 def _data_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
     data = job.data
-    given = [*data.sources(), *(name for name in ("build", "samples") if getattr(data, name))]
+    given = [*data.sources(), *(name for name in ("mix", "build", "samples") if getattr(data, name))]
     if len(given) != 1:
         have = " and ".join(given) or "none of them"
-        allowed = ", ".join((*SOURCES, "build", "samples"))
+        allowed = ", ".join((*SOURCES, "mix", "build", "samples"))
         yield ("data",), f"[data] needs exactly one of {allowed}; it has {have}"
         return
     if bool(data.samples) != bool(job.model.parameters):
@@ -394,6 +406,8 @@ def _data_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
     elif data.build:
         if not job.model.build:
             yield ("data", "build"), "data.build goes with model.build; a language model needs data.text or data.jsonl"
+    elif data.mix:
+        yield from _mix_mistakes(job, files)
     else:
         for key, patterns in ((given[0], data.source()[1]), ("validation", data.held_out())):
             for pattern in patterns:
@@ -418,10 +432,29 @@ def _data_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
         yield ("data", "tokenizer"), f'data.tokenizer: {data.tokenizer} is no folder; allowed: "bytes" or a folder'
 
 
+def _mix_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
+    """What is wrong with the sources of a mixture."""
+    data, key = job.data, ("data", "mix")
+    for number, one in enumerate(data.mix or (), 1):
+        if len(given := one.sources()) != 1:
+            have = " and ".join(given) or "none of them"
+            yield key, f"[[data.mix]] number {number} needs exactly one of {', '.join(SOURCES)}; it has {have}"
+        for name, patterns in given.items():
+            for pattern in patterns if files else ():
+                if "://" not in pattern and not glob(as_glob(pattern), recursive=True):
+                    yield key, f"data.mix.{name}: there is no file {pattern}"
+    if data.held_out():
+        yield ("data", "validation"), "data.validation must be a number where data.mix is given: a part of each source"
+    if data.where == "node":
+        yield ("data", "where"), 'data.mix does not go with data.where = "node": nobody else sees a node\'s files'
+    if job.model.build:
+        yield key, "data.mix needs a language model"
+
+
 def _chat_mistakes(job: Job) -> Iterator[Mistake]:
     """What does not go with conversations, and what means nothing without them."""
     data = job.data
-    if data.chat is None:
+    if data.chat is None and not any(one.chat for one in data.mix or ()):
         for name in ("turns", "pack"):
             if getattr(data, name) != type(data).model_fields[name].default:
                 yield ("data", name), f"data.{name} is for data.chat; leave it out"

@@ -135,12 +135,55 @@ def _round_keys(seed: int, epoch: int) -> npt.NDArray[np.uint64]:
     return _mix(state + golden * np.arange(1, _ROUNDS + 1, dtype=np.uint64))
 
 
-def sample_ids(positions: Sequence[int], seed: int, samples: int) -> list[int]:
+@dataclass(frozen=True)
+class Mixture:
+    """Sources of samples, numbered one after the other, that are drawn by weight: in every ``block`` of positions each
+    exactly as often as the weights say, in an order that the seed decides. A source is gone through in orders of its
+    own, again and again, so none of its samples comes twice before all have come once. All that is a function of the
+    position: a run that stops and goes on draws what it would have drawn.
+
+    ``parts``: of each source (samples, positions of a block).
+    """
+
+    parts: tuple[tuple[int, int], ...]
+    block = 1000
+
+    @staticmethod
+    def of(samples: Sequence[int], weights: Sequence[float]) -> "Mixture":
+        """Weights to the thousandth, and at least that; what rounding leaves goes to the largest remainders."""
+        wanted = np.array(weights, dtype=np.float64) / sum(weights) * Mixture.block
+        draws = np.maximum(np.floor(wanted), 1).astype(np.int64)
+        while (missing := Mixture.block - int(draws.sum())) != 0:
+            draws[int(np.argmax(wanted - draws)) if missing > 0 else int(np.argmax(draws))] += np.sign(missing)
+        return Mixture(tuple(zip(map(int, samples), draws.tolist(), strict=True)))
+
+    @property
+    def samples(self) -> int:
+        """Of all sources."""
+        return sum(samples for samples, _ in self.parts)
+
+
+def sample_ids(positions: Sequence[int], seed: int, samples: "int | Mixture") -> list[int]:
     """The sample at each position of the stream."""
     return [int(one) for one in _sample_ids(np.array(positions, dtype=np.int64), seed, samples)]
 
 
-def _sample_ids(positions: npt.NDArray[np.int64], seed: int, samples: int) -> npt.NDArray[np.int64]:
+def _mixed(positions: npt.NDArray[np.int64], seed: int, mixture: Mixture) -> npt.NDArray[np.int64]:
+    slots = _sample_ids(positions, seed, mixture.block)
+    blocks = positions // mixture.block
+    ids = np.empty_like(positions)
+    slot = first = 0
+    for number, (samples, draws) in enumerate(mixture.parts, 1):
+        here = (slots >= slot) & (slots < slot + draws)
+        own = (seed + number * 0x9E3779B97F4A7C15) % 2**63
+        ids[here] = first + _sample_ids(blocks[here] * draws + slots[here] - slot, own, samples)
+        slot, first = slot + draws, first + samples
+    return ids
+
+
+def _sample_ids(positions: npt.NDArray[np.int64], seed: int, samples: "int | Mixture") -> npt.NDArray[np.int64]:
+    if isinstance(samples, Mixture):
+        return _mixed(positions, seed, samples)
     epochs, within = np.divmod(positions, samples)
     ids = np.empty_like(within)
     for epoch in np.unique(epochs):
@@ -188,7 +231,7 @@ def unfinished(
     microbatches: Sequence[int],
     microbatch: int,
     seed: int,
-    samples: int,
+    samples: "int | Mixture",
 ) -> list[int]:
     """Positions that steps up to ``step`` took and that their pipeline did not finish.
 
@@ -205,7 +248,7 @@ def unfinished_of_each(
     microbatches: Sequence[int],
     microbatch: int,
     seed: int,
-    samples: int,
+    samples: "int | Mixture",
 ) -> list[list[int]]:
     """``unfinished``, pipeline by pipeline."""
     batch = sum(microbatches) * microbatch

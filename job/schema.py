@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from .outer import WORDS, Outer, parse_outer
 from .robust import ROBUST_WORDS, Robust, parse_robust
+from .sampling import Mixture
 
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "gpt_neox")
 CheckCodec = Callable[[str, str], object]
@@ -138,6 +139,25 @@ class Model(Table):
     lora: Lora | None = Field(default=None, description="a table of its own, with pretrained: train adapters only")
 
 
+class Mixed(Table):
+    """``[[data.mix]]``: one source of a mixture, and how much of the samples come from it."""
+
+    weight: Annotated[float, Field(strict=False, gt=0, allow_inf_nan=False)] = Field(
+        description="a number above 0: sources are drawn in proportion to their weights"
+    )
+    text: Files | None = Field(default=None, description='file names or patterns, ["data/*.txt"]')
+    jsonl: Files | None = Field(default=None, description='file names or patterns, ["data/*.jsonl"]')
+    parquet: Files | None = Field(default=None, description='file names or patterns, ["data/*.parquet"]')
+    webdataset: Files | None = Field(default=None, description='shards with *.txt or *.json in them, ["shards/*.tar"]')
+    tokens: Files | None = Field(default=None, description='files of tokens, ["*.bin"]')
+    chat: Files | None = Field(default=None, description='rows of messages: jsonl or parquet, ["chats/*.jsonl"]')
+    field: str = Field(default="text", min_length=1, description="the jsonl key or parquet column that holds the text")
+
+    def sources(self) -> dict[str, list[str]]:
+        """The keys that name files, and their patterns."""
+        return {name: getattr(self, name) for name in SOURCES if getattr(self, name) is not None}
+
+
 class Data(Table):
     """``[data]``: exactly one of ``text``, ``jsonl``, ``parquet``, ``webdataset``, ``tokens``, ``chat``, ``build`` and
     ``samples``."""
@@ -150,6 +170,9 @@ class Data(Table):
     chat: Files | None = Field(
         default=None, description='rows of messages, or of prompt and completion: jsonl or parquet, ["chats/*.jsonl"]'
     )
+    mix: Annotated[list[Mixed], Field(min_length=1)] | None = Field(
+        default=None, description="tables [[data.mix]], each with a weight and one of the sources above"
+    )
     turns: Annotated[Literal["all", "last", "each"], _choice("all", "last", "each")] = Field(
         default="all",
         description="which turns of the assistant are learnt (chat): all, the last, or each as the end of a sample",
@@ -158,6 +181,10 @@ class Data(Table):
         default=True, description="true or false: several conversations in a sample, none of which sees another (chat)"
     )
     field: str = Field(default="text", min_length=1, description="the jsonl key or parquet column that holds the text")
+    token_type: Annotated[Literal["auto", "uint16", "uint32"], _choice("auto", "uint16", "uint32")] = Field(
+        default="auto",
+        description="what tokens are in files that do not say it: auto (uint32 for more than 65,536), uint16, uint32",
+    )
     build: Code | None = Field(default=None, description='"package.module:function"')
     samples: Count | None = Field(default=None, description="how many training samples members of a group have")
     tokenizer: str = Field(default="bytes", min_length=1, description='"bytes", or a folder that AutoTokenizer loads')
@@ -179,6 +206,17 @@ class Data(Table):
         """The keys that name files, and their patterns."""
         given = {name: getattr(self, name) for name in SOURCES}
         return {name: patterns for name, patterns in given.items() if patterns is not None}
+
+    def raw_kind(self, vocabulary: int) -> str:
+        """The numpy type of tokens in files that do not say it."""
+        if self.token_type == "auto":
+            return "<u4" if vocabulary > 2**16 else "<u2"
+        return "<u4" if self.token_type == "uint32" else "<u2"
+
+    def parts(self) -> list[Data]:
+        """The sources of a mixture, each as data of its own."""
+        given = [{name: getattr(one, name) for name in SOURCES} | {"field": one.field} for one in self.mix or ()]
+        return [self.model_copy(update={"mix": None, **one}) for one in given]
 
     def held_out(self) -> list[str]:
         """The patterns of ``validation``; none where it is a part of the training files."""
@@ -466,6 +504,7 @@ class Facts(BaseModel):
     ``token_dtype`` "marked32": rows of `job/marks.py`, whose tokens are uint32 with marks; ``data/counts`` (uint32, one
     for each row) says how many tokens of each row train, and with ``packed`` rows have documents that must not see
     each other; ``trained`` of all training samples together (0: every token).
+    ``mix``: of each source of a mixture its training samples, and how often it is drawn: `sampling.Mixture`.
     ``order`` is the `sampling.ORDER` that the run began with; facts of before there were several do not name it.
     """
 
@@ -482,3 +521,9 @@ class Facts(BaseModel):
     order: int = 1
     packed: bool = False
     trained: int = 0
+    mix: list[tuple[int, int]] = []
+
+    @property
+    def drawn(self) -> int | Mixture:
+        """What positions of the stream draw from: see `sampling.sample_ids`."""
+        return Mixture(tuple(self.mix)) if self.mix else self.samples

@@ -7,8 +7,9 @@ address (before the @, or after the ?) stays where it is, and so do ``checkpoint
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from .schema import Job
+from .schema import Data, Job, Mixed
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:.*@)?([^?#]*)", re.DOTALL)
 
@@ -19,7 +20,9 @@ _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+")
 
 def for_nodes(job: Job) -> Job:
     """The job without user names, passwords, queries and fragments of addresses. Of a job like that: itself."""
-    data = {name: [without_secrets(one) for one in patterns] for name, patterns in job.data.sources().items()}
+    data: dict[str, Any] = _told_sources(job.data)
+    if job.data.mix:
+        data["mix"] = [one.model_copy(update=_told_sources(one)) for one in job.data.mix]
     if held_out := job.data.held_out():
         data["validation"] = [without_secrets(one) for one in held_out]
     return job.model_copy(
@@ -33,6 +36,10 @@ def for_nodes(job: Job) -> Job:
             ),
         }
     )
+
+
+def _told_sources(of: Data | Mixed) -> dict[str, list[str]]:
+    return {name: [without_secrets(one) for one in patterns] for name, patterns in of.sources().items()}
 
 
 def told(text: str) -> str:

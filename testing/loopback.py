@@ -195,7 +195,7 @@ class Hub(Network):
                 self.plan.microbatches,
                 train.microbatch,
                 self.job.run.seed,
-                self.facts.samples,
+                self.facts.drawn,
             )
         for answer in answers.values():
             if answer.HasField("pending") and answer.pending.step == step > answer.step:

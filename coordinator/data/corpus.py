@@ -237,9 +237,10 @@ def index_tokens(job: Job, vocabulary: int, dtype: str, context: int, folder: Pa
     JobError: no file, too few tokens for a sample, a token that the tokenizer does not have.
     """
     _, patterns = job.data.source()
-    training = TokenFiles(_told_if_empty(token_parts(patterns), tell), dtype, vocabulary)
+    raw = job.data.raw_kind(vocabulary)
+    training = TokenFiles(_told_if_empty(token_parts(patterns, raw), tell), dtype, vocabulary)
     held_out = job.data.held_out()
-    validation = TokenFiles(_told_if_empty(token_parts(held_out), tell), dtype, vocabulary) if held_out else None
+    validation = TokenFiles(_told_if_empty(token_parts(held_out, raw), tell), dtype, vocabulary) if held_out else None
     corpus = corpus_of(job, training, validation, context)
     size = piece_size(corpus.size)
     blocks = (corpus.read(offset, min(size, corpus.size - offset)) for offset in range(0, corpus.size, size))

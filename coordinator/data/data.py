@@ -52,6 +52,7 @@ class TokenFile:
     validation_samples: int
     packed: bool = False
     trained: int = 0
+    mix: tuple[tuple[int, int], ...] = ()
 
 
 def counts_path(tokens: Path) -> Path:
@@ -108,6 +109,7 @@ def tokenise(
     dtype = token_dtype(tokenizer.vocabulary)
     kind, patterns = job.data.source()
     width = np.dtype(dtype).itemsize
+    raw = job.data.raw_kind(tokenizer.vocabulary)
     meter = Meter("tokenising", "tokens", tell)
     folder.mkdir(parents=True, exist_ok=True)
     left = room
@@ -115,7 +117,7 @@ def tokenise(
 
         def copied(names: Sequence[str]) -> tuple[Stream, Path]:
             spool = files.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".tokens-"))
-            found = TokenFiles(tuple(token_parts(names)), dtype, tokenizer.vocabulary)
+            found = TokenFiles(tuple(token_parts(names, raw)), dtype, tokenizer.vocabulary)
             for start in range(0, found.tokens if found.tokens * width <= left else 0, _TOKENS):
                 spool.write(found.read(start, min(_TOKENS, found.tokens - start)).data)
             spool.flush()

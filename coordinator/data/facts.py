@@ -32,6 +32,7 @@ from .corpus import SUFFIX, VERSION, Index, index_tokens
 from .data import TokenFile, counts_path, model_sizes, token_dtype, tokenise
 from .documents import Source, text_files
 from .made import Made
+from .mix import tokenise_mix
 
 PROFILE_COMMAND = tuple(python.module("farflung.node.models.cost"))
 _MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json", "model.safetensors.index.json")
@@ -97,6 +98,7 @@ async def prepare(
         order=ORDER,
         packed=tokens is not None and tokens.packed,
         trained=tokens.trained if tokens else 0,
+        mix=list(tokens.mix) if tokens else [],
     )
     check_facts(job, facts)
     return Prepared(facts, files)
@@ -204,20 +206,23 @@ def _files(
 
 def _made(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell) -> Made:
     """What decides the tokens of this job."""
-    kind, patterns = job.data.source()
+    each = [*job.data.parts()] or [job.data]
     held_out = job.data.held_out()
     about = {
-        "kind of data": f"{kind} {VERSION}",
-        "data.field": job.data.field,
+        "kind of data": f"{' '.join(one.source()[0] for one in each)} {VERSION}",
+        "data.field": " ".join(one.field for one in each),
+        "data.token_type": job.data.token_type,
+        "data.mix": str([one.weight for one in job.data.mix or ()]),
         "data.tokenizer": tokenizer.identity,
         "model.context": str(context),
         "data.validation": "files" if held_out else str(job.data.validation),
     }
-    if job.data.chat:
+    if any(one.chat for one in each):
         template = None if job.data.tokenizer == "bytes" else find_template(Path(job.data.tokenizer))
         about |= {"data.turns": job.data.turns, "data.pack": str(job.data.pack)}
         about["chat template"] = template.identity if template else ""
-    sources = (*text_files(kind, patterns), Source("", None, "held out"), *text_files(kind, held_out))
+    sources = [source for one in each for source in text_files(*one.source())]
+    sources += [Source("", None, "held out"), *text_files(each[0].source()[0], held_out)]
     return Made(folder, about, sources, tell)
 
 
@@ -228,6 +233,8 @@ def _tokens(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Te
         return TokenFile(index.path, index.digest, dtype, context, index.corpus.samples, index.corpus.held)
     begun = sum(path.stat().st_size for path in folder.glob(".reading-*.tokens"))  # it has its part of the room already
     room = min(int(job.data.cache_gb * 1e9), (shutil.disk_usage(folder).free + begun) // 3)
+    if job.data.mix:
+        return tokenise_mix(job, tokenizer, context, folder, tell, room)
     make = tokenise_chat if job.data.chat else tokenise
     return make(job, tokenizer, context, folder, tell, room)
 

@@ -39,7 +39,8 @@ class Made:
             return None
         before = [Source(*one) for one in stored["sources"]]
         same = kept.first_other(before, self._sources)
-        tokens = TokenFile(**{**stored["tokens"], "path": self._path.parent / stored["tokens"]["path"]})
+        known = {**stored["tokens"], "mix": tuple(map(tuple, stored["tokens"].get("mix", ())))}
+        tokens = TokenFile(**{**known, "path": self._path.parent / known["path"]})
         if stored["about"] != self._about:
             names = [name for name in self._about if stored["about"].get(name) != self._about[name]]
             self._say(f"another {', '.join(names)} than at an earlier start: the files are read again")

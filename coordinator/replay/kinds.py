@@ -6,7 +6,7 @@ import dataclasses
 from hashlib import blake2b
 from typing import Any
 
-from ...job.sampling import Position
+from ...job.sampling import Mixture, Position
 from ...proto.patience import Watch
 from ...scheduler.plans import Plan
 from ..membership import members, questions
@@ -24,7 +24,7 @@ _KINDS = (
     for one in vars(room).values()
     if isinstance(one, type) and dataclasses.is_dataclass(one) and one.__module__ == room.__name__
 )
-VALUES = Records(*_KINDS, Position, Watch, Plan)
+VALUES = Records(*_KINDS, Mixture, Position, Watch, Plan)
 _LONGEST = 400
 
 

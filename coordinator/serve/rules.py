@@ -19,7 +19,7 @@ def rules_of(job: Job, facts: Facts, options: Options) -> Rules:
         batch=job.train.batch,
         microbatch=job.train.microbatch,
         seed=job.run.seed,
-        samples=facts.samples,
+        samples=facts.drawn,
         layers=len(facts.profile.layers),
         wanted=wanted,
         wanted_why=why,

@@ -189,7 +189,7 @@ class Judge:
         if begun > self._last_step or begun <= first:
             return []
         found: list[list[int]] = [[] for _ in self._plan.pipelines]
-        seed, count = self._context.job.run.seed, self._context.facts.samples
+        seed, count = self._context.job.run.seed, self._context.facts.drawn
         steps = range(first + 1, begun + 1)
         for step in steps if len(steps) <= MOST_STEPS else sorted(self._dice.sample(steps, MOST_STEPS)):
             ids = sample_ids(position.positions(step, train.batch), seed, count)

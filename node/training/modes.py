@@ -201,7 +201,7 @@ class DeltaMode:
             view.plan.microbatches,
             train.microbatch,
             view.job.run.seed,
-            view.context.facts.samples,
+            view.context.facts.drawn,
         )
 
     def begin(self) -> None:

@@ -163,7 +163,7 @@ class ViewTraining:
     def _samples(self, step: int) -> list[int]:
         """The samples of a step, of all pipelines."""
         positions = self.view.position.positions(step, self.view.job.train.batch)
-        return sample_ids(positions, self.view.job.run.seed, self.context.facts.samples)
+        return sample_ids(positions, self.view.job.run.seed, self.context.facts.drawn)
 
     # ---- what arrives ----------------------------------------------------------------------
 

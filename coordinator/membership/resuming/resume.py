@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ....job.sampling import Position, unfinished
+from ....job.sampling import Mixture, Position, unfinished
 from ....scheduler.plans import Plan
 from ..faults.majority import beyond
 from ..signals import Announcement, Flushed, Section
@@ -54,7 +54,7 @@ class Rules:
     batch: int
     microbatch: int
     seed: int
-    samples: int
+    samples: int | Mixture
     layers: int
     wanted: int = 1
     wanted_why: str = "one node"

@@ -109,3 +109,25 @@ def test_equal_to_a_plain_loop_over_documents(stages, shares, family, packed):
         for model in trainer.training.state.models:
             for name, value in model.named_parameters():
                 torch.testing.assert_close(value.detach(), weights[name], atol=1e-5, rtol=0)
+
+
+def test_a_mixture_is_drawn_as_its_weights_say():
+    job = job_of("llama")
+    facts, data = made(True)
+    facts = facts.model_copy(update={"mix": [(8, 500), (40, 500)]})
+    drawn = []
+
+    class Watched(type(data)):
+        def placed(self, ids):
+            drawn.extend(one for one in ids if one < facts.samples)
+            return super().placed(ids)
+
+    data.__class__ = Watched
+    hub = Hub(job, facts)
+    plan = Plan(pipelines=(("a",),), stages=CUTS[1], microbatches=(6,), schedule="1f1b")
+    hub.start("a", data)
+    hub.begin(plan, plan.nodes, checkpoint=0)
+    hub.finish(plan.nodes)
+    assert not hub.errors, hub.errors
+    assert sorted(drawn) == sorted(sample_ids(range(STEPS * 12), job.run.seed, facts.drawn))
+    assert sum(one < 8 for one in drawn) > 8
