@@ -20,6 +20,7 @@ from ..scheduler.codecs import bits_of
 from ..scheduler.dtfm import Dtfm
 from ..scheduler.errors import PlanError
 from ..scheduler.estimate import Estimator
+from ..scheduler.instead import instead
 from ..scheduler.jobs import paper_workload, workload_of
 from ..scheduler.network import Network
 from ..scheduler.picture import draw
@@ -32,8 +33,6 @@ from ..scheduler.workload import CodecChoice, Workload
 from .codecs_of_a_job import check_codec
 from .screen.story import stage_text
 
-SELDOM, WORTH_SAYING = 20, 1.2
-"""Steps between rounds that are tried where a plan leaves spares; what that must gain to be said."""
 INT8_SECONDS = 1e-10
 """Device seconds for each element at one end, of the published model alone: a memory-bound pass or two of a GPU."""
 
@@ -84,7 +83,7 @@ def run(
     if wanted is not None:
         result["finish"] = finish_of(result, wanted)
     if made.spares and objective == "step":
-        result["instead"] = instead(network, workload, made, min(3.0, time_limit / 2), seed)
+        result["instead"] = instead(network, workload, made, min(6.0, time_limit), seed)
     if picture is not None:
         write_picture(network, workload, made, Path(picture))
         result["picture"] = str(picture)
@@ -122,26 +121,6 @@ def finish_of(result: Mapping[str, Any], tokens: float) -> dict[str, Any]:
         "days": round(tokens / result["predicted"]["tokens_per_second"] / 86400, 4),
         "dollars": None if dollars is None else round(dollars * billions, 6),
     }
-
-
-def instead(network: Network, workload: Workload, made: Plan, time_limit: float, seed: int) -> str:
-    """What one change of the job would do for the spares, planned and simulated with it; empty where it does little.
-
-    Rounds that begin rarely cost little of a step, so that machines behind slow lines are worth their place.
-    """
-    if workload.every >= SELDOM:
-        return ""
-    words = f"every = {SELDOM}" if workload.mode == "delta" else f'mode = "delta" and every = {SELDOM}'
-    changed = replace(workload, mode="delta", every=SELDOM)
-    try:
-        other = plan(network, changed, time_limit=time_limit, seed=seed)
-    except PlanError:
-        return ""
-    times = predict(network, workload, made).step_s / predict(network, changed, other).step_s
-    if times < WORTH_SAYING:
-        return ""
-    who = "all" if not other.spares else str(len(other.nodes))
-    return f"with updates.{words} {who} of {len(network)} train: {times:.2g} times the tokens"
 
 
 def published_cost(network: Network, made: Plan) -> float | None:
