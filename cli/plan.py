@@ -83,7 +83,7 @@ def run(
     if wanted is not None:
         result["finish"] = finish_of(result, wanted)
     if made.spares and objective == "step":
-        result["instead"] = instead(network, workload, made, min(6.0, time_limit), seed)
+        result["instead"] = instead(network, workload, made, time_limit / 2, seed)
     if picture is not None:
         write_picture(network, workload, made, Path(picture))
         result["picture"] = str(picture)

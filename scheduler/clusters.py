@@ -33,7 +33,16 @@ CLUSTER_KEYS = (
     "source",
     "note",
 )
-DEVICE_KEYS = ("name", "region", "tflops", "memory_gb", "upload_gbps", "download_gbps", "price_per_hour")
+DEVICE_KEYS = (
+    "name",
+    "region",
+    "tflops",
+    "memory_gb",
+    "upload_gbps",
+    "download_gbps",
+    "price_per_hour",
+    "evictions_per_hour",
+)
 
 
 class Cluster(NamedTuple):
@@ -180,6 +189,7 @@ def _device(entry: Any, position: int, regions: list[str], where: str) -> Device
         upload=number("upload_gbps", 1e9),
         download=number("download_gbps", 1e9),
         price=number("price_per_hour", 1.0),
+        evictions=number("evictions_per_hour", 1.0) or 0.0,
     )
 
 

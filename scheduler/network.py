@@ -185,6 +185,11 @@ class Network:
         return numpy.array([math.inf if device.download is None else device.download for device in self.devices])
 
     @cached_property
+    def evictions(self) -> Matrix:
+        """float64 [n]: times an hour that each device is taken away."""
+        return numpy.array([device.evictions for device in self.devices])
+
+    @cached_property
     def rate(self) -> Matrix:
         """float64 [n, n]: bit/s that one flow alone gets: the link, the sender's uplink, the receiver's downlink."""
         rate = numpy.minimum(self.bandwidth, numpy.minimum(self.upload[:, None], self.download[None, :]))

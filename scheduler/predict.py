@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 
 from .depth import Depths, in_flight
-from .devices import Matrix
+from .devices import VIEW_CHANGE_S, Matrix
 from .errors import PlanError
 from .estimate import Cut, Estimator
 from .explain import bottleneck_of
@@ -90,10 +90,11 @@ def predict(
     full = device_work(estimator, places, cut, plan.microbatches)
     bubble = 1.0 - float(full.sum()) / (len(used) * seconds)
     tokens = workload.batch * workload.tokens_per_sample
+    lost = lost_part(network, used)
     prices = [network.devices[int(device)].price for device in used]
     cost = None
     if all(price is not None for price in prices):
-        cost = sum(price or 0.0 for price in prices) / 3600 * seconds / tokens * 1e6
+        cost = sum(price or 0.0 for price in prices) / 3600 * seconds / (1 - lost) / tokens * 1e6
     bottleneck, pair = bottleneck_of(estimator, places, cut, plan.microbatches, rounds, compute, plan.in_flight)
 
     def timed(other: Network, changed: Workload) -> float:
@@ -120,9 +121,11 @@ def predict(
         "slowest round": float(rounds.max()),
         "waiting for rounds": max(0.0, seconds - compute),
     }
+    if lost:
+        parts["view changes, of a step's share"] = seconds * lost / (1 - lost)
     return Prediction(
         step_s=seconds,
-        tokens_per_second=tokens / seconds,
+        tokens_per_second=tokens / seconds * (1 - lost),
         bubble=max(0.0, bubble),
         compute_s=compute,
         round_s=float(rounds.max()),
@@ -388,8 +391,19 @@ def candidate_compute(estimator: Estimator, found: Candidate) -> float:
     return estimator.simulated[key]
 
 
+def lost_part(network: Network, places: numpy.ndarray) -> float:
+    """The part of the time that is lost to view changes, for devices that train are taken away: below 1."""
+    lost = float(network.evictions[places].sum()) * VIEW_CHANGE_S / 3600
+    return lost / (1 + lost)  # while a view changes nobody else is waited for twice
+
+
 def candidate_seconds(estimator: Estimator, found: Candidate, levels: bool | None = None) -> float:
-    """A candidate's step by simulation, with publishers by bandwidth; ``levels`` as of ``found_rounds``."""
+    """A candidate's step by simulation, with publishers by bandwidth and with its part of the view changes that its
+    devices cause; ``levels`` as of ``found_rounds``."""
+    return _undisturbed(estimator, found, levels) / (1 - lost_part(estimator.network, found.places))
+
+
+def _undisturbed(estimator: Estimator, found: Candidate, levels: bool | None) -> float:
     exchange, split = found_rounds(estimator, found, levels)
     alone = float(estimator.combine(candidate_compute(estimator, found), exchange))
     if not _share_lines(estimator, found.places, found.cut, split):

@@ -1,7 +1,6 @@
 """What one change of the job does for spares: the promise is what a plan of the changed job is predicted to reach."""
 
 import re
-from dataclasses import replace
 
 import numpy
 import pytest
@@ -19,7 +18,7 @@ def network(count: int = 4, rate: float = 1e9, memory: float | None = None) -> N
 
 CASES = [
     (network(rate=2e7), Workload(LAYERS, 8, stages=1, update_bits=32.0, mode="gradient"), "every = 20"),
-    (network(rate=2e7), Workload(LAYERS, 8, stages=1, update_bits=32.0, every=20), "codec = "),
+    (network(rate=1e6), Workload(LAYERS, 8, stages=1, update_bits=32.0, every=20), "codec = "),
     (network(), Workload(LAYERS, 2, stages=1, update_bits=0.1), "train.batch = 8"),
 ]
 
@@ -42,4 +41,4 @@ def test_nothing_is_said_where_no_change_of_the_job_helps() -> None:
     slow = network().with_speed({"n3": 1e-3})
     job = Workload(LAYERS, 8, stages=1, update_bits=0.1, mode="gradient", activation_bits=4.0)
     made = plan(slow, job, time_limit=20)
-    assert list(made.spares) == ["n3"] and instead(slow, replace(job), made, 60.0) == ""
+    assert list(made.spares) == ["n3"] and instead(slow, job, made, 60.0) == ""
