@@ -131,8 +131,8 @@ def lacking(view: Announcement, step: int, has_whole: Callable[[int, int, str], 
 
 
 def is_due(view: Announcement, job: Job, step: int, last: int) -> bool:
-    """Whether nodes of a view may make a checkpoint at ``step``: at its beginning, as often as the job says, at the
-    end; and once g has what the views before have left in x, which takes a round or two of ``delta`` mode."""
+    """Whether nodes of a view may make a checkpoint at ``step``: at the view's beginning, every ``checkpoint.every``
+    steps, and at the end; in ``delta`` mode also in the first rounds, when g takes up what earlier views left in x."""
     begin, every = view.position.step, job.checkpoint.every
     if step in (begin, last) or (every and step % every == 0):
         return True

@@ -33,7 +33,7 @@ from .tensor_header import look_into
 
 MAX_FILES = 4096
 MOST_OPEN = 4
-"""Steps of which files wait for others, so that what never becomes complete does not fill the disk."""
+"""Unfinished checkpoints that are kept: those that never become complete must not fill the disk."""
 _FOLDER = re.compile(r"step-([0-9]{8,20})\Z")
 
 

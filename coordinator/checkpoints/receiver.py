@@ -40,7 +40,7 @@ class Receiver:
         self._out: BinaryIO | None = None
         self._closed = False
         self._writing = threading.Lock()
-        """A stream may break while a thread still writes its last piece: whoever is second sees what the first did."""
+        """A stream may break while a thread still writes its last piece: the lock puts one after the other."""
         self._path = below(checkpoints.incoming, f"{step}.{file}.{id(self):x}")
 
     def write(self, shard: Shard) -> Complete | None:

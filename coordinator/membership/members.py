@@ -1,4 +1,4 @@
-"""Who is in the run, as the membership machine (membership.py) knows it: frozen values, and what follows from them."""
+"""The state of the membership machine (machine.py): frozen values, and what follows from them directly."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Node:
     ready: bool = False
     """Its trainer is up. Nobody who trains waits for one that still loads its libraries."""
     doubted: bool = False
-    """It was silent for so long that it was dialled."""
+    """It was silent, and has been dialled; no answer yet."""
     asked: float | None = None
     """When it was asked to measure its links, on this stream."""
     measured: bool = False
@@ -88,7 +88,7 @@ class Node:
     stuck: str = ""
     """Why it is a spare: its trainer does nothing."""
     caught_up: float | None = None
-    """When it had, as a spare of the view that trains."""
+    """When it had caught up, as a spare of the view that trains."""
 
     @property
     def member(self) -> s.Member:
@@ -109,13 +109,13 @@ class Change:
     said: float = 0.0
     """When the flush was sent last to those who have not answered."""
     watch: Watch = field(default_factory=lambda: Watch("a view change", 0.0, math.inf))
-    """Of those who are awaited."""
+    """Watches whether anything moves at the nodes that are awaited."""
     needs_all: bool = False
-    """Nobody could train without those who are late: they are waited for."""
+    """Without the late nodes nobody could train, so the others wait for them."""
     looked_at: bool = False
-    """The coordinator reads the checkpoint with which the view begins again, for somebody cannot (unreadable.py)."""
+    """The coordinator reads the view's checkpoint again, because a node cannot (unreadable.py)."""
     sound: float | None = None
-    """When it had, and found nothing."""
+    """When that was done, and nothing was found wrong."""
 
 
 @dataclass(frozen=True)
@@ -143,17 +143,17 @@ class State:
     eligible: frozenset[tuple[str, str]] = frozenset()
     change: Change | None = None
     begun: bool = False
-    """A view has started, so that the run goes on with whoever is there."""
+    """A view has started: from now on the run goes on with the nodes that are there."""
     restored: bool = False
     """``view`` comes from the database of a coordinator that ended."""
     last_join: float = 0.0
     row_since: float = 0.0
-    """When the first joined of those who joined in a row, each a moment after the other."""
+    """When the present row of joins began, each a moment after the one before."""
     comings: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """When each node joined of late, or paused by itself."""
+    """Recent times at which each node joined, or paused by itself."""
     newest: Position = field(default_factory=Position)
     unsent: Unsent | None = None
-    """What pipelines had learnt beside the newest checkpoint."""
+    """What pipelines had learnt and not yet sent when the newest checkpoint was made."""
     kept: Kept = field(default_factory=dict)
     """What nodes say that they keep beside checkpoints."""
     reported: Mapping[str, int] = field(default_factory=dict)
@@ -172,13 +172,13 @@ class State:
     stored: int = 0
     """Bytes of checkpoints that have arrived since the start."""
     lacking: tuple[str, ...] = ()
-    """Once all have finished: whose part of the last checkpoint is not here."""
+    """Once all have finished: nodes whose part of the last checkpoint has not arrived."""
     ended: Watch | None = None
     unstored: Unstored | None = None
-    """Since the last node finished: the last checkpoint, which is waited for."""
+    """Why the last checkpoint could not be stored, while the run waits for it."""
     disagreements: int = 0
     ties_at_end: int = 0
-    """How often those who had finished could not agree."""
+    """How often nodes that had trained the last step held different weights."""
     unreadable: Mapping[str, s.Unreadable] = field(default_factory=dict)
     """Who cannot read the newest checkpoint, until a view has begun with it."""
     aside: int | None = None
@@ -193,26 +193,26 @@ class State:
     saving: bool = False
     """A checkpoint is wanted as soon as there can be one."""
     wanted: Plan | None = None
-    """What the planner made of those who are in and those who are behind."""
+    """The plan of all nodes that are in, with those that still have to catch up."""
     started: float = 0.0
-    """When the view that trains began to."""
+    """When the present view began to train."""
     slowest_s: float = 0.0
     """Seconds of the slowest of the recent steps; before the first, of a step of the last run or of the plan."""
     stepped: Mapping[str, float] = field(default_factory=dict)
     """When each node of the view reported its last step."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Of the slowest of each node's recent steps in the view that trains."""
+    """Each node's slowest recent step in the present view, in seconds."""
     bases: Mapping[int, int] = field(default_factory=dict)
-    """What the views that trained held of each layer's frozen weights, as a hash."""
+    """Layer -> hash of its frozen weights, as in the views that trained."""
     waits: Mapping[str, Claim] = field(default_factory=dict)
-    """For whom nodes of the view that trains said last that they have waited for long."""
+    """Node -> for whom it last said that it has waited long."""
     standstill: Standstill | None = None
     moved_on: float = 0.0
-    """Before then nobody has waited for a step: the coordinator itself stood still, or a standstill was dealt with."""
+    """Waiting counts from here: the coordinator itself stood still until then, or a standstill was dealt with."""
     suspected: Mapping[str, int] = field(default_factory=dict)
-    """In how many standstills each node was one of several of whom one was at fault."""
+    """Node -> standstills in which it, or one of a few others, was at fault."""
     held_up_by: Mapping[str, Aside] = field(default_factory=dict)
-    """Who has held the others up."""
+    """Nodes that have held the others up, and until when they have no place."""
     why: str = "waiting for nodes"
     asking: Asking | None = None
     """What waits for a plan: nothing else is decided before it."""
@@ -232,7 +232,7 @@ def expected_bases(
     known: Mapping[int, int], votes: Sequence[Mapping[int, int]], new: Sequence[Mapping[int, int]]
 ) -> dict[int, int]:
     """What every layer's frozen weights hash to: as ``known``, else as most of those hold who trained in the last view
-    (``votes``), else as most of the others; of as many against as many, the first."""
+    (``votes``), else as most of the others. Ties go to the first node that joined."""
     found = dict(known)
     for group in (votes, new):
         held: dict[int, Counter[int]] = {}

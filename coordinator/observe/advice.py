@@ -34,7 +34,7 @@ def phase_of(record: Record) -> str:
 
 @dataclass(frozen=True)
 class Seen:
-    """A record looked through once, for whoever asks about many of its nodes."""
+    """What advice needs of a status record, found in one pass over it."""
 
     nodes: Mapping[str, Record]
     links: Mapping[str, Sequence[Record]]

@@ -95,8 +95,8 @@ class History:
         self._evals = [one for one in self._evals if one[0] <= step]
 
     def since(self, edition: int, points: int, evals: int) -> dict[str, Any]:
-        """What somebody lacks who has so many points and evaluations of an edition; ``points`` and ``evals`` say from
-        which index on the rows stand."""
+        """Rows that a client is missing that has ``points`` points and ``evals`` evaluations of an ``edition``. In the
+        answer ``points`` and ``evals`` are the indices at which its rows begin."""
         if edition != self.edition:
             points = evals = 0
         first = max(0, min(points, len(self._points)) - 1)  # the last one may have grown

@@ -30,7 +30,7 @@ class UsefulWork:
         self._judged: dict[tuple[str, str], None] = {}
 
     def step(self, node: str, samples: int, now: float) -> None:
-        """A node has reported a step of which its pipeline had so many samples."""
+        """A node has reported a step; its pipeline had ``samples`` of it."""
         old = self._works.get(node, WorkRow(node, 0, 0, now))
         self._works[node] = replace(old, samples=old.samples + samples, steps=old.steps + 1, time=now)
         self._new[node] = None

@@ -44,7 +44,7 @@ def event_of(plain: Any) -> s.Input:
 
 
 def effect_text(effect: s.Effect) -> str:
-    """An effect in so many words that two can be told apart; of a view its beginning, and a digest of the whole."""
+    """An effect as text that differs for different effects: a long one (a view) is cut, with a digest of the whole."""
     text = VALUES.text(effect)
     if len(text) <= _LONGEST:
         return text

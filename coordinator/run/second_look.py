@@ -16,7 +16,7 @@ AFTER_S = 30.0
 """Seconds of a view before its plan is looked at again: links and speeds have shown themselves by then."""
 LONG_S = 10.0
 FEW = 12
-"""Nodes of which a second of search finds what there is: their plan is looked at again where it leaves some out."""
+"""Up to here a second of search finds the best plan, so only a plan that leaves nodes out is looked at again."""
 
 
 class SecondLook:

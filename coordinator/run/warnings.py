@@ -12,7 +12,7 @@ Warn = Callable[[str, str], None]
 """``warn(node, message)``; ``node`` is empty where a warning is about no node."""
 
 SAME_S = 10.0
-"""The same warning is repeated after so many seconds at the earliest."""
+"""Seconds before the same warning may be shown again."""
 MOST = 20
 """Warnings about one node within that time."""
 

@@ -73,7 +73,7 @@ class Store:
 
     @property
     def given_up(self) -> int:
-        """Rows for people that were lost, because a database took nothing for so long that memory had no room."""
+        """Rows for people that were lost: the database took nothing, and memory had no more room."""
         return self.writer.given_up
 
     def catch_up(self) -> str:

@@ -65,7 +65,7 @@ def make_link(store: Store, place: Path | str, ttl: float | None, uses: int | No
 
 
 def default_uses(nodes: int) -> int:
-    """Uses of the link of a run that begins with so many nodes: each may come from a new machine once."""
+    """Uses of the link of a run that begins with ``nodes`` nodes: each may come from a new machine once."""
     return max(DEFAULT_USES, 2 * nodes)
 
 

@@ -166,7 +166,7 @@ class Judged:
 
 
 def _is_low(scores: Sequence[float], errors: float, usual: float = 1.0) -> bool:
-    """Whether a mean is below the limit, and well below what is ``usual``, by so many of its standard errors."""
+    """Whether a mean is below the limit, and significantly below ``usual`` in its standard errors."""
     count, middle = len(scores), mean(scores)
     spread = math.fsum((value - middle) ** 2 for value in scores) / max(1, count - 1)
     return middle + errors * max(LEAST_SPREAD, math.sqrt(spread)) / math.sqrt(count) < min(LIMIT, usual - APART)

@@ -38,5 +38,5 @@ def joined_at(state: State, now: float) -> State:
 
 
 def quiet(state: State, seconds: float, now: float) -> bool:
-    """Whether nobody has joined for so long, or somebody does all the time."""
+    """Whether nobody has joined for ``seconds``, or joins never stop, so that waiting for quiet is useless."""
     return now - state.last_join >= seconds or now - state.row_since >= ROWS * seconds

@@ -24,7 +24,7 @@ class Standstill:
 
 @dataclass(frozen=True)
 class Aside:
-    """A node that has held the others up so many ``times``, and has no place ``until`` then."""
+    """A node that has held the others up: how many ``times``, and ``until`` when it has no place."""
 
     times: int
     until: float

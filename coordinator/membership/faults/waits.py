@@ -23,13 +23,13 @@ from .standstill import Aside, Standstill
 from .stuck import ASKED_S, STEPS_OF_PATIENCE
 
 CLAIM_S = 25.0
-"""What a node said holds for so long: it says it again every 10 s."""
+"""Seconds for which a node's claim counts; the node repeats it every 10 s."""
 EVALUATING = 3
-"""An evaluation may take so many times as long as training on as many samples."""
+"""Time of an evaluation, in multiples of the time to train on as many samples."""
 MOVING = 10
-"""Where bytes are said to arrive, the run may stand still for so many times as long."""
+"""Factor on the patience where nodes say that bytes arrive."""
 ASIDE_S = 600.0
-"""Who has held the others up has no place for so long; the next time for twice as long."""
+"""Seconds without a place for a node that held the others up; doubled each time."""
 
 Edges = Mapping[str, frozenset[str]]
 """Who waits for whom."""
@@ -83,8 +83,8 @@ def explaining(edges: Edges) -> frozenset[str]:
 
 
 def edges_of(state: State, now: float) -> dict[str, frozenset[str]]:
-    """Who of the view waits for whom. For those who have not finished the run, those who have wait, by what the
-    coordinator itself knows."""
+    """Node -> nodes that it waits for. Nodes that have finished the run wait for those that have not: the coordinator
+    knows that itself."""
     view = state.view
     assert view is not None
     left = frozenset(name for name in view.plan.nodes if name not in state.finished)

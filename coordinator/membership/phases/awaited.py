@@ -1,4 +1,4 @@
-"""How long nodes are waited for of whom nothing moves. See also overdue.py, for those who say that they move."""
+"""How long the others wait for nodes at which nothing moves. Nodes that say they move: overdue.py."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from .given import Given
 
 
 def may_wait(given: Given, state: State, names: frozenset[str] | set[str], stood: float) -> bool:
-    """Whether these are waited for although nothing of them has moved for so long: nobody is out while it computes,
-    or its link carries."""
+    """Whether to keep waiting for these nodes, at which nothing has moved for ``stood`` seconds. A node that may still
+    compute, or whose link may still carry something, is waited for."""
     least = least_wait(state, names)
     if stood <= least:
         return True

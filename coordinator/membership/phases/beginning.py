@@ -25,7 +25,7 @@ from ..members import (
 )
 
 PEERS_IN_TIME = 4
-"""A node measures one link after the other; of so many, slow ones, within ``measure_s``."""
+"""Slow links that a node measures within ``Rules.measure_s``, one after the other; more nodes get more time."""
 
 
 def begin(state: State, why: str, now: float) -> Result:

@@ -14,9 +14,9 @@ from .beginning import begin
 from .given import Given
 
 LATE_S = 5.0
-"""All wait so long, or three steps, for a joiner that fetches its part; then it follows as a spare first."""
+"""Seconds, or three steps if longer, that all wait for a joiner to fetch its part; then it follows as a spare."""
 WORTH_S = 60.0
-"""Others stand still for so long for a node that cannot catch up otherwise, or ten steps."""
+"""Seconds, or ten steps if longer, that the others stand still for a node that cannot catch up otherwise."""
 
 
 def worth_waiting(state: State) -> float:
@@ -25,7 +25,7 @@ def worth_waiting(state: State) -> float:
 
 
 def let_catch_up(given: Given, state: State, names: list[str], plan: Plan) -> State:
-    """These nodes, of which ``plan`` wants something, follow its like as spares first, if there is one."""
+    """Nodes with a place in ``plan``: each first follows one with the same layers, as a spare, if there is one."""
     assert state.view is not None
     for name in names if given.follow else ():
         node = state.nodes[name]
@@ -35,7 +35,7 @@ def let_catch_up(given: Given, state: State, names: list[str], plan: Plan) -> St
 
 
 def slow_joiners(given: Given, state: State, now: float) -> list[str]:
-    """Those for whom everybody waits longer than is good while a view is prepared; none if others are late too."""
+    """Joiners that hold up a view's preparation for too long; none if other nodes are late too."""
     change, view = state.change, state.pinned
     assert change is not None and view is not None
     late = change.awaited - set(change.prepared)

@@ -13,7 +13,7 @@ from .given import Given
 
 
 def says_it_waits(given: Given, state: State, event: s.Waits, now: float) -> Result:
-    """A node has waited for long, and says for whom."""
+    """A node has waited long, and names the nodes that it waits for."""
     view = state.view
     if state.phase != TRAINING or view is None or event.view != view.number or not trains(state, event.name, view):
         return state, []

@@ -287,7 +287,7 @@ def _groups(plan: Plan) -> dict[str, frozenset[str]]:
 
 
 def fresh_layers(plan: Plan, holders: tuple[tuple[str, ...], ...]) -> str:
-    """The layers of a plan of which none of its nodes has what the last view left; in words."""
+    """In words, the layers of a plan whose state none of its nodes has from the last view."""
     fresh = []
     for stage, (first, last) in enumerate(plan.stages):
         group = set(plan.group(stage))

@@ -142,7 +142,7 @@ class CommandHandler:
         return f"{why}; on its machine: farflung join LINK --name {name}"
 
     def _forget(self, command: Command, state: State) -> str:
-        """Free a name: whoever comes next with it may have any key."""
+        """Free a name: the next node that joins with it may have any key."""
         name, row = command.node, self.store.node(command.node)
         if name in state.nodes:
             raise Refused(f"{name} is in the run", "a name is freed when its node is gone")

@@ -40,7 +40,7 @@ class Clock:
 
 
 def first_step(last: int, seconds: float) -> int:
-    """The first step to record after ``last``, when a step takes so many seconds."""
+    """The first step to record after ``last``; ``seconds``: of a step."""
     return last + 2 + min(MOST_AHEAD, math.ceil(AHEAD_S / max(seconds, 1e-3)))
 
 

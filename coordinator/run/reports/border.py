@@ -26,7 +26,7 @@ MOST_PEERS = 64
 _LONGEST_NAME = 64
 _LONGEST_NOTES = 10_000
 _DEEPEST_NOTES = 100
-"""Brackets in them, so that whoever reads them has room on the stack."""
+"""Nested brackets in notes: deeper JSON would overflow the reader's stack."""
 _TIMES = ("seconds", "compute_seconds", "codec_seconds", "wire_seconds", "waiting_seconds")
 
 
@@ -179,7 +179,7 @@ def _scores(said: Any, known: About) -> str:
 
 
 def _nothing(said: Any, known: About) -> str:
-    """Words for people, which whoever shows them cuts and cleans; or nothing at all."""
+    """Text for people, which is cut and cleaned where it is shown; or nothing at all."""
     return ""
 
 

@@ -37,7 +37,7 @@ class StepReports:
         self.bytes = int(store.get("bytes") or 0)
         """Sent by all nodes since the run began."""
         self._pending: dict[str, pb.StepDone] = {}
-        """Reports of a step of which a flushed node did not know whether it is committed."""
+        """Reports of the last step from flushed nodes that did not know whether it was committed."""
         if (view := deciding.state.view) is not None:
             known, evaluated = store.steps(1), store.evals(1)
             finished = max(view.position.step, known[-1].step if known else 0)

@@ -156,7 +156,7 @@ class Relay:
 
 
 async def _first(joined: asyncio.Event, ended: asyncio.Event, patience: float) -> None:
-    """Waits for either, at most so long."""
+    """Waits for either, for a limited time."""
     tasks = [asyncio.create_task(event.wait()) for event in (joined, ended)]
     try:
         await asyncio.wait(tasks, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
