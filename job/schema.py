@@ -136,6 +136,13 @@ class Model(Table):
     )
     tie: bool | None = Field(default=None, description="true or false (default: the family's own)")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="a number from 0 to less than 1")
+    router_loss: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="a number, 0 or more: the weight of the balance loss of a mixture's routers (default: what "
+        "config.json says where it has output_router_logits)",
+    )
     lora: Lora | None = Field(default=None, description="a table of its own, with pretrained: train adapters only")
 
 

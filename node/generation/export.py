@@ -223,7 +223,9 @@ def _write_like(
 ) -> None:
     """A fine-tuned model: the source's files, with the trained values in the source's types."""
     parameter_of, made_of = {}, {}
-    for name in definition.frozen or definition.shapes:
+    for name in definition.stored:
+        if name not in tensors:
+            continue  # it does not train: as it was
         stored = weights.stored_name(definition, name)
         if stored is not None:
             parameter_of[stored] = name
@@ -233,7 +235,7 @@ def _write_like(
             raise FarflungError(f"{source} lacks the tensor {name} now", hint="put the pretrained folder back")
         if name == definition.tied:
             parameter_of.update(dict.fromkeys(weights.heads(definition), name))
-    inner = {definition.inner(name): name for name in definition.frozen or definition.shapes}
+    inner = {definition.inner(name): name for name in definition.stored}
     for file in dict.fromkeys(weights.file_of.values()):
         written: dict[str, Tensor] = {}
         for stored in (name for name, where in weights.file_of.items() if where == file):

@@ -66,7 +66,7 @@ def _too_large(checkpoint: Checkpoint) -> str:
     """Why the whole model can't be loaded here; empty where it can."""
     definition = model_of(checkpoint.job, checkpoint.facts)
     # Loading holds a weights file beside the model, and so does the export before it.
-    size = 4 * sum(math.prod(shape) for shape in (definition.frozen or definition.shapes).values())
+    size = 4 * sum(math.prod(shape) for shape in definition.stored.values())
     needed, available = size + min(size, LARGEST_FILE), available_memory()
     if needed <= available:
         return ""

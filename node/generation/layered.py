@@ -16,7 +16,7 @@ from torch import Tensor
 from ...proto.errors import FarflungError
 from ..models.definition import LanguageModel
 from ..models.factory import model_of
-from ..models.lora import LoraModel, base_name
+from ..models.lora import base_name
 from ..models.pretrained import initial_weights, weights_of
 from .export import Checkpoint, check_base, check_whole, open_tensors
 from .sampling import next_token, window_start
@@ -57,7 +57,7 @@ def _reader(checkpoint: Checkpoint, definition: LanguageModel, stack: ExitStack)
     tensors = open_tensors(checkpoint, stack)
     check_whole(checkpoint, definition, tensors)
     weights = None
-    if isinstance(definition, LoraModel):
+    if definition.frozen:
         weights = weights_of(checkpoint.job, None)
         check_base(checkpoint, Path(str(checkpoint.job.model.pretrained)))
 

@@ -107,6 +107,7 @@ def language_layers(definition: LanguageModel, context: int, precision: str = "f
             LayerProfile(
                 name=name,
                 parameters=weights,
+                frozen=sum(math.prod(definition.frozen[each]) for each in definition.frozen_names[layer]),
                 flops_per_sample=3 * forward,
                 activation_elements_per_sample=context * width if layer < last else 0,
                 stored_elements_per_sample=one.stored,

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from ...job.positions import longest_of
 from ...proto.errors import FarflungError
-from .anatomy import anatomy_of, refused
+from .anatomy import anatomy_of
+from .balance import Routers, check_balanced
 from .families import DEFAULT_CONTEXT, Family, initial_constant, initial_deviation, row_of
-from .materialise import fill_buffers, materialise
+from .materialise import fill_buffers, freeze_buffers, materialise
 from .stage import LanguageStage, StageModel
 from .trunk import Trunk
 
@@ -41,6 +42,8 @@ class ModelDefinition(ABC):
     """Shape of every parameter that stays as the model folder has it: it neither trains nor travels."""
     frozen_names: Sequence[Collection[str]] = ()
     """Names of the frozen parameters of each layer; the tied one is of the first and of the last."""
+    starts_from_folder = True
+    """Whether training begins with a model folder's values of ``shapes``, where the job has one."""
     family: str
 
     _values: tuple[int, dict[str, Tensor]] | None = None
@@ -55,6 +58,11 @@ class ModelDefinition(ABC):
     def parameter_names(self, first: int, last: int) -> list[str]:
         """Names of the parameters of layers [first, last], each once, in the order of ``StageModel.parameters()``."""
         return list(dict.fromkeys(name for layer in self._names[first : last + 1] for name in layer))
+
+    @property
+    def stored(self) -> Mapping[str, tuple[int, ...]]:
+        """Shape of every parameter that a model folder has."""
+        return {**self.shapes, **self.frozen}
 
     @property
     def tied_trained(self) -> str | None:
@@ -88,16 +96,23 @@ class LanguageModel(ModelDefinition):
     """A causal language model of `transformers`, read from its own class on the meta device."""
 
     def __init__(
-        self, config: Any, recompute: bool = False, change: Callable[[nn.Module], None] = lambda model: None
+        self,
+        config: Any,
+        recompute: bool = False,
+        change: Callable[[nn.Module], None] = lambda model: None,
+        balance: float = 0.0,
     ) -> None:
-        """``change``: is given the whole model on the meta device before its parameters are looked at."""
-        self.config = config
+        """``change``: is given the whole model on the meta device before its parameters are looked at. ``balance``: the
+        weight of the routers' balance loss."""
+        self.config, self.balance = config, balance
         self.longest = longest_of(config.to_dict()) or DEFAULT_CONTEXT
         self.row: Family = row_of(str(config.model_type))
         self.family = self.row.name
         self.skeleton = skeleton_of(config)
         self.anatomy = anatomy = anatomy_of(self.skeleton)
-        _check_buffers(self.skeleton)
+        buffers = freeze_buffers(self.skeleton, anatomy)
+        if balance:
+            check_balanced(self.skeleton)
         change(self.skeleton)
         heads = (self.row.head or anatomy.head, *self.row.other_heads)
         self.head_names = tuple(f"{path}.weight" for path in heads)
@@ -112,8 +127,12 @@ class LanguageModel(ModelDefinition):
         blocks = [named(self._block_path(i), self._block(i)) for i in range(anatomy.count)]
         pieces: list[list[tuple[str, Tensor]]] = [list(first), *blocks, list(last)]
         layers = ["embedding", *(f"block {i}" for i in range(anatomy.count)), "head"]
-        super().__init__(layers, [[name for name, _ in piece] for piece in pieces], recompute)
-        self.shapes = {name: tuple(tensor.shape) for piece in pieces for name, tensor in piece}
+        self._pieces = [[name for name, _ in piece] for piece in pieces]
+        super().__init__(layers, [[name for name in piece if name not in buffers] for piece in self._pieces], recompute)
+        self._everything = {name: tuple(tensor.shape) for piece in pieces for name, tensor in piece}
+        self.shapes = {name: shape for name, shape in self._everything.items() if name not in buffers}
+        self.frozen = {name: self._everything[name] for name in buffers}
+        self.frozen_names = [{name for name in piece if name in buffers} for piece in self._pieces]
 
     def build(self, first: int, last: int, device: torch.device | str = "cpu") -> LanguageStage:
         device, anatomy = torch.device(device), self.anatomy
@@ -138,6 +157,7 @@ class LanguageModel(ModelDefinition):
             ],
             recompute=self._recompute,
             documents=anatomy.documents,
+            routers=Routers(self.skeleton, blocks.values(), self.balance) if self.balance else None,
         )
 
     def initial(self, name: str, seed: int) -> Tensor:
@@ -169,14 +189,6 @@ class LanguageModel(ModelDefinition):
     def _block(self, index: int) -> nn.Module:
         block: nn.Module = self.skeleton.get_submodule(self._block_path(index))
         return block
-
-
-def _check_buffers(model: Any) -> None:
-    """FarflungError for a model with values that are neither trained nor computed from its configuration."""
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    for name in model.state_dict():
-        if name not in parameters:
-            raise refused(model.config.model_type, f"not yet: {name} is part of its files and no parameter")
 
 
 def skeleton_of(config: Any) -> Any:

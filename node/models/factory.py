@@ -36,9 +36,14 @@ def model_of(
         values = read_config(fetch, job.model.pretrained)
         config = stored_config(values, context, job.model.dropout)
         _check_vocabulary(vocabulary, int(config.vocab_size), "of the pretrained model")
+        balance = job.model.router_loss
+        if balance is None:  # what transformers would do with this configuration
+            balance = float(values.get("router_aux_loss_coef") or 0.0) if values.get("output_router_logits") else 0.0
+        if balance and facts is not None and facts.packed:
+            raise FarflungError("not yet: model.router_loss with packed documents", hint="leave one of the two out")
         if job.model.lora is not None:
-            return LoraModel(config, job.model.lora, job.train.recompute)
-        return LanguageModel(config, job.train.recompute)
+            return LoraModel(config, job.model.lora, job.train.recompute, balance)
+        return LanguageModel(config, job.train.recompute, balance=balance)
     if vocabulary is None or context is None:
         raise FarflungError("model.context is missing", hint="write context = a number of tokens under [model]")
     if job.model.vocabulary is not None:

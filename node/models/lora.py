@@ -38,10 +38,12 @@ class LoraModel(LanguageModel):
     train.
     """
 
-    def __init__(self, config: Any, lora: Lora, recompute: bool = False) -> None:
+    starts_from_folder = False
+
+    def __init__(self, config: Any, lora: Lora, recompute: bool = False, balance: float = 0.0) -> None:
         self.lora = lora
-        super().__init__(config, recompute, partial(add_adapters, lora=lora))
-        wrapped, last = self._names, len(self.layers) - 1
+        super().__init__(config, recompute, partial(add_adapters, lora=lora), balance)
+        wrapped, last = self._pieces, len(self.layers) - 1
         count = last - 1
         frozen = [set[str]() for _ in range(count)]
         for piece, found in enumerate(wrapped):
@@ -49,12 +51,16 @@ class LoraModel(LanguageModel):
             frozen[layer] |= {base_name(name) for name in found if not is_adapter(name)}
         self.frozen_names = frozen
         names = [[name for name in one if is_adapter(name)] for one in wrapped[1:last]]
-        everything = self.shapes
+        everything = self._everything
         super(LanguageModel, self).__init__(list(self.layers[1:last]), names, recompute)
         self.shapes = {name: shape for name, shape in everything.items() if is_adapter(name)}
         self.frozen = {base_name(name): shape for name, shape in everything.items() if not is_adapter(name)}
         self.adapted = {name.partition(".lora_A.")[0] for name in self.shapes if ".lora_A." in name}
         """Paths of the modules that have an adapter."""
+
+    @property
+    def stored(self) -> Mapping[str, tuple[int, ...]]:
+        return self.frozen
 
     def build(self, first: int, last: int, device: torch.device | str = "cpu") -> LanguageStage:
         """The stage of layers [first, last]; the values of its frozen parameters, too, are undefined."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...proto.errors import FarflungError
+from .anatomy import Anatomy, refused
 
 
 def materialise(modules: Iterable[nn.Module], device: torch.device) -> None:
@@ -58,3 +59,22 @@ def _filled(model: Any, module: nn.Module, empty: dict[str, Tensor], value: int)
     with torch.no_grad():
         model._init_weights(module)
     return {name: getattr(module, name) for name in empty}
+
+
+def freeze_buffers(model: Any, anatomy: Anatomy) -> list[str]:
+    """Makes the buffers that are part of a model's files, as what corrects DeepSeek's routers, parameters that do not
+    train; gives their names. They stay as the folder has them."""
+    found = []
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for name in model.state_dict():
+        if name in parameters:
+            continue
+        path, _, last = name.rpartition(".")
+        module = model.get_submodule(path)
+        buffer = module._buffers[last]
+        if not name.startswith(f"{anatomy.blocks}.") or not buffer.is_floating_point():
+            raise refused(model.config.model_type, f"{name} is part of its files and no parameter")
+        del module._buffers[last]
+        module.register_parameter(last, nn.Parameter(buffer, requires_grad=False))
+        found.append(name)
+    return found

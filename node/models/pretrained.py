@@ -67,7 +67,7 @@ class Weights:
     def made(self, definition: LanguageModel, name: str) -> Made | None:
         """How a parameter that is not stored as it is is made of what is; None when it can't be."""
         if self._made is None or self._made[0] is not definition:
-            wanted = [definition.inner(one) for one in (definition.frozen or definition.shapes)]
+            wanted = [definition.inner(one) for one in definition.stored]
             shape = {stored: self.slot(stored).shape for stored in self.file_of}.__getitem__
             self._made = definition, conversions(definition.skeleton, wanted, self.file_of, shape)
         return self._made[1].get(definition.inner(name))
@@ -138,7 +138,7 @@ class Weights:
 def problems(definition: LanguageModel, weights: Weights, names: Iterable[str] | None = None) -> list[str]:
     """What is wrong with the folder's tensors for this model, one sentence each; all that it holds unless
     ``names``."""
-    found, shapes = [], definition.frozen or definition.shapes
+    found, shapes = [], definition.stored
     for name in shapes if names is None else names:
         stored, made = weights.stored_name(definition, name), None
         if stored is None and (made := weights.made(definition, name)) is None:

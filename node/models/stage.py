@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...job.marks import IGNORED
 from ...proto.errors import FarflungError
+from .balance import Routers
 from .trunk import Trunk
 
 
@@ -30,6 +31,8 @@ class StageModel(nn.Module, ABC):
             raise ValueError(f"layers [{first}, {last}] are not a range of a model with {count} layers")
         self.first = first
         self.last = last
+        self.balance: Tensor | None = None
+        """After a pass that trains: the balance loss of routers, to be added to the loss sum; None without any."""
         self.is_first = first == 0
         self.is_last = last == count - 1
         self.recompute = recompute
@@ -81,15 +84,21 @@ class Pass:
         if torch.is_grad_enabled() and not model.is_first:
             inputs.requires_grad_(True)
         self.output = model(inputs) if places is None else model(inputs, places)
-        self.correct = 0
+        self.correct, self._balance = 0, model.balance
+        model.balance = None
         if model.is_last:
             logits = self.output
             self.output = model.loss_sum(logits, targets)
             self.correct = model.correct(logits.detach(), targets)
 
-    def backward(self, gradient: Tensor) -> Tensor | None:
-        """Adds to the parameters' gradients; the gradient of the inputs, None of the first stage's."""
-        torch.autograd.backward([self.output], [gradient])
+    def backward(self, gradient: Tensor, scale: float = 0.0) -> Tensor | None:
+        """Adds to the parameters' gradients; the gradient of the inputs, None of the first stage's. ``scale``: what the
+        loss sum counts."""
+        if self._balance is None:
+            torch.autograd.backward([self.output], [gradient])
+        else:
+            ends = [self.output, self._balance], [gradient, torch.full_like(self._balance, scale)]
+            torch.autograd.backward(*ends)
         return self._inputs.grad
 
 
@@ -113,10 +122,11 @@ class LanguageStage(StageModel):
         after: Sequence[tuple[str, nn.Parameter]],
         recompute: bool = False,
         documents: bool = True,
+        routers: Routers | None = None,
     ) -> None:
         """``documents``: whether attention tells the documents of a sample apart by the places of tokens."""
         super().__init__(first, last, count, recompute)
-        self._documents = documents
+        self._documents, self._routers = documents, (routers,)
         for name, parameter in before:
             attach(self, name, parameter)
         for name, block in blocks:
@@ -138,6 +148,8 @@ class LanguageStage(StageModel):
                 )
             keywords["position_ids"] = places
         output = self._trunk[0](inputs, self._run, **keywords)
+        if self._routers[0] is not None and self.training and torch.is_grad_enabled():
+            self.balance = self._routers[0].loss()
         return output if self.is_last else output.float()
 
     def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:

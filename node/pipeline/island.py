@@ -299,12 +299,12 @@ class SpreadPass:
         """The hands that have a part."""
         return range(1, len(self._sizes))
 
-    def backward(self, gradient: Tensor) -> Tensor | None:
+    def backward(self, gradient: Tensor, scale: float = 0.0) -> Tensor | None:
         """As that of ``Pass``."""
         pieces = [gradient] * len(self._sizes) if self._is_last else torch.split(gradient, self._sizes)
         for rank in self._ranks:
-            self._island.order(rank, "backward", pieces[rank], number=self._number)
-        own = self._own.backward(pieces[0])
+            self._island.order(rank, "backward", pieces[rank], number=self._number, scale=scale)
+        own = self._own.backward(pieces[0], scale)
         answers = self._island.answers(self._ranks)
         return None if own is None else torch.cat([own, *(answer["value"] for answer in answers)])
 

@@ -112,7 +112,7 @@ class Hand:
         return {"tensor": described(output), "correct": made.correct}, output
 
     def _backward(self, words: Words) -> tuple[Words, Tensor | None]:
-        gradient = self._passes.pop(words["number"]).backward(receive(words["tensors"][0], self.device))
+        gradient = self._passes.pop(words["number"]).backward(receive(words["tensors"][0], self.device), words["scale"])
         if gradient is None:
             return {}, None
         gradient = gradient.contiguous()

@@ -232,7 +232,7 @@ class StageRunner:
             gradient = received.to(self._device, output.dtype)
             chunk.outgoing.commit(step, microbatch)  # the receiver has used what was sent
         with self._clock.computing("backward", chunk.stage):
-            back = made.backward(gradient)
+            back = made.backward(gradient, scale)
         if chunk.model.is_first:
             return
         if back is None:

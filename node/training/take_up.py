@@ -58,7 +58,11 @@ class StateLoader:
             elif view.checkpoint == 0 and self._own_loop and first != context.name:
                 # Models that members bring begin with other weights in each: everybody takes those of the first.
                 self._fetch(context, new, names, lambda name: [first])
-            elif view.checkpoint == 0 and context.job.model.pretrained is not None and not context.definition.frozen:
+            elif (
+                view.checkpoint == 0
+                and context.job.model.pretrained is not None
+                and context.definition.starts_from_folder
+            ):
                 self._from_folder(context, new, view, names)
             elif view.checkpoint == 0:  # adapters too: no folder has any
                 _from_seed(context, new)

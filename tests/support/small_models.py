@@ -32,6 +32,9 @@ LONG |= {"original_max_position_embeddings": 16, "rope_theta": 1e4}
 WINDOW = {"sliding_window": 5}
 MIXED = {**WINDOW, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+LATENT = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 24}
+LATENT |= {"first_k_dense_replace": 1, "q_lora_rank": 16, "kv_lora_rank": 8, "qk_rope_head_dim": 4}
+LATENT |= {"qk_nope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 4}
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ CASES = [
     Case("qwen2_moe", {**EXPERTS, "shared_expert_intermediate_size": 24}),
     Case("qwen3_moe", {**EXPERTS, "head_dim": 8}, "shards", shard="20KB"),
     Case("olmoe", EXPERTS),
+    Case("deepseek_v3", LATENT, "latent attention, a dense block"),
     Case("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8, **WINDOW}),
 ]
 
@@ -98,6 +102,10 @@ def saved(case: Case, folder: Path) -> Any:
             if parameter.dim() < 2:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
             parameter.copy_(parameter.to(case.dtype))
+        kept = model.state_dict()
+        for name, buffer in model.named_buffers():
+            if name in kept:  # as what corrects DeepSeek's routers
+                buffer.uniform_(-0.1, 0.1)
     copy.deepcopy(model).to(case.dtype).save_pretrained(folder, max_shard_size=case.shard)
     return model.eval()  # folders' configurations have dropouts
 
