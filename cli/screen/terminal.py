@@ -192,12 +192,16 @@ class RichScreen(_Screen):
 def bytes_line(story: Story) -> str:
     """What compression saved over the whole run."""
     savings, words = story.savings, []
-    if (detail := savings.detail()) or savings.ratio:
-        whole = compared(savings.ratio, "fewer", "as many")
-        words = [f"{whole} in the whole run, headers counted", *([detail] if detail else [])]
     now, after = savings.text(), savings.schedule.after
-    if after and not now.startswith("compression"):
+    dense = bool(after) and now.startswith("compression")  # a short run ends before
+    if dense:
+        now = f"no round was compressed: that starts after round {after}"
+    elif after:
         now += f" after round {after}"
+    if (detail := savings.detail()) or savings.ratio:
+        means = ("fewer bytes than fp16", "the bytes of fp16") if dense else ("fewer", "as many")
+        whole = compared(savings.ratio, *means)
+        words = [f"{whole} in the whole run, headers counted", *([detail] if detail else [])]
     return "; ".join([now, *words])
 
 

@@ -227,6 +227,7 @@ def test_what_is_saved_is_one_sentence_and_never_a_fraction():
     for number in range(1, 21):
         story.add({"event": "step", "step": number, **sizes})
         assert story.savings.text() == "compression starts after round 20"
+    assert bytes_line(story).startswith("no round was compressed: that starts after round 20; 2.0x the bytes of ")
     for number in range(21, 41):
         story.add({"event": "step", "step": number, **sizes, "bytes_updates": 1200 if number == 21 else 10})
     assert story.savings.text() == "60x fewer bytes than fp16", "what the first rounds cost is not in it"
