@@ -97,6 +97,11 @@ class Checkpoints:
         one = self._open.get(step)
         return self.is_past(step) or (one is not None and one.view == view and file in one.done)
 
+    @property
+    def open_steps(self) -> tuple[int, ...]:
+        """Of which some files are here, and not all."""
+        return tuple(self._open)
+
     def leave_out(self, given_up: Callable[[tuple[int, int]], str]) -> None:
         """Throw away the files of steps that cannot become complete; ``given_up`` says of (view, step) why."""
         with self._changing:

@@ -253,6 +253,8 @@ class Run:
             self.context.store.server.check_lease()
         self.deciding.take_beats()
         self.feed(s.Tick(self.context.checkpoints.arrived, self.saving.lacking()))
+        if said := self.saving.late(self.measured.slowest_of):
+            self.warn("", said)
         self._trips.tick(self.streams)
         if self.trains and not self.deciding.is_planning:
             self.planning.tick(self._tasks.begin)

@@ -6,10 +6,12 @@ stage's file is late it is the coordinator's own line, or its disk, and nobody i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 
 from ....scheduler.plans import Plan
 from ..members import State
+from ..resuming.resume import Rules
 from .overdue import FILES_BPS, longest_s
 
 
@@ -22,13 +24,17 @@ def blamed(plan: Plan, lacking: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(set(lacking) & set(keepers) - spared))
 
 
+def upload_s(rules: Rules, late: Collection[str], slowest_bps: Callable[[str], float]) -> float:
+    """Seconds after which those who are ``late`` have had long enough to send their parts, on a line that all share."""
+    if not rules.layer_bytes:
+        return math.inf
+    known = [bps for name in late if (bps := slowest_bps(name)) > 0]
+    return longest_s(rules.last_checkpoint_s, sum(rules.layer_bytes), min([*known, FILES_BPS]) if known else 0.0)
+
+
 def trickles(state: State, slowest_bps: Callable[[str], float], began: float, now: float) -> str:
     """Why not to wait any longer though bytes arrive, as a sentence; empty: wait. ``began``: when all had finished."""
-    if not state.lacking or not state.rules.layer_bytes:
-        return ""
-    known = [bps for name in state.lacking if (bps := slowest_bps(name)) > 0]
-    size, bps = sum(state.rules.layer_bytes), min([*known, FILES_BPS]) if known else 0.0
-    longest = longest_s(state.rules.last_checkpoint_s, size, bps)
+    longest = upload_s(state.rules, state.lacking, slowest_bps) if state.lacking else math.inf
     if now - began <= longest:
         return ""
     return f"the last checkpoint: {' and '.join(state.lacking)} had {longest:.0f} s, ten times what it takes"

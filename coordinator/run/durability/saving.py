@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Collection
 
 from ....proto import control_pb2 as pb
 from ... import events
 from ...checkpoints.acceptance import Expected, expected, lacking
 from ...checkpoints.checkpoints import Complete
+from ...checkpoints.late import Late, late_in_all
 from ...checkpoints.manifest import read_manifest
 from ...data.facts import in_thread
 from ...membership import signals as s
+from ...membership.faults.keepers import upload_s
 from ...membership.members import TRAINING, all_finished
 from ...membership.resuming.learnt import unsent_in
 from ...store.rows import CheckpointRow
@@ -42,6 +45,7 @@ class Saving:
         self._context, self._deciding, self._streams = context, deciding, streams
         self._steps, self._announcing, self._notes = steps, announcing, notes
         self.mirror: Mirror | None = None
+        self._late = Late()
 
     def expects(self, sender: tuple[str, str], shard: pb.Shard) -> Expected:
         """What a checkpoint's file has to be. NotAccepted: why its sender (name, session) may not send it."""
@@ -71,6 +75,23 @@ class Saving:
             return ()
         step = max(answer.step for answer in state.finished.values())
         return lacking(state.view, step, self._context.checkpoints.has_whole)
+
+    def late(self, slowest_bps: Callable[[str], float]) -> str:
+        """The warning that is due of checkpoints which do not get complete while the run trains; empty for none."""
+        state, context = self._deciding.state, self._context
+        every, view = context.job.checkpoint.every, state.view
+        if not every or state.phase != TRAINING or view is None or all_finished(state):
+            return ""
+        due = self._steps.reached - self._steps.reached % every
+
+        def late() -> tuple[str, ...]:
+            steps = {due, *(step for step in context.checkpoints.open_steps if step > state.newest.step)}
+            return late_in_all(steps, lambda step: lacking(view, step, context.checkpoints.has_whole))
+
+        def longest(names: Collection[str]) -> float:
+            return upload_s(state.rules, names, slowest_bps)
+
+        return self._late.at(state.newest.step, due, late, longest, context.clock())
 
     def not_stored(self, step: int, why: str) -> None:
         """The disk did not take a file of a checkpoint."""

@@ -1,0 +1,51 @@
+"""Checkpoints that are due and do not get complete while the run trains: people hear whose part is not here.
+
+Nobody is put out for it: uploads have the lowest priority of a link that training may fill. But a run without
+checkpoints, which nobody notices, loses everything with its coordinator or its last node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+
+def late_in_all(steps: Iterable[int], lacking: Callable[[int], Collection[str]]) -> tuple[str, ...]:
+    """Who has sent its file of none of these steps. ``lacking(step)``: who has not of this one."""
+    found = [set(lacking(step)) for step in steps]
+    return tuple(sorted(set.intersection(*found))) if found else ()
+
+
+class Late:
+    """``at``, again and again; the sentence comes once for each time that none gets complete."""
+
+    def __init__(self) -> None:
+        self._newest = -1
+        self._since: float | None = None
+        self._told = False
+
+    def at(
+        self,
+        newest: int,
+        due: int,
+        lacking: Callable[[], Collection[str]],
+        longest_s: Callable[[Collection[str]], float],
+        now: float,
+    ) -> str:
+        """What is to be said now, empty for nothing. ``newest``: the step of the newest complete checkpoint; ``due``:
+        the newest step that was finished and at which one is due. ``longest_s``: what those who are late may take."""
+        if due <= newest or newest != self._newest:
+            self._newest, self._since, self._told = newest, now if due > newest else None, False
+            return ""
+        if self._since is None:
+            self._since = now
+        if self._told:
+            return ""
+        names = lacking()
+        if not names or now - self._since <= longest_s(names):
+            return ""
+        self._told = True
+        who, parts = " and ".join(sorted(names)), "parts have" if len(names) > 1 else "part has"
+        return (
+            f"no checkpoint has got complete for {(now - self._since) / 60:.0f} min, the newest is of step {newest}: "
+            f"the {parts} not come from {who}; `farflung coordinator drain` gives another node its place"
+        )
