@@ -51,16 +51,18 @@ class Codec(abc.ABC):
     def __repr__(self) -> str:
         return f"make({str(self.spec)!r})"
 
-    def encode(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0) -> bytes:
+    def encode(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0, members: int = 1) -> bytes:
         """The blob of ``x`` (any shape; fp16, bf16, fp32 or fp64; any device), which is not changed.
 
         seed: u64 of the run and the tensor, the same on all workers. step: u32. rank: the worker; workers must differ
         in it, so that their rounding (and, for a codec whose seed is private, their rotation) is independent and the
-        errors average out. CodecError for a value that is not finite.
+        errors average out. members: how many there are, ranks 0 to members - 1, where their blobs will be summed:
+        random rounding is then spread over them and errors cancel, without a bias, also where some are absent.
+        CodecError for a value that is not finite.
         """
-        return b"".join(self.pieces(x, seed, step, rank))
+        return b"".join(self.pieces(x, seed, step, rank, members))
 
-    def pieces(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0) -> list[Buffer]:
+    def pieces(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0, members: int = 1) -> list[Buffer]:
         """What ``encode`` puts together. The pieces may be parts of ``x``, so they are good until it changes."""
         if not 0 <= seed < 1 << 64 or not 0 <= step < 1 << 32:
             raise CodecError(f"seed must be below 2^64 and step below 2^32, got {seed} and {step}")
@@ -68,7 +70,7 @@ class Codec(abc.ABC):
         if rank and self.traits.seed == "private":
             seed = mix(seed, rank)
         with torch.no_grad():
-            body = self.write(flat, Key(seed, step, rank)) if flat.numel() else []
+            body = self.write(flat, Key(seed, step, rank, members)) if flat.numel() else []
         return build(self.spec, dtype, tuple(x.shape), body, seed if self.keyed else None, step if self.keyed else None)
 
     @abc.abstractmethod
@@ -260,7 +262,7 @@ def _expect(blob: Buffer, elements: int, known: bool = False) -> tuple[Header, R
 
 def gather(codec: Codec, x: torch.Tensor, context: Context) -> Program:
     """Everyone decodes everyone's blob, and sums in the order of ranks."""
-    blob = codec.encode(x, context.tensor_seed, context.step, context.rank)
+    blob = codec.encode(x, context.tensor_seed, context.step, context.rank, context.size)
     answers = yield Gather(blob, context.weight)
     context.own = add_all([(blob, context.weight)], x).view(-1)
     return add_all(answers, x)

@@ -58,7 +58,8 @@ def _factor(weight: float | None) -> np.float32:
 
 
 def _key(key: Key) -> tuple[np.uint64, int]:
-    return np.uint64(key.seed & 0xFFFFFFFFFFFFFFFF), key.step & 0xFFFFFFFF
+    """The seed, and the step with the turn above it (``loops_random.dither``)."""
+    return np.uint64(key.seed & 0xFFFFFFFFFFFFFFFF), key.step & 0xFFFFFFFF | key.turn << 32
 
 
 def words(count: int, key: Key, stream: int, start: int) -> np.ndarray:
@@ -71,7 +72,7 @@ def words(count: int, key: Key, stream: int, start: int) -> np.ndarray:
 def uniform(count: int, key: Key, stream: int, start: int) -> torch.Tensor:
     """As ``philox.uniform``: fp32 ``[count]``."""
     out = torch.empty(count)
-    _loops("_random").uniform(start, *_key(key), stream, out.numpy())
+    _loops("_random").dither(start, *_key(key), stream, out.numpy())
     return out
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .loops import jit, largest_bits, pack, unpack
-from .loops_random import uniform
+from .loops_random import dither
 
 
 @jit
@@ -35,7 +35,7 @@ def quantize(
         part = x[start : start + chunk]
         size = len(part)
         if stochastic:
-            uniform(start, seed, step, 0, u[:size])
+            dither(start, seed, step, 0, u[:size])
         for first in range(0, size, group):
             row, to = part[first : first + group], codes[first : first + group]
             largest = largest_bits(row.view(np.int32), np.int32(0))

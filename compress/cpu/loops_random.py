@@ -46,9 +46,11 @@ def words(start: int, seed: Any, step: Any, stream: Any, out: Any) -> None:
 
 
 @jit
-def uniform(start: int, seed: Any, step: Any, stream: Any, out: Any) -> None:
-    """Uniform fp32 in [0, 1) for the elements from ``start`` on, as ``philox.uniform``."""
-    part = np.empty(512, np.uint32)
+def dither(start: int, seed: Any, step: Any, stream: Any, out: Any) -> None:
+    """Uniform fp32 in [0, 1) for the elements from ``start`` on, as ``philox.uniform``. step: its upper 32 bits are the
+    key's turn."""
+    part, turn = np.empty(512, np.uint32), np.uint32(step >> 32)
+    step &= 0xFFFFFFFF
     at, count = 0, len(out)
     while at < count:
         inside = (start + at) % 512
@@ -56,5 +58,6 @@ def uniform(start: int, seed: Any, step: Any, stream: Any, out: Any) -> None:
         size = min(512 - inside, count - at)
         to, source = out[at : at + size], part[inside : inside + size]
         for i in range(size):
-            to[i] = np.float32(np.int32(source[i] >> np.uint32(8))) * np.float32(5.9604644775390625e-08)
+            turned = np.uint32((source[i] >> np.uint32(8)) + turn) & np.uint32(0xFFFFFF)
+            to[i] = np.float32(np.int32(turned)) * np.float32(5.9604644775390625e-08)
         at += size

@@ -8,7 +8,7 @@ import numpy as np
 
 from .loops import eighths, hadamard, halves, jit
 from .loops_eden import planes_back, turn_signs
-from .loops_random import uniform, words
+from .loops_random import dither, words
 
 CHUNK = 4096
 PIECE = 1 << 13
@@ -122,7 +122,7 @@ def thc_codes(
     for start in range(0, len(turned), CHUNK):
         part = turned[start : start + CHUNK]
         to, size = codes[start : start + CHUNK], len(part)
-        uniform(first + start, seed, step, 1, u[:size])
+        dither(first + start, seed, step, 1, u[:size])
         for i in range(size):  # short loops, of which the compiler makes wide ones
             y[i] = (min(max(part[i], -reach), reach) / twice + np.float32(0.5)) * whole
             cells[i] = np.int32(min(max(y[i], np.float32(0.0)), whole))

@@ -8,7 +8,7 @@ import numpy as np
 
 from .loops import jit, largest_bits
 from .loops_eden import planes, planes_back
-from .loops_random import uniform
+from .loops_random import dither
 
 CHUNK = 4096
 """Elements at once: they stay in the first cache."""
@@ -83,7 +83,7 @@ def minifloat(
         size = min(CHUNK, count - start)
         scale(x, start, group, dividing, first, second, z[:size])
         if stochastic:
-            uniform(start, seed, step, 0, u[:size])
+            dither(start, seed, step, 0, u[:size])
         for i in range(size):
             exponent = np.int32(np.int32(words[i] >> 23) & 255) - np.int32(127)
             exponent = min(max(exponent, low), high)
@@ -106,7 +106,7 @@ def dithered(x: Any, group: int, units: Any, levels: int, seed: Any, step: Any, 
     for start in range(0, count, CHUNK):
         size = min(CHUNK, count - start)
         scale(x, start, group, True, units, units, z[:size])
-        uniform(start, seed, step, 0, u[:size])
+        dither(start, seed, step, 0, u[:size])
         for i in range(size):
             scaled = np.abs(z[i]) * s
             level = min(np.floor(scaled + u[i]), s)
@@ -131,7 +131,7 @@ def powers(x: Any, group: int, units: Any, seed: Any, step: Any, bits: int, pack
     for start in range(0, count, CHUNK):
         size = min(CHUNK, count - start)
         scale(x, start, group, True, units, units, z[:size])
-        uniform(start, seed, step, 0, u[:size])
+        dither(start, seed, step, 0, u[:size])
         for i in range(size):
             low[i] = np.int32(words[i] & 0x7F800000)
         for i in range(size):

@@ -9,7 +9,7 @@ import numpy as np
 
 from .loops import hadamard, jit, largest_bits
 from .loops_eden import planes, planes_back
-from .loops_random import uniform
+from .loops_random import dither
 
 CHUNK = 4096
 """Elements at once: whole tiles, and they stay in the first cache."""
@@ -29,7 +29,7 @@ def tile(
     for start in range(0, tiles * size, CHUNK):
         count = min(CHUNK, tiles * size - start)
         if stochastic:
-            uniform(start, seed, step, 0, u[:count])
+            dither(start, seed, step, 0, u[:count])
         for first in range(0, count, size):
             t = (start + first) // size
             part, to = x[start + first : start + first + size], codes[first : first + size]

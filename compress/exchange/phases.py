@@ -42,7 +42,8 @@ def publish(codec: Codec, x: torch.Tensor, context: Context) -> Program:
     pieces = split(x.reshape(-1), context.size)
     seeds = [mix(context.tensor_seed, piece) for piece in range(context.size)]
     blobs = tuple(
-        codec.encode(piece, seed, context.step, context.rank) for piece, seed in zip(pieces, seeds, strict=True)
+        codec.encode(piece, seed, context.step, context.rank, context.size)
+        for piece, seed in zip(pieces, seeds, strict=True)
     )
     answers = yield Scatter(blobs, context.weight)
     total = add_all(answers, pieces[context.rank])

@@ -82,10 +82,11 @@ def block_numpy(counters: np.ndarray, key: Key, stream: int) -> list[np.ndarray]
 
 
 def uniform(count: int, key: Key, stream: int, start: int = 0, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Uniform fp32 in [0, 1), multiples of 2^-24: exact on every device."""
+    """Uniform fp32 in [0, 1), multiples of 2^-24: exact on every device; turned as the key says."""
     if str(device) == "cpu" and fast.worth(count):
         return fast.uniform(count, key, stream, start)
-    return (words(count, key, stream, start, device) >> 8).to(torch.float32) * 2.0**-24
+    found = words(count, key, stream, start, device) >> 8
+    return (found + key.turn & 0xFFFFFF if key.turn else found).to(torch.float32) * 2.0**-24
 
 
 def signs(count: int, key: Key, stream: int, start: int = 0, device: torch.device | str = "cpu") -> torch.Tensor:

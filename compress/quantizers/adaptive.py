@@ -129,7 +129,7 @@ class Adaptive(Codec):
             index = (torch.searchsorted(table, y, right=True) - 1).clamp(0, len(table) - 2)
             low, high = table[index].double(), table[index + 1].double()
             chance = (y.double() - low) / (high - low)
-            codes = (index + (philox.uniform(y.numel(), key.private, 0, 0, x.device) < chance)).to(torch.uint8)
+            codes = (index + (philox.uniform(y.numel(), key.dither, 0, 0, x.device) < chance)).to(torch.uint8)
         else:
             codes = torch.zeros(y.numel(), dtype=torch.uint8, device=x.device)
         return [bytes([len(table) - 1]), tensor_bytes(table), tensor_bytes(pack(codes, self.bits))]

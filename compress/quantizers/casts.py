@@ -93,7 +93,7 @@ class Floats(Codec):
 class Plain(Floats):
     """The bytes of the tensor in its own dtype: decode gives the same bits."""
 
-    def pieces(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0) -> list[Buffer]:
+    def pieces(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0, members: int = 1) -> list[Buffer]:
         flat, dtype = flatten(x, exact=True)
         return build(self.spec, dtype, tuple(x.shape), [tensor_bytes(flat)], None, None)
 

@@ -47,12 +47,12 @@ class Qsgd(Tabled):
         found = largest_of(x, size) if self.norm == "max" else norm(blocks_of(x, size), self.norm)
         code = scales.to_codes(found, up=True)
         if x.device.type == "cpu" and fast.worth(x.numel()):
-            packed = fast.dithered(x, size, scales.to_scales(code), self.bits, self.equal, key.private)
+            packed = fast.dithered(x, size, scales.to_scales(code), self.bits, self.equal, key.dither)
             return [tensor_bytes(code), tensor_bytes(packed)]
         rows = blocks_of(x, size)
         unit = scales.to_scales(code)[:, None]
         y = rows / torch.where(unit > 0, unit, torch.ones_like(unit))
-        u = philox.uniform(x.numel(), key.private, 0, 0, x.device)
+        u = philox.uniform(x.numel(), key.dither, 0, 0, x.device)
         codes = self.levels(y.view(-1)[: x.numel()], u)
         return [tensor_bytes(code), tensor_bytes(pack(codes, self.bits))]
 
@@ -113,7 +113,7 @@ class Terngrad(Codec):
             x = x.clamp(-bound, bound)
         scale = x.abs().max()
         y = x.abs() / torch.where(scale > 0, scale, torch.ones_like(scale))
-        hit = philox.uniform(x.numel(), key.private, 0, 0, x.device) < y
+        hit = philox.uniform(x.numel(), key.dither, 0, 0, x.device) < y
         trit = torch.where(hit, torch.where(x < 0, 0, 2), 1).to(torch.uint8)
         digits = torch.nn.functional.pad(trit, (0, -x.numel() % 5), value=1).view(-1, 5)
         place = torch.tensor([1, 3, 9, 27, 81], dtype=torch.uint8, device=x.device)
@@ -138,7 +138,7 @@ class Natural(Codec):
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         bits = x.view(torch.int32) & 0x7FFFFFFF
-        noise = (philox.words(x.numel(), key.private, 0, 0, x.device) >> 9).to(torch.int32)
+        noise = (philox.uniform(x.numel(), key.dither, 0, 0, x.device) * 8388608.0).to(torch.int32)
         exponent = ((bits + noise) >> 23).clamp(max=254).to(torch.uint8)
         return [tensor_bytes(exponent), tensor_bytes(pack((x < 0).to(torch.uint8), 1))]
 

@@ -44,7 +44,7 @@ class Entropy(Codec):
         if low == high:  # codes all the same: nine bytes may not claim any number of elements
             head = struct.pack("<ffB", float(low32), float(high32), 1)
             return [head, *_coded(torch.zeros(x.numel(), dtype=torch.uint8))]
-        u = philox.uniform(x.numel(), key.private, 0, 0, x.device).double()
+        u = philox.uniform(x.numel(), key.dither, 0, 0, x.device).double()
         place = (x.double() - low) / (high - low)
         best, least, most = 1, 2, 255
         while least <= most:  # the entropy grows with the number of levels, but for noise: bisect

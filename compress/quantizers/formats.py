@@ -112,11 +112,11 @@ class Microscaling(Tabled):
         fields = tensor_bytes((exponent + 127).to(torch.uint8))
         if x.device.type == "cpu" and fast.worth(x.numel()):
             factors = scales.power_of_two(-(exponent // 2)), scales.power_of_two(-(exponent - exponent // 2))
-            packed = fast.minifloat(x, 32, factors, form.shape, key.private if self.stochastic else None)
+            packed = fast.minifloat(x, 32, factors, form.shape, key.dither if self.stochastic else None)
             return [fields, tensor_bytes(packed)]
         rows = blocks_of(x, 32)
         scaled = torch.ldexp(torch.ldexp(rows, -(exponent // 2)[:, None]), -(exponent - exponent // 2)[:, None])
-        u = philox.uniform(rows.numel(), key.private, 0, 0, x.device).view_as(rows) if self.stochastic else None
+        u = philox.uniform(rows.numel(), key.dither, 0, 0, x.device).view_as(rows) if self.stochastic else None
         codes = form.round(scaled, u) | (scaled < 0).to(torch.int32) << (form.bits - 1)
         flat = codes.view(-1)[: x.numel()].to(torch.uint8)
         return [fields, tensor_bytes(pack(flat, form.bits))]
@@ -150,12 +150,12 @@ class NvFp4(Tabled):
         unit = E4M3.table(x.device)[scale.to(torch.int64)] * safe
         head: list[Buffer] = [tensor_bytes(tensor_scale.view(1)), tensor_bytes(scale.to(torch.uint8))]
         if x.device.type == "cpu" and fast.worth(x.numel()):
-            packed = fast.minifloat(x, 16, (unit,), form.shape, key.private if self.stochastic else None)
+            packed = fast.minifloat(x, 16, (unit,), form.shape, key.dither if self.stochastic else None)
             return [*head, tensor_bytes(packed)]
         rows = blocks_of(x, 16)
         ratio = rows / torch.where(unit > 0, unit, torch.ones_like(unit))[:, None]
         ratio = torch.where(unit[:, None] > 0, ratio, torch.zeros_like(ratio))
-        u = philox.uniform(rows.numel(), key.private, 0, 0, x.device).view_as(rows) if self.stochastic else None
+        u = philox.uniform(rows.numel(), key.dither, 0, 0, x.device).view_as(rows) if self.stochastic else None
         codes = (form.round(ratio, u) | (ratio < 0).to(torch.int32) << 3).view(-1)[: x.numel()].to(torch.uint8)
         return [*head, tensor_bytes(pack(codes, 4))]
 

@@ -41,7 +41,7 @@ class Group(Codec):
             parts = gpu.group_encode(x, self.group, self.bits, self.stochastic, key.private)
             return [tensor_bytes(part) for part in parts]
         if x.device.type == "cpu" and fast.worth(x.numel()):
-            quick = fast.quantize(x, self.group, self.bits, self.full, self.stochastic, key.private)
+            quick = fast.quantize(x, self.group, self.bits, self.full, self.stochastic, key.dither)
             if quick is not None:
                 return [tensor_bytes(part) for part in quick]
         check_finite(x)
@@ -66,7 +66,7 @@ class Group(Codec):
             step = step if self.full else scales.to_scales(code)
             ratio = rows / torch.where(step > 0, step, torch.ones_like(step))[:, None]
             if self.stochastic:
-                ratio.add_(philox.uniform(ratio.numel(), key.private, 0, start, x.device).view_as(ratio)).floor_()
+                ratio.add_(philox.uniform(ratio.numel(), key.dither, 0, start, x.device).view_as(ratio)).floor_()
             else:
                 ratio.round_()
             ratio.clamp_(-self.top, self.top)

@@ -140,7 +140,7 @@ class QuicFl(Rotated):
             table = quic(self.bits, False, z.device)[0]
             index = (torch.searchsorted(table, z, right=True) - 1).clamp(0, len(table) - 2)
             low, high = table[index], table[index + 1]
-            return (index + (philox.uniform(count, key.private, CHOICE, 0, z.device) < (z - low) / (high - low))).to(
+            return (index + (philox.uniform(count, key.dither, CHOICE, 0, z.device) < (z - low) / (high - low))).to(
                 torch.uint8
             )
         message, probability = _sender(self.bits)

@@ -31,7 +31,7 @@ class Tile(Codec):
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         if x.device.type == "cpu" and fast.worth(x.numel()):
-            quick = blocks.tile(x, self.tile, self.bits, self.outlier, key.private if self.stochastic else None)
+            quick = blocks.tile(x, self.tile, self.bits, self.outlier, key.dither if self.stochastic else None)
             if quick is not None:
                 return [tensor_bytes(quick[0]), tensor_bytes(pack(quick[1], 1)), tensor_bytes(quick[2])]
         rows, exponent = rotation.rescale(blocks_of(x, self.tile))
@@ -45,7 +45,7 @@ class Tile(Codec):
         unit = torch.ldexp(torch.ldexp(scales.to_scales(code), -half), -(exponent - half))[:, None]
         ratio = rows / torch.where(unit > 0, unit, torch.ones_like(unit))
         if self.stochastic:
-            ratio = (ratio + philox.uniform(ratio.numel(), key.private, 0, 0, x.device).view_as(ratio)).floor()
+            ratio = (ratio + philox.uniform(ratio.numel(), key.dither, 0, 0, x.device).view_as(ratio)).floor()
         level = torch.where(unit > 0, ratio.round(), torch.zeros_like(ratio)).clamp(-self.top, self.top)
         codes = (level + float(self.top + 1)).to(torch.uint8).view(-1)
         return [

@@ -84,7 +84,7 @@ class PowerSgd(Codec):
     def _start(self, columns: int, rank: int, key: Key, device: torch.device) -> torch.Tensor:
         return orthonormal(philox.normal(columns * rank, Key(key.seed, key.step), 0x50, device).view(columns, rank))
 
-    def pieces(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0) -> list[Buffer]:
+    def pieces(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0, members: int = 1) -> list[Buffer]:
         flat, dtype = flatten(x)
         shape = tuple(x.shape)
         with torch.no_grad():

@@ -77,7 +77,7 @@ class Hop(Codec):
         choice = self.choose(self.norms(rows).double().square(), 0.0)
 
         def uniform(count: int, start: int) -> torch.Tensor:
-            return philox.uniform(count, key.private, 0, start, x.device)
+            return philox.uniform(count, key.dither, 0, start, x.device)
 
         head: list[Buffer] = [bytes([int(exponent) & 0xFF, int(exponent) >> 8 & 0xFF]), tensor_bytes(pack(choice, 3))]
         return [*head, *self.quantize(rows, choice, uniform)]

@@ -95,7 +95,7 @@ class Summed(Codec):
         flat = x.detach().reshape(-1).to(torch.float32) * context.weight
         if not bool(torch.isfinite(flat).all()):
             raise CodecError("a value is not finite: not encoded")
-        key = Key(context.tensor_seed, context.step, context.rank)
+        key = Key(context.tensor_seed, context.step, context.rank, context.size)
         statistic = yield Reduce(self.statistic(flat), self.statistic_op)  # type: ignore[arg-type]
         levels = self.levels(flat, statistic, key, context.size)
         total = yield Reduce(levels, "sum", self.sum_bits(context.size))
@@ -120,7 +120,7 @@ class GlobalQsgd(Summed):
     def levels(self, x: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int) -> torch.Tensor:
         s = self.top // 2
         y = x / torch.where(statistic > 0, statistic, torch.ones_like(statistic))
-        level = (y.abs() * s + philox.uniform(x.numel(), key.private, 0, 0, x.device)).floor().clamp(max=s)
+        level = (y.abs() * s + philox.uniform(x.numel(), key.dither, 0, 0, x.device)).floor().clamp(max=s)
         return torch.where(y < 0, s - level, s + level).to(torch.int32)
 
     def restore(self, total: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int, count: int) -> torch.Tensor:
@@ -140,7 +140,7 @@ class GlobalExponential(Codec):
         """uint8: 0 is zero, else sign << 7 | -exponent (1 .. 127) of a fraction of 2 * workers * top."""
         safe = torch.where(top > 0, top, torch.ones_like(top))
         y = (x.abs() / safe) / float(2 * workers)
-        u = philox.uniform(x.numel(), key.private, 0, 0, x.device)
+        u = philox.uniform(x.numel(), key.dither, 0, 0, x.device)
         mantissa, exponent = torch.frexp(y)
         exponent = torch.where(u < 2 * mantissa - 1, exponent, exponent - 1)
         code = (-exponent).clamp(min=1)
@@ -176,7 +176,7 @@ class GlobalExponential(Codec):
     def rounds(self, x: torch.Tensor, context: Context) -> Program:
         flat = x.detach().reshape(-1).to(torch.float32) * context.weight
         top = yield Reduce(flat.abs().amax().view(1) if flat.numel() else torch.zeros(1), "max")
-        codes = self.codes(flat, top, context.size, Key(context.tensor_seed, context.step, context.rank))
+        codes = self.codes(flat, top, context.size, Key(context.tensor_seed, context.step, context.rank, context.size))
         answers = yield Gather(tensor_bytes(codes).tobytes())
         context.own = self.values(codes, top, context.size)
         level = [bytes_tensor(blob, torch.uint8, flat.device) for blob, _ in answers]
@@ -231,7 +231,7 @@ class IntSgd(Summed):
     def levels(self, x: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int) -> torch.Tensor:
         alpha = self._alpha(statistic, workers, x.numel())
         y = x.to(torch.float64) * alpha
-        u = philox.uniform(x.numel(), key.private, 0, 0, x.device)
+        u = philox.uniform(x.numel(), key.dither, 0, 0, x.device)
         return ((y + u).floor().clamp(-127, 127) + 127).to(torch.int32)
 
     def own(self, levels: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int, count: int) -> torch.Tensor:

@@ -119,7 +119,7 @@ class Thc(Summed):
             turned = torch.empty(segment.rows * segment.size)
             blocks.turn(part, unit, True, signs, turned.view(segment.rows, segment.size))
             codes = out[segment.code : segment.code + turned.numel()]
-            blocks.thc_codes(turned, self.reach, self.table, self._below(x.device), key.private, segment.code, codes)
+            blocks.thc_codes(turned, self.reach, self.table, self._below(x.device), key.dither, segment.code, codes)
         return out
 
     def _below(self, device: torch.device) -> torch.Tensor:
@@ -149,7 +149,7 @@ class Thc(Summed):
             y = (turned.clamp(-self.reach, self.reach) / (2 * self.reach) + 0.5) * self.grid
             index = below[y.floor().clamp(0, self.grid).to(torch.int64)]
             low, high = table[index], table[index + 1]
-            u = philox.uniform(y.numel(), key.private, 1, segment.code, x.device).view_as(y)
+            u = philox.uniform(y.numel(), key.dither, 1, segment.code, x.device).view_as(y)
             level = torch.where(u < (y - low) / (high - low), high, low)
             out[segment.code : segment.code + level.numel()] = level.view(-1)
         return out

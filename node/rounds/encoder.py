@@ -116,7 +116,8 @@ class Encoder:
         makes their errors differ."""
         terms = self.terms
         codec = self.last if self.last is not None and rank == terms.me else terms.codec_of(round)
-        return codec.pieces(values, seed=(terms.seed + 0x9E3779B9 * start) & (2**63 - 1), step=round, rank=rank)
+        members, seed = len(terms.plan.members), (terms.seed + 0x9E3779B9 * start) & (2**63 - 1)
+        return codec.pieces(values, seed=seed, step=round, rank=rank, members=members if rank < members else 1)
 
     def piece(self, here: slice) -> Tensor:
         """Room for a piece of the vector, always the same, so that it need not be found again for each."""
