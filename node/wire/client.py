@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
@@ -29,6 +28,7 @@ from ..ipc.config import WireConfig
 from ..ipc.pipe import INLINE_LIMIT, PARTED_STATUS, From, To, TrainerEnd
 from ..peers.header_compression import FIELDS, MARK
 from .api import Bytes, Payload
+from .blocks import Blocks
 from .events import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received
 from .spawn import IoHost
 
@@ -64,18 +64,11 @@ class ProcessWire:
         """What this node proves itself with to the others; None: without TLS."""
         self.members: frozenset[str] = frozenset()
         self._end, self._host = end, host
-        self._send_arena, self._receive_arena = arenas
-        page = self._send_arena.take(LastAction.SIZE)
-        assert page == 0, "the arena is new"
-        self._last_action = LastAction(self._send_arena.view(0, LastAction.SIZE))
+        self._blocks = Blocks(*arenas)
+        self._last_action = LastAction(self._blocks.first_page)
         self._doing = "starting"
         self._events: deque[Event] = deque()
         self._pending = 0  # bytes that wait for the network
-        self._flying: dict[int, list[tuple[memoryview, int]]] = {}  # by address: what the I/O process still sends
-        self._first = _address(self._send_arena.view(0, 1))
-        self._unused: deque[_Lent] = deque()  # blocks of the send arena that nobody holds any more
-        self._read_up: deque[_Lent] = deque()  # the same of the other arena
-        self._lent: tuple[dict[int, _Lent], dict[int, _Lent]] = {}, {}  # blocks that somebody holds, of both
         self._replies: dict[int, tuple[Any, ...]] = {}
         self._unwanted: set[int] = set()
         """Calls for whose answer nobody waits any more."""
@@ -151,8 +144,7 @@ class ProcessWire:
         if length <= INLINE_LIMIT:
             handed = b"".join(pieces)
         else:
-            block = pieces[0] if len(pieces) == 1 and self._start(pieces[0]) >= 0 else self._block(pieces)
-            handed = (self._fly(block, length), length)
+            handed = (self._blocks.fly(self._laid(pieces), length), length)
         self._pending += length
         self._end.write(int(To.SEND), to, priority, header.SerializeToString(), handed)
 
@@ -172,7 +164,7 @@ class ProcessWire:
             for piece in pieces:
                 room[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
                 at += len(piece)
-        self._send_arena.shorten(self._start(room.data), at)
+        self._blocks.shorten(room.data, at)
         return room[:at].data
 
     def poll(self, timeout: float = 0.0) -> list[Event]:
@@ -251,8 +243,8 @@ class ProcessWire:
         message. If it cannot be stored, the coordinator and the log get a warning, and training goes on."""
         self._alive()
         pieces = _pieces(payload)
-        block = pieces[0] if len(pieces) == 1 and self._start(pieces[0]) >= 0 else self._block(pieces)
-        start = self._fly(block, 0)
+        block = self._laid(pieces)
+        start = self._blocks.fly(block, 0)
         self._end.write(int(To.STORE), step, file, start, len(block), files, json.dumps(meta))
 
     def room(self, length: int) -> memoryview:
@@ -373,11 +365,7 @@ class ProcessWire:
                     self._replies[number] = (problem, hint, status, array)
             elif kind == From.FREED:
                 start, length = values
-                if start >= 0:
-                    _, length = self._flying[start].pop()
-                    if not self._flying[start]:
-                        del self._flying[start]
-                self._pending -= length
+                self._pending -= self._blocks.landed(start) if start >= 0 else length
             elif kind == From.ORDER:
                 self._events.append(OrderEvent(control.Order.FromString(values[0])))
             elif kind == From.PEER_LOST:
@@ -392,12 +380,12 @@ class ProcessWire:
 
     def _taken(self, payload: bytes | tuple[int, int]) -> npt.NDArray[np.uint8]:
         if isinstance(payload, tuple):
-            return self._lend(self._receive_arena, *payload)
+            return self._blocks.received(*payload)
         return np.frombuffer(payload, np.uint8).copy()
 
     def _tell_taken(self, count: int) -> None:
         """The I/O process may take in ``count`` bytes more, and use again the blocks that nobody here holds."""
-        free = [self._lent[1].pop(self._read_up.popleft().start).start for _ in range(len(self._read_up))]
+        free = self._blocks.read_up()
         if count or free:
             self._end.write(int(To.TAKEN), count, free)
 
@@ -409,45 +397,22 @@ class ProcessWire:
     def _must_act(self) -> bool:
         return any(isinstance(event, OrderEvent | PeerLost) for event in self._events)
 
+    def _laid(self, pieces: list[memoryview]) -> memoryview:
+        """The pieces in a block of the arena: where they lie, if that is one."""
+        return pieces[0] if len(pieces) == 1 and self._blocks.holds(pieces[0]) else self._block(pieces)
+
     def _block(self, pieces: list[memoryview]) -> memoryview:
-        """The pieces in a block of the arena."""
+        """A copy of the pieces in a block of the arena."""
         return _joined(pieces, self._room(sum(map(len, pieces)))).data
 
     def _room(self, length: int) -> npt.NDArray[np.uint8]:
         """A block of the arena; waits for acknowledgements when it is full. RunFailed if that cannot help."""
-        while (start := self._take(length)) is None:
-            if not self._flying:
+        while (found := self._blocks.room(length)) is None:
+            if not self._blocks.flying:
                 raise RunFailed(f"no room for a message of {length} bytes", "this machine has too little memory")
             self._read(1.0)
             self._alive()
-        return self._lend(self._send_arena, start, length)
-
-    def _lend(self, arena: Arena, start: int, length: int) -> npt.NDArray[np.uint8]:
-        """The bytes of a block, which is noted down as free when the last view of the array is gone: only noted,
-        because that may be at any moment, and by C code alone (`deque.append`): what a signal's handler raises in the
-        Python code of such a callback is lost, and with it somebody's Ctrl-C."""
-        ours = arena is self._send_arena
-        array = np.frombuffer(arena.view(start, length), np.uint8)
-        lent = _Lent(array, (self._unused if ours else self._read_up).append)
-        lent.start = start
-        self._lent[0 if ours else 1][start] = lent
-        return array
-
-    def _take(self, length: int) -> int | None:
-        while self._unused:
-            self._send_arena.give_back(self._lent[0].pop(self._unused.popleft().start).start)
-        return self._send_arena.take(length)
-
-    def _start(self, piece: memoryview) -> int:
-        """Where in the arena for sending a piece lies; negative: elsewhere."""
-        start = _address(piece) - self._first
-        return start if start < self._send_arena.size else -1
-
-    def _fly(self, block: memoryview, counted: int) -> int:
-        """The address of bytes that the I/O process is about to send; they stay until it has."""
-        start = self._start(block)
-        self._flying.setdefault(start, []).append((block, counted))
-        return start
+        return found
 
     def _call(self, method: str, *arguments: Any) -> bytes:
         return self._answer(self._ask(method, *arguments))
@@ -475,17 +440,6 @@ class ProcessWire:
         self.dropped += sum(isinstance(event, Received) for event in self._events)
         self.dropped -= sum(isinstance(event, Received) for event in kept)
         self._events = deque(kept)
-
-
-class _Lent(weakref.ref[npt.NDArray[np.uint8]]):
-    """A block of an arena that is lent, for as long as its array or a view of it is there."""
-
-    __slots__ = ("start",)
-    start: int
-
-
-def _address(view: memoryview) -> int:
-    return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
 
 
 def _pieces(payload: Payload) -> list[memoryview]:

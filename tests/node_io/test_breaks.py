@@ -138,9 +138,9 @@ def test_sixty_breaks_leak_nothing(thread_nodes):
                 before = len(descriptors())
         assert len(descriptors()) <= before + 6
         deadline = time.monotonic() + 60
-        while a._send_arena.in_use > 8192 and time.monotonic() < deadline:  # the last one may go once more
+        while a._blocks.sending.in_use > 8192 and time.monotonic() < deadline:  # the last one may go once more
             a.poll(0.1)
-        assert a._send_arena.in_use <= 8192
+        assert a._blocks.sending.in_use <= 8192
 
 
 @pytest.mark.slow

@@ -294,7 +294,7 @@ def test_store(coordinator, nodes):
     assert {file: data for (_, file), (data, _, _) in coordinator.stored.items()} == shards
     assert {(files, json.loads(meta)["round"]) for _, files, meta in coordinator.stored.values()} == {(2, 7)}
     wire.poll(0.1)
-    assert wire._flying == {} and wire.statistics()["other"] > 3_000_000
+    assert wire._blocks.flying == {} and wire.statistics()["other"] > 3_000_000
 
 
 def test_a_description_that_takes_long_is_waited_for(coordinator, thread_nodes):
@@ -317,7 +317,7 @@ def test_a_store_goes_on_where_its_stream_broke(coordinator, thread_nodes):
     assert coordinator.stored[100, "stage-0"][0] == data
     assert len(coordinator.began_at) > 3 and coordinator.began_at == sorted(set(coordinator.began_at))
     wire.poll(0.1)
-    assert wire._flying == {}
+    assert wire._blocks.flying == {}
 
 
 def test_of_a_file_only_the_newest_waits(coordinator, thread_nodes):
@@ -328,14 +328,14 @@ def test_of_a_file_only_the_newest_waits(coordinator, thread_nodes):
         wire.store(step, "stage-0", bytes([step]) * 300_000, 1, {"view": 3})
         while not coordinator.began_at:  # of the first
             wire.poll(0.05)
-    while sum(map(len, wire._flying.values())) > 2:
+    while sum(map(len, wire._blocks.flying.values())) > 2:
         wire.poll(0.05)
     coordinator.hold.set()
     deadline = time.monotonic() + 60
     while len(coordinator.stored) < 2 and time.monotonic() < deadline:
         wire.poll(0.05)
     wire.poll(0.2)
-    assert {step for step, _ in coordinator.stored} == {1, 6} and wire._flying == {}
+    assert {step for step, _ in coordinator.stored} == {1, 6} and wire._blocks.flying == {}
 
 
 def test_a_refused_store_is_a_warning(coordinator, thread_nodes):

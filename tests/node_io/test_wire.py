@@ -78,13 +78,13 @@ def test_what_is_sent_may_change_afterwards(thread_nodes):
 def test_what_lies_in_shared_memory_is_sent_to_all_from_there_and_freed_with_its_last_view(thread_nodes):
     a, b, c = (thread_nodes.start(name) for name in "abc")
     thread_nodes.enter(1)
-    idle = a._send_arena.in_use
+    idle = a._blocks.sending.in_use
     data = noise(3_000_000)
     placed = a.place(iter(([data[:9].tobytes(), data[9:2_000_000].data], [data[2_000_000:].data])), 2)
-    once = a._send_arena.in_use
+    once = a._blocks.sending.in_use
     for to in "bbc":
         a.send(to, Header(kind=Kind.RESULT), placed)
-    assert a._send_arena.in_use == once > idle + 3_000_000
+    assert a._blocks.sending.in_use == once > idle + 3_000_000
     del placed
     came = [message.payload for wire, count in ((b, 2), (c, 1)) for message in receive(wire, count)]
     assert all(np.array_equal(payload, data) for payload in came)
@@ -93,9 +93,9 @@ def test_what_lies_in_shared_memory_is_sent_to_all_from_there_and_freed_with_its
     short, longer = [data[:1000].data], [data[1000:1001].data, data[1001:].data]  # than the first promised
     uneven = a.place(iter((short, longer)), 2)
     assert bytes(uneven) == data.tobytes()
-    assert a._send_arena.in_use < once + 10_000  # in the room of the first
+    assert a._blocks.sending.in_use < once + 10_000  # in the room of the first
     first, came = came[0][5:7], None
-    assert bytes(first) == bytes(data[5:7]) and len(b._read_up) == 1  # a view keeps its block, not the other
+    assert bytes(first) == bytes(data[5:7]) and len(b._blocks.done_with) == 1  # a view keeps its block, not the other
 
 
 def test_no_handler_of_a_signal_runs_as_the_last_view_goes(thread_nodes):
@@ -109,7 +109,7 @@ def test_no_handler_of_a_signal_runs_as_the_last_view_goes(thread_nodes):
         payload = None
     finally:
         sys.setprofile(None)
-    assert payload is None and ran == [] and len(b._read_up) == 1
+    assert payload is None and ran == [] and len(b._blocks.done_with) == 1
 
 
 def test_order_is_kept_within_a_priority(thread_nodes):
@@ -278,7 +278,7 @@ def test_memory_is_bounded_on_both_sides_and_nothing_is_stuck(thread_nodes):
     time.sleep(0.5)
     for _ in range(14):
         a.send("b", Header(kind=Kind.STATE), payload)
-        assert a._send_arena.in_use <= (20 << 20) + 8192
+        assert a._blocks.sending.in_use <= (20 << 20) + 8192
         for message in b.poll(0.0):
             assert np.array_equal(message.payload, payload)
             b.send("a", Header(kind=Kind.ACTIVATION), b"")
