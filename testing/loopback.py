@@ -154,10 +154,14 @@ class Hub(Network):
                 waiting.discard(name)
                 for print_ in report.finished.fingerprints:
                     self.outcome.fingerprints.setdefault(print_.section, set()).add(print_.content)
-        for name in nodes:
+        self.stop(nodes)
+        return self.outcome
+
+    def stop(self, nodes: Sequence[str] | None = None) -> None:
+        """Stop these nodes, wherever they are; None: all."""
+        for name in self.threads if nodes is None else nodes:
             self.order(name, stop=control_pb2.Stop(why="done"))
             self.threads[name].join(10)
-        return self.outcome
 
     def flush(self, survivors: Sequence[str]) -> dict[str, control_pb2.Flushed]:
         """Announce the next view to the survivors and collect their answers."""

@@ -13,7 +13,7 @@ from windows import Windows, facts_of, wait_until
 
 from farflung.job.sampling import Position, sample_ids
 from farflung.job.schema import Job
-from farflung.proto import control_pb2
+from farflung.proto import control_pb2, data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -46,6 +46,7 @@ CHOSEN = replace(
     codecs={"updates of stage 0": "int8", "updates of stage 1": "cocktail:random=0.5,top=0.5,bits=4"},
     overlap=1,
 )
+PAIR = plan_of([["a"], ["c"]], ((0, 3),), (3, 3))
 LEFT = plan_of([["a", "b"]], ((0, 1), (2, 3)), (6,))
 
 
@@ -103,6 +104,24 @@ def test_a_joiner_takes_the_optimiser_along_in_gradient_mode():
     got = [outcome.losses[step] for step in range(1, STEPS + 1)]
     assert got == pytest.approx(plain_losses(job, facts, data, STEPS), abs=1e-4)
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
+
+
+def test_what_is_finished_of_a_view_is_finished_with_its_job():
+    """A member that has not heard of a step's commit takes the step in the next view, whose job is another one."""
+    train = {"batch": 12, "microbatch": 2, "learning_rate": 3e-3, "decay": "cosine", "eval_every": 0}
+    hub, _, _ = start(job_of("gradient", train=train), PAIR)
+    last = 6
+
+    def unheard(sender, to, header, data):
+        return None if header.kind == data_pb2.COMMIT and header.step >= last else data
+
+    hub.tamper = unheard
+    wait_until(lambda: hub.trainers["a"].step >= last and hub.trainers["c"].training.view.ready_step == last)
+    hub.tamper = None
+    longer = hub.job.model_copy(update={"run": hub.job.run.model_copy(update={"steps": 4 * STEPS})})
+    hub.change(PAIR, ["a", "c"], job=longer.model_dump_json())  # raises where members of a stage differ
+    assert hub.trainers["c"].step == last and hub.trainers["c"].context.facts.steps == 4 * STEPS
+    hub.stop()
 
 
 def test_a_joiner_takes_bf16_moments_along():
