@@ -138,8 +138,8 @@ def test_fragments_over_deaths_and_joins_with_rounds_in_flight():
     assert not hub.errors
     assert all(len(contents) == 1 for contents in outcome.fingerprints.values())
     assert outcome.losses[STEPS] < outcome.losses[1]
-    for trainer in hub.trainers.values():
-        if trainer.name in plan.nodes:  # nothing of a run's last step is left in x alone
+    for name, trainer in hub.trainers.items():
+        if name in plan.nodes:  # nothing of a run's last step is left in x alone
             for section in trainer.state.sections.values():
                 assert float((section.x - section.g).abs().max()) < 0.02
 
