@@ -21,7 +21,7 @@ from ..wire.api import Blob
 from .encoder import Encoder, is_finite
 from .messages import Contribution, Decide, Part, Result
 from .outliers import FACTOR, GRADIENT_FACTOR, Norms
-from .payloads import SEGMENT, Payload, Refused, absurd_norm, blobs_of, contribution_of, segments
+from .payloads import Payload, Refused, absurd_norm, blobs_of, contribution_of, segment_at, segments
 from .robust import exact_square, factors_of
 from .update import Terms
 
@@ -223,7 +223,7 @@ class Aggregator:
         if after is None or self.error_shown(part.index):
             after = torch.empty(part.stop - part.start, device=self._device)
         for start, blob in blobs_of(made.payload, made.sizes, part, part.publisher).items():
-            here = slice(start, min(start + SEGMENT, part.stop))
+            here = segment_at(part, start)
             total = self._with_error(part, sources, here)
             compress.add(blob, total, -1.0, known=True)
             after[here.start - part.start : here.stop - part.start] = total

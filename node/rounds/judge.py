@@ -31,7 +31,7 @@ from ..context import NodeContext
 from ..state.stage_state import StageState
 from .exchange import Exchange
 from .messages import Result
-from .payloads import SEGMENT, blobs_of
+from .payloads import blobs_of, segment_at
 from .way import Sent
 
 Placed = tuple[Tensor, Tensor, Tensor | None]
@@ -211,7 +211,7 @@ class Judge:
             for result in results:
                 part, one = plan.parts[result.part], sent[result.part, i]
                 for start, blob in blobs_of(one.payload, one.sizes, part, plan.members[i]).items():
-                    here = weights[start : min(start + SEGMENT, part.stop)]
+                    here = weights[segment_at(part, start)]
                     compress.add(blob, here, 1 / len(plan.members))
             gains.append([old - new for old, new in zip(before, self._losses(weights, data), strict=True)])
         return gains
@@ -226,7 +226,8 @@ class Judge:
                 blobs_of(sent[result.part, i].payload, sent[result.part, i].sizes, part, plan.members[i]) for i in who
             ]
             for start in blobs[0]:
-                length = min(SEGMENT, part.stop - start)
+                here = segment_at(part, start)
+                length = here.stop - here.start
                 rows = torch.zeros(len(who), length, device=exchange.section.g.device)
                 for row, of_one in zip(rows, blobs, strict=True):
                     compress.add(of_one[start], row, 1.0)

@@ -37,7 +37,12 @@ def absurd_norm(member: str, norm: float, limit: float) -> Refused:
 
 def segments(part: Part) -> list[slice]:
     """The pieces of a part that are encoded one by one."""
-    return [slice(start, min(start + SEGMENT, part.stop)) for start in range(part.start, part.stop, SEGMENT)]
+    return [segment_at(part, start) for start in range(part.start, part.stop, SEGMENT)]
+
+
+def segment_at(part: Part, start: int) -> slice:
+    """The piece of a part that begins there."""
+    return slice(start, min(start + SEGMENT, part.stop))
 
 
 def joined(blobs: Iterable[Blob], count: int = 0) -> tuple[bytes, ...]:

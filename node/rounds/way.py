@@ -16,7 +16,7 @@ from .aggregator import Aggregator, Sources
 from .applier import Applier, TakeOff
 from .encoder import Encoder
 from .messages import Contribution, Decide, Part, Result
-from .payloads import SEGMENT, Refused, blobs_of, segments
+from .payloads import Refused, blobs_of, segment_at, segments
 from .update import Encoded, Update, void
 
 Sent = Mapping[tuple[int, int], Contribution]
@@ -121,7 +121,7 @@ class Summed:
     def own_pieces(self, part: Part) -> Iterator[tuple[slice, TakeOff]]:
         sent = self._encoder.own[part.index]
         for start, blob in blobs_of(sent.payload, sent.sizes, part, self._terms.name).items():
-            yield slice(start, min(start + SEGMENT, part.stop)), partial(compress.add, blob, weight=-1.0, known=True)
+            yield segment_at(part, start), partial(compress.add, blob, weight=-1.0, known=True)
 
     def applied(self) -> None:
         """Nothing is kept from round to round."""

@@ -13,7 +13,7 @@ if os.environ.get("LIES"):
     true = Exchange.contributions
 
     def lie(exchange, round):
-        if not exchange.follows:
+        if not exchange.terms.follows:
             section = exchange.section
             section.x.copy_(2 * section.g - section.x)
         return true(exchange, round)

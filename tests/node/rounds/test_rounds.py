@@ -490,7 +490,7 @@ def test_missing_results_are_asked_of_one_member_and_less_and_less_often():
 
 
 def test_parts_longer_than_a_segment(monkeypatch):
-    monkeypatch.setattr("farflung.node.rounds.exchange.SEGMENT", 10)
+    monkeypatch.setattr("farflung.node.rounds.payloads.SEGMENT", 10)
     for codec in ("none", "int8", "cocktail:random=0.5,top=0.5,bits=4"):
         group = Group("publishers", codec, [1.0, 1.0, 1.0])
         before = group.total()
