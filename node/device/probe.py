@@ -1,6 +1,6 @@
 """What this machine can do: the device's matmul rate, its free memory, a description for people.
 
-Links are measured by the I/O process (link_probe.py), when the coordinator orders it or by Wire.measure.
+The I/O process measures links (node/io/link_probe.py), when the coordinator orders it or by `ProcessWire.measure`.
 torch is imported when a device is measured, not before.
 """
 

@@ -1,8 +1,8 @@
 """The node's I/O process: one event loop that owns every connection of the node.
 
-Started by wire.py as `python -m farflung.node.io.process`, with a socket pair to the trainer and two shared-memory
-arenas; or, in tests, as a task of a thread (io_thread.py): the same code. It never imports torch. It ends when the
-trainer's end of the pipe does, however that came about.
+`node/wire/spawn.py` starts it as `python -m farflung.node.io.process`, with a socket pair to the trainer and two
+shared-memory arenas; or, in tests, as a task of a thread (thread.py): the same code. It never imports torch. It ends
+when the trainer's end of the pipe does, however that came about.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class IoProcess:
     # ---- from the trainer ------------------------------------------------------------------
 
     def take(self, message: tuple[Any, ...]) -> None:
-        """One tuple of the pipe (handover.To), except CONFIG and CLOSE."""
+        """A message of the trainer (`To` of ipc/pipe.py), except CONFIG and CLOSE."""
         kind, *values = message
         if kind == To.SEND:
             self._send(*values)

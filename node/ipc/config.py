@@ -26,7 +26,7 @@ class WireConfig:
     certificate_life: float = 0.0  # seconds until it ends, from the start on; 0: it is not renewed
     heartbeat: float = 1.0  # seconds
     max_upload: float = 0.0  # bits a second, 0 for no limit
-    send_limit: int = 2 << 30  # bytes that wait for the network before Wire.send waits
+    send_limit: int = 2 << 30  # bytes that wait for the network before `send` waits
     receive_limit: int = 1 << 30  # bytes that wait for the trainer before streams are not read on
     probe_patience: float = 5.0  # seconds that a link which is to be measured may take to connect or to answer
     metrics: str = ""  # HOST:PORT where Prometheus may ask; empty: nowhere

@@ -1,7 +1,7 @@
 """The pipe between the trainer and its I/O process: a socket pair with small tuples on it.
 
 Both ends are this same program on this same machine, so the tuples are marshalled. Bytes from the network are
-only ever `bytes` values inside them, and large payloads stay in shared memory (shared_memory.py).
+only ever `bytes` values inside them, and large payloads stay in shared memory (arena.py).
 """
 
 from __future__ import annotations

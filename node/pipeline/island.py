@@ -1,6 +1,6 @@
 """An island: several devices of one machine that are one node. Inside it is torch.distributed, between nodes farflung.
 
-The node's own trainer is its first process; a *hand* (hand.py) drives each further device. Every process holds the
+The node's own trainer is its first process; a *hand* (island_worker.py) drives each other device. Every process has the
 node's stages, and a microbatch is split over them by samples (data parallel). The weights go out from the first process
 before they are used, and the sums of the gradients come back to it: what it then does with them (rounds, optimiser,
 checkpoints) is what a node of one device does, and nobody else sees a difference.

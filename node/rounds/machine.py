@@ -122,11 +122,11 @@ class Rounds:
         self.open: OpenRound | None = None
         self.log: list[Applied] = []
         self.last = False
-        """The run ends with the round to begin: it waits for everybody, for whom it left out has no next one."""
+        """The run ends with the round to begin: it waits for everyone, as stragglers get no later round."""
         self.durations: list[float] = []
         """Seconds from a round's beginning until all was here that this node publishes of it."""
         self.gathered: list[float] = []
-        """Two levels: the same of what this node adds up for its region alone."""
+        """Two levels: seconds to collect the contributions of this node's region."""
         self.misses = dict.fromkeys(plan.members, 0)
         self._index = {name: index for index, name in enumerate(plan.members)}
         self._early: list[_Early] = []

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from statistics import median_low
 
 FACTOR = 100.0
-"""Longer than so many times the median is absurd."""
+"""Norm limit, in multiples of the median."""
 GRADIENT_FACTOR = 1e4
 """The same for the gradient of one step."""
 _REMEMBERED = 20

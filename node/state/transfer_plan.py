@@ -104,7 +104,7 @@ class Fetching:
         self._witnesses = list(self.sources)[:WITNESSES] if self.missing else []
         self._to_ask = set(self._witnesses)
         self.liars: list[tuple[str, Piece]] = []
-        """Holders whose bytes most others know otherwise, until they are told of."""
+        """Holders whose digest disagrees with the majority's, until they are refused."""
         self.troubles: list[tuple[str, str]] = []
         """(holder, what went wrong) since it was last told."""
         self._bytes, self._here = sum(sizes.values()), 0

@@ -1,9 +1,9 @@
 """A spare follows a place: it takes a snapshot of the reference, and applies the rounds that the group has applied.
 
 So a joiner catches up while the others train, and a spare can step in without fetching gigabytes. The spare asks one
-member at a time for one round after the other; the answer (round_log.py) comes when that round is applied, before
-pieces of the snapshot. The snapshot is of the round with which the view began, so several members can serve it, and
-what they do with their reference meanwhile is of no account.
+member at a time for one round after the other; the answer (rounds/log.py) comes when that round is applied, before
+pieces of the snapshot. The snapshot is of the round with which the view began, so several members can serve it while
+their own reference moves on.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Follower:
         return self._last >= last and (self.fetch is not None or self.round >= last)
 
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
-        """A part of a round, or its end. What answers another request than the last one is left."""
+        """A part of a round, or its end. Ignores answers from anyone that was not asked last."""
         if sender != self._asked or header.request != self._request_number or header.round != self._last + 1:
             return
         coming = self._coming

@@ -1,4 +1,4 @@
-"""What Wire.poll returns."""
+"""What `Wire.poll` returns."""
 
 from __future__ import annotations
 
