@@ -1,7 +1,7 @@
 """The ledger of useful work: what each node has trained, and what it was worth to the run as others have judged it.
 
 Samples are those that the plan gave a node's pipeline for the steps that it reported, so no node can claim more. Scores
-are sums of what judges have said (coordinator/membership/judged.py), which change nothing here. No I/O but one file.
+are sums of what judges have said (membership/faults/judged.py), which change nothing here. No I/O but one file.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Warn = Callable[[str, str], None]
 
 
 class Refuses(Protocol):
-    """``refuse(node, message, points)``: something of ``node`` was refused; see coordinator/membership/refusals.py."""
+    """``refuse(node, message, points)``: something of ``node`` was refused; see membership/faults/refusals.py."""
 
     def __call__(self, node: str, why: str, points: int = 1, /) -> None: ...
 

@@ -9,7 +9,7 @@ much more c lowers the loss of its own samples than others' contributions do; wh
 how much less it lowers the loss of the samples that it has not seen. Both in units of what is usual in the round.
 
 The idea is Gauntlet's (Lidin et al., "Incentivizing Permissionless Distributed Learning of LLMs", 2025), which scores
-by held-out loss and by the difference to assigned data; here no node judges alone (coordinator/membership/judged.py).
+by held-out loss and by the difference to assigned data; here no node judges alone (membership/faults/judged.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """For whom a trainer waits, said to the coordinator while it lasts long.
 
 Whoever computes nothing and claims to act is found by this alone: all others wait, and say for whom
-(coordinator/membership/waits.py).
+(coordinator/membership/faults/waits.py).
 """
 
 from __future__ import annotations
