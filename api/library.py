@@ -57,6 +57,7 @@ def train(
     listen: str | None = None,
     advertise: str | None = None,
     on_event: Callable[[Event], None] | None = None,
+    listener: Callable[[Event], None] | None = None,
 ) -> Trained:
     """Trains a job with ``nodes`` node processes on this machine, and ``others`` on other ones.
 
@@ -98,6 +99,8 @@ def train(
             if event["event"] == "done":
                 done.update(event)
             (on_event or shown.show)(event)
+            if listener is not None:
+                listener(event)
 
         try:
             where = listen or ("0.0.0.0:7070" if others else "127.0.0.1:0")

@@ -1,33 +1,93 @@
-"""The rows of a dataset in memory as one sequence of tokens: what of them is trained on, and what is refused."""
+"""The rows of a dataset in memory: their tokens, which of them train, and what is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..job.marks import IGNORED
 from ..proto.errors import JobError
 
 _MASKS = ("loss_mask", "completion_mask", "assistant_masks")
 """What other trainers leave tokens out of the loss by."""
+Collator = Callable[[list[Any]], Any]
 
 
-def tokens_of(dataset: Iterable[Any], pad: int | None = None, end: int | None = None) -> npt.NDArray[Any]:
-    """The tokens of all rows, uint16 or uint32, without what an ``attention_mask`` marks as padding.
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a dataset, one behind the other: ``tokens`` uint16 or uint32 [n], ``trains`` bool [n], and where each row
+    ends."""
 
-    ``pad``, ``end``: the tokenizer's tokens of padding and of a text's end. JobError: no tokens, padding without a
-    mask, or labels and masks of another kind of training.
+    tokens: npt.NDArray[Any]
+    trains: npt.NDArray[np.bool_]
+    ends: Sequence[int]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every token trains, so that rows are text that is laid end to end."""
+        return bool(self.trains.all())
+
+    def write(self, path: Path) -> None:
+        """As rows of ``data.chat``: each a document of its own, of which only what trains is learnt."""
+        with path.open("w", encoding="utf-8") as file:
+            begin = 0
+            for end in self.ends:
+                ids = self.tokens[begin:end].astype(np.int64)
+                labels = np.where(self.trains[begin:end], ids, IGNORED)
+                file.write(json.dumps({"input_ids": ids.tolist(), "labels": labels.tolist()}) + "\n")
+                begin = end
+
+    @property
+    def digested(self) -> npt.NDArray[Any]:
+        """All that they are, in one array."""
+        if self.is_plain:
+            return self.tokens
+        ends = np.zeros(len(self.tokens), np.int64)
+        ends[np.array(self.ends[:-1], np.int64)] = 1
+        marks: npt.NDArray[np.int64] = (self.trains.astype(np.int64) << 40) | (ends << 41)
+        whole: npt.NDArray[np.int64] = self.tokens.astype(np.int64) | marks
+        return whole
+
+
+def rows_of(
+    dataset: Iterable[Any], pad: int | None = None, end: int | None = None, collator: Collator | None = None
+) -> Rows:
+    """All rows, without what an ``attention_mask`` marks as padding.
+
+    ``pad``, ``end``: the tokenizer's tokens of padding and of a text's end. ``collator``: is given each row alone, as a
+    batch of one. JobError: no tokens, padding without a mask, or labels of another kind of training.
     """
-    pieces = [_row(f"item {number} of the dataset", item, pad, end) for number, item in enumerate(dataset)]
-    tokens = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
-    if not tokens.size:
+    tokens, trains, ends, count = [], [], [], 0
+    for number, item in enumerate(dataset):
+        where = f"item {number} of the dataset"
+        ids, learnt = _row(where, item if collator is None else _collated(where, collator, item), pad, end)
+        tokens.append(ids)
+        trains.append(learnt)
+        count += len(ids)
+        ends.append(count)
+    if not count:
         raise JobError("the dataset has no tokens", "give items with input_ids")
-    return tokens.astype(np.uint16 if tokens.max() < 2**16 else np.uint32)
+    whole = np.concatenate(tokens)
+    kind = np.uint16 if whole.max() < 2**16 else np.uint32
+    return Rows(whole.astype(kind), np.concatenate(trains), ends)
 
 
-def _row(where: str, item: Any, pad: int | None, end: int | None) -> npt.NDArray[Any]:
+def _collated(where: str, collator: Collator, item: Any) -> Mapping[str, Any]:
+    """What a collator makes of one row. JobError: no mapping with one row."""
+    batch = collator([item])
+    if not isinstance(batch, Mapping) or any(len(value) != 1 for value in batch.values()):
+        raise JobError(f"{where}: the data_collator makes no batch of one row of it", "input_ids and labels, [1, n]")
+    return {name: value[0] for name, value in batch.items()}
+
+
+def _row(where: str, item: Any, pad: int | None, end: int | None) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """The tokens of a row, and which of them train."""
     values = item if isinstance(item, Mapping) else {"input_ids": item}
     if "input_ids" not in values:
         raise JobError(f"{where} has no input_ids; it has: {', '.join(map(str, values))}", "tokenise the rows first")
@@ -39,21 +99,23 @@ def _row(where: str, item: Any, pad: int | None, end: int | None) -> npt.NDArray
     kept = _kept(where, values.get("attention_mask"), len(ids))
     if values.get("attention_mask") is None:
         _refuse_padding(where, ids, pad, end)
+    trains = np.ones(len(ids), np.bool_)
     labels = values.get("labels")
     if labels is not None:
         labels = np.asarray(labels)
-        if labels.shape != ids.shape or not np.array_equal(labels[kept], ids[kept]):
+        if labels.shape != ids.shape or ((labels != ids) & (labels != IGNORED))[kept].any():
             raise JobError(
-                f"{where} has labels that are not its input_ids",
-                "leave labels out: every token is predicted from those before it",
+                f"{where} has labels that are neither its input_ids nor {IGNORED}",
+                "a language model learns what follows: labels only say which tokens train",
             )
+        trains &= labels != IGNORED
     for name in _MASKS:
-        if values.get(name) is not None and not np.asarray(values[name]).astype(bool)[kept].all():
-            raise JobError(
-                f"{where} has a {name} that leaves tokens out of the loss",
-                "leave it out to train on every token: masks of the loss are not known here",
-            )
-    return ids[kept]
+        if values.get(name) is not None:
+            mask = np.asarray(values[name]).astype(np.bool_)
+            if mask.shape != ids.shape:
+                raise JobError(f"{where} has a {name} of another length than its input_ids")
+            trains &= mask
+    return ids[kept], trains[kept]
 
 
 def _kept(where: str, mask: Any, length: int) -> slice:

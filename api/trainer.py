@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ import torch
 
 from ..cli.screen.story import Event
 from ..proto.errors import FarflungError, JobError
+from .callbacks import Callbacks
 from .library import Trained, train
 from .resumed import begin_or_go_on, digests, keep
-from .rows import tokens_of
+from .rows import Collator, rows_of
 
 
 def check_model(model: Any) -> None:
@@ -67,15 +68,20 @@ class Trainer:
         model: a transformers causal language model.
         train_dataset, eval_dataset: sequences of ``{"input_ids": [...]}`` (or of the lists themselves). They are laid
             end to end and cut into samples: add an end-of-text token to each where that matters. Without
-            ``eval_dataset`` a twentieth of the training samples is held out.
+            ``eval_dataset`` a twentieth of the training samples is held out. Where ``labels`` say -100, or a
+            ``loss_mask``, ``completion_mask`` or ``assistant_masks`` says 0, a token is read and not learnt; each row
+            is then a document of its own, which sees no other.
         processing_class: the tokenizer that made them.
         nodes: node processes on this machine, one at least. others, listen, advertise: nodes on other machines beside
             them, as of :func:`farflung.train`.
         job: tables of a job file that say more, ``{"updates": {"codec": "none"}}``. Without ``updates`` and
             ``activations`` there updates and activations are compressed as ``farflung job init`` has it.
 
-    A language model learns to go on with the text here: ``labels`` other than ``input_ids`` are refused, and so are
-    masks of the loss. What an ``attention_mask`` marks as padding is left out; padding without one is refused.
+        data_collator: is given each row alone, as a batch of one, and makes ``input_ids`` and ``labels`` of it.
+        callbacks: transformers' TrainerCallbacks, which hear of steps, evaluations and checkpoints.
+
+    A language model learns to go on with the text here: ``labels`` that are neither ``input_ids`` nor -100 are refused.
+    What an ``attention_mask`` marks as padding is left out; padding without one is refused.
     """
 
     def __init__(
@@ -92,6 +98,8 @@ class Trainer:
         advertise: str | None = None,
         job: Mapping[str, Mapping[str, Any]] | None = None,
         on_event: Callable[[Event], None] | None = None,
+        data_collator: Collator | None = None,
+        callbacks: Sequence[Any] = (),
     ) -> None:
         if processing_class is None:
             raise FarflungError("the Trainer has no tokenizer", "Trainer(..., processing_class=tokenizer)")
@@ -105,6 +113,7 @@ class Trainer:
         self.result: Trained | None = None
         self._nodes, self._job, self._on_event = nodes, job or {}, on_event
         self._others, self._listen, self._advertise = others, listen, advertise
+        self._collator, self._callbacks = data_collator, callbacks
 
     def train(self) -> Trained:
         """Trains, and loads the result into ``model``. Errors as :func:`farflung.train`.
@@ -116,24 +125,30 @@ class Trainer:
         folder = Path(self.args.output_dir)
         start = folder / "start"
         pad, end = (getattr(self.processing_class, name, None) for name in ("pad_token_id", "eos_token_id"))
-        rows = tokens_of(self.train_dataset, pad, end)
-        held = None if self.eval_dataset is None else tokens_of(self.eval_dataset, pad, end)
-        data: dict[str, Any] = {"tokens": [str(folder / "train.npy")]}
+        rows = rows_of(self.train_dataset, pad, end, self._collator)
+        held = None if self.eval_dataset is None else rows_of(self.eval_dataset, pad, end, self._collator)
+        parts = {"train": rows} if held is None else {"train": rows, "eval": held}
+        plain = all(one.is_plain for one in parts.values())
+        names = {part: folder / (f"{part}.npy" if plain else f"{part}.jsonl") for part in parts}
+        data: dict[str, Any] = {"tokens" if plain else "chat": [str(names["train"])]}
         if held is not None:
-            data["validation"] = [str(folder / "eval.npy")]
+            data["validation"] = [str(names["eval"])]
         tables = self._tables(start, data)
         arguments = {**asdict(self.args), "nodes": self._nodes + self._others, "job": self._job}
         del arguments["output_dir"]
-        given = digests(self.model, self.processing_class, {"rows": rows, "rows to evaluate": held}, arguments)
+        handed = {"rows": rows.digested, "rows to evaluate": None if held is None else held.digested}
+        given = digests(self.model, self.processing_class, handed, arguments)
         if begin_or_go_on(folder, given):
             shutil.rmtree(start, ignore_errors=True)  # what a start that was interrupted had written
             start.mkdir(parents=True)
             self.model.save_pretrained(start)
             self.processing_class.save_pretrained(start)
             keep(folder, given)
-        np.save(folder / "train.npy", rows)
-        if held is not None:
-            np.save(folder / "eval.npy", held)
+        for part, one in parts.items():
+            if plain:
+                np.save(names[part], one.tokens)
+            else:
+                one.write(names[part])
         self.result = train(
             tables,
             nodes=self._nodes,
@@ -142,9 +157,15 @@ class Trainer:
             advertise=self._advertise,
             state=folder,
             on_event=self._on_event,
+            listener=self._listener(),
         )
         self._load()
         return self.result
+
+    def _listener(self) -> Callable[[Event], None] | None:
+        if not self._callbacks:
+            return None
+        return Callbacks(self._callbacks, asdict(self.args), self.model, self.processing_class).told
 
     def evaluate(self) -> dict[str, float]:
         """``eval_loss`` in nats per token after training. FarflungError: not trained yet, or nothing was held out."""

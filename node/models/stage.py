@@ -144,7 +144,7 @@ class LanguageStage(StageModel):
             if not self._documents:
                 raise FarflungError(
                     "this model family takes samples of one document each: its attention can't tell several apart",
-                    hint="do not pack documents: see [data] in docs/reference.md",
+                    hint="write pack = false under [data]",
                 )
             keywords["position_ids"] = places
         output = self._trunk[0](inputs, self._run, **keywords)

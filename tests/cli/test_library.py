@@ -9,10 +9,13 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.utils.tensorboard import SummaryWriter
+from transformers.integrations import TensorBoardCallback
 
 import farflung
 from farflung.api.library import job_text
-from farflung.api.rows import tokens_of
+from farflung.api.rows import rows_of
+from farflung.coordinator.data.chat_rows import conversations
 from farflung.job.files import load_job
 from farflung.proto.errors import FarflungError, JobError
 
@@ -165,8 +168,8 @@ def test_nodes_of_other_machines_join_a_trainer(tmp_path: Path, tokenizer: Any) 
 
 def test_trainer_refuses_what_it_would_not_do(tmp_path: Path, tokenizer: Any) -> None:
     arguments = farflung.Arguments(output_dir=tmp_path / "run")
-    rows: list[Any] = [{"input_ids": [1, 2], "labels": [-100, 2]}]
-    with pytest.raises(JobError, match="labels that are not its input_ids"):
+    rows: list[Any] = [{"input_ids": [1, 2], "labels": [3, 2]}]
+    with pytest.raises(JobError, match="labels that are neither its input_ids nor -100"):
         farflung.Trainer(small_model(), arguments, rows, processing_class=tokenizer).train()
     with pytest.raises(JobError, match="has no tokens"):
         farflung.Trainer(small_model(), arguments, [], processing_class=tokenizer).train()
@@ -214,22 +217,75 @@ def test_another_model_does_not_get_the_weights_of_the_run_in_its_folder(
 
 def test_padding_is_not_trained_on() -> None:
     masked = {"input_ids": [9, 9, 1, 2, 9], "attention_mask": [0, 0, 1, 1, 0], "labels": [-100, -100, 1, 2, -100]}
-    assert tokens_of([masked, [4, 5]]).tolist() == [1, 2, 4, 5]
-    assert tokens_of([[1, 2, 9]], pad=9, end=9).tolist() == [1, 2, 9]  # it ends a text
-    assert tokens_of([[], [1, 2]]).tolist() == [1, 2]
+    found = rows_of([masked, [4, 5]])
+    assert found.tokens.tolist() == [1, 2, 4, 5] and found.is_plain
+    assert rows_of([[1, 2, 9]], pad=9, end=9).tokens.tolist() == [1, 2, 9]  # it ends a text
+    assert rows_of([[], [1, 2]]).tokens.tolist() == [1, 2]
     for rows, why in [
         ([[1, 2, 9, 9]], "filled up with the padding token 9"),
         ([[9, 9, 1, 2]], "filled up"),
         ([{"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}], "zeros between ones"),
         ([{"input_ids": [1, 2, 3], "attention_mask": [1, 1]}], "another length"),
-        ([{"input_ids": [1, 2, 3], "completion_mask": [0, 1, 1]}], "completion_mask that leaves tokens out"),
-        ([{"input_ids": [1, 2, 3], "labels": [-100, 2, 3]}], "labels that are not"),
+        ([{"input_ids": [1, 2, 3], "completion_mask": [0, 1]}], "completion_mask of another length"),
+        ([{"input_ids": [1, 2, 3], "labels": [3, 2, 3]}], "labels that are neither"),
         ([{"text": "no ids"}], "has no input_ids; it has: text"),
     ]:
         with pytest.raises(JobError, match=why):
-            tokens_of(rows, pad=9, end=9)
+            rows_of(rows, pad=9, end=9)
     with pytest.raises(JobError, match="filled up"):
-        tokens_of([[1, 2, 9]], pad=9, end=0)
+        rows_of([[1, 2, 9]], pad=9, end=0)
+
+
+def test_labels_and_masks_say_what_is_learnt(tmp_path: Path) -> None:
+    rows = [{"input_ids": [1, 2, 3], "labels": [-100, 2, 3]}, {"input_ids": [4, 5], "completion_mask": [0, 1]}]
+    found = rows_of(rows)
+    assert not found.is_plain and found.trains.tolist() == [False, True, True, False, True]
+    found.write(tmp_path / "rows.jsonl")
+    read = [one.tokens for one in conversations(str(tmp_path / "rows.jsonl"))]
+    assert read == [([1, 2, 3], [False, True, True]), ([4, 5], [False, True])]
+    other = rows_of([rows[0], {"input_ids": [4, 5]}])
+    assert found.digested.tobytes() != other.digested.tobytes()
+
+    def collator(batch: list[Any]) -> dict[str, torch.Tensor]:
+        ids = torch.tensor([batch[0]["text"]])
+        return {"input_ids": ids, "labels": torch.where(ids > 1, ids, -100), "attention_mask": torch.ones_like(ids)}
+
+    assert rows_of([{"text": [1, 2, 3]}], collator=collator).trains.tolist() == [False, True, True]
+
+
+def test_trainer_learns_what_labels_say_and_tells_callbacks(tmp_path: Path, tokenizer: Any) -> None:
+    """The last 5 of a row's 20 words are learnt: their tokens alone are counted."""
+    ids = tokenizer(TEXT)["input_ids"]
+    pieces = [ids[at : at + 20] for at in range(0, 800, 10)]
+    rows = [{"input_ids": piece, "labels": [-100] * 15 + piece[15:]} for piece in pieces]
+    heard: list[Any] = []
+
+    class Hears(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            heard.append(("begin", args.to_dict()["max_steps"], more["model"] is model))
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
+            heard.append((state.global_step, sorted(logs)))
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            heard.append("end")
+
+    model = small_model()
+    before = model.transformer.wte.weight.clone()
+    arguments = farflung.Arguments(output_dir=tmp_path / "run", max_steps=2, max_length=32, learning_rate=0.01)
+    events: list[dict[str, Any]] = []
+    board = TensorBoardCallback(SummaryWriter(str(tmp_path / "board")))
+    trainer = farflung.Trainer(
+        model, arguments, rows, rows[:6], tokenizer, nodes=1, on_event=events.append, callbacks=[Hears, board]
+    )
+    trained = trainer.train()
+    assert trained.eval_loss is not None and not torch.equal(model.transformer.wte.weight, before)
+    steps = [event for event in events if event["event"] == "step"]
+    for event in steps:  # 5 of a row's 20, one row in each sample of 32
+        assert event["tokens_per_second"] * event["seconds"] == pytest.approx(8 * 5, rel=0.01)
+    assert heard[0] == ("begin", 2, True) and heard[-1] == "end"
+    assert (1, ["loss", "tokens_per_second"]) in heard and (2, ["eval_loss"]) in heard
+    assert list((tmp_path / "board").iterdir())
 
 
 def test_importing_farflung_imports_nothing_heavy() -> None:
