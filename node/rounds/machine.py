@@ -13,9 +13,8 @@ region's sum and hands the result on to them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from statistics import median
 
 from .messages import (
     Advance,
@@ -36,75 +35,19 @@ from .messages import (
     TwoResults,
     what_counts,
 )
+from .open_round import KEPT_ROUNDS, LEAST_LOG, Applied, Early, EarlyMessages, OpenRound, deadline_of, newest
 
 Vouch = Callable[[int, int, int, Contribution], bool | None]
 """``vouch(member, round, part, sent)``: the member has signed that this is its contribution. None: its certificate is
 not known here."""
 Attest = Callable[[int, Result], bool]
 """``attest(round, result)``: the part's publisher has signed that this is its result."""
-KEPT_ROUNDS = 3
-"""Applied rounds whose results a node keeps, for members that have not applied them yet. A publisher does not go on
-without a member that has missed as many less one: further behind, nobody could help it."""
-EARLY = 4 * KEPT_ROUNDS
-"""Messages of one member and part for rounds that have not begun, which wait for them."""
-LEAST_LOG = 4 << 20
-"""Bytes of rounds that a followed section keeps, however small it is."""
 ROUNDS_WITHOUT_DEADLINE = 5
 ASK_AGAIN_SECONDS = 5.0
 """Seconds before what is missing is asked for, doubled with each time. Links are reliable: this is for what a
 broken connection lost, and must not send bulk twice over a slow link."""
 LONGEST_ASK_SECONDS = 60.0
 """At most: who asks every hour stands as still as who never asks."""
-
-
-@dataclass
-class Applied:
-    """An applied round, kept so that a member that is behind can be helped."""
-
-    round: int
-    chain: int
-    """h of the round before it."""
-    results: dict[int, Result]
-    contributions: dict[tuple[int, int], Contribution]
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        results = sum(sum(result.sizes) for result in self.results.values())
-        return results + sum(sum(sent.sizes) for sent in self.contributions.values())
-
-
-@dataclass
-class OpenRound:
-    number: int
-    begun: float
-    contributions: dict[tuple[int, int], Contribution] = field(default_factory=dict)
-    results: dict[int, Result] = field(default_factory=dict)
-    sums: dict[tuple[int, int], Result] = field(default_factory=dict)
-    """Two levels: (part, taker) -> the sum of the taker's region, at the publisher."""
-    unmatched: dict[int, Result] = field(default_factory=dict)
-    """All-to-all results that list a contribution which has not arrived."""
-    disputed: dict[tuple[int, int], Contribution] = field(default_factory=dict)
-    """All-to-all: what came instead of a listed contribution."""
-    unknown: set[tuple[int, int]] = field(default_factory=set)
-    """All-to-all: contributions that came without a certificate that this node needs. The answer has to have it."""
-    deciding: set[int] = field(default_factory=set)
-    handed: dict[int, Result] = field(default_factory=dict)
-    """Two levels: the sum of this node's region for each part that it takes and another publishes."""
-    held: dict[int, set[str]] = field(default_factory=dict)
-    ask_at: float = 0.0
-    asked: int = 0
-    complete: bool = False
-
-
-@dataclass(frozen=True)
-class _Early:
-    sender: str
-    number: int
-    part: int
-    said: tuple[object, ...]
-    """By which it is known when it comes once more."""
-    take: Callable[[float], list[Effect]]
 
 
 class Rounds:
@@ -129,7 +72,7 @@ class Rounds:
         """Two levels: seconds to collect the contributions of this node's region."""
         self.misses = dict.fromkeys(plan.members, 0)
         self._index = {name: index for index, name in enumerate(plan.members)}
-        self._early: list[_Early] = []
+        self._early = EarlyMessages(plan.section)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -147,9 +90,7 @@ class Rounds:
         for part in self.parts:
             if part.phase == 0:
                 effects += self._offer(part, own[part.index])
-        early = [message for message in self._early if message.number == self.open.number]
-        self._early = [message for message in self._early if message.number > self.open.number]
-        for message in early:
+        for message in self._early.due(self.open.number):
             effects += message.take(now)
         return effects + self._progress(now)
 
@@ -187,8 +128,8 @@ class Rounds:
         done, self.open = self.open, None
         sent = done.contributions if self.plan.pattern == "all_to_all" else {}
         if self.plan.followed:
-            self.log.append(Applied(done.number, self.chain, done.results, sent))
-            self._forget_old()
+            room = max(LEAST_LOG, *(part.stop for part in self.plan.parts))  # a quarter of the section
+            self.log = newest([*self.log, Applied(done.number, self.chain, done.results, sent)], room)
         elif not self.plan.patient:  # else a round is applied only when every member holds it
             results = {part: result for part, result in done.results.items() if self._may_be_lacked(done, part)}
             kept = {key: contribution for key, contribution in sent.items() if key[0] in results}
@@ -211,7 +152,7 @@ class Rounds:
             return []  # late: its sender was not counted and keeps what it sent
         if self.open is None or number != self.open.number:
             take = partial(self._contribution, sender, of, part, chain, sent)
-            return self._keep_early(_Early(sender, number, part, (of, chain, sent.digest), take))
+            return self._keep_early(Early(sender, number, part, (of, chain, sent.digest), take))
         return self._contribution(sender, of, part, chain, sent, now) + self._progress(now)
 
     def result(self, sender: str, number: int, chain: int, result: Result, now: float) -> list[Effect]:
@@ -232,7 +173,7 @@ class Rounds:
         if self.open is None or number != self.open.number:
             take = partial(self._result, sender, chain, result)
             said = (chain, what_counts(result))
-            return self._keep_early(_Early(sender, number, result.part, said, take))
+            return self._keep_early(Early(sender, number, result.part, said, take))
         return self._result(sender, chain, result, now) + self._progress(now)
 
     def held(self, sender: str, number: int, part: int, now: float) -> list[Effect]:
@@ -335,9 +276,7 @@ class Rounds:
         patient = max(ROUNDS_WITHOUT_DEADLINE, self.plan.fragments)  # what the view before has left goes with these
         if self.plan.patient or self.plan.whole or self.last or len(durations) < patient:
             return None
-        usual = median(durations)
-        spread = median(abs(value - usual) for value in durations)
-        return max(1.5 * usual, usual + 6 * spread) + 0.25
+        return deadline_of(durations)
 
     # ---- inside ----------------------------------------------------------------------------
 
@@ -345,36 +284,13 @@ class Rounds:
         """Whether a member may still ask for a result of a round: its publisher was told by those who hold it."""
         return bool(self._index.keys() - {self.me, self.plan.parts[part].publisher, *done.held.get(part, ())})
 
-    def _forget_old(self) -> None:
-        """Keep some rounds for members that are behind, and for spares as many as fit into a quarter of the section."""
-        room = max(LEAST_LOG, *(part.stop for part in self.plan.parts))
-        kept = 0
-        for one in reversed(self.log):
-            room -= one.size
-            if kept >= KEPT_ROUNDS and room < 0:
-                break
-            kept += 1
-        self.log = self.log[-kept:]
-
-    def _keep_early(self, message: _Early) -> list[Effect]:
+    def _keep_early(self, message: Early) -> list[Effect]:
         """A message of a round that this node has not begun.
 
         A member may be ahead: it has applied the round that is still open here, or some that went on without this node.
         """
-        sender, part = message.sender, message.part
-        if message.number > self.applied + 1 + KEPT_ROUNDS:
-            of = f"round {message.number} of {self.plan.section}"
-            why = f"a message of {of} came while round {self.applied} is the last"
-            return [Refuse(sender, why)]
-        # Of each sender: one that fills the place takes nobody else's.
-        before = [one for one in self._early if one.sender == sender and one.part == part]
-        if any(one.number == message.number and one.said == message.said for one in before):
-            return self.is_applied_elsewhere()
-        if len(before) >= EARLY:
-            why = f"too many messages for part {part} of rounds of {self.plan.section} that have not begun"
-            return [Refuse(sender, why)]
-        self._early.append(message)
-        return self.is_applied_elsewhere()  # who is in the next round has applied this one
+        why = self._early.keep(message, self.applied)
+        return [Refuse(message.sender, why)] if why else self.is_applied_elsewhere()
 
     def _contribution(
         self, sender: str, of: str, part: int, chain: int, sent: Contribution, now: float

@@ -15,7 +15,7 @@ from .disputes import DISPUTE_KINDS, Disputes, Refuses, Send, Warn
 from .exchange import Exchange
 from .headers import contribution_header, received_contribution, received_result, result_header
 from .judge import Judge
-from .machine import KEPT_ROUNDS, OpenRound, Rounds
+from .machine import Rounds
 from .masked import Masked
 from .messages import (
     Advance,
@@ -33,6 +33,7 @@ from .messages import (
     TwoResults,
     what_counts,
 )
+from .open_round import KEPT_ROUNDS, OpenRound
 from .payloads import Refused
 from .signed import Signer
 from .update import Update

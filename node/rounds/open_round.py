@@ -1,0 +1,121 @@
+"""What a member knows of a section's rounds: of the open one, of those to come, and of the last that were applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from .messages import Contribution, Effect, Result
+
+KEPT_ROUNDS = 3
+"""Applied rounds whose results a node keeps, for members that have not applied them yet. A publisher does not go on
+without a member that has missed as many less one: further behind, nobody could help it."""
+EARLY = 4 * KEPT_ROUNDS
+"""Messages of one member and part for rounds that have not begun, which wait for them."""
+LEAST_LOG = 4 << 20
+"""Bytes of rounds that a followed section keeps, however small it is."""
+
+
+@dataclass
+class Applied:
+    """An applied round, kept so that a member that is behind can be helped."""
+
+    round: int
+    chain: int
+    """h of the round before it."""
+    results: dict[int, Result]
+    contributions: dict[tuple[int, int], Contribution]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        results = sum(sum(result.sizes) for result in self.results.values())
+        return results + sum(sum(sent.sizes) for sent in self.contributions.values())
+
+
+@dataclass
+class OpenRound:
+    """The round that this node has begun, and not applied yet."""
+
+    number: int
+    begun: float
+    contributions: dict[tuple[int, int], Contribution] = field(default_factory=dict)
+    results: dict[int, Result] = field(default_factory=dict)
+    sums: dict[tuple[int, int], Result] = field(default_factory=dict)
+    """Two levels: (part, taker) -> the sum of the taker's region, at the publisher."""
+    unmatched: dict[int, Result] = field(default_factory=dict)
+    """All-to-all results that list a contribution which has not arrived."""
+    disputed: dict[tuple[int, int], Contribution] = field(default_factory=dict)
+    """All-to-all: what came instead of a listed contribution."""
+    unknown: set[tuple[int, int]] = field(default_factory=set)
+    """All-to-all: contributions that came without a certificate that this node needs. The answer has to have it."""
+    deciding: set[int] = field(default_factory=set)
+    handed: dict[int, Result] = field(default_factory=dict)
+    """Two levels: the sum of this node's region for each part that it takes and another publishes."""
+    held: dict[int, set[str]] = field(default_factory=dict)
+    ask_at: float = 0.0
+    asked: int = 0
+    complete: bool = False
+
+
+@dataclass(frozen=True)
+class Early:
+    """A message of a round that this node has not begun."""
+
+    sender: str
+    number: int
+    part: int
+    said: tuple[object, ...]
+    """By which it is known when it comes once more."""
+    take: Callable[[float], list[Effect]]
+
+
+class EarlyMessages:
+    """Messages that wait until this node begins their rounds. Each member has room of its own: one that fills it takes
+    nobody else's."""
+
+    def __init__(self, section: str) -> None:
+        self._section = section
+        self._waiting: list[Early] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def keep(self, message: Early, applied: int) -> str:
+        """Let a message wait, once; why it is refused, else empty. ``applied``: the last round that is, here."""
+        if message.number > applied + 1 + KEPT_ROUNDS:
+            of = f"round {message.number} of {self._section}"
+            return f"a message of {of} came while round {applied} is the last"
+        before = [one for one in self._waiting if one.sender == message.sender and one.part == message.part]
+        if any(one.number == message.number and one.said == message.said for one in before):
+            return ""
+        if len(before) >= EARLY:
+            return f"too many messages for part {message.part} of rounds of {self._section} that have not begun"
+        self._waiting.append(message)
+        return ""
+
+    def due(self, number: int) -> list[Early]:
+        """Take out the messages of a round that begins; those of earlier ones are dropped."""
+        due = [message for message in self._waiting if message.number == number]
+        self._waiting = [message for message in self._waiting if message.number > number]
+        return due
+
+
+def newest(log: Sequence[Applied], room: int) -> list[Applied]:
+    """The applied rounds that stay: some for members that are behind, and for spares as many as fit into ``room``
+    bytes."""
+    kept = 0
+    for one in reversed(log):
+        room -= one.size
+        if kept >= KEPT_ROUNDS and room < 0:
+            break
+        kept += 1
+    return list(log[len(log) - kept :])
+
+
+def deadline_of(durations: Sequence[float]) -> float:
+    """Seconds after which a round goes on without those who have sent nothing, by what the last ones took."""
+    usual = median(durations)
+    spread = median(abs(value - usual) for value in durations)
+    return max(1.5 * usual, usual + 6 * spread) + 0.25
