@@ -326,6 +326,9 @@ def _model_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
     if model.lora is not None:
         if not model.pretrained:
             yield ("model", "lora"), "model.lora needs model.pretrained, the model beside which adapters train"
+        if model.lora.base == "bf16" and job.train.precision != "bf16":
+            sentence = 'model.lora.base = "bf16" computes in bf16'
+            yield ("model", "lora", "base"), f'{sentence}: it needs train.precision = "bf16"'
         if model.lora.dropout:
             sentence = f"not yet: model.lora.dropout = {model.lora.dropout}: a step that is computed again"
             yield ("model", "lora", "dropout"), f"{sentence} would drop other elements; allowed: 0"

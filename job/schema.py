@@ -105,6 +105,10 @@ class Lora(Table):
     alpha: float = Field(
         default=16.0, gt=0, allow_inf_nan=False, description="a number above 0: adapters count alpha / rank"
     )
+    rslora: bool = Field(default=False, description="true or false: adapters count alpha / sqrt(rank)")
+    base: Annotated[Literal["fp32", "bf16"], _choice("fp32", "bf16", later=("int8", "nf4"))] = Field(
+        default="fp32", description='fp32, bf16 (with train.precision = "bf16"): what the frozen matrices are kept in'
+    )
     dropout: float = Field(default=0.0, ge=0, lt=1, description="0, for now")
     targets: Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)] | None = Field(
         default=None, description='names of a block\'s matrices, ["q_proj", "v_proj"] (default: what peft takes)'
@@ -473,7 +477,7 @@ class LayerProfile(BaseModel):
     name: str
     parameters: int
     frozen: int = 0
-    """Weights that do not train, beside ``parameters``."""
+    """Weights that do not train, beside ``parameters``, in fp32 elements: of bf16 half as many."""
     flops_per_sample: float
     activation_elements_per_sample: int
     stored_elements_per_sample: int = 0

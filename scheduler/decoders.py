@@ -143,7 +143,7 @@ def adapter_layers(shape: Shape, lora: Mapping[str, Any], precision: str = "fp32
                 + ", ".join(matrices)
             )
     trained = rank * sum(inputs + outputs for name in targets for inputs, outputs in matrices[name])
-    layers = []
+    layers, half = [], lora.get("base") == "bf16"
     for index in range(1, len(whole) - 1):
         parts = whole[0 if index == 1 else index : index + 1 + (index == len(whole) - 2)]
         layers.append(
@@ -153,8 +153,8 @@ def adapter_layers(shape: Shape, lora: Mapping[str, Any], precision: str = "fp32
                 sum(part.flops for part in parts) * 2 / 3 + 2.0 * shape.context * trained,
                 1 if index == len(whole) - 2 else whole[index].activation,
                 sum(part.stored for part in parts),
-                sum(part.parameters for part in parts),
-                sum(part.copies for part in parts),
+                sum(part.parameters for part in parts) // (2 if half else 1),
+                0 if half else sum(part.copies for part in parts),
                 max(part.working for part in parts),
             )
         )

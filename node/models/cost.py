@@ -129,6 +129,7 @@ def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[La
     """Those of the base, embedding and head with the blocks beside them. The backward pass computes no gradients of
     frozen weights, and so costs what the forward pass does."""
     whole = language_layers(LanguageModel(definition.config), context, precision)
+    half = definition.frozen_dtype == torch.bfloat16  # then autocast makes no copies, and vectors are next to nothing
     profiles = []
     for layer, name in enumerate(definition.layers):
         last = layer == len(definition.layers) - 1
@@ -138,11 +139,11 @@ def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[La
             LayerProfile(
                 name=name,
                 parameters=trained,
-                frozen=sum(part.parameters for part in parts),
+                frozen=round(sum(part.parameters for part in parts) * (0.5 if half else 1.0)),
                 flops_per_sample=sum(part.flops_per_sample for part in parts) * 2 / 3 + 6.0 * context * trained,
                 activation_elements_per_sample=0 if last else context * int(definition.config.hidden_size),
                 stored_elements_per_sample=sum(part.stored_elements_per_sample for part in parts),
-                copied_elements=sum(part.copied_elements for part in parts),
+                copied_elements=0 if half else sum(part.copied_elements for part in parts),
                 working_elements_per_sample=max(part.working_elements_per_sample for part in parts),
             )
         )

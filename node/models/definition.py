@@ -42,6 +42,8 @@ class ModelDefinition(ABC):
     """Shape of every parameter that stays as the model folder has it: it neither trains nor travels."""
     frozen_names: Sequence[Collection[str]] = ()
     """Names of the frozen parameters of each layer; the tied one is of the first and of the last."""
+    frozen_dtype = torch.float32
+    """Of frozen matrices."""
     starts_from_folder = True
     """Whether training begins with a model folder's values of ``shapes``, where the job has one."""
     family: str
@@ -142,7 +144,9 @@ class LanguageModel(ModelDefinition):
         blocks = {number: copy.deepcopy(self._block(number)) for number in numbers}
         trunk = Trunk(self.skeleton, anatomy, blocks, bool(begins), bool(ends), numbers.start)
         inside = [module for block in blocks.values() for module in block.modules()]
-        materialise([*(trunk.model.get_submodule(path) for path in (*begins, *ends)), *inside], device)
+        materialise(
+            [*(trunk.model.get_submodule(path) for path in (*begins, *ends)), *inside], device, self.frozen_dtype
+        )
         fill_buffers(self.skeleton, [*inside, *trunk.modules(begins, ends)], device)
         return LanguageStage(
             first,
@@ -157,6 +161,7 @@ class LanguageModel(ModelDefinition):
             ],
             recompute=self._recompute,
             documents=anatomy.documents,
+            half=self.frozen_dtype == torch.bfloat16,
             routers=Routers(self.skeleton, blocks.values(), self.balance) if self.balance else None,
         )
 

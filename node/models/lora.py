@@ -55,6 +55,7 @@ class LoraModel(LanguageModel):
         super(LanguageModel, self).__init__(list(self.layers[1:last]), names, recompute)
         self.shapes = {name: shape for name, shape in everything.items() if is_adapter(name)}
         self.frozen = {base_name(name): shape for name, shape in everything.items() if not is_adapter(name)}
+        self.frozen_dtype = torch.bfloat16 if lora.base == "bf16" else torch.float32
         self.adapted = {name.partition(".lora_A.")[0] for name in self.shapes if ".lora_A." in name}
         """Paths of the modules that have an adapter."""
 
@@ -85,7 +86,7 @@ class LoraModel(LanguageModel):
         if path not in self.adapted or path == name:
             return base.float()
         down, up = (adapter(f"{path}.lora_{one}.default.weight") for one in "AB")
-        delta = (up @ down) * (self.lora.alpha / self.lora.rank)
+        delta = (up @ down) * (self.lora.alpha / (math.sqrt(self.lora.rank) if self.lora.rslora else self.lora.rank))
         return base.float() + (delta.T if _transposed(self.skeleton) else delta)
 
 
@@ -180,6 +181,7 @@ def _config(lora: Lora, transposed: bool) -> Any:
         task_type="CAUSAL_LM",
         r=lora.rank,
         lora_alpha=lora.alpha,
+        use_rslora=lora.rslora,
         target_modules=list(lora.targets) if lora.targets else None,
         fan_in_fan_out=transposed,
     )

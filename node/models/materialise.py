@@ -12,15 +12,18 @@ from ...proto.errors import FarflungError
 from .anatomy import Anatomy, refused
 
 
-def materialise(modules: Iterable[nn.Module], device: torch.device) -> None:
+def materialise(modules: Iterable[nn.Module], device: torch.device, frozen: torch.dtype = torch.float32) -> None:
     """Gives the own parameters of each module, which lie on the meta device, memory on ``device`` in place: float32,
-    values undefined. One that two modules share stays one; frozen ones stay frozen."""
+    values undefined. One that two modules share stays one; frozen ones stay frozen, and matrices among them are of the
+    dtype ``frozen``."""
     made: dict[int, nn.Parameter] = {}
     for module in modules:
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.is_meta:
                 if id(parameter) not in made:
-                    real = torch.empty(parameter.shape, dtype=torch.float32, device=device)
+                    matrix = not parameter.requires_grad and parameter.dim() > 1
+                    dtype = frozen if matrix else torch.float32
+                    real = torch.empty(parameter.shape, dtype=dtype, device=device)
                     made[id(parameter)] = nn.Parameter(real, requires_grad=parameter.requires_grad)
                 module.register_parameter(name, made[id(parameter)])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -123,10 +124,12 @@ class LanguageStage(StageModel):
         recompute: bool = False,
         documents: bool = True,
         routers: Routers | None = None,
+        half: bool = False,
     ) -> None:
-        """``documents``: whether attention tells the documents of a sample apart by the places of tokens."""
+        """``documents``: whether attention tells the documents of a sample apart by the places of tokens. ``half``:
+        some weights are in bf16, so that only autocast computes with them."""
         super().__init__(first, last, count, recompute)
-        self._documents, self._routers = documents, (routers,)
+        self._documents, self._routers, self._half = documents, (routers,), half
         for name, parameter in before:
             attach(self, name, parameter)
         for name, block in blocks:
@@ -147,7 +150,10 @@ class LanguageStage(StageModel):
                     hint="write pack = false under [data]",
                 )
             keywords["position_ids"] = places
-        output = self._trunk[0](inputs, self._run, **keywords)
+        kind = inputs.device.type
+        needed = self._half and not torch.is_autocast_enabled(kind)
+        with torch.autocast(kind, torch.bfloat16) if needed else nullcontext():
+            output = self._trunk[0](inputs, self._run, **keywords)
         if self._routers[0] is not None and self.training and torch.is_grad_enabled():
             self.balance = self._routers[0].loss()
         return output if self.is_last else output.float()

@@ -98,6 +98,8 @@ class Trunk:
             crossing.exit = max(blocks, default=-1)
         self.model = copy.deepcopy(model, memo).eval()
         self._enters = not first
+        for path in anatomy.first if first else ():  # the hidden state is fp32, whatever an embedding is kept in
+            self.model.get_submodule(path).register_forward_hook(lambda module, args, output: output.float())
         self._outside = (*anatomy.first, *anatomy.last)
 
     def modules(self, begins: Sequence[str], ends: Sequence[str]) -> list[nn.Module]:

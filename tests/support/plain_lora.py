@@ -42,6 +42,7 @@ def plain_peft(job: Job, facts: Facts):
         task_type="CAUSAL_LM",
         r=lora.rank,
         lora_alpha=lora.alpha,
+        use_rslora=lora.rslora,
         target_modules=lora.targets,
         fan_in_fan_out=base.config.model_type == "gpt2",
     )

@@ -5,6 +5,7 @@ import zlib
 
 import pytest
 import torch
+import transformers
 import xxhash
 from plain_lora import peft_losses, save_base
 from windows import Windows, facts_of, wait_until
@@ -83,6 +84,7 @@ def train(job, folder, plan):
         ("gpt2", TWO_STAGES, {}),
         ("gpt2", BOTH, {"rank": 4, "alpha": 4, "targets": ["c_attn", "c_proj", "c_fc"]}),
         ("llama", TWO_PIPELINES, {"rank": 2}),
+        ("llama", TWO_STAGES, {"rank": 4, "rslora": True}),
         ("llama", TWO_STAGES, {"targets": ["q_proj", "up_proj"]}),
         ("mistral", TWO_PIPELINES, {}),
         ("qwen2", TWO_STAGES, {}),
@@ -96,6 +98,30 @@ def test_equal_to_a_plain_loop_with_peft(tmp_path, family, plan, lora):
     wanted, _ = peft_losses(job, hub.facts, Windows(hub.facts), STEPS)
     assert losses == pytest.approx(wanted, abs=1e-5)
     assert wanted[-1] < wanted[0] - 0.05
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_base_in_bf16_takes_half_the_memory_and_changes_nothing_that_autocast_does_not(tmp_path, family):
+    """Of a folder in bf16, as most are."""
+    folder = save_base(tmp_path / "base", family, 29)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    runs = {}
+    for kept in ("fp32", "bf16"):
+        job = job_of(folder, rank=2, base=kept)
+        job = job.model_copy(update={"train": job.train.model_copy(update={"precision": "bf16"})})
+        hub, runs[kept] = train(job, folder, TWO_STAGES)
+        kinds = {
+            one.dtype
+            for trainer in hub.trainers.values()
+            for name, one in trainer.training.state.base()
+            if one.dim() > 1
+        }
+        assert kinds == {torch.bfloat16 if kept == "bf16" else torch.float32}
+    assert runs["bf16"] == runs["fp32"]
+    layers = [profile(job_of(folder, base=kept), 29).layers for kept in runs]
+    sizes = [sum(layer.frozen for layer in some) for some in layers]
+    assert sizes[1] == pytest.approx(sizes[0] / 2, rel=0.01)
 
 
 def test_rounds_and_checkpoints_hold_the_adapters_only(tmp_path):
@@ -264,6 +290,8 @@ def test_without_peft_it_says_what_to_install(tmp_path, monkeypatch):
         ("rnak = 8", r"job.toml:6: unknown key model.lora.rnak; did you mean rank\?; allowed in \[model.lora\]: rank,"),
         ("rank = 0", "job.toml:6: model.lora.rank = 0 is wrong: allowed is a whole number"),
         ('targets = ["c_attn", 3]', "model.lora.targets = 3 is wrong: allowed is names of"),
+        ('base = "bf16"', r'job.toml:6: model.lora.base = "bf16" computes in bf16: it needs train.precision'),
+        ('base = "nf4"', "not yet: 'nf4' is not supported by this version"),
         ("dropout = 0.1", "job.toml:6: not yet: model.lora.dropout = 0.1"),
         ("[parallel]\nstages = 3", "job.toml:7: parallel.stages = 3 is more than the model's 2 blocks"),
     ],
