@@ -171,8 +171,12 @@ class State:
         unknown = [name for name in state["errors"] if name not in parameters]
         if unknown:
             raise CodecError(f"the saved state has errors of parameters that the model lacks: {unknown[:3]}")
-        self._errors = {parameters[name]: e.clone() for name, e in state["errors"].items()}
-        self._memories = {parameters[n]: dict(m) for n, m in state["memories"].items() if n in parameters}
+        self._errors = {parameters[n]: e.to(parameters[n].device, copy=True) for n, e in state["errors"].items()}
+        self._memories = {
+            parameters[n]: {key: value.to(parameters[n].device) for key, value in m.items()}
+            for n, m in state["memories"].items()
+            if n in parameters
+        }
         self.step = int(state["step"])
 
 

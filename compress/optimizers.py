@@ -33,14 +33,14 @@ def squeeze_twice(spec: str, x: torch.Tensor, context: Context, worker: torch.Te
         codec.encode(piece, mix(context.tensor_seed, i), context.step, context.rank) for i, piece in enumerate(pieces)
     )
     answers = yield Scatter(blobs)
-    context.memory["worker"] = total - torch.cat([decode(b).view(-1) for b in blobs])
+    context.memory["worker"] = total - torch.cat([decode(b, x.device).view(-1) for b in blobs])
     mine = server.clone()
     for blob, _ in answers:
         add(blob, mine, 1.0 / context.size)
     blob = codec.encode(mine, mix(context.tensor_seed, context.rank), context.step, context.size + context.rank)
     results = yield Gather(blob)
-    context.memory["server"] = mine - decode(blob).view(-1)
-    return torch.cat([decode(b).view(-1) for b, _ in results])
+    context.memory["server"] = mine - decode(blob, x.device).view(-1)
+    return torch.cat([decode(b, x.device).view(-1) for b, _ in results])
 
 
 def average(x: torch.Tensor, context: Context) -> Program:
@@ -61,11 +61,14 @@ class _Shared(torch.optim.Optimizer):
         self._rank = 0 if group is None else dist.get_rank(group)
         self._size = 1 if group is None else dist.get_world_size(group)
         count = sum(p.numel() for p in self._parameters)
-        self.shared: dict[str, Any] = {"step": 0, "m": torch.zeros(count), "v": torch.zeros(count)}
+        self._device = self._parameters[0].device
+        m, v = torch.zeros(count, device=self._device), torch.zeros(count, device=self._device)
+        self.shared: dict[str, Any] = {"step": 0, "m": m, "v": v}
 
     def _gradient(self) -> torch.Tensor:
         flat = [
-            torch.zeros(p.numel()) if p.grad is None else p.grad.detach().reshape(-1).float() for p in self._parameters
+            torch.zeros(p.numel(), device=p.device) if p.grad is None else p.grad.detach().reshape(-1).float()
+            for p in self._parameters
         ]
         return torch.cat(flat)
 
@@ -85,8 +88,8 @@ class _Shared(torch.optim.Optimizer):
         return collectives.drive([program], self._group)[0]
 
     def _errors(self, tag: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        own = split(torch.zeros(count), self._size)[self._rank]
-        worker = self.shared.get(f"{tag}.worker", torch.zeros(count))
+        zeros = torch.zeros(count, device=self._device)
+        own, worker = split(zeros, self._size)[self._rank], self.shared.get(f"{tag}.worker", zeros)
         return worker, self.shared.get(f"{tag}.server", own)
 
     def _squeeze(self, spec: str, x: torch.Tensor, tag: str) -> torch.Tensor:
@@ -107,7 +110,10 @@ class _Shared(torch.optim.Optimizer):
         state = dict(state_dict)
         shared = state.pop("shared")
         super().load_state_dict(state)
-        self.shared = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in shared.items()}
+        self.shared = {
+            key: value.to(self._device, copy=True) if isinstance(value, torch.Tensor) else value
+            for key, value in shared.items()
+        }
 
 
 class OneBitAdam(_Shared):
@@ -182,7 +188,7 @@ class ZeroOneAdam(_Shared):
             "updates": 0,
             "local": 1,
             "local_steps": 0,
-            "u": torch.zeros(count),
+            "u": torch.zeros(count, device=self._device),
             "rates": 0.0,
         }
 

@@ -89,11 +89,11 @@ class Hop(Codec):
         exponent = (low | high << 8) - (1 << 16 if high & 0x80 else 0)
         if not -200 < exponent < 200:
             raise CodecError("the blob has an absurd exponent")
-        choice = unpack(bytes_tensor(reader.take(packed_size(blocks, 3)), torch.uint8), blocks, 3)
+        choice = unpack(bytes_tensor(reader.take(packed_size(blocks, 3)), torch.uint8, device), blocks, 3)
         if int(choice.max()) >= len(self.widths):
             raise CodecError("the blob has a block of unknown width")
         rows = self.dequantize(reader, choice)
-        flat = self.finish(rows, n, self._key(header)).to(device)
+        flat = self.finish(rows, n, self._key(header))
         power = torch.tensor(exponent, device=device)
         return torch.ldexp(torch.ldexp(flat, power // 2), power - power // 2).clamp(-LARGEST, LARGEST)
 
@@ -140,7 +140,8 @@ class Dynamiq(Hop):
     def choose(self, energy: torch.Tensor, spent: float) -> torch.Tensor:
         budget = self.bits - self.overhead - 3 / BLOCK - spent
         log = torch.where(energy > 0, energy.clamp(min=1e-300).log2(), -1000.0)
-        apart = torch.log2(torch.tensor(512.0 / 17.0, dtype=torch.float64))
+        apart = torch.log2(torch.tensor(512.0 / 17.0, dtype=torch.float64, device=energy.device))
+        widths = torch.tensor(self.widths, device=energy.device).float()
         low, high = float(log.min()) - 8.0, float(log.max()) + 1.0
 
         def at(threshold: float) -> torch.Tensor:
@@ -148,15 +149,15 @@ class Dynamiq(Hop):
 
         for _ in range(50):
             middle = (low + high) / 2
-            mean = float(torch.tensor(self.widths)[at(middle).to(torch.int64)].float().mean())
+            mean = float(widths[at(middle).to(torch.int64)].mean())
             low, high = (low, middle) if mean <= budget else (middle, high)
         return at(high)
 
-    def _table(self, index: int) -> torch.Tensor:
+    def _table(self, index: int, device: torch.device) -> torch.Tensor:
         base, top = 1.0 + 2.0 * self._epsilon[index] ** 2, (1 << (self.widths[index] - 1)) - 1
         r = torch.arange(top + 1, dtype=torch.float64)
         table: torch.Tensor = (base**r - 1.0) / (base**top - 1.0)
-        return table.to(torch.float32)
+        return table.to(torch.float32).to(device)
 
     def quantize(self, rows: torch.Tensor, choice: torch.Tensor, uniform: Uniform) -> list[Buffer]:
         mean = rows.mean(1).to(torch.bfloat16)
@@ -175,7 +176,7 @@ class Dynamiq(Hop):
             chosen = choice == index
             if not bool(chosen.any()):
                 continue
-            table, part = self._table(index), y[chosen]
+            table, part = self._table(index, rows.device), y[chosen]
             below = (torch.searchsorted(table, part, right=True) - 1).clamp(0, len(table) - 2)
             low, high = table[below], table[below + 1]
             level = below + (u[chosen] < (part - low) / (high - low))
@@ -184,22 +185,23 @@ class Dynamiq(Hop):
         return body
 
     def dequantize(self, reader: Reader, choice: torch.Tensor) -> torch.Tensor:
-        blocks = len(choice)
-        mean = bytes_tensor(reader.take(2 * blocks), torch.bfloat16).to(torch.float32)
-        code = bytes_tensor(reader.take(2 * blocks), torch.int16)
+        blocks, device = len(choice), choice.device
+        mean = bytes_tensor(reader.take(2 * blocks), torch.bfloat16, device).to(torch.float32)
+        code = bytes_tensor(reader.take(2 * blocks), torch.int16, device)
         scales.check_codes(code)
         if not bool(torch.isfinite(mean).all()):
             raise CodecError("the blob has a mean that is not finite")
-        fine = bytes_tensor(reader.take(16 * blocks), torch.uint8).view(blocks, 16).to(torch.float32)
+        fine = bytes_tensor(reader.take(16 * blocks), torch.uint8, device).view(blocks, 16).to(torch.float32)
         scale = fine * (scales.to_scales(code) / 255.0)[:, None]
         counts = [int((choice == index).sum()) * BLOCK for index in range(len(self.widths))]
         if sum(packed_size(c, w) for c, w in zip(counts, self.widths, strict=True)) > reader.left:
             raise CodecError("the blob is too short for its blocks")
-        out = torch.empty(blocks, 16, 16)
+        out = torch.empty(blocks, 16, 16, device=device)
         for index, (count, width) in enumerate(zip(counts, self.widths, strict=True)):
             if count:
-                codes = unpack(bytes_tensor(reader.take(packed_size(count, width)), torch.uint8), count, width)
-                level = self._table(index)[(codes & ((1 << (width - 1)) - 1)).to(torch.int64)]
+                packed = bytes_tensor(reader.take(packed_size(count, width)), torch.uint8, device)
+                codes = unpack(packed, count, width)
+                level = self._table(index, device)[(codes & ((1 << (width - 1)) - 1)).to(torch.int64)]
                 out[choice == index] = torch.where(codes >> (width - 1) > 0, -level, level).view(-1, 16, 16)
         out *= scale[:, :, None]
         return out.view(blocks, BLOCK) + mean[:, None]
@@ -249,7 +251,7 @@ class RotQ(Hop):
             chosen = choice == index
             if not bool(chosen.any()):
                 continue
-            table, part = absmax_levels(width), y[chosen]
+            table, part = absmax_levels(width).to(rows.device), y[chosen]
             below = (torch.searchsorted(table, part, right=True) - 1).clamp(0, len(table) - 2)
             low, high = table[below], table[below + 1]
             level = (below + (u[chosen] < (part - low) / (high - low))).to(torch.uint8)
@@ -257,16 +259,17 @@ class RotQ(Hop):
         return body
 
     def dequantize(self, reader: Reader, choice: torch.Tensor) -> torch.Tensor:
-        blocks = len(choice)
-        code = bytes_tensor(reader.take(2 * blocks), torch.int16)
+        blocks, device = len(choice), choice.device
+        code = bytes_tensor(reader.take(2 * blocks), torch.int16, device)
         scales.check_codes(code)
         counts = [int((choice == index).sum()) * BLOCK for index in range(len(self.widths))]
         if sum(packed_size(c, w) for c, w in zip(counts, self.widths, strict=True)) > reader.left:
             raise CodecError("the blob is too short for its blocks")
-        out = torch.empty(blocks, BLOCK)
+        out = torch.empty(blocks, BLOCK, device=device)
         for index, (count, width) in enumerate(zip(counts, self.widths, strict=True)):
             if count:
-                codes = unpack(bytes_tensor(reader.take(packed_size(count, width)), torch.uint8), count, width)
-                out[choice == index] = absmax_levels(width)[codes.to(torch.int64)].view(-1, BLOCK)
+                packed = bytes_tensor(reader.take(packed_size(count, width)), torch.uint8, device)
+                codes = unpack(packed, count, width)
+                out[choice == index] = absmax_levels(width).to(device)[codes.to(torch.int64)].view(-1, BLOCK)
         scaled: torch.Tensor = out * scales.to_scales(code)[:, None]
         return scaled

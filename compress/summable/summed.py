@@ -175,7 +175,7 @@ class GlobalExponential(Codec):
 
     def rounds(self, x: torch.Tensor, context: Context) -> Program:
         flat = x.detach().reshape(-1).to(torch.float32) * context.weight
-        top = yield Reduce(flat.abs().amax().view(1) if flat.numel() else torch.zeros(1), "max")
+        top = yield Reduce(flat.abs().amax().view(1) if flat.numel() else torch.zeros(1, device=flat.device), "max")
         codes = self.codes(flat, top, context.size, Key(context.tensor_seed, context.step, context.rank, context.size))
         answers = yield Gather(tensor_bytes(codes).tobytes())
         context.own = self.values(codes, top, context.size)
@@ -184,7 +184,9 @@ class GlobalExponential(Codec):
         while len(level) > 1:
             depth += 1
             pairs = [
-                self.combine(a, b, philox.uniform(len(a), Key(context.tensor_seed, context.step), 16 * depth + i))
+                self.combine(
+                    a, b, philox.uniform(len(a), Key(context.tensor_seed, context.step), 16 * depth + i, 0, a.device)
+                )
                 for i, (a, b) in enumerate(zip(level[::2], level[1::2], strict=False))
             ]
             level = pairs + level[len(level) // 2 * 2 :]
