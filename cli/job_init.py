@@ -114,6 +114,7 @@ _EXAMPLES = {
     "pretrained": '"folder"',
     "build": '"package.module:function"',
     "tie": "true",
+    "router_loss": "0.001",
     "lora": "{ rank = 8, alpha = 16 }",
     "text": '["data/*.txt"]',
     "jsonl": '["data/*.jsonl"]',
