@@ -128,12 +128,12 @@ class Chaos(Harsh):
         self.nodes[name].thaw()
 
     def _freeze(self, name: str) -> None:
-        """Stopped until the others have gone on without it."""
-        before = len(self.farm.c.of("left", node=name))
+        """Stopped until the others have gone on without it; then it comes back by itself."""
+        before, joined = len(self.farm.c.of("left", node=name)), len(self.farm.c.of("joined", node=name))
         self.nodes[name].freeze()
         self.farm.wait(lambda: len(self.farm.c.of("left", node=name)) > before, f"the others go on without {name}")
         self.nodes[name].thaw()
-        self.farm.wait(lambda: not self.nodes[name].alive, f"{name} hears that it is out")
+        self.farm.wait(lambda: len(self.farm.c.of("joined", node=name)) > joined, f"{name} comes back")
 
     def _cut(self, name: str) -> None:
         self.farm.cables[name].cut()
