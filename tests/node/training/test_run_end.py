@@ -38,7 +38,7 @@ def test_at_the_end_g_is_s(restarts, updates):
     hub = restarts.begun(job, None, {}, restarts.PLAN)
     outcome = hub.finish(restarts.PLAN.nodes)
     assert not hub.errors and not outcome.warnings
-    trainings = [trainer.training for trainer in hub.trainers.values()]
+    trainings = [trainer.training.view for trainer in hub.trainers.values()]
     g, definition = trainings[0].state.sections["stage-0"].g, hub.trainers["a"].context.definition
     begun = torch.cat([definition.initial(name, 1).reshape(-1) for name in definition.parameter_names(0, 2)])
     moved = float((g - begun).norm())
