@@ -17,8 +17,8 @@ def learning_rate(train: Train, step: int, steps: int) -> float:
         return train.learning_rate * step / train.warmup_steps
     cooldown = cooldown_of(train, steps)
     shape = _decay(train, min(step, steps - cooldown), steps)
-    if step > steps - cooldown:
-        shape *= (steps - step) / cooldown
+    if cooldown and step > steps - cooldown:
+        shape *= max(0, steps - step) / cooldown
     floor = train.min_learning_rate_ratio
     return train.learning_rate * (floor + (1 - floor) * shape)
 

@@ -207,7 +207,7 @@ def test_values():
         ("train.learning_rat=1", "did you mean train.learning_rate"),
         ("train.learning_rate=-1", "a number above 0"),
         ("model.layers=3", "cannot be changed"),
-        ("train.decay=linear", "not yet"),
+        ("train.decay=lineal", "linear"),
     ):
         with pytest.raises(JobError) as caught:
             with_value(job, text)

@@ -160,3 +160,11 @@ def test_what_makes_no_sense_is_said(tmp_path, train, message):
     (tmp_path / "job.toml").write_text(job)
     with pytest.raises(JobError, match=message):
         load_job(tmp_path / "job.toml")
+
+
+@pytest.mark.parametrize("decay", ["cosine", "linear", "wsd", "inverse_sqrt", "none"])
+def test_a_step_beyond_the_last_has_the_last_one_s_rate(decay):
+    """Where people shorten a run that goes on, and where nodes make one more epoch than the facts were made for."""
+    train = Train(batch=4, microbatch=2, decay=decay, learning_rate=0.5, min_learning_rate_ratio=0.1)
+    assert learning_rate(train, 25, 24) <= learning_rate(train, 24, 24)
+    assert learning_rate(train, 25, 24) >= 0.05

@@ -76,7 +76,7 @@ class Made(DeltaMode):
         view = SimpleNamespace(
             job=SimpleNamespace(updates=updates, train=SimpleNamespace(batch=BATCH, microbatch=MICROBATCH)),
             plan=TWO_BY_TWO,
-            context=SimpleNamespace(facts=SimpleNamespace(samples=SAMPLES)),
+            context=SimpleNamespace(facts=SimpleNamespace(samples=SAMPLES, drawn=SAMPLES)),
             offered=lambda norm: None,
             state=SimpleNamespace(sections={"stage-1": SimpleNamespace(grad=torch.zeros(1))}),
             links={"stage-1": self.link},
