@@ -186,12 +186,15 @@ class Run:
         (folder / "job.toml").write_text(job)
         self.events: list[dict[str, Any]] = []
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def begin(self) -> None:
+        """Start everybody; `end` ends them, also if this fails half-way."""
         words = ["coordinator", "start", "job.toml", "--state", "state", "--listen", "127.0.0.1:0", "--no-page"]
         coordinator = self._begin("coordinator", [*words, "--link-file", "link"])
         threading.Thread(target=self._read, args=(coordinator,), daemon=True).start()
         self.wait(lambda: self.of("listening"), "the coordinator listens")
         for name in ("a", "b"):
-            self._begin(name, ["join", "@link", "--name", name, "--cache", name, "--device", size.device])
+            self._begin(name, ["join", "@link", "--name", name, "--cache", name, "--device", self.size.device])
 
     def _begin(self, name: str, words: list[str]) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{name}.log").open("wb")
@@ -208,11 +211,15 @@ class Run:
     def of(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in list(self.events) if event["event"] == kind]
 
+    def check(self, what: str) -> None:
+        """Whether everybody lives who was not killed."""
+        ended = [name for name, one in self.processes.items() if one.poll() not in (None, -signal.SIGKILL)]
+        assert not ended, f"{ended} ended before: {what}\n{self.story()}"
+
     def wait(self, done: Callable[[], Any], what: str) -> Any:
         end = time.monotonic() + self.size.patience
         while not (found := done()):
-            ended = [name for name, one in self.processes.items() if one.poll() not in (None, -signal.SIGKILL)]
-            assert not ended, f"{ended} ended before: {what}\n{self.story()}"
+            self.check(what)
             assert time.monotonic() < end, f"not within {self.size.patience:.0f} s: {what}\n{self.story()}"
             time.sleep(0.05)
         return found
@@ -235,6 +242,7 @@ class Run:
 def running(folder: Path, size: Size) -> Iterator[Run]:
     run = Run(folder, size)
     try:
+        run.begin()
         yield run
     finally:
         run.end()
@@ -256,7 +264,7 @@ def farflung(folder: Path, size: Size, save: Callable[[str, dict[str, Any]], Non
         began, peak = time.monotonic(), 0
         while time.monotonic() - began < size.seconds or len(run.of("step")) < 4 * FIRST:
             peak = max(peak, used(size.device) - before)
-            run.wait(lambda: True, "training")
+            run.check("the end of the measurement")
             time.sleep(0.2)
         steps = run.of("step")
         seconds = median(later["time"] - step["time"] for step, later in pairwise(steps[FIRST:]))
