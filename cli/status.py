@@ -11,10 +11,11 @@ from typing import Any
 
 from ..coordinator.observe.advice import for_others
 from ..coordinator.observe.savings import compared
+from ..proto.rates import rate_text
 from .screen.output import Output
 from .screen.story import stage_text, view_text
 from .screen.tables import table
-from .screen.units import count_text, rate_text, seconds_text
+from .screen.units import count_text, seconds_text
 
 Record = Mapping[str, Any]
 _WARNINGS = 5

@@ -15,14 +15,6 @@ def bytes_text(count: float) -> str:
     return f"{value:.0f} {unit}" if unit == "B" or abs(value) >= 99.5 else f"{value:.1f} {unit}"
 
 
-def rate_text(bits_per_second: float) -> str:
-    """20 Mbit/s."""
-    for limit, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
-        if abs(bits_per_second) >= limit:
-            return f"{bits_per_second / limit:.3g} {unit}"
-    return f"{bits_per_second:.0f} bit/s"
-
-
 def seconds_text(seconds: float) -> str:
     """0.16 ms, 0.12 s, 48 s, 3 min 20 s, 2 h 05 min."""
     if 0 < seconds < 0.01:

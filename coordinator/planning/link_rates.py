@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 
 from ...proto.control_pb2 import Sent
+from ...proto.rates import rate_text
 from ...scheduler.network import NOISE
 from .speeds import FIRST_PAUSE_S, FORGET_S, LONGEST_PAUSE_S
 
@@ -83,7 +84,7 @@ class LinkRates:
         for pair, rate in self.believed(now).items():
             counted = self._counted.get(pair) or self._measured(*pair)
             if counted and not counted / CHANGED < rate < counted * CHANGED:
-                told[pair] = f"{pair[0]} > {pair[1]} carries {_rate(rate)}, not {_rate(counted)}"
+                told[pair] = f"{pair[0]} > {pair[1]} carries {rate_text(rate)}, not {rate_text(counted)}"
         if not told:
             return ""
         same = frozenset(told) == self._told
@@ -91,7 +92,3 @@ class LinkRates:
         self._told, self._next = frozenset(told), now + self._pause
         few = [told[pair] for pair in sorted(told)[:3]]
         return "; ".join(few) + (f"; and {len(told) - 3} links more" if len(told) > 3 else "")
-
-
-def _rate(bps: float) -> str:
-    return f"{bps / 1e6:.3g} Mbit/s"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from ...proto.rates import rate_text
+
 
 def rate_needed(rounds_bps: float, snapshot: int, room: int) -> float:
     """Bits a second that a link has to carry for a spare to catch up. ``rounds_bps``: what the rounds take as they are
@@ -42,10 +44,6 @@ class Pace:
         needs, carried = rate_needed(rounds, snapshot, room), 8.0 * (self._bytes + fetched) / seconds
         beside = " beside what it has to fetch first" if snapshot else ""
         return (
-            f"its link carried {_rate(carried)}, and the rounds as they are made take {_rate(rounds)}: "
-            f"to keep up{beside} it would need {_rate(needs)}"
+            f"its link carried {rate_text(carried)}, and the rounds as they are made take {rate_text(rounds)}: "
+            f"to keep up{beside} it would need {rate_text(needs)}"
         )
-
-
-def _rate(bps: float) -> str:
-    return f"{bps / 1e6:.3g} Mbit/s"
