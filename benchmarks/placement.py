@@ -24,9 +24,9 @@ import numba
 import numpy
 
 from farflung.scheduler import Device, Network
-from farflung.scheduler.compiled import loops
-from farflung.scheduler.dtfm import Dtfm
-from farflung.scheduler.dtfm_search import search_dtfm
+from farflung.scheduler.published.dtfm import Dtfm
+from farflung.scheduler.published.search import search_dtfm
+from farflung.scheduler.search.compiled import loops
 
 DEVICES, SIDE = 64, 8
 OTHERS = ("annealer", "original")

@@ -28,11 +28,11 @@ from typing import Any
 import numpy
 
 from farflung.scheduler import Device, Network, PlanError
-from farflung.scheduler.estimate import Cut, Estimator
-from farflung.scheduler.jobs import paper_workload
-from farflung.scheduler.predict import run
-from farflung.scheduler.rounds import round_seconds, site_seconds
-from farflung.scheduler.transport import Transport
+from farflung.scheduler.timing.estimate import Cut, Estimator
+from farflung.scheduler.timing.rounds import round_seconds, site_seconds
+from farflung.scheduler.timing.simulated import run
+from farflung.scheduler.timing.transport import Transport
+from farflung.scheduler.workloads.jobs import paper_workload
 
 NETWORKS = Path(__file__).parent / "data" / "dtfm_networks.json"
 RANK_MAPS = NETWORKS.with_name("dtfm_rank_maps.json")

@@ -22,9 +22,9 @@ import numpy
 
 from farflung.benchmarks import coordinator_load
 from farflung.scheduler import Device, Workload
-from farflung.scheduler.decoders import Shape, decoder_layers
-from farflung.scheduler.estimate import Cut, Estimator
-from farflung.scheduler.volunteers import Volunteers, plan_volunteers, round_of_volunteers
+from farflung.scheduler.planning.volunteers import Volunteers, plan_volunteers, round_of_volunteers
+from farflung.scheduler.timing.estimate import Cut, Estimator
+from farflung.scheduler.workloads.decoders import Shape, decoder_layers
 
 NETWORKS = Path(__file__).parent / "data" / "dtfm_networks.json"
 SIZES = (100, 300, 1_000, 3_000, 10_000)

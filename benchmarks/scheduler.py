@@ -21,13 +21,13 @@ import networkx
 import numpy
 
 from farflung.scheduler import Network, Workload, plan, predict
-from farflung.scheduler.candidates import best_candidate
-from farflung.scheduler.dtfm_search import search_dtfm
-from farflung.scheduler.estimate import Estimator
-from farflung.scheduler.jobs import paper_workload
-from farflung.scheduler.predict import candidate_seconds
-from farflung.scheduler.seeds import nearness
-from farflung.scheduler.shapes import candidate, cut_for
+from farflung.scheduler.published.search import search_dtfm
+from farflung.scheduler.search.candidates import best_candidate
+from farflung.scheduler.search.seeds import nearness
+from farflung.scheduler.search.shapes import candidate, cut_for
+from farflung.scheduler.timing.estimate import Estimator
+from farflung.scheduler.timing.seconds import candidate_seconds
+from farflung.scheduler.workloads.jobs import paper_workload
 
 NETWORKS = Path(__file__).parent / "data" / "dtfm_networks.json"
 CASES = {

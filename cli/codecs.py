@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..compress.spec import names, parse, traits_of
-from ..scheduler.codecs import bits_of
 from ..scheduler.errors import PlanError
+from ..scheduler.workloads.codecs import bits_of
 
 
 def table() -> list[dict[str, Any]]:

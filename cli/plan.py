@@ -15,21 +15,21 @@ from ..job.forward import AUTO, expected, with_forward
 from ..job.schema import Job
 from ..job.tokenizer import load_tokenizer
 from ..proto.errors import JobError
-from ..scheduler.catalogue import cluster_of, in_words
-from ..scheduler.codecs import bits_of
-from ..scheduler.dtfm import Dtfm
 from ..scheduler.errors import PlanError
-from ..scheduler.estimate import Estimator
-from ..scheduler.instead import instead
-from ..scheduler.jobs import paper_workload, workload_of
-from ..scheduler.network import Network
-from ..scheduler.picture import draw
-from ..scheduler.planner import natural, plan
+from ..scheduler.explaining.instead import instead
+from ..scheduler.explaining.picture import draw
+from ..scheduler.explaining.predict import indices, predict
+from ..scheduler.networks.catalogue import cluster_of, in_words
+from ..scheduler.networks.network import Network
+from ..scheduler.networks.wishes import speed_for, tokens_of, with_prices
+from ..scheduler.planning.planner import natural, plan
 from ..scheduler.plans import Plan
-from ..scheduler.predict import indices, predict
-from ..scheduler.predict import run as simulate_plan
-from ..scheduler.wishes import speed_for, tokens_of, with_prices
-from ..scheduler.workload import CodecChoice, Workload
+from ..scheduler.published.dtfm import Dtfm
+from ..scheduler.timing.estimate import Estimator
+from ..scheduler.timing.simulated import run as simulate_plan
+from ..scheduler.workloads.codecs import bits_of
+from ..scheduler.workloads.jobs import paper_workload, workload_of
+from ..scheduler.workloads.workload import CodecChoice, Workload
 from .codecs_of_a_job import check_codec
 from .screen.story import stage_text
 

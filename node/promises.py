@@ -19,8 +19,8 @@ from ..proto import border
 from ..proto.border import Hostile
 from ..proto.control_pb2 import View
 from ..proto.errors import FarflungError, Refused
-from ..scheduler.ladder import link_ladder
 from ..scheduler.plans import Plan
+from ..scheduler.workloads.ladder import link_ladder
 from .device.limits import Limits
 
 _MOST = 1 << 53

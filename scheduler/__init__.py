@@ -1,14 +1,14 @@
 """Who trains which layers with whom: networks, cost, search, plans, schedules."""
 
-from .devices import Device
 from .errors import PlanError
-from .network import Link, Network
-from .planner import plan
+from .explaining.predict import Prediction, predict
+from .networks.devices import Device
+from .networks.network import Link, Network
+from .planning.planner import plan
+from .planning.volunteers import Volunteers, plan_volunteers
 from .plans import Plan
-from .predict import Prediction, predict
-from .schedules import SCHEDULES, Action, Order, actions, in_flight
-from .volunteers import Volunteers, plan_volunteers
-from .workload import CodecChoice, Layer, Workload
+from .workloads.schedules import SCHEDULES, Action, Order, actions, in_flight
+from .workloads.workload import CodecChoice, Layer, Workload
 
 __all__ = [
     "SCHEDULES",

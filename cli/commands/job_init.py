@@ -35,7 +35,7 @@ def init(
 def devices(source: str) -> list[Mapping[str, Any]]:
     """What the nodes of a run have, or the devices of a cluster file."""
     if Path(source).is_file():
-        from ...scheduler.network import Network
+        from ...scheduler.networks.network import Network
 
         return [{"memory_bytes": one.memory_bytes} for one in Network.load(Path(source)).devices]
     nodes = status_record(source)["nodes"]

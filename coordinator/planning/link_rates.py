@@ -14,7 +14,7 @@ from statistics import median
 
 from ...proto.control_pb2 import Sent
 from ...proto.rates import rate_text
-from ...scheduler.network import NOISE
+from ...scheduler.networks.network import NOISE
 from .speeds import FIRST_PAUSE_S, FORGET_S, LONGEST_PAUSE_S
 
 REPORTS = 8

@@ -12,7 +12,7 @@ from typing import Any
 from ...job.schema import SECURE_MEMBERS, Facts, Job
 from ...proto.control_pb2 import StepDone
 from ...scheduler import Device
-from ...scheduler.network import DEFAULT_LATENCY
+from ...scheduler.networks.network import DEFAULT_LATENCY
 from ...scheduler.plans import Plan
 from ..membership.questions import Question
 from .claims import Claims

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ...job.schema import SECURE_MEMBERS, Facts, Job, LayerProfile
-from ...scheduler import Device, Layer, Network, PlanError, Workload, jobs, plan
+from ...scheduler import Device, Layer, Network, PlanError, Workload, plan
 from ...scheduler.plans import Plan
+from ...scheduler.workloads import jobs
 from ..membership.questions import Question
 
 _SEARCH_S = 1.0

@@ -21,8 +21,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...job.schema import Job, LayerProfile, Profile
 from ...proto.errors import FarflungError
-from ...scheduler.decoders import FORMULAS, decoder_layers, shape_of
-from ...scheduler.workload import Layer
+from ...scheduler.workloads.decoders import FORMULAS, decoder_layers, shape_of
+from ...scheduler.workloads.workload import Layer
 from .builds import SequentialModel, build_data
 from .definition import LanguageModel
 from .factory import model_of

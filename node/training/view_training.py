@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ...job.sampling import assign, sample_ids
 from ...proto import control_pb2, data_pb2
-from ...scheduler.ladder import link_ladder
+from ...scheduler.workloads.ladder import link_ladder
 from ..context import NodeContext
 from ..models.definition import LanguageModel
 from ..models.stage import Pass

@@ -99,7 +99,7 @@ def test_a_run_on_a_wan_has_the_name_that_its_job_says(tmp_path: Path) -> None:
 
 
 def test_sizes_have_a_unit_that_shows() -> None:
-    from farflung.scheduler.shapes import size_text
+    from farflung.scheduler.search.shapes import size_text
 
     sizes = [size_text(one) for one in (0, 4096, 3.21e6, 4.5e9, 1.25e12)]
     assert sizes == ["0 B", "4.1 kB", "3.21 MB", "4.5 GB", "1250 GB"]

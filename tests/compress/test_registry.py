@@ -18,7 +18,7 @@ from farflung.compress import CodecError, registry
 from farflung.compress.exchange.phases import Context, Gather, Program, Reduce
 from farflung.compress.exchange.simulation import run as run_programs
 from farflung.compress.spec import bits_of
-from farflung.scheduler.codecs import bits_of as planned_bits
+from farflung.scheduler.workloads.codecs import bits_of as planned_bits
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = '''

@@ -10,7 +10,7 @@ from farflung import compress
 from farflung.compress.spec import bits_of
 from farflung.compress.stateful.aqsgd import Receiver, Sender
 from farflung.scheduler import PlanError
-from farflung.scheduler.codecs import bits_of as planned
+from farflung.scheduler.workloads.codecs import bits_of as planned
 
 OTHERS = [
     "int8:group=32,scale=32",
@@ -86,7 +86,7 @@ def test_what_is_no_codec_is_refused() -> None:
 
 def test_a_scheduler_needs_no_torch() -> None:
     code = (
-        "import sys; from farflung.scheduler.codecs import bits_of; bits_of('cocktail')\n"
+        "import sys; from farflung.scheduler.workloads.codecs import bits_of; bits_of('cocktail')\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,9 +7,10 @@ import numpy
 import pytest
 
 from farflung.scheduler import Device, Layer, Network, Workload, plan, predict
-from farflung.scheduler.estimate import Cut, Estimator
-from farflung.scheduler.predict import candidate_seconds
-from farflung.scheduler.shapes import Candidate, needed_memory
+from farflung.scheduler.search.shapes import needed_memory
+from farflung.scheduler.timing.candidate import Candidate
+from farflung.scheduler.timing.estimate import Cut, Estimator
+from farflung.scheduler.timing.seconds import candidate_seconds
 
 DEVICES, LAYERS, MICROBATCHES, MEMORY = 4, 5, 6, (4e8, 8e8, 4e9)
 

@@ -4,7 +4,7 @@ import pytest
 
 from farflung.cli.plan import run
 from farflung.scheduler import PlanError
-from farflung.scheduler.catalogue import CARDS, REACHED, cluster_of, in_words
+from farflung.scheduler.networks.catalogue import CARDS, REACHED, cluster_of, in_words
 
 
 def test_words_are_a_network_whose_places_share_their_lines() -> None:

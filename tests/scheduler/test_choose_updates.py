@@ -8,8 +8,8 @@ import pytest
 
 from farflung import compress
 from farflung.scheduler import Device, Layer, Network, Plan, Workload, plan, predict
-from farflung.scheduler.codecs import bits_of
-from farflung.scheduler.ladder import ladder, workload_fields
+from farflung.scheduler.workloads.codecs import bits_of
+from farflung.scheduler.workloads.ladder import ladder, workload_fields
 
 LAYERS = tuple(Layer(f"block {index}", 3_000_000, 1e9, 100_000) for index in range(8))
 

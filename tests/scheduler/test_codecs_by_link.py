@@ -8,13 +8,13 @@ import pytest
 from farflung.job.forward import settled, with_forward
 from farflung.job.schema import Job
 from farflung.scheduler import Device, Network, Workload, plan
-from farflung.scheduler.choose_codecs import choose_codecs
-from farflung.scheduler.estimate import Estimator
-from farflung.scheduler.jobs import workload_of
-from farflung.scheduler.ladder import link_ladder
-from farflung.scheduler.predict import indices
-from farflung.scheduler.predict import run as simulated
-from farflung.scheduler.replan import as_candidate
+from farflung.scheduler.explaining.predict import indices
+from farflung.scheduler.planning.choose_codecs import choose_codecs
+from farflung.scheduler.planning.replan import as_candidate
+from farflung.scheduler.timing.estimate import Estimator
+from farflung.scheduler.timing.simulated import run as simulated
+from farflung.scheduler.workloads.jobs import workload_of
+from farflung.scheduler.workloads.ladder import link_ladder
 
 JOB = {
     "run": {"epochs": 3},
@@ -84,7 +84,7 @@ def test_many_links_are_chosen_for_one_by_one(monkeypatch: pytest.MonkeyPatch) -
     kept = as_candidate(estimator, plan(wan, workload, time_limit=20))
     assert kept is not None
     slow = {link: codec for link, codec in choose_codecs(estimator, kept).items() if codec != "none"}
-    monkeypatch.setattr("farflung.scheduler.choose_codecs.MOST_TRIED", 1)
+    monkeypatch.setattr("farflung.scheduler.planning.choose_codecs.MOST_TRIED", 1)
     one_by_one = choose_codecs(estimator, kept)
     assert {link: codec for link, codec in one_by_one.items() if codec != "none"}.keys() == slow.keys()
 

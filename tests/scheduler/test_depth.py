@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.scheduler import Action, Device, Layer, Network, Order, Plan, PlanError, Workload, actions, plan, predict
-from farflung.scheduler.depth import in_flight
-from farflung.scheduler.estimate import Cut, Estimator
-from farflung.scheduler.layers import stage_memory
-from farflung.scheduler.predict import run
-from farflung.scheduler.simulate import simulate
+from farflung.scheduler.timing.depth import in_flight
+from farflung.scheduler.timing.estimate import Cut, Estimator
+from farflung.scheduler.timing.simulate import simulate
+from farflung.scheduler.timing.simulated import run
+from farflung.scheduler.workloads.layers import stage_memory
 
 ELEMENTS = 65_536
 

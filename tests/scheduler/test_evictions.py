@@ -4,7 +4,7 @@ import numpy
 import pytest
 
 from farflung.scheduler import Device, Layer, Network, PlanError, Workload, plan, predict
-from farflung.scheduler.devices import VIEW_CHANGE_S
+from farflung.scheduler.networks.devices import VIEW_CHANGE_S
 
 JOB = Workload(tuple(Layer(f"l{at}", 2_000_000, 4e11, 200_000) for at in range(4)), 40, stages=1, update_bits=0.1)
 

@@ -4,7 +4,7 @@ import numpy
 
 from farflung.coordinator.membership.measuring import ALL, LINKS, chosen
 from farflung.scheduler import Device, Network
-from farflung.scheduler.network import ALL_MEASURED
+from farflung.scheduler.networks.network import ALL_MEASURED
 
 COUNT = 200
 

@@ -7,7 +7,7 @@ import numpy
 import pytest
 
 from farflung.scheduler import CodecChoice, Device, Layer, Network, Plan, Workload, plan, predict
-from farflung.scheduler.helps import changes
+from farflung.scheduler.explaining.helps import changes
 
 LAYERS = tuple(Layer(f"l{at}", 2_000_000, 4e11, 200_000) for at in range(4))
 PLAN = Plan((("a", "b"), ("c", "d")), ((0, 1), (2, 3)), (4, 4))

@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from farflung.scheduler import Device, Layer, Network, Workload, plan, predict
-from farflung.scheduler.instead import changes, instead
+from farflung.scheduler.explaining.instead import changes, instead
 
 LAYERS = tuple(Layer(f"l{at}", 2_000_000, 4e11, 200_000) for at in range(4))
 

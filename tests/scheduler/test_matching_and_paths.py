@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.scheduler.matching import bottleneck_matching, perfect
-from farflung.scheduler.paths import held_karp, short_path
+from farflung.scheduler.published.matching import bottleneck_matching, perfect
+from farflung.scheduler.published.paths import held_karp, short_path
 
 
 @given(st.integers(1, 6), st.integers(0, 10_000))

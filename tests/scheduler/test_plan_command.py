@@ -10,10 +10,10 @@ import tomllib
 
 from farflung.cli.plan import run, table
 from farflung.scheduler import Network, PlanError, plan
-from farflung.scheduler.codecs import bits_of
-from farflung.scheduler.jobs import workload_of
-from farflung.scheduler.layers import stage_memory
-from farflung.scheduler.volunteers import plan_volunteers
+from farflung.scheduler.planning.volunteers import plan_volunteers
+from farflung.scheduler.workloads.codecs import bits_of
+from farflung.scheduler.workloads.jobs import workload_of
+from farflung.scheduler.workloads.layers import stage_memory
 
 JOB = """
 [run]

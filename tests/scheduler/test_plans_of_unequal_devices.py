@@ -4,8 +4,8 @@ import numpy
 import pytest
 
 from farflung.scheduler import CodecChoice, Device, Layer, Network, Plan, PlanError, Workload, plan, predict
-from farflung.scheduler.layers import balance, shares, stage_memory
-from farflung.scheduler.rounds import per_bit_sent, publisher_fractions, round_seconds
+from farflung.scheduler.timing.rounds import per_bit_sent, publisher_fractions, round_seconds
+from farflung.scheduler.workloads.layers import balance, shares, stage_memory
 
 LAYERS = tuple(Layer(f"block {i}", 1_000_000, 1e10, 100_000) for i in range(8))
 

@@ -7,9 +7,9 @@ import numpy
 import pytest
 
 from farflung.scheduler import Device, Network, PlanError, plan
-from farflung.scheduler.dtfm import Dtfm
-from farflung.scheduler.dtfm_search import align, five_points, search_dtfm
-from farflung.scheduler.jobs import paper_workload
+from farflung.scheduler.published.dtfm import Dtfm
+from farflung.scheduler.published.search import align, five_points, search_dtfm
+from farflung.scheduler.workloads.jobs import paper_workload
 
 NETWORKS = Path(__file__).parents[2] / "benchmarks" / "data" / "dtfm_networks.json"
 

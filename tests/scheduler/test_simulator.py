@@ -4,10 +4,10 @@ import numpy
 import pytest
 
 from farflung.scheduler import Device, Layer, Network, PlanError, Workload
-from farflung.scheduler.estimate import Cut, Estimator
-from farflung.scheduler.predict import run
-from farflung.scheduler.simulate import simulate
-from farflung.scheduler.transport import OVERLAPPED, Transport
+from farflung.scheduler.timing.estimate import Cut, Estimator
+from farflung.scheduler.timing.simulate import simulate
+from farflung.scheduler.timing.simulated import run
+from farflung.scheduler.timing.transport import OVERLAPPED, Transport
 
 
 def network(count, latency=0.0, bandwidth=1e15, **device):

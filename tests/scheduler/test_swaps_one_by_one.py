@@ -5,11 +5,12 @@ import time
 import numpy
 import pytest
 
-from farflung.scheduler import Device, Network, compiled
-from farflung.scheduler.dtfm import Dtfm
-from farflung.scheduler.dtfm_search import search_dtfm
+from farflung.scheduler import Device, Network
+from farflung.scheduler.published.dtfm import Dtfm
+from farflung.scheduler.published.search import search_dtfm
+from farflung.scheduler.search import compiled
 
-loops = pytest.importorskip("farflung.scheduler.loops", reason="numba, of the extra `fast`, is not installed")
+loops = pytest.importorskip("farflung.scheduler.search.loops", reason="numba, of the extra `fast`, is not installed")
 
 
 def lines(seed: int, count: int = 24) -> Network:

@@ -6,8 +6,8 @@ import numpy
 import pytest
 
 from farflung.scheduler import Device, Layer, Network, Plan, Workload, plan, predict
-from farflung.scheduler.estimate import Cut
-from farflung.scheduler.tied import stage_bits
+from farflung.scheduler.timing.estimate import Cut
+from farflung.scheduler.timing.tied import stage_bits
 
 SHARED, INSIDE = 4_000_000, 1_000_000
 LAYERS = (Layer("embedding", SHARED, 1e9, 1000), Layer("block", INSIDE, 1e9, 1000), Layer("head", SHARED, 1e9, 1))

@@ -8,9 +8,9 @@ from farflung.node.rounds.phased import phases_of
 from farflung.node.state.section import Layout
 from farflung.node.state.stage_state import round_plan
 from farflung.scheduler import Device, Layer, Network, Plan, PlanError, Workload, plan, predict
-from farflung.scheduler.codecs import SUMMED
-from farflung.scheduler.regions import region_numbers
-from farflung.scheduler.rounds import per_bit_sent, publisher_fractions, round_seconds, site_seconds
+from farflung.scheduler.networks.regions import region_numbers
+from farflung.scheduler.timing.rounds import per_bit_sent, publisher_fractions, round_seconds, site_seconds
+from farflung.scheduler.workloads.codecs import SUMMED
 
 NAMES = ("o0", "o1", "o2", "t0", "t1", "t2")
 LAYERS = (Layer("all", 10_000_000, 1e9, 1000),)

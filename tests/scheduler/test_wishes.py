@@ -4,9 +4,9 @@ import pytest
 
 from farflung.cli.plan import run
 from farflung.scheduler import PlanError
-from farflung.scheduler.catalogue import cluster_of
-from farflung.scheduler.cost import parts
-from farflung.scheduler.wishes import seconds_of, speed_for, tokens_of, with_prices
+from farflung.scheduler.networks.catalogue import cluster_of
+from farflung.scheduler.networks.wishes import seconds_of, speed_for, tokens_of, with_prices
+from farflung.scheduler.planning.cost import parts
 
 WORDS = "1xH100@oregon 2x4090@home:200mbit/20mbit"
 JOB = {

@@ -7,7 +7,7 @@ from farflung.coordinator.planning.link_rates import LEAST_REPORTS, LinkRates
 from farflung.coordinator.planning.speeds import FIRST_PAUSE_S, FORGET_S
 from farflung.proto.control_pb2 import Sent
 from farflung.scheduler import Device, Layer, Workload
-from farflung.scheduler.ladder import workload_fields
+from farflung.scheduler.workloads.ladder import workload_fields
 
 PAIRS = [(one, other) for one in "abcd" for other in "abcd" if one != other]
 

@@ -15,7 +15,8 @@ from farflung.job.files import load_job
 from farflung.job.forward import with_forward
 from farflung.job.schema import Facts, Job
 from farflung.node.models.cost import profile
-from farflung.scheduler import Network, Workload, jobs, plan
+from farflung.scheduler import Network, Workload, plan
+from farflung.scheduler.workloads import jobs
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NETWORK = Network.from_mapping(

@@ -20,7 +20,7 @@ from farflung.node.state import transfer as base
 from farflung.proto import control_pb2, data_pb2
 from farflung.proto.errors import FarflungError, JobError
 from farflung.scheduler import Plan
-from farflung.scheduler.jobs import workload_of
+from farflung.scheduler.workloads.jobs import workload_of
 from farflung.testing.loopback import Hub
 from farflung.testing.wires import LoopbackWire
 

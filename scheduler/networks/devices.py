@@ -1,0 +1,57 @@
+"""One node's device, as the scheduler sees it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy
+from numpy.typing import NDArray
+
+from ..errors import PlanError
+
+Matrix = NDArray[numpy.float64]
+
+DEFAULT_TFLOPS = 50.0
+"""What a device without a measured speed is taken to reach in training."""
+
+MOST_EVICTIONS = 60.0
+"""An hour: a machine that leaves more often than once a minute trains nothing."""
+VIEW_CHANGE_S = 30.0
+"""Seconds that a view change after a leave costs everybody: noticing, a plan, and fetching what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One node's device.
+
+    tflops: 10^12 floating point operations a second that training reaches. memory_bytes: None for enough.
+    upload, download: bit/s that all its links share, None for no limit of its own. price: dollars an hour. evictions:
+    times an hour that it is taken away (a spot machine), each of which costs all a view change.
+    """
+
+    name: str
+    region: str = ""
+    tflops: float = DEFAULT_TFLOPS
+    memory_bytes: float | None = None
+    upload: float | None = None
+    download: float | None = None
+    price: float | None = None
+    evictions: float = 0.0
+
+
+def check_device(device: Device) -> None:
+    if not device.name:
+        raise PlanError("a device has no name")
+    if not math.isfinite(device.tflops) or device.tflops <= 0:
+        raise PlanError(f"device {device.name!r}: tflops must be above 0, not {device.tflops}")
+    limits = {"memory": device.memory_bytes, "upload": device.upload, "download": device.download}
+    for what, value in limits.items():
+        if value is not None and not value > 0:
+            raise PlanError(f"device {device.name!r}: {what} must be above 0, not {value}")
+    if not 0 <= device.evictions <= MOST_EVICTIONS:
+        raise PlanError(
+            f"device {device.name!r}: evictions must be from 0 to {MOST_EVICTIONS:g} an hour, not {device.evictions}"
+        )
+    if device.price is not None and not device.price >= 0:
+        raise PlanError(f"device {device.name!r}: price must not be negative, not {device.price}")

@@ -1,0 +1,19 @@
+"""JSON files that a person names: read, or refused with the place of the mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..errors import PlanError
+
+
+def load_json(path: Path) -> Any:
+    """The content of a JSON file, or PlanError with the place of the mistake."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanError(f"can't read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise PlanError(f"{path} is not JSON: {error}") from error

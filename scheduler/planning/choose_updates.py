@@ -1,0 +1,133 @@
+"""`codec = "auto"` and `overlap = "auto"` of updates: the least lossy codec whose round hides behind compute.
+
+The choice is made for each group by its slowest link, because a round's result is common: every member waits for the
+last byte of it, and all must read the same one. So the members of a group share one codec, and all groups one overlap.
+
+A round that is one step late costs less loss than a stronger codec, but lateness makes a codec's errors worse (Chen et
+al. 2025, DeCo-SGD). So codecs are tried from the least lossy on, each with the shortest overlap that hides it, up to a
+quarter of the steps between two rounds; all of them only where no codec fits into that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy
+
+from ..networks.devices import Matrix
+from ..plans import Plan
+from ..timing.candidate import Candidate
+from ..timing.estimate import Cut, Estimator
+from ..timing.exchange import rounds_of
+from ..workloads.workload import Workload
+
+HIDDEN = 0.02
+"""A round that nothing hides may take this part of the compute between two rounds."""
+FULL = 0.8
+"""A round may be planned to take this part of the compute that hides it: links vary, and have other things to carry."""
+
+
+@dataclass(frozen=True)
+class UpdateChoice:
+    """What the plan decides. codecs: of each position's group. bits: that each one takes for a parameter. seconds: of
+    each one's round. hidden: seconds of compute between a round's beginning and its end."""
+
+    codecs: tuple[str, ...]
+    bits: tuple[float, ...]
+    overlap: int
+    seconds: tuple[float, ...]
+    hidden: float
+
+    @property
+    def why(self) -> str:
+        """One sentence; empty where there is no round."""
+        if not any(self.seconds):
+            return ""
+        worst = max(range(len(self.seconds)), key=lambda at: self.seconds[at])
+        words = f"updates go as {self.codecs[worst]} with overlap {self.overlap}: a round of stage {worst} is expected "
+        if not self.overlap:
+            return words + f"to take {self.seconds[worst]:.3g} s, and nothing hides it"
+        short = ", more than it may with any codec of the ladder" if self.seconds[worst] > self.hidden else ""
+        return words + f"to take {self.seconds[worst]:.3g} s of the {self.hidden:.3g} s of compute that hide it{short}"
+
+
+def choose_updates(estimator: Estimator, found: Candidate, compute: float, current: Plan | None = None) -> UpdateChoice:
+    """The codec of each position's group and the overlap of all, for a workload with an `update_ladder`.
+
+    compute: seconds of a step's forwards and backwards. current: the plan in force, whose choice stays while it still
+    hides its rounds and nothing gentler does, so that measurements that vary change nothing.
+    """
+    workload = estimator.workload
+    compute = compute / workload.reached
+    names = [name for name, _ in workload.update_ladder]
+    rounds = numpy.array([_rounds(estimator, found, bits) for _, bits in workload.update_ladder])
+    overlap = _overlap(workload, rounds, compute) if workload.auto_overlap else workload.overlap
+    chosen = _codecs(workload, rounds, compute, overlap)
+    kept = _in_force(workload, names, current, found.cut.nodes)
+    if kept is not None and kept[0] <= overlap and all(old <= new for old, new in zip(kept[1], chosen, strict=True)):
+        took = (float(rounds[at, place]) for place, at in enumerate(kept[1]))
+        overlap, chosen = (
+            kept if all(_fits(each, compute, kept[0], workload, 1.0) for each in took) else (overlap, chosen)
+        )
+    seconds = tuple(float(rounds[at, place]) for place, at in enumerate(chosen))
+    picked = [workload.update_ladder[at] for at in chosen]
+    codecs, bits = tuple(name for name, _ in picked), tuple(bits for _, bits in picked)
+    return UpdateChoice(codecs, bits, overlap, seconds, overlap * compute)
+
+
+def _rounds(estimator: Estimator, found: Candidate, bits: float) -> Matrix:
+    """float64 [nodes]: seconds of each position's round with so many bits for each parameter."""
+    cut = Cut(replace(estimator.workload, update_bits=bits), found.cut.stages, found.cut.chunks)
+    return rounds_of(estimator, replace(found, cut=cut))[0]
+
+
+def _fits(seconds: float, compute: float, overlap: int, workload: Workload, full: float = FULL) -> bool:
+    if not overlap:
+        return seconds <= HIDDEN * workload.every * compute
+    return seconds <= full * overlap * compute
+
+
+def _codecs(workload: Workload, rounds: Matrix, compute: float, overlap: int) -> list[int]:
+    """Of each position, the first codec of the ladder that fits, or the last."""
+    last = len(rounds) - 1
+    return [
+        next((at for at, took in enumerate(column) if _fits(float(took), compute, overlap, workload)), last)
+        for column in rounds.T
+    ]
+
+
+def _overlap(workload: Workload, rounds: Matrix, compute: float) -> int:
+    """The shortest overlap at which every group gets the least lossy codec that a quarter of the interval hides."""
+    if workload.mode == "gradient":
+        return 0
+    for most in (math.ceil(workload.every / 4), workload.every):
+        best = _codecs(workload, rounds, compute, most)
+        slowest = max(float(rounds[at, place]) for place, at in enumerate(best))
+        if slowest <= HIDDEN * compute:
+            return 0
+        if _fits(slowest, compute, most, workload):
+            return next(steps for steps in range(1, most + 1) if _fits(slowest, compute, steps, workload))
+    return workload.every
+
+
+def _in_force(
+    workload: Workload, names: Sequence[str], current: Plan | None, nodes: int
+) -> tuple[int, list[int]] | None:
+    """The overlap and the rung of each position's codec in the plan in force; None where the job has other ones."""
+    if current is None or current.overlap is None or len(current.stages) < nodes:
+        return None
+    if not workload.auto_overlap and current.overlap != workload.overlap:
+        return None
+    found = [current.update_codec(place) for place in range(nodes)]
+    if any(name not in names for name in found):
+        return None
+    return min(current.overlap, workload.every), [names.index(str(name)) for name in found]
+
+
+def recorded(choice: UpdateChoice, chunks: int) -> dict[str, str]:
+    """The codecs as a plan has them: one for all groups where they are the same."""
+    if len(set(choice.codecs)) == 1:
+        return {"updates": choice.codecs[0]}
+    return {f"updates of stage {stage}": name for stage, name in enumerate(choice.codecs * chunks)}

@@ -1,0 +1,151 @@
+"""From a candidate in indices to a plan in names: publishers, codecs, and a reason for every spare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy
+
+from ..networks.regions import cut_regions
+from ..plans import Plan
+from ..search.annealing import Searcher
+from ..search.shapes import candidate, pieces
+from ..timing.candidate import Candidate
+from ..timing.depth import in_flight
+from ..timing.estimate import IMPOSSIBLE, Cut, Estimator
+from ..timing.exchange import found_rounds
+from ..timing.rounds import publisher_fractions
+from ..timing.seconds import candidate_seconds
+from ..timing.simulated import candidate_compute
+from .choose_codecs import choose_codecs
+from .choose_updates import choose_updates, recorded
+
+Dollars = Callable[[Candidate, float], float]
+"""(a candidate, seconds of its step) -> dollars for a million tokens."""
+SIMULATED, FEW = 16, 64
+"""Spares whose best place is simulated, of so many devices; of others it is estimated."""
+
+
+def finish(
+    estimator: Estimator,
+    best: Candidate,
+    why: str = "",
+    current: Plan | None = None,
+    dollars: Dollars | None = None,
+) -> Plan:
+    """The plan of a candidate: names, publishers, codecs, and the reason of every spare. current: the one in force.
+    dollars: where money decided who trains."""
+    network, workload = estimator.network, estimator.workload
+    rows = [tuple(network.names[device] for device in row) * best.cut.chunks for row in best.places]
+    count, nodes = best.places.shape
+    fractions = [publisher_fractions(network, estimator.sent, best.places[:, position]) for position in range(nodes)]
+    codecs = choose_codecs(estimator, best)
+    coded = Estimator(network, workload, codecs) if codecs else estimator
+    updates = (
+        choose_updates(estimator, best, candidate_compute(coded, best), current) if workload.update_ladder else None
+    )
+    if updates is not None:
+        coded = Estimator(network, replace(workload, overlap=updates.overlap, update_bits=updates.bits), codecs or None)
+        codecs = {**codecs, **recorded(updates, best.cut.chunks)}
+        best = replace(best, cut=Cut(coded.workload, best.cut.stages, best.cut.chunks))
+    seconds = candidate_seconds(coded, best)
+    if not why:
+        chunks = f", {best.cut.chunks} stages a node" if best.cut.chunks > 1 else ""
+        origin = "" if best.origin == "in the order given" else f" ({best.origin})"
+        why = (
+            f"{count} pipeline{'s' * (count != 1)} of {nodes * best.cut.chunks} stage{'s' * (nodes != 1)}{chunks}"
+            f"{origin}"
+        )
+    if updates is not None and updates.why:
+        why = f"{why}; {updates.why}"
+    regions = regions_of(coded, best)
+    if regions:
+        why = f"{why}; rounds in two levels over {len(regions)} regions"
+    cut_up = pieces(estimator, best)
+    if cut_up:
+        small = (f"{workload.microbatch // count} in pipeline {at}" for at, count in enumerate(cut_up) if count > 1)
+        why = f"{why}; microbatches of {', '.join(small)} for want of memory"
+    return Plan(
+        pipelines=tuple(rows),
+        stages=best.cut.stages,
+        microbatches=best.microbatches,
+        spares=why_spare(coded, best, seconds, dollars),
+        codecs=codecs,
+        publishers=tuple(fractions) * best.cut.chunks if workload.pattern != "all_to_all" else (),
+        schedule="interleaved" if best.cut.chunks > 1 else ("1f1b" if workload.schedule != "gpipe" else "gpipe"),
+        why=why,
+        pieces=cut_up,
+        overlap=None if updates is None else updates.overlap,
+        regions=regions,
+        in_flight=in_flight(coded, best.places, best.cut, best.microbatches),
+    )
+
+
+def regions_of(estimator: Estimator, best: Candidate) -> tuple[tuple[str, ...], ...]:
+    """The nodes of each region, where the candidate's rounds go in two levels."""
+    if not found_rounds(estimator, best)[1]:
+        return ()
+    regions = cut_regions(estimator.regions, best.places)
+    members: dict[int, list[str]] = {}
+    for device in best.places.reshape(-1):
+        members.setdefault(int(regions[device]), []).append(estimator.network.names[device])
+    return tuple(tuple(names) for names in members.values())
+
+
+def why_spare(estimator: Estimator, best: Candidate, now: float, dollars: Dollars | None = None) -> dict[str, str]:
+    """For every device left out: what a step would take with it in its best place, or that no place is left.
+
+    now: seconds of a step as simulated. dollars: as of finish. The best place is that of the analytic time; what a step
+    takes with it there is simulated for SIMULATED spares of FEW devices, and where money decides; else it is the
+    search's value, scaled by `now`.
+    """
+    network = estimator.network
+    count, nodes = best.places.shape
+    reasons: dict[str, str] = {}
+    if not best.spare:
+        return reasons
+    spare = list(best.spare)
+    searcher = Searcher(estimator, best.cut, best.places, spare)
+    places = numpy.arange(best.places.size)
+    for position, device in enumerate(spare[:512]):
+        name = network.names[device]
+        reach = (network.bandwidth[device] > 0) & (network.bandwidth[:, device] > 0)
+        if not reach[best.places.reshape(-1)].any():
+            reasons[name] = "it can't reach any node that trains"
+            continue
+        values = searcher.values_of_swaps(places, numpy.full(len(places), best.places.size + position))
+        slot = int(values.argmin())
+        swapped = best.places.copy()
+        swapped.flat[slot] = device
+        seconds = now * float(values[slot]) / searcher.value
+        found = best
+        if dollars is not None or (position < SIMULATED and len(network) <= FEW):
+            swap = candidate(estimator, swapped, [], best.cut, "")
+            seconds = math.inf if swap is None else candidate_seconds(estimator, swap)
+            found = swap or best
+        if not seconds < IMPOSSIBLE:
+            reasons[name] = "its links to the nodes that train are missing"
+            continue
+        where = f"stage {slot % nodes} of pipeline {slot // nodes}"
+        if dollars is not None:
+            reasons[name] = (
+                f"in its best place ({where}) a million tokens would cost ${dollars(found, seconds):.4g} at "
+                f"{_s(seconds)} a step, not ${dollars(best, now):.4g} at {_s(now)}"
+            )
+        elif seconds > now * 1.005:
+            reasons[name] = f"even in its best place ({where}) a step would take {_s(seconds)}, not {_s(now)}"
+        else:
+            reasons[name] = (
+                f"all {count} x {nodes} places are taken, and in the best of them ({where}) it is worth no more: "
+                f"{_s(seconds)} a step with it, {_s(now)} without"
+            )
+    for device in spare[512:]:
+        reasons[network.names[device]] = f"all {count} x {nodes} places are taken"
+    return reasons
+
+
+def _s(seconds: float) -> str:
+    """0.0123 s, 15 s, 3,440 s."""
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"

@@ -1,0 +1,63 @@
+"""plan(): the best placement that the time limit allows."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import PlanError
+from ..networks.network import Network
+from ..plans import Plan
+from ..published.search import plan_dtfm
+from ..search.candidates import best_candidate
+from ..timing.estimate import Estimator
+from ..workloads.jobs import workload_of
+from ..workloads.workload import Workload
+from .cost import plan_cost
+from .finish import finish
+from .replan import replan
+
+OBJECTIVES = ("step", "dtfm", "cost")
+
+
+def plan(
+    network: Network,
+    job: Workload | Mapping[str, Any],
+    *,
+    objective: str = "step",
+    time_limit: float = 10.0,
+    seed: int = 0,
+    current: Plan | None = None,
+    stay: float = 3600.0,
+    speed: float | None = None,
+) -> Plan:
+    """The plan that trains fastest, or cheapest. PlanError, in one sentence, where none can be.
+
+    job: a Workload, or a job file's content as tomllib reads it. objective: "step" (seconds of a step), "dtfm" (the
+    published cost of Yuan et al. 2022, 8 x 8 unless the job says otherwise) or "cost" (dollars a token; `speed` is a
+    wanted number of tokens a second). time_limit: seconds; the best plan so far is returned when it ends. The same
+    seed gives the same plan where the time limit did not cut the search short. current: the plan in force; another
+    one is returned only if its gain over the expected `stay` (seconds) pays for the moves.
+    """
+    if objective not in OBJECTIVES:
+        raise PlanError(f"unknown objective {objective!r}: it is one of {', '.join(OBJECTIVES)}")
+    if not time_limit > 0:
+        raise PlanError(f"the time limit must be above 0 s, not {time_limit}")
+    workload = job if isinstance(job, Workload) else workload_of(job)
+    deadline = time.monotonic() + time_limit
+    ordered = network.subset(sorted(network.names, key=natural))
+    if objective == "dtfm":
+        return plan_dtfm(ordered, workload, deadline, seed)
+    if current is not None:
+        return replan(ordered, workload, current, deadline, seed, stay)
+    if objective == "cost":
+        return plan_cost(ordered, workload, deadline, seed, speed)
+    return finish(Estimator(ordered, workload), best_candidate(ordered, workload, deadline, seed))
+
+
+def natural(name: str) -> tuple[tuple[int, int | str], ...]:
+    """A sort key by which node-2 comes before node-10."""
+    parts = re.split(r"(\d+)", name)
+    return tuple((0, int(part)) if part.isdigit() else (1, part) for part in parts if part)

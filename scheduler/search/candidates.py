@@ -1,0 +1,218 @@
+"""The search over shapes and placements: constructions, annealed, crossed, and the finalists simulated."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy
+
+from ..errors import PlanError
+from ..networks.network import Network, components
+from ..timing.candidate import Candidate, Shape
+from ..timing.estimate import Estimator
+from ..timing.seconds import candidate_seconds, reshared
+from ..workloads.workload import Workload
+from .annealing import Found, Searcher, crossover
+from .refine import ENUMERATED, MOST_DEVICES, enumerated, refined
+from .seeds import FEW, constructions, nearness
+from .shapes import candidate, cut_for, shapes, why_nothing_fits
+
+SHAPES_SEARCHED, REFINED = 4, 6
+"""Shapes that are searched, of more than refine.MOST_DEVICES devices; and that are refined, of fewer."""
+GENERATIONS, PATIENCE = 40, 7
+"""Children of the best shape at most, and how many in a row may bring nothing."""
+SAME = 0.01
+"""Two placements within this part of a step are taken as equally good; the one in the order of names wins."""
+
+
+def best_candidate(
+    network: Network,
+    workload: Workload,
+    deadline: float,
+    seed: int,
+    score: Callable[[Candidate], float] | None = None,
+    watch: Callable[[Candidate], None] | None = None,
+) -> Candidate:
+    """The search over shapes and placements. score: what to minimise among finished candidates (default seconds).
+
+    watch: called with every new best candidate, for progress and for benchmarks.
+    """
+    islands = components(network)
+    if len(islands) > 1:
+        # Nodes that can't reach each other can't train together: plan for the largest part, the others are spares.
+        part = network.subset([network.names[device] for device in islands[0]])
+        try:
+            inner = best_candidate(part, workload, deadline, seed, score, watch)
+        except PlanError as error:
+            raise PlanError(why_nothing_fits(network, workload)) from error
+        lift = numpy.array(islands[0])
+        outside = [device for island in islands[1:] for device in island]
+        spare = tuple([int(lift[device]) for device in inner.spare] + outside)
+        return replace(inner, places=lift[inner.places], spare=spare)
+    estimator = Estimator(network, workload)
+    random = numpy.random.default_rng(seed)
+    starts = _starts(estimator, shapes(len(network), workload), deadline)
+    if not starts:
+        raise PlanError(why_nothing_fits(network, workload))
+    measure = score or (lambda found: candidate_seconds(estimator, found))
+    finished: list[tuple[float, Candidate]] = []
+
+    def keep(found: Candidate | None) -> None:
+        if found is None:
+            return
+        value = measure(found)
+        if watch is not None and (not finished or value < min(finished, key=lambda pair: pair[0])[0]):
+            watch(found)
+        finished.append((value, found))
+
+    population: dict[Shape, list[Found]] = {}
+    few = len(network) <= MOST_DEVICES
+    order = sorted(starts, key=lambda shape: starts[shape][0].value)[: None if few else SHAPES_SEARCHED]
+    for rank, shape in enumerate(order):
+        for first in starts[shape][: 1 if rank or len(network) > FEW else len(starts[shape])]:
+            # The simulator may prefer a construction that the analytic time puts a little behind.
+            if first.value < 1.1 * starts[shape][0].value and (not finished or time.monotonic() < deadline):
+                keep(_settle(estimator, first, shape.chunks))
+    small = len(network) <= 4
+    batches = int(numpy.clip(8 * len(network) if len(network) > 16 else 5 * len(network), 24, 320))
+    for rank, shape in enumerate(order):
+        for start in starts[shape][: 2 if rank else 4]:
+            if time.monotonic() > deadline:
+                break
+            found = _anneal(estimator, start, shape.chunks, random, batches, deadline, 0.0 if small else 0.01)
+            population.setdefault(shape, []).append(found)
+            if len(network) <= FEW:
+                keep(_settle(estimator, found, shape.chunks))
+        best = min(population.get(shape, starts[shape]), key=lambda found: found.value)
+        if len(network) > FEW:
+            keep(_settle(estimator, best, shape.chunks))
+        keep(_dropped(estimator, best, shape.chunks, deadline))
+    if not small and population:
+        shape = min(population, key=lambda key: min(found.value for found in population[key]))
+        quiet = 0
+        for _ in range(GENERATIONS if len(network) > 16 else 3):
+            if time.monotonic() > deadline or shape.devices < 4 or quiet >= PATIENCE:
+                break
+            before = min(found.value for found in population[shape])
+            child = _generation(estimator, population[shape], shape.chunks, random, batches, deadline)
+            if child is not None:
+                keep(_settle(estimator, child, shape.chunks))
+            quiet = 0 if child is not None and child.value < 0.999 * before else quiet + 1
+    if not finished:
+        raise PlanError(why_nothing_fits(network, workload))
+    if few:
+        # The best of each shape: the analytic time, and so the search, may rank shapes otherwise than the simulator.
+        half = (time.monotonic() + deadline) / 2
+        if len(network) <= ENUMERATED:
+            for option in enumerated(estimator, order, lambda: time.monotonic() > half):
+                keep(option)
+        first_of: dict[Shape, Candidate] = {}
+        for _, option in sorted(finished, key=lambda pair: pair[0]):
+            first_of.setdefault(option.shape, option)
+        for option in list(first_of.values())[:REFINED]:
+            keep(refined(estimator, option, measure, lambda: time.monotonic() > deadline))
+    limit = min(value for value, _ in finished) * (1 + SAME)
+    # Among equals: fewer spares, then the order of names, so that equal devices always get the same places.
+    chosen = min(
+        (found for value, found in finished if value <= limit),
+        key=lambda found: (len(found.spare), found.origin != "in the order given", found.seconds),
+    )
+    return reshared(estimator, chosen)
+
+
+def _starts(estimator: Estimator, wanted: list[Shape], deadline: float) -> dict[Shape, list[Found]]:
+    """For each shape that fits the memory, its constructions, the best first."""
+    workload = estimator.workload
+    bits = max((layer.activation for layer in workload.layers[:-1]), default=1) * workload.microbatch
+    near = nearness(estimator.network, bits * workload.activation_bits)
+    result: dict[Shape, list[Found]] = {}
+    for shape in wanted:
+        if result and time.monotonic() > deadline:
+            break
+        found: list[Found] = []
+        for name, places in constructions(estimator, shape.pipelines, shape.nodes, 0.0, near):
+            cut = cut_for(estimator, places, shape.chunks)
+            if cut is None:
+                continue
+            used = set(places.reshape(-1).tolist())
+            spare = [device for device in range(len(estimator.network)) if device not in used]
+            found.append(Found(places, spare, Searcher(estimator, cut, places, spare).value, name))
+        if found:
+            result[shape] = sorted(found, key=lambda item: item.value)
+    return result
+
+
+def _anneal(
+    estimator: Estimator,
+    start: Found,
+    chunks: int,
+    random: numpy.random.Generator,
+    batches: int,
+    deadline: float,
+    heat: float,
+) -> Found:
+    cut = cut_for(estimator, start.places, chunks)
+    if cut is None:
+        return start
+    searcher = Searcher(estimator, cut, start.places, start.spare)
+    searcher.anneal(random, batches, deadline, heat)
+    searcher.anneal(random, batches // 4, deadline, 0.0)
+    moved = searcher.value < start.value * (1 - 1e-3)
+    return searcher.found(start.origin + (", improved by swaps" if moved else "")) if moved else start
+
+
+def _generation(
+    estimator: Estimator,
+    population: list[Found],
+    chunks: int,
+    random: numpy.random.Generator,
+    batches: int,
+    deadline: float,
+) -> Found | None:
+    """One child of two parents, improved; it takes the worse parent's place if it is better."""
+    population.sort(key=lambda found: found.value)
+    first, second = random.choice(len(population), 2, replace=len(population) < 2)
+    one, two = population[int(first)], population[int(second)]
+    cut = cut_for(estimator, one.places, chunks)
+    if cut is None:
+        return None
+    _, periods = estimator.rows(one.places, cut)
+    places, spare = crossover(one, two, periods, random)
+    child = _anneal(estimator, Found(places, spare, numpy.inf, "evolution"), chunks, random, batches, deadline, 0.005)
+    worse = max(int(first), int(second))
+    if child.value < population[worse].value:
+        population[worse] = child
+    return child
+
+
+def _settle(estimator: Estimator, found: Found, chunks: int) -> Candidate | None:
+    """The found placement with its own cut and whole shares; the plain cut by mean speed, or the one by the slowest."""
+    cut = cut_for(estimator, found.places, chunks)
+    return None if cut is None else candidate(estimator, found.places, found.spare, cut, found.origin)
+
+
+def _dropped(estimator: Estimator, found: Found, chunks: int, deadline: float) -> Candidate | None:
+    """The same placement without the pipelines that slow it down; None if every pipeline helps."""
+    if estimator.workload.pipelines is not None:
+        return None
+    best, changed = found, False
+    while len(best.places) > 1 and time.monotonic() < deadline:
+        cut = cut_for(estimator, best.places, chunks)
+        if cut is None:
+            return None
+        searcher = Searcher(estimator, cut, best.places, best.spare)
+        slow = numpy.argsort(-(searcher.fixed + searcher.period))[:3].tolist()
+        busiest = int(searcher.rounds.argmax())
+        slow += numpy.argsort(-numpy.maximum(searcher.out, searcher.into)[:, busiest])[:3].tolist()
+        trials = []
+        for pipeline in dict.fromkeys(slow):
+            rest = numpy.delete(best.places, pipeline, axis=0)
+            spare = [*best.spare, *best.places[pipeline].tolist()]
+            trials.append(Found(rest, spare, Searcher(estimator, cut, rest, spare).value, found.origin))
+        trial = min(trials, key=lambda item: item.value)
+        if trial.value > best.value * (1 - SAME):
+            break
+        best, changed = trial, True
+    return _settle(estimator, best, chunks) if changed else None

@@ -1,0 +1,219 @@
+"""The fast analytic time of a step: what the inner loop of the search compares placements by.
+
+A pipeline takes its fill and drain plus one period for each further microbatch; the period is set by the slowest
+device or the slowest direction of a link; what 1F1B has in flight covers the round trips (see depth.py). The sum over
+hops of DT-FM is 1.7 to 5 times too long on the published measurements, because hops overlap: the slowest one rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy
+
+from ..networks.devices import Matrix
+from ..networks.network import Network
+from ..networks.regions import region_numbers
+from ..workloads.layers import Ranges
+from ..workloads.workload import Workload
+from .rounds import per_bit_sent, round_seconds
+from .tied import stage_bits, tied_seconds
+
+UNREACHABLE = 1e6
+"""Seconds (of latency, or for each bit) that stand for a link that does not exist: no plan with one is ever good."""
+IMPOSSIBLE = 1e5
+"""A step of more seconds than this uses a link that does not exist."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of a step and where they go.
+
+    pipelines: float64 [d], each pipeline's forwards and backwards. rounds: float64 [p], each group's round.
+    fixed, period: float64 [d]; a pipeline of m microbatches takes fixed + m * period.
+    """
+
+    seconds: float
+    pipelines: Matrix
+    rounds: Matrix
+    fixed: Matrix
+    period: Matrix
+
+
+class Cut:
+    """What a cut of the layers into stages means in flops, bits and parameters of each stage.
+
+    chunks: stages that one node of a pipeline holds (interleaved); position s holds stages s, s + nodes, ... tied: bits
+    of a matrix that the first and the last stage share, 0 where there is none or one node has both; `update` has them
+    at both positions.
+    """
+
+    def __init__(self, workload: Workload, stages: Ranges, chunks: int = 1) -> None:
+        layers = workload.layers
+        micro = workload.microbatch
+        self.stages = stages
+        self.chunks = chunks
+        self.nodes = len(stages) // chunks
+        self.work = numpy.array([sum(layer.flops for layer in layers[a : b + 1]) * micro for a, b in stages])
+        self.elements = numpy.array([layers[last].activation * micro for _, last in stages[:-1]], dtype=numpy.float64)
+        parameters = [sum(layer.parameters for layer in layers[a : b + 1]) for a, b in stages]
+        self.parameters = numpy.array(parameters, dtype=numpy.float64).reshape(chunks, self.nodes).sum(axis=0)
+        self.update = self.parameters * numpy.array(workload.update_bits)
+        shared = min(layers[0].parameters, layers[-1].parameters) if workload.tied and self.nodes > 1 else 0
+        self.tied = float(shared * numpy.atleast_1d(workload.update_bits)[0])
+
+
+def link_class(network: Network, sender: int, receiver: int) -> str:
+    """ "REGION" inside a region, "REGION>REGION" between two, "NODE>NODE" where there are no regions."""
+    source, target = network.devices[sender], network.devices[receiver]
+    if not source.region or not target.region:
+        return f"{source.name}>{target.name}"
+    return source.region if source.region == target.region else f"{source.region}>{target.region}"
+
+
+def link_codecs(
+    network: Network, workload: Workload, per_bit: Matrix, codecs: Mapping[str, str] | None
+) -> tuple[Matrix, Matrix, Matrix]:
+    """(bits forward, bits backward, seconds of coding) for each element over each link, float64 [n, n] each.
+
+    codecs: link class -> name, as a plan has them; None to give every link the choice that is quickest on it alone.
+    """
+    size = (len(network), len(network))
+    if not workload.codecs:
+        shape = [workload.activation_bits, workload.gradient_bits, workload.codec_seconds]
+        forward, backward, coding = (numpy.full(size, value) for value in shape)
+        return forward, backward, coding
+    table = numpy.array([[choice.forward, choice.backward, choice.seconds] for choice in workload.codecs])
+    # Both directions of a link share its codec, and the slower direction decides.
+    slow = numpy.maximum(per_bit, per_bit.T)
+    costs = [numpy.maximum(max(row[0], row[1]) * slow, row[2]) + 1e-3 * row[2] for row in table]
+    pick = numpy.argmin(numpy.array(costs), axis=0)
+    if codecs is not None:
+        position = {choice.name: at for at, choice in enumerate(workload.codecs)}
+        labels = numpy.array(network.names)
+        regions = numpy.array([device.region for device in network.devices])
+        for kind, name in codecs.items():
+            if name not in position:
+                continue
+            source, _, target = kind.partition(">")
+            rows = numpy.flatnonzero((regions == source) | (labels == source))
+            columns = numpy.flatnonzero((regions == (target or source)) | (labels == target))
+            pick[numpy.ix_(rows, columns)] = position[name]
+    chosen = table[pick]
+    return chosen[:, :, 0], chosen[:, :, 1], chosen[:, :, 2]
+
+
+class Estimator:
+    """Times placements of one workload on one network. Arrays of rows are vectorised over the first axis."""
+
+    def __init__(self, network: Network, workload: Workload, codecs: Mapping[str, str] | None = None) -> None:
+        self.network = network
+        self.workload = workload
+        with numpy.errstate(divide="ignore"):
+            self.per_bit = numpy.minimum(1.0 / network.rate, UNREACHABLE)
+        numpy.fill_diagonal(self.per_bit, 0.0)
+        latency = numpy.where(numpy.isfinite(network.latency), network.latency, UNREACHABLE)
+        self.trip_latency = latency + latency.T
+        self.upload_per_bit = 1.0 / network.upload
+        self.download_per_bit = 1.0 / network.download
+        self.regions = region_numbers(network)
+        """int [n]: the number of each device's region."""
+        self.sent = numpy.minimum(per_bit_sent(network), UNREACHABLE)
+        self.speed = network.tflops * 1e12 * workload.efficiency
+        # Bits for each element over each link, forward and backward, and seconds of coding an element at one end.
+        self.simulated: dict[Hashable, float] = {}
+        """Seconds of candidates that were simulated (predict.py)."""
+        self.timed_rounds: dict[Hashable, tuple[float, bool]] = {}
+        """Seconds of candidates' slowest rounds, and whether these go in two levels."""
+        self.forward_bits, self.backward_bits, self.coding = link_codecs(network, workload, self.per_bit, codecs)
+
+    @property
+    def codes(self) -> bool:
+        """Whether coding takes any time."""
+        return bool(self.workload.codec_seconds or self.workload.codecs)
+
+    def rows(self, rows: numpy.ndarray, cut: Cut) -> tuple[Matrix, Matrix]:
+        """(fixed, period), float64 [r] each, of pipelines given as device indices int [r, nodes]."""
+        workload = self.workload
+        if cut.chunks > 1:
+            rows = numpy.tile(rows, (1, cut.chunks))
+        forward = cut.work[None, :] / self.speed[rows]
+        ratio = workload.backward_ratio
+        both = forward * (1.0 + ratio)
+        count = rows.shape[1]
+        if count == 1:
+            period = both[:, 0]
+            return numpy.zeros_like(period), period
+        out, back = rows[:, :-1], rows[:, 1:]
+        forward_bits = cut.elements * self.forward_bits[out, back]
+        backward_bits = cut.elements * self.backward_bits[out, back]
+        ahead = forward_bits * self.per_bit[out, back]
+        astern = backward_bits * self.per_bit[back, out]
+        trip = ahead + astern + self.trip_latency[out, back]
+        load = numpy.zeros_like(both)
+        load[:, :-1] += forward_bits * self.upload_per_bit[out]
+        load[:, 1:] += backward_bits * self.upload_per_bit[back]
+        taken = numpy.zeros_like(both)
+        taken[:, 1:] += forward_bits * self.download_per_bit[back]
+        taken[:, :-1] += backward_bits * self.download_per_bit[out]
+        shared = numpy.maximum(load, taken).max(axis=1)
+        if self.codes:
+            coding = cut.elements * self.coding[out, back]
+            both[:, :-1] += coding
+            both[:, 1:] += coding
+        fill = both.sum(axis=1) + trip.sum(axis=1)
+        if cut.chunks > 1:
+            # A node computes all its chunks in a period and its links carry as many messages; the first microbatch
+            # need pass only the first chunk before every node is busy.
+            shape = (len(rows), cut.chunks, cut.nodes)
+            period = numpy.maximum(both.reshape(shape).sum(axis=1).max(axis=1), shared)
+            busy = numpy.zeros(shape[0::2])
+            for hop in range(count - 1):
+                busy[:, hop % cut.nodes] += numpy.maximum(ahead[:, hop], astern[:, hop])
+            first = slice(0, cut.nodes - 1)
+            return both[:, first].sum(axis=1) + trip[:, first].sum(axis=1), numpy.maximum(period, busy.max(axis=1))
+        if workload.schedule == "gpipe":
+            period = numpy.maximum(forward.max(axis=1), ahead.max(axis=1))
+            period = period + numpy.maximum((both - forward).max(axis=1), astern.max(axis=1))
+        else:
+            period = numpy.maximum(both.max(axis=1), numpy.maximum(ahead, astern).max(axis=1))
+        period = numpy.maximum(period, shared)
+        return fill - period, period
+
+    def trips(self, row: numpy.ndarray, cut: Cut) -> Matrix:
+        """float64 [p - 1]: seconds that a microbatch is on each link of one pipeline, int [p], there and back."""
+        out, back = row[:-1], row[1:]
+        ahead = cut.elements * self.forward_bits[out, back] * self.per_bit[out, back]
+        astern = cut.elements * self.backward_bits[out, back] * self.per_bit[back, out]
+        seconds: Matrix = ahead + astern + self.trip_latency[out, back]
+        return seconds
+
+    def rounds(self, places: numpy.ndarray, cut: Cut, pattern: str | None = None) -> Matrix:
+        """float64 [nodes]: seconds of one group round at each position."""
+        kind, bits = pattern or self.workload.pattern, stage_bits(cut)
+        seconds = numpy.array(
+            [
+                round_seconds(self.network, self.sent, places[:, stage], float(bits[stage]), kind, regions=self.regions)
+                for stage in range(places.shape[1])
+            ]
+        )
+        if cut.tied:
+            seconds[[0, -1]] += tied_seconds(self.network, self.sent, places, cut, kind, self.regions)
+        return seconds
+
+    def combine(self, compute: Matrix | float, exchange: Matrix | float) -> Matrix | float:
+        """A step's seconds from its pipelines' and its slowest round's."""
+        every, overlap = self.workload.every, self.workload.overlap
+        if overlap:
+            # A round may take `overlap` steps and must end before the next one starts.
+            return numpy.maximum(compute, numpy.asarray(exchange) / min(overlap, every))
+        return compute + numpy.asarray(exchange) / every
+
+    def step(self, places: numpy.ndarray, cut: Cut, microbatches: Sequence[int]) -> Estimate:
+        """The time of a step of a placement, int [d, nodes] device indices."""
+        fixed, period = self.rows(places, cut)
+        pipelines = fixed + numpy.asarray(microbatches) * period
+        rounds = self.rounds(places, cut)
+        seconds = float(self.combine(float(pipelines.max()), float(rounds.max())))
+        return Estimate(seconds, pipelines, rounds, fixed, period)

@@ -1,0 +1,72 @@
+"""What a step's activations and rounds take together on the lines that both use.
+
+Where rounds overlap with steps each has its own time, and the longer of the two is a step's; but they share uplinks, so
+no step is shorter than everything takes that one line has to carry in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy
+
+from ..networks.devices import Matrix
+from .estimate import Cut, Estimator
+from .tied import stage_bits, tied_group
+
+
+def traffic(
+    estimator: Estimator,
+    places: numpy.ndarray,
+    cut: Cut,
+    microbatches: Sequence[int],
+    pattern: str,
+    publishers: Sequence[Sequence[float]] = (),
+) -> Matrix:
+    """float64 [n, n]: bits of a step from each device to each, both directions of the pipelines and the rounds' part.
+
+    publishers: of each position, the part of the blocks that each member publishes. A step has 1 / every of a round.
+    """
+    bits = numpy.zeros((len(estimator.network), len(estimator.network)))
+    rows = numpy.tile(places, (1, cut.chunks))
+    out, back = rows[:, :-1], rows[:, 1:]
+    count = numpy.asarray(microbatches)[:, None]
+    numpy.add.at(bits, (out, back), count * cut.elements * estimator.forward_bits[out, back])
+    numpy.add.at(bits, (back, out), count * cut.elements * estimator.backward_bits[out, back])
+    groups: list[tuple[numpy.ndarray, float, Sequence[float]]] = [
+        (places[:, at], float(sent), publishers[at] if publishers else ()) for at, sent in enumerate(stage_bits(cut))
+    ]
+    groups += [(tied_group(places), cut.tied, ())] if cut.tied else []
+    for group, sent, fractions in groups:
+        members = len(group)
+        if members > 1:
+            part = numpy.array(fractions) if len(fractions) else numpy.full(members, 1 / members)
+            if pattern == "ring":
+                share = numpy.roll(numpy.eye(members), 1, axis=1) * 2 * (members - 1) / members
+            elif pattern == "all_to_all" or (pattern == "auto" and members == 2):
+                share = numpy.ones((members, members))
+            else:
+                share = part[None, :] + part[:, None]
+            bits[numpy.ix_(group, group)] += share * sent / estimator.workload.every
+    numpy.fill_diagonal(bits, 0.0)
+    return bits
+
+
+def busiest_line(estimator: Estimator, bits: Matrix) -> tuple[float, str]:
+    """(seconds, words) of the line that takes longest for the bits of a step: a link, a device's or a site's."""
+    network = estimator.network
+    links = bits * estimator.per_bit
+    sender, receiver = (int(at) for at in numpy.unravel_index(int(links.argmax()), links.shape))
+    found = [(float(links.max()), f"the link {network.names[sender]} > {network.names[receiver]}")]
+    for what, per_bit, sums in (
+        ("uplink", estimator.upload_per_bit, bits.sum(axis=1)),
+        ("downlink", estimator.download_per_bit, bits.sum(axis=0)),
+    ):
+        device = int((sums * per_bit).argmax())
+        found.append((float((sums * per_bit).max()), f"the {what} of {network.names[device]}"))
+    homes = numpy.array([device.region for device in network.devices])
+    for what, sites, matrix in (("uplink", network.site_upload, bits), ("downlink", network.site_download, bits.T)):
+        for site, rate in sites.items():
+            leaving = float(matrix[numpy.ix_(homes == site, homes != site)].sum())
+            found.append((leaving / rate, f"the {what} of {site}"))
+    return max(found)

@@ -1,0 +1,137 @@
+"""The pipelines of a placement, simulated: when each ends, and how long its devices compute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy
+
+from ..networks.devices import Matrix
+from .candidate import Candidate
+from .depth import Depths, in_flight
+from .estimate import Cut, Estimator
+from .simulate import simulate
+from .transport import OVERLAPPED, Trace, Transport
+
+SIMULATED_ROWS = 32
+"""Pipelines of a candidate that a search simulates."""
+EVENTS_AT_ONCE = 60_000
+"""Actions that one simulation runs; a longer step is extended by its steady period."""
+
+
+def device_work(estimator: Estimator, places: numpy.ndarray, cut: Cut, microbatches: tuple[int, ...]) -> Matrix:
+    """float64 [d, nodes]: seconds that each device computes in a step."""
+    workload = estimator.workload
+    work = cut.work.reshape(cut.chunks, cut.nodes).sum(axis=0)
+    once: Matrix = work[None, :] / estimator.speed[places] * (1 + workload.backward_ratio)
+    total: Matrix = once * numpy.array(microbatches)[:, None]
+    return total
+
+
+def run(
+    estimator: Estimator,
+    places: numpy.ndarray,
+    cut: Cut,
+    microbatches: tuple[int, ...],
+    schedule: str,
+    transport: Transport = OVERLAPPED,
+    record: bool = False,
+    whole: bool = False,
+    depths: Depths | None = None,
+) -> tuple[Trace, float]:
+    """(trace, seconds of the slowest pipeline); see pipeline_ends."""
+    trace, ends = pipeline_ends(estimator, places, cut, microbatches, schedule, transport, record, whole, depths)
+    return trace, float(ends.max())
+
+
+def pipeline_ends(
+    estimator: Estimator,
+    places: numpy.ndarray,
+    cut: Cut,
+    microbatches: tuple[int, ...],
+    schedule: str,
+    transport: Transport = OVERLAPPED,
+    record: bool = False,
+    whole: bool = False,
+    depths: Depths | None = None,
+) -> tuple[Trace, Matrix]:
+    """(trace, float64 [d]: when each pipeline ends). A long step is simulated for some microbatches of each pipeline
+    and extended by its period.
+
+    whole: simulate every microbatch whatever it takes. depths: of a plan; None: those that a plan would have.
+    """
+    rows = numpy.tile(places, (1, cut.chunks))
+    workload = estimator.workload
+    forward = cut.work[None, :] / estimator.speed[rows]
+    backward = forward * workload.backward_ratio
+    out, back = rows[:, :-1], rows[:, 1:]
+    ahead = (cut.elements * estimator.forward_bits[out, back]).tolist()
+    astern = (cut.elements * estimator.backward_bits[out, back]).tolist()
+    if estimator.codes and rows.shape[1] > 1:
+        coding = cut.elements * estimator.coding[out, back] / 2
+        for part in (forward, backward):
+            part[:, :-1] += coding
+            part[:, 1:] += coding
+
+    if depths is None:
+        depths = in_flight(estimator, places, cut, microbatches) if schedule == "1f1b" else ()
+
+    def simulated(share: list[int], recording: bool) -> Trace:
+        return simulate(
+            estimator.network,
+            rows.tolist(),
+            forward,
+            backward,
+            ahead,
+            astern,
+            share,
+            schedule,
+            transport,
+            recording,
+            depths,
+        )
+
+    actions = 2 * rows.shape[1] * sum(microbatches)
+    most = max(microbatches)
+    turn = min(max((max(row) for row in depths), default=rows.shape[1]), 4 * rows.shape[1])
+    depth = 3 * turn
+    if whole or most <= depth or (actions <= EVENTS_AT_ONCE and (actions <= 4_000 or schedule == "gpipe")):
+        trace = simulated(list(microbatches), record)
+        return trace, numpy.array([float(trace.done[row].max()) for row in places])
+    # The first `depth` microbatches of each pipeline reach its steady state; the rest repeats its period.
+    short = [min(count, depth) for count in microbatches]
+    # Whole turns: 1F1B on slow links repeats itself after as many microbatches as the first stage has in flight.
+    longer = [min(count, depth + 2 * turn) for count in microbatches]
+    first, second = simulated(short, record), simulated(longer, False)
+    ends: list[float] = []
+    for row, few, more, count in zip(places, short, longer, microbatches, strict=True):
+        end = float(second.done[row].max())
+        slope = (end - float(first.done[row].max())) / (more - few) if more > few else 0.0
+        ends.append(end + slope * (count - more))
+    return first, numpy.array(ends)
+
+
+def schedule_of(estimator: Estimator, found: Candidate) -> str:
+    """The schedule that a candidate's nodes execute."""
+    if found.cut.chunks > 1:
+        return "interleaved"
+    return "gpipe" if estimator.workload.schedule == "gpipe" else "1f1b"
+
+
+def candidate_compute(estimator: Estimator, found: Candidate) -> float:
+    """Seconds of a candidate's slowest pipeline by simulation; of one that was simulated before, the same number.
+
+    Of many pipelines that share no line only those are simulated that the analytic time takes for the slowest.
+    """
+    schedule = schedule_of(estimator, found)
+    if len(found.places) > SIMULATED_ROWS and not (estimator.network.site_upload or estimator.network.site_download):
+        fixed, period = estimator.rows(found.places, found.cut)
+        slow = numpy.sort(numpy.argsort(-(fixed + numpy.asarray(found.microbatches) * period))[:SIMULATED_ROWS])
+        depths = found.in_flight and tuple(found.in_flight[row] for row in slow)
+        share = tuple(found.microbatches[row] for row in slow)
+        found = replace(found, places=found.places[slow], microbatches=share, in_flight=depths)
+    key = (found.places.shape, found.places.tobytes(), found.cut.stages, schedule, found.microbatches, found.in_flight)
+    if key not in estimator.simulated:
+        _, seconds = run(estimator, found.places, found.cut, found.microbatches, schedule, depths=found.in_flight)
+        estimator.simulated[key] = seconds
+    return estimator.simulated[key]

@@ -1,0 +1,44 @@
+"""A matrix that the first and the last stage share: nodes of both exchange it in rounds of its own."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy
+
+from ..networks.devices import Matrix
+from ..networks.network import Network
+from .rounds import round_seconds
+
+
+class Tied(Protocol):
+    """What a cut (`estimate.Cut`) says of its updates."""
+
+    update: Matrix
+    """Bits of each position's updates, float64 [nodes]."""
+    tied: float
+    """Bits of the shared matrix; 0: there is none."""
+
+
+def stage_bits(cut: Tied) -> Matrix:
+    """float64 [nodes]: bits of each position's round without the shared matrix, which goes in rounds of its own."""
+    bits: Matrix = cut.update.copy()
+    if cut.tied:
+        bits[0] -= cut.tied
+        bits[-1] -= cut.tied
+    return bits
+
+
+def tied_group(places: numpy.ndarray) -> numpy.ndarray:
+    """int [2 d]: the nodes of the first and the last position of a placement, int [d, nodes]."""
+    both: numpy.ndarray = numpy.concatenate([places[:, 0], places[:, -1]])
+    return both
+
+
+def tied_seconds(
+    network: Network, sent: Matrix, places: numpy.ndarray, cut: Tied, pattern: str, regions: numpy.ndarray | None = None
+) -> float:
+    """Seconds of the round of the shared matrix; 0 where there is none. Its blocks are published by all alike."""
+    if not cut.tied:
+        return 0.0
+    return round_seconds(network, sent, tied_group(places), cut.tied, pattern, regions=regions)

@@ -1,0 +1,27 @@
+"""What a codec costs on the wire: as its declaration says. The scheduler never runs one."""
+
+from __future__ import annotations
+
+from ...compress.errors import CodecError
+from ...compress.registry import module_of
+from ...compress.spec import bits_of as blob_bits
+from ..errors import PlanError
+
+SUMMED = frozenset({"powersgd", "global_qsgd", "thc", "intsgd", "randomk"})
+"""Their rounds go in phases, each a sum of encodings at the publishers; no other pattern."""
+BLOCK = 65536
+"""Elements that a round encodes together, unless the job says otherwise."""
+
+
+def bits_of(spec: str, elements: int = BLOCK, plain: float = 32.0) -> float:
+    """Bits on the wire for each of ``elements`` elements that are encoded together. ``plain``: what codec none takes.
+
+    A codec of a module of the job's owner is counted as none: its code is not run here. PlanError where there is no
+    such codec.
+    """
+    if spec == "none" or module_of(spec):
+        return plain
+    try:
+        return blob_bits(spec, elements) / elements
+    except CodecError as error:
+        raise PlanError(str(error)) from error

@@ -1,0 +1,233 @@
+"""The layers of a decoder from its sizes: what each has of parameters, computes, hands on and keeps.
+
+One sample is ``context`` tokens. A run's profile (node/models/cost.py) counts the same, and tests hold both against
+what the modelling classes have and what torch keeps for the backward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import PlanError
+from .workload import Layer
+
+FAMILIES = ("gpt2", "llama", "gpt_neox")
+VARIANTS = {"mistral": "llama", "qwen2": "llama"}
+"""Families that are another one but for a few biases."""
+FORMULAS = frozenset({*FAMILIES, *VARIANTS})
+"""Families whose layers the formulas below count exactly; a run measures those of all others."""
+PLAIN = frozenset({"bloom", "codegen", "falcon", "gpt_bigcode", "gpt_neo", "gptj", "mpt", "opt", "phi", "starcoder2"})
+"""Families whose MLP has two matrices and no gate; about as gpt_neox. Every other one is about as llama."""
+DEFAULT_CONTEXT = 1024
+"""Tokens of a sample of a pretrained model where the job does not say, unless the model's own longest is less."""
+LORA_TARGETS = {"gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"], "gpt_neox": ["query_key_value"]}
+"""The matrices that `peft` gives adapters where a job names none."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder's sizes. inner: width of the MLP, None for 4 x width (llama: 8/3 x width in multiples of 64).
+
+    head_width: of each head, None for width / heads. positions: learned ones, None for as many as the context. biases:
+    whether queries, keys and values of a llama have some (Qwen2). experts: of each block, each with an MLP of width
+    ``inner``, of which a token is sent to ``experts_used``; shared_inner: the width of one that all tokens take.
+    """
+
+    family: str
+    layers: int
+    width: int
+    context: int
+    vocabulary: int
+    heads: int = 1
+    kv_heads: int | None = None
+    inner: int | None = None
+    tie: bool | None = None
+    head_width: int | None = None
+    positions: int | None = None
+    biases: bool = False
+    experts: int = 1
+    experts_used: int = 1
+    shared_inner: int = 0
+
+    @property
+    def tied(self) -> bool:
+        """Whether embedding and head share their matrix."""
+        return self.tie if self.tie is not None else self.family == "gpt2"
+
+    @property
+    def inner_width(self) -> int:
+        """The width of the MLP."""
+        default = 64 * math.ceil(8 * self.width / 192) if self.family == "llama" else 4 * self.width
+        return self.inner or default
+
+    @property
+    def query_width(self) -> int:
+        """The width of all queries together."""
+        return self.heads * (self.head_width or self.width // self.heads)
+
+    @property
+    def kv_width(self) -> int:
+        """The width of all keys together, and of all values."""
+        return self.query_width // self.heads * (self.kv_heads or self.heads)
+
+
+def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
+    """Embedding, blocks and head of a decoder. precision: fp32, or bf16 under autocast.
+
+    A matrix of n weights costs 2n flops a token forward, attention 4 t d a token (Kaplan et al. 2020, 2.1). What a
+    block keeps is a sum over its operations, each of which keeps its inputs; attention keeps no scores. Under autocast
+    a matrix's inputs and its own copy are kept in bf16, the norms' inputs in fp32.
+    """
+    width, context, vocabulary = shape.width, shape.context, shape.vocabulary
+    query, keys, inner, gated = shape.query_width, shape.kv_width, shape.inner_width, shape.family == "llama"
+    expert = (3 if gated else 2) * width * inner
+    shared = (3 if gated else 2) * width * shape.shared_inner
+    matrices = 2 * width * query + 2 * width * keys + shape.experts * expert + shared
+    matrices += shape.experts * width if shape.experts > 1 else 0  # the router
+    resting = (shape.experts - shape.experts_used) * expert  # weights that a token does not meet
+    inner = shape.experts_used * inner + shape.shared_inner
+    if gated:
+        parameters = matrices + 2 * width + shape.biases * (query + 2 * keys)
+    else:
+        parameters = matrices + 9 * width + inner
+    boundary = context * width
+    part = 2 if precision == "bf16" else 1  # values in half of fp32's bytes
+    if gated:
+        norms, inputs = 4 * width, 5 * width if part == 2 else 2 * width
+        kept = norms + (inputs + 2 * query + 2 * keys + 4 * inner) / part
+    elif shape.family == "gpt2":
+        kept = 2 * width + (6 * width + 5 * inner) / part
+    else:
+        kept = width + (9 * width + 2 * inner) / part
+    norm = width if gated else 2 * width
+    head = vocabulary * width + norm
+    head_kept = (2 if gated else 1) * width + width / part + vocabulary
+    copied = part == 2
+    embedding = vocabulary * width + ((shape.positions or context) * width if shape.family == "gpt2" else 0)
+    block_flops = 2.0 * context * (parameters - resting) + 4.0 * context * context * width
+    block = (parameters, block_flops, boundary, round(context * (kept + shape.heads + 2)), 0, matrices // 2 * copied)
+    return (
+        Layer("embedding", embedding, 2.0 * boundary, boundary, 2 * context),
+        *(Layer(f"block {index}", *block) for index in range(shape.layers)),
+        Layer(
+            "head",
+            head,
+            2.0 * context * head,
+            1,  # logits stay where they are
+            round(context * (head_kept + 4)),
+            copies=vocabulary * width // 2 * copied,
+            working=context * vocabulary * 2,  # the logits, and their gradient
+        ),
+    )
+
+
+def adapter_layers(shape: Shape, lora: Mapping[str, Any], precision: str = "fp32") -> tuple[Layer, ...]:
+    """The layers of a run that trains adapters ([model.lora]): the blocks, the first with the embedding, the last with
+    the head, whose weights are frozen.
+
+    Frozen weights get no gradients, so that their backward pass costs what the forward pass does: two thirds of the
+    whole, as Layer.flops counts it. An adapter of a matrix n x m has rank x (n + m) parameters (Hu et al. 2021).
+    """
+    whole, matrices, rank = decoder_layers(shape, precision), block_matrices(shape), lora.get("rank", 8)
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise PlanError(f"rank of the job must be a whole number of at least 1, not {rank!r}")
+    wished = lora.get("targets") or LORA_TARGETS[shape.family]
+    targets = [wished] if isinstance(wished, str) else list(wished)
+    for target in targets:
+        if target not in matrices:
+            raise PlanError(
+                f"model.lora.targets: no matrix of {shape.family} is called {target!r}: it is one of "
+                + ", ".join(matrices)
+            )
+    trained = rank * sum(inputs + outputs for name in targets for inputs, outputs in matrices[name])
+    layers, half = [], lora.get("base") == "bf16"
+    for index in range(1, len(whole) - 1):
+        parts = whole[0 if index == 1 else index : index + 1 + (index == len(whole) - 2)]
+        layers.append(
+            Layer(
+                whole[index].name,
+                trained,
+                sum(part.flops for part in parts) * 2 / 3 + 2.0 * shape.context * trained,
+                1 if index == len(whole) - 2 else whole[index].activation,
+                sum(part.stored for part in parts),
+                sum(part.parameters for part in parts) // (2 if half else 1),
+                0 if half else sum(part.copies for part in parts),
+                max(part.working for part in parts),
+            )
+        )
+    return tuple(layers)
+
+
+def block_matrices(shape: Shape) -> dict[str, list[tuple[int, int]]]:
+    """(inputs, outputs) of the matrices of a block that have each name."""
+    width, inner = shape.width, shape.inner_width
+    if shape.family == "llama":
+        return {
+            "q_proj": [(width, shape.query_width)],
+            "k_proj": [(width, shape.kv_width)],
+            "v_proj": [(width, shape.kv_width)],
+            "o_proj": [(shape.query_width, width)],
+            "gate_proj": [(width, inner)],
+            "up_proj": [(width, inner)],
+            "down_proj": [(inner, width)],
+        }
+    if shape.family == "gpt2":
+        return {"c_attn": [(width, 3 * width)], "c_proj": [(width, width), (inner, width)], "c_fc": [(width, inner)]}
+    return {
+        "query_key_value": [(width, 3 * width)],
+        "dense": [(width, width)],
+        "dense_h_to_4h": [(width, inner)],
+        "dense_4h_to_h": [(inner, width)],
+    }
+
+
+def shape_of(content: Mapping[str, Any], context: int | None = None, vocabulary: int | None = None) -> Shape:
+    """The sizes that config.json of a model folder, or a job's table [model], says. PlanError where one is missing.
+
+    context, vocabulary: the job's and its tokenizer's, where it has them; a folder's own vocabulary counts first.
+    """
+    named = str(content.get("model_type") or content.get("family") or "gpt2")
+    if content.get("model_type") is None and named not in FORMULAS:
+        raise PlanError(f"unknown model family {named!r}: it is one of {', '.join((*FAMILIES, *VARIANTS))}")
+    family = "gpt_neox" if named in PLAIN else named if named in FAMILIES else VARIANTS.get(named, "llama")
+
+    def size(default: int | None, *keys: str) -> int:
+        for key in keys:
+            value = content.get(key)
+            if value is not None:
+                if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                    raise PlanError(f"{key} of the job must be a whole number of at least 1, not {value!r}")
+                return value
+        if default is None:
+            raise PlanError(f"the job's model needs {keys[0]!r}")
+        return default
+
+    heads = size(1, "heads", "num_attention_heads", "n_head", "n_heads")
+    longest = size(context or DEFAULT_CONTEXT, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    tie = content.get("tie", content.get("tie_word_embeddings"))
+    experts = size(1, "num_local_experts", "num_experts", "n_routed_experts")
+    inner_keys = ("intermediate_size", "n_inner", "ffn_dim")
+    inner = size(0, *(("moe_intermediate_size",) if experts > 1 else ()), *inner_keys)
+    shared = size(0, "shared_expert_intermediate_size") if experts > 1 else 0
+    if experts > 1 and not shared:
+        shared = inner * size(0, "n_shared_experts")
+    return Shape(
+        family=family,
+        layers=size(None, "layers", "num_hidden_layers", "n_layer", "n_layers"),
+        width=size(None, "width", "hidden_size", "n_embd", "d_model"),
+        context=context or min(longest, DEFAULT_CONTEXT),
+        vocabulary=size(vocabulary, "vocabulary", "vocab_size"),
+        heads=heads,
+        kv_heads=1 if content.get("multi_query") else size(heads, "kv_heads", "num_key_value_heads", "num_kv_heads"),
+        inner=inner or None,
+        tie=None if tie is None else bool(tie),
+        head_width=content.get("head_dim") or None,
+        positions=longest,
+        biases=named in ("qwen2", "qwen2_moe"),
+        experts=experts,
+        experts_used=min(experts, size(1, "num_experts_per_tok")),
+        shared_inner=shared,
+    )

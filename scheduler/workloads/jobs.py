@@ -1,0 +1,157 @@
+"""The Workload of a job: the tables of its file in the scheduler's numbers.
+
+``numbers`` is the one place that turns a job's tables into a Workload. A run asks it with the layers that its profile
+found (coordinator/planning/planner.py); a plan of the file alone with those that the model's shape gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import PlanError
+from ..networks.files import load_json
+from .codecs import BLOCK, SUMMED, bits_of
+from .decoders import Shape, adapter_layers, decoder_layers, shape_of
+from .ladder import link_choices, workload_fields
+from .workload import Layer, Workload
+
+BYTE_VOCABULARY = 256
+MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "lion": 4.0, "muon": 8.0, "onebit_adam": 8.0}
+HALF = {"fp32": 1.0, "bf16": 0.5}
+WEIGHT_BYTES = 8.0
+"""Of a weight and its gradient."""
+PLAIN_BITS = 32.0
+"""Of an element that codec none sends: what stages hand on is fp32 under autocast too."""
+
+
+def paper_workload(layers: int = 24, batch: int = 1024, **changes: Any) -> Workload:
+    """The model that DT-FM was measured with: width 2048, context 2048, microbatch 1, fp16 on the wire, GPipe.
+
+    Blocks only, `layers` equal ones. `changes` are fields of Workload.
+    """
+    shape = Shape("gpt2", layers, 2048, 2048, 50257, heads=16)
+    values: dict[str, Any] = {
+        "layers": decoder_layers(shape)[1:-1],
+        "batch": batch,
+        "microbatch": 1,
+        "schedule": "gpipe",
+        "mode": "gradient",
+        "activation_bytes": 2.0,
+        "recompute": True,
+        "tokens_per_sample": 2048,
+    }
+    return Workload(**(values | changes))
+
+
+def workload_of(job: Mapping[str, Any], folder: Path | str = ".", vocabulary: int | None = None) -> Workload:
+    """The workload of a job file as `tomllib` reads it. Layer sizes come from the model's shape alone.
+
+    folder: where relative paths begin. vocabulary: the tokenizer's, where it is not bytes. PlanError where the job
+    names a model whose shape is not in the file (`build`) or can't be read.
+    """
+    model, train = _table(job, "model"), _table(job, "train")
+    adapters = model.get("lora") is not None  # alone train: a tied matrix is frozen with the rest of the base
+    if model.get("parameters"):
+        own = Layer("model", int(model["parameters"]), 2.0 * model["parameters"], 1)
+        return numbers(job, (own,), tied=False, tokens=1)
+    shape = _shape(model, _table(job, "data"), Path(folder), vocabulary)
+    precision = str(train.get("precision", "fp32"))
+    layers = adapter_layers(shape, _table(model, "lora"), precision) if adapters else decoder_layers(shape, precision)
+    return numbers(job, layers, tied=shape.tied and not adapters, tokens=shape.context)
+
+
+def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens: int) -> Workload:
+    """The workload of a job's tables and its model's layers; what a table does not say is what a run takes for it.
+
+    tied: whether the first and the last layer share a matrix that trains. tokens: of a sample.
+    """
+    train, parallel = _table(job, "train"), _table(job, "parallel")
+    updates, activations = _table(job, "updates"), _table(job, "activations")
+    batch = _whole(train, "batch", 32)
+    microbatch = _whole(train, "microbatch", max(size for size in range(1, 5) if batch % size == 0))
+    mode, codec = str(updates.get("mode", "gradient")), str(updates.get("codec", "none"))
+    every, fragments = _whole(updates, "every", 1), _whole(updates, "fragments", 1)
+    if every % fragments:
+        raise PlanError(f"fragments of the job must divide every: {fragments} does not divide {every}")
+    interval = every // fragments
+    overlap: int | str = "auto"
+    if updates.get("overlap") != "auto":
+        overlap = _whole(updates, "overlap", 0, least=0)
+    pattern = str(updates.get("pattern", "auto"))
+    if not updates.get("agreed", True):
+        overlap = interval if pattern == "async" else overlap  # of async: nobody waits
+        pattern = "ring"
+    elif codec.partition(":")[0] in SUMMED:
+        pattern = "publishers"
+    pipelines = _wish(parallel, "pipelines")
+    if _table(job, "model").get("parameters") and pipelines is None:
+        pipelines = batch // microbatch  # what the members' own loops cost is not known: as many as there are
+    moments = 0.0 if train.get("offload") else moment_bytes(train)
+    sent = microbatch * max((layer.activation for layer in layers[:-1]), default=1)
+    forward, backward = str(activations.get("forward", "none")), str(activations.get("backward", "none"))
+    return Workload(
+        layers=tuple(layers),
+        batch=batch,
+        microbatch=microbatch,
+        stages=_wish(parallel, "stages"),
+        pipelines=pipelines,
+        schedule=str(parallel.get("schedule", "1f1b")),
+        mode=mode,
+        **workload_fields(mode, codec, overlap, interval, fragments, _whole(updates, "block", BLOCK)),
+        pattern=pattern,
+        activation_bits=bits_of(forward, sent, PLAIN_BITS),
+        gradient_bits=bits_of(backward, sent, PLAIN_BITS),
+        codecs=link_choices(forward, backward, sent, PLAIN_BITS) if activations.get("by_link") else (),
+        optimizer_bytes=WEIGHT_BYTES + moments + reference_bytes(updates),
+        recompute=bool(train.get("recompute", False)),
+        tied=tied,
+        tokens_per_sample=max(1, tokens),
+    )
+
+
+def moment_bytes(train: Mapping[str, Any]) -> float:
+    """Bytes that the optimiser's moments take for each parameter."""
+    return MOMENT_BYTES.get(str(train.get("optimizer", "adamw")), 8.0) * HALF[str(train.get("moments", "fp32"))]
+
+
+def reference_bytes(updates: Mapping[str, Any]) -> float:
+    """Bytes a parameter of the reference, and of the outer optimiser's momentum; none in mode gradient."""
+    if updates.get("mode", "gradient") != "delta":
+        return 0.0
+    kind, _, words = str(updates.get("outer", "average")).strip().partition(":")
+    given = dict(word.strip().partition("=")[::2] for word in words.split(",") if "=" in word)
+    momentum = given.get("momentum", "0.9" if kind == "nesterov" else "0").strip()
+    return 4.0 + 4.0 * (momentum.strip("0.") != "")
+
+
+def _table(job: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = job.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise PlanError(f"[{name}] of the job must be a table, not {value!r}")
+    return value
+
+
+def _whole(table: Mapping[str, Any], key: str, default: int, least: int = 1) -> int:
+    value = table.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise PlanError(f"{key} of the job must be a whole number of at least {least}, not {value!r}")
+    return value
+
+
+def _wish(parallel: Mapping[str, Any], key: str) -> int | None:
+    return None if parallel.get(key, "auto") == "auto" else _whole(parallel, key, 1)
+
+
+def _shape(model: Mapping[str, Any], data: Mapping[str, Any], folder: Path, vocabulary: int | None) -> Shape:
+    if model.get("build"):
+        raise PlanError("the job's model is built by code, so its layer sizes are only known in a run: give a Workload")
+    content: Mapping[str, Any] = model
+    if model.get("pretrained"):
+        content = load_json(folder / str(model["pretrained"]) / "config.json")
+    if vocabulary is None:
+        vocabulary = BYTE_VOCABULARY if data.get("tokenizer", "bytes") == "bytes" else 50257
+    return shape_of(content, None if model.get("context") is None else _whole(model, "context", 1), vocabulary)

@@ -1,0 +1,129 @@
+"""Cutting the model's layers into stages, and the batch into shares: exact, by dynamic programming and by heap."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy
+
+from ..errors import PlanError
+from ..networks.devices import Matrix
+from .schedules import in_flight
+from .workload import Workload
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+def prefix(values: Sequence[float]) -> Matrix:
+    """float64 [n + 1]: sums of the first k values."""
+    return numpy.concatenate([[0.0], numpy.cumsum(numpy.asarray(values, dtype=numpy.float64))])
+
+
+def stage_memory(workload: Workload, first: int, last: int, held: int) -> float:
+    """Bytes that a device needs for layers first..last with `held` microbatches in flight.
+
+    Frozen weights, parameters with everything that moves them, what the backward pass needs kept of each microbatch in
+    flight (with recompute: every layer's input, and the insides of one layer of one microbatch), what the layer with
+    the largest need of it has beside that while it computes, and twice the boundary activation for sending and
+    receiving.
+    """
+    layers, micro = workload.layers[first : last + 1], workload.microbatch
+    weights = sum(layer.parameters * workload.optimizer_bytes + 4.0 * layer.frozen for layer in layers)
+    insides = [(layer.stored or 8 * layer.activation) * micro + layer.copies for layer in layers]
+    inputs = [before.activation * micro for before in workload.layers[max(first - 1, 0) : last]]
+    kept = held * sum(inputs) + max(insides) if workload.recompute else held * sum(insides)
+    working = max(layer.working for layer in layers) * micro
+    boundary = workload.layers[first - 1].activation * micro if first else 0
+    sends = 2 * max(boundary, layers[-1].activation * micro)
+    return weights + (kept + working + sends) * workload.activation_bytes
+
+
+def smaller(workload: Workload) -> list[Workload]:
+    """The workload, and the same with ever smaller microbatches that divide its own: they need less memory."""
+    sizes = [size for size in range(workload.microbatch, 0, -1) if workload.microbatch % size == 0]
+    return [workload, *(replace(workload, microbatch=size) for size in sizes[1:])]
+
+
+def balance(workload: Workload, speeds: Sequence[float], memory: Sequence[float], held: Sequence[int]) -> Ranges | None:
+    """The contiguous layer ranges that make the slowest stage fastest; None if no cut fits the memory.
+
+    speeds: of each stage, in any unit of flops a second; memory: bytes; held: microbatches in flight.
+    Among equally fast cuts the one whose sum of squared stage times is least, then the one with earlier cuts, so the
+    answer does not depend on rounding of equal devices.
+    """
+    count, stages = len(workload.layers), len(speeds)
+    if stages > count:
+        return None
+    flops = prefix([layer.flops for layer in workload.layers])
+    fits = _fits(workload, memory, held)
+    total = float(flops[-1]) or 1.0
+    scale = sum(speeds)
+    best: list[list[tuple[float, float]]] = [[(math.inf, math.inf)] * (count + 1) for _ in range(stages + 1)]
+    cut = [[0] * (count + 1) for _ in range(stages + 1)]
+    best[0][0] = (0.0, 0.0)
+    for stage in range(stages):
+        for end in range(stage + 1, count - (stages - stage - 1) + 1):
+            for begin in range(end - 1, stage - 1, -1):
+                worst, squares = best[stage][begin]
+                if math.isinf(worst) or not fits(stage, begin, end - 1):
+                    continue
+                time = round(float(flops[end] - flops[begin]) / total * scale / speeds[stage], 9)
+                value = (max(worst, time), squares + time * time)
+                if value < best[stage + 1][end]:
+                    best[stage + 1][end] = value
+                    cut[stage + 1][end] = begin
+    if math.isinf(best[stages][count][0]):
+        return None
+    ranges: list[tuple[int, int]] = []
+    end = count
+    for stage in range(stages, 0, -1):
+        begin = cut[stage][end]
+        ranges.append((begin, end - 1))
+        end = begin
+    return tuple(reversed(ranges))
+
+
+def _fits(workload: Workload, memory: Sequence[float], held: Sequence[int]):  # type: ignore[no-untyped-def]
+    if all(math.isinf(value) for value in memory):
+        return lambda stage, first, last: True
+    known: dict[tuple[int, int, int], float] = {}
+
+    def fits(stage: int, first: int, last: int) -> bool:
+        key = (held[stage], first, last)
+        if key not in known:
+            known[key] = stage_memory(workload, first, last, held[stage])
+        return known[key] <= memory[stage]
+
+    return fits
+
+
+def held_by_stage(workload: Workload, stages: int, microbatches: int, chunks: int = 1) -> list[int]:
+    """Microbatches in flight at each stage under the workload's schedule, with `chunks` stages a node."""
+    if chunks > 1:
+        nodes = stages // chunks
+        each = [in_flight("interleaved", node, nodes, microbatches, chunks) for node in range(nodes)]
+        return [-(-each[stage % nodes] // chunks) for stage in range(stages)]
+    kind = workload.schedule if workload.schedule != "interleaved" else "1f1b"
+    return [in_flight(kind, stage, stages, microbatches) for stage in range(stages)]
+
+
+def shares(microbatches: int, fixed: Sequence[float], period: Sequence[float]) -> tuple[int, ...]:
+    """Microbatches of each pipeline so that the slowest one ends first: pipeline d takes fixed[d] + m * period[d].
+
+    Every pipeline gets at least one; they add up to `microbatches` exactly. Equal pipelines: the first ones get the
+    remainder. Greedy by the next end time is optimal, as the end times only grow.
+    """
+    count = len(period)
+    if count > microbatches:
+        raise PlanError(f"{count} pipelines can't be: a batch has {microbatches} microbatches")
+    ends = [(round(fixed[d] + 2 * period[d], 12), d) for d in range(count)]
+    heapq.heapify(ends)
+    share = [1] * count
+    for _ in range(microbatches - count):
+        _, d = heapq.heappop(ends)
+        share[d] += 1
+        heapq.heappush(ends, (round(fixed[d] + (share[d] + 1) * period[d], 12), d))
+    return tuple(share)
