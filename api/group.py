@@ -22,10 +22,10 @@ from ..node.entering import check_secure, enter
 from ..node.join import Joined, part
 from ..node.promises import Promises
 from ..node.rejoin import RunOver
-from ..node.state.rests import Rests
+from ..node.state.files.rests import Rests
 from ..node.training.endings import Stopped, error_of
-from ..node.training.external_loop import Order, OwnLoop
-from ..node.training.external_model import OwnModel, Samples
+from ..node.training.external.external_loop import Order, OwnLoop
+from ..node.training.external.external_model import OwnModel, Samples
 from ..node.training.trainer import Trainer
 from ..node.wire.client import ProcessWire
 from ..proto.border import below

@@ -24,7 +24,7 @@ def check_model(model: Any) -> None:
     """FarflungError for a model that goes on with no text (BERT, a classifier)."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
 
-    from ..node.models.families import check_decoder
+    from ..node.models.decoders.families import check_decoder
 
     name, family = type(model).__name__, str(getattr(getattr(model, "config", None), "model_type", ""))
     if name in DECODERS.values():

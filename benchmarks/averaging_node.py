@@ -46,12 +46,12 @@ class Ours:
     """A round of the publishers' pattern in delta mode, over real wires with TLS."""
 
     def __init__(self, codec: str, rank: int, nodes: int, values: torch.Tensor, folder: Path) -> None:
-        from farflung.node.rounds.exchange import Exchange
-        from farflung.node.rounds.machine import Rounds
-        from farflung.node.rounds.messages import Part, RoundPlan
+        from farflung.node.rounds.arithmetic.exchange import Exchange
+        from farflung.node.rounds.protocol.machine import Rounds
+        from farflung.node.rounds.protocol.messages import Part, RoundPlan
         from farflung.node.rounds.round_link import RoundLink
-        from farflung.node.state.moments import Kept
-        from farflung.node.state.section import Layout, Section
+        from farflung.node.state.sections.moments import Kept
+        from farflung.node.state.sections.section import Layout, Section
         from farflung.node.wire.client import ProcessWire, WireConfig
         from farflung.proto.control_pb2 import Member
 

@@ -24,11 +24,11 @@ from farflung.job.schema import Facts, Job
 from farflung.node.data.dataset import Tokens
 from farflung.node.models.definition import ModelDefinition
 from farflung.node.models.factory import model_of
-from farflung.node.rounds.exchange import Exchange
-from farflung.node.rounds.judge import Judge, judge_of
-from farflung.node.rounds.messages import Decide, Part, RoundPlan
-from farflung.node.state.make_optimizer import make_optimizer
-from farflung.node.state.section import Section
+from farflung.node.rounds.arithmetic.exchange import Exchange
+from farflung.node.rounds.checking.judge import Judge, judge_of
+from farflung.node.rounds.protocol.messages import Decide, Part, RoundPlan
+from farflung.node.state.optimizers.make_optimizer import make_optimizer
+from farflung.node.state.sections.section import Section
 from farflung.node.state.stage_state import StageState
 from farflung.scheduler import Plan
 

@@ -4,9 +4,9 @@
     python -m benchmarks.robust table                 the table again, from the saved results
 
 Eight members in one process train a small GPT-2 on Shakespeare in ``delta`` mode with codec int8, all-to-all: a local
-AdamW step each, then a round through the real exchange (node/rounds/exchange.py). None, one or two of them lie about
-their x - g: with its sign turned, as noise of the same norm, or ten or a hundred times as long. The loss is that of g
-on held-out text.
+AdamW step each, then a round through the real exchange (node/rounds/arithmetic/exchange.py). None, one or two of them
+lie about their x - g: with its sign turned, as noise of the same norm, or ten or a hundred times as long. The loss is
+that of g on held-out text.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from farflung.job.schema import Facts, Job
 from farflung.node.data.dataset import Tokens
 from farflung.node.models.definition import skeleton_of
 from farflung.node.models.factory import model_of
-from farflung.node.rounds.exchange import Exchange
-from farflung.node.rounds.messages import Decide, Part, RoundPlan
-from farflung.node.state.make_optimizer import make_optimizer
-from farflung.node.state.moments import Kept
-from farflung.node.state.section import Layout, Section
+from farflung.node.rounds.arithmetic.exchange import Exchange
+from farflung.node.rounds.protocol.messages import Decide, Part, RoundPlan
+from farflung.node.state.optimizers.make_optimizer import make_optimizer
+from farflung.node.state.sections.moments import Kept
+from farflung.node.state.sections.section import Layout, Section
 
 RESULTS = Path(__file__).resolve().parent / "results" / "robust.json"
 NAMES = tuple("abcdefgh")

@@ -14,10 +14,10 @@ import time
 
 import torch
 
-from farflung.node.rounds.exchange import Exchange
-from farflung.node.rounds.masked import Masked
-from farflung.node.rounds.messages import Decide, Part, Result, RoundPlan
-from farflung.node.state.section import Kept, Layout, Section
+from farflung.node.rounds.arithmetic.exchange import Exchange
+from farflung.node.rounds.arithmetic.masked import Masked
+from farflung.node.rounds.protocol.messages import Decide, Part, Result, RoundPlan
+from farflung.node.state.sections.section import Kept, Layout, Section
 
 SIDE = 256
 

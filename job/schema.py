@@ -489,7 +489,7 @@ class LayerProfile(BaseModel):
 
 
 class Profile(BaseModel):
-    """What ``python -m farflung.node.models.cost`` found out about the model (and about ``build`` data)."""
+    """What ``python -m farflung.node.models.profiling.cost`` found out about the model (and about ``build`` data)."""
 
     layers: list[LayerProfile]
     tied: bool

@@ -42,12 +42,12 @@ from .io.metrics import check_address, check_free
 from .ipc.pipe import IoEnded
 from .join import Joined, part
 from .models.factory import model_of
-from .models.fetch import Fetch
+from .models.weights.fetch import Fetch
 from .pipeline.island import Island
 from .promises import Broken, Promises, terms
 from .rejoin import Backoff, RunOver, mends, wait
 from .rejoin import told as again_told
-from .state.rests import Rests
+from .state.files.rests import Rests
 from .training.endings import Stopped, error_of
 from .training.trainer import Trainer
 from .wire.client import ProcessWire

@@ -19,9 +19,9 @@ from ..node.data.dataset import Dataset
 from ..node.device.identity import Identity
 from ..node.models.factory import model_of
 from ..node.pipeline.island import Island
-from ..node.state.rests import Rests
+from ..node.state.files.rests import Rests
 from ..node.training.endings import Stopped
-from ..node.training.external_loop import OwnLoop
+from ..node.training.external.external_loop import OwnLoop
 from ..node.training.trainer import Trainer
 from ..node.wire.events import OrderEvent
 from ..proto import control_pb2

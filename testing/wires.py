@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..node.device.identity import Identity
-from ..node.rounds.payloads import joined
+from ..node.rounds.protocol.payloads import joined
 from ..node.wire.api import Blob, Bytes, Payload
 from ..node.wire.events import Event, Received
 from ..proto import control_pb2, data_pb2

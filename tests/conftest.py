@@ -26,6 +26,6 @@ def nursery() -> Iterator[Nursery]:
 def nobody_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds wait for everybody. Their deadline is a quarter of a second and what is usual: on a busy machine a thread
     of a hub is held up for longer, its contribution goes into the next round, and losses are not those of others."""
-    from farflung.node.rounds import machine
+    from farflung.node.rounds.protocol import machine
 
     monkeypatch.setattr(machine, "ROUNDS_WITHOUT_DEADLINE", 1 << 30)

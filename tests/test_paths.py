@@ -60,6 +60,6 @@ def test_every_function_is_called_by_one_above_it(path: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_an_effect_that_is_named_is_one(path: str) -> None:
-    messages = (ROOT / "node" / "rounds" / "messages.py").read_text(encoding="utf-8")
+    messages = (ROOT / "node" / "rounds" / "protocol" / "messages.py").read_text(encoding="utf-8")
     for effect in re.findall(r"effect `(\w+)`", " ".join(row.by for row in PATHS[path])):
         assert f"class {effect}:" in messages

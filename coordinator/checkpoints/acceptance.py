@@ -27,7 +27,7 @@ MOMENTS: Mapping[str, tuple[str, ...]] = {
     "onebit_adam": ("m", "v"),
     "sgd": ("m",),
 }
-"""Names of each optimiser's moments, as nodes write them (node/state/optimizers.py)."""
+"""Names of each optimiser's moments, as nodes write them (node/state/optimizers/optimizers.py)."""
 _LEAST_REPORTS = 2
 _OWN_MOMENTS = 4
 """The most moments of an optimiser that only the members know."""

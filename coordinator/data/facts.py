@@ -34,7 +34,7 @@ from .documents import Source, text_files
 from .made import Made
 from .mix import tokenise_mix
 
-PROFILE_COMMAND = tuple(python.module("farflung.node.models.cost"))
+PROFILE_COMMAND = tuple(python.module("farflung.node.models.profiling.cost"))
 _MODEL_FILES = ("*.safetensors", "config.json", "generation_config.json", "model.safetensors.index.json")
 OWN_VALIDATION = 64
 """Samples, at least, that an evaluation draws where every node holds out a part of its own data."""

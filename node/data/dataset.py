@@ -26,7 +26,7 @@ from ...proto.border import below
 from ...proto.errors import FarflungError
 from ..device.disk_cache import Held, make_room
 from ..models.builds import build_data
-from ..models.fetch import Fetch
+from ..models.weights.fetch import Fetch
 
 TOKENS = "data/tokens"
 COUNTS = "data/counts"

@@ -32,8 +32,8 @@ from ..data.dataset import digest_of
 from ..models.definition import LanguageModel, ModelDefinition
 from ..models.factory import model_of
 from ..models.lora import ADAPTER_WEIGHTS, LoraModel, write_adapter
-from ..models.pretrained import CONFIG, INDEX, PREFIX, SINGLE, Weights, initial_weights, weights_of
-from ..models.safetensors_range import DTYPES
+from ..models.weights.pretrained import CONFIG, INDEX, PREFIX, SINGLE, Weights, initial_weights, weights_of
+from ..models.weights.safetensors_range import DTYPES
 from .byte_tokenizer import write_byte_tokenizer
 
 OPTIMIZER = "optimizer."

@@ -15,8 +15,8 @@ from ...job.positions import longest_of
 from ...job.tokenizer import Tokenizer, load_tokenizer, model_ends
 from ...proto.errors import FarflungError
 from ..device.memory import available_memory
+from ..models.decoders.families import DEFAULT_CONTEXT
 from ..models.factory import model_of
-from ..models.families import DEFAULT_CONTEXT
 from .export import LARGEST_FILE, Checkpoint, find_checkpoint, write_export
 
 

@@ -17,7 +17,7 @@ from ...proto.errors import FarflungError
 from ..models.definition import LanguageModel
 from ..models.factory import model_of
 from ..models.lora import base_name
-from ..models.pretrained import initial_weights, weights_of
+from ..models.weights.pretrained import initial_weights, weights_of
 from .export import Checkpoint, check_base, check_whole, open_tensors
 from .sampling import next_token, window_start
 

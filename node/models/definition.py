@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from ...job.positions import longest_of
 from ...proto.errors import FarflungError
-from .anatomy import anatomy_of
-from .balance import Routers, check_balanced
-from .families import DEFAULT_CONTEXT, Family, initial_constant, initial_deviation, row_of
-from .materialise import fill_buffers, freeze_buffers, materialise
+from .decoders.anatomy import anatomy_of
+from .decoders.balance import Routers, check_balanced
+from .decoders.families import DEFAULT_CONTEXT, Family, initial_constant, initial_deviation, row_of
+from .decoders.materialise import fill_buffers, freeze_buffers, materialise
+from .decoders.trunk import Trunk
 from .stage import LanguageStage, StageModel
-from .trunk import Trunk
 
 
 class ModelDefinition(ABC):

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from ...job.schema import Facts, Job
 from ...proto.errors import FarflungError
 from .builds import sequential_model
+from .decoders.families import fresh_config, stored_config
 from .definition import LanguageModel, ModelDefinition
-from .families import fresh_config, stored_config
-from .fetch import Fetch
 from .lora import LoraModel
-from .pretrained import read_config
+from .weights.fetch import Fetch
+from .weights.pretrained import read_config
 
 
 def model_of(

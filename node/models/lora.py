@@ -3,8 +3,8 @@
 Beside chosen matrices W of a pretrained model's blocks stand two small ones, and a layer computes
 x W + alpha / rank (x A) B. Only A and B are parameters of the run: they alone train, travel in rounds and lie in
 checkpoints. The model folder's own weights, the base, are frozen: of each stage one node reads them from the
-coordinator, the others take them from it or from whoever holds the layer (node/state/base.py). Every node says what its
-own hash to: one with another base is put out.
+coordinator, the others take them from it or from whoever holds the layer (node/state/transfers/base.py).
+Every node says what its own hash to: one with another base is put out.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ...job.marks import IGNORED
 from ...proto.errors import FarflungError
-from .balance import Routers
-from .trunk import Trunk
+from .decoders.balance import Routers
+from .decoders.trunk import Trunk
 
 
 class StageModel(nn.Module, ABC):

@@ -21,8 +21,8 @@ from ...compress.stateful.disk_store import DiskStore
 from ...compress.wire import open_blob
 from ...job.schema import Activations
 from ...proto import data_pb2
-from ..rounds.messages import Contribution
-from ..rounds.payloads import contribution_of, pieces_of
+from ..rounds.protocol.messages import Contribution
+from ..rounds.protocol.payloads import contribution_of, pieces_of
 
 Nack = Callable[[int, int, Sequence[int], bool], None]
 """``nack(step, microbatch, samples, anew)`` asks the sender for samples whole. ``anew``: this end began anew."""

@@ -34,9 +34,9 @@ from ...proto.control_pb2 import Device
 from ...proto.errors import FarflungError, RunFailed
 from ...scheduler import Plan
 from ..device.probe import find_device, measure_device, usable_cores
-from ..models.fetch import Fetch
-from ..models.pretrained import CONFIG, PREFIX
 from ..models.stage import Pass, StageModel
+from ..models.weights.fetch import Fetch
+from ..models.weights.pretrained import CONFIG, PREFIX
 from .island_worker import Words, described, form_group, hear, receive, say
 
 log = logging.getLogger("farflung.island")

@@ -30,7 +30,7 @@ from ..device.probe import free_memory, matmul_rate
 from ..models.definition import ModelDefinition
 from ..models.factory import model_of
 from ..models.stage import Pass
-from ..state.optimizers import SGD
+from ..state.optimizers.optimizers import SGD
 from ..state.stage_state import StageState
 
 Words = dict[str, Any]

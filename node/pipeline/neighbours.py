@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...proto import data_pb2
 from ..context import URGENT, NodeContext
-from ..rounds.messages import Contribution
+from ..rounds.protocol.messages import Contribution
 from ..rounds.round_link import ENOUGH
 from .chunk import Chunk
 

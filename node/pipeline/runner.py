@@ -21,7 +21,7 @@ from ...proto import data_pb2
 from ...scheduler import Action, Order
 from ..context import NodeContext
 from ..models.stage import Pass
-from ..rounds.messages import Contribution
+from ..rounds.protocol.messages import Contribution
 from .activations import MOST_ELEMENTS, Incoming
 from .chunk import Chunk, ScheduleSlot
 from .island import SpreadPass

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...proto import data_pb2
 from ..context import ROUND
-from .headers import contribution_header, result_header
+from .protocol.headers import contribution_header, result_header
 from .round_link import RoundLink
 
 

@@ -10,14 +10,16 @@ import numpy.typing as npt
 from ...compress import CodecError
 from ...compress.summable.secure import Pairwise
 from ...proto import data_pb2
-from .audit import PROVEN, Auditor, NotShown
-from .disputes import DISPUTE_KINDS, Disputes, Refuses, Send, Warn
-from .exchange import Exchange
-from .headers import contribution_header, received_contribution, received_result, result_header
-from .judge import Judge
-from .machine import Rounds
-from .masked import Masked
-from .messages import (
+from .arithmetic.exchange import Exchange
+from .arithmetic.masked import Masked
+from .arithmetic.update import Update
+from .checking.audit import PROVEN, Auditor, NotShown
+from .checking.disputes import DISPUTE_KINDS, Disputes, Refuses, Send, Warn
+from .checking.judge import Judge
+from .checking.signed import Signer
+from .protocol.headers import contribution_header, received_contribution, received_result, result_header
+from .protocol.machine import Rounds
+from .protocol.messages import (
     Advance,
     AskContribution,
     AskResult,
@@ -33,10 +35,8 @@ from .messages import (
     TwoResults,
     what_counts,
 )
-from .open_round import KEPT_ROUNDS, OpenRound
-from .payloads import Refused
-from .signed import Signer
-from .update import Update
+from .protocol.open_round import KEPT_ROUNDS, OpenRound
+from .protocol.payloads import Refused
 
 ENOUGH = 30
 """Points that evict a node, given by one member alone."""

@@ -16,10 +16,10 @@ from ..ipc.arena import release_freed_memory
 from ..models.definition import ModelDefinition
 from ..models.lora import base_name
 from ..models.stage import StageModel
-from ..rounds.messages import Part, RoundPlan
-from .gradients import Gradients
-from .optimizers import Optimizer, kept_moments
-from .section import Layout, Section
+from ..rounds.protocol.messages import Part, RoundPlan
+from .optimizers.optimizers import Optimizer, kept_moments
+from .sections.gradients import Gradients
+from .sections.section import Layout, Section
 
 TIED = "tied"
 BASE = "base:"

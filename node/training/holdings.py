@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from ..context import NodeContext
 from ..state.stage_state import StageState
-from ..state.traffic import StateTraffic
+from ..state.transfers.traffic import StateTraffic
+from .following.standby import Follower
 from .resources import Resources
-from .standby import Follower
-from .view_training import ViewTraining
+from .steps.view_training import ViewTraining
 
 
 @dataclass

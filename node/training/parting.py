@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from ...proto import control_pb2
 from ..device.limits import Wish
 from .endings import Stopped
-from .final_contribution import left_unsaid, say_all, say_no_more_than_usual
 from .holdings import Holdings
-from .view_training import ViewTraining
+from .modes.final_contribution import left_unsaid, say_all, say_no_more_than_usual
+from .steps.view_training import ViewTraining
 
 ALONE_SECONDS = 1800.0
 """Without a coordinator: then a node that has nothing to train leaves."""

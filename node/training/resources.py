@@ -13,9 +13,9 @@ from ..device.memory import available_memory
 from ..device.tracing import Tracing
 from ..pipeline.activations import AqsgdEnds
 from ..pipeline.island import Island
-from ..state.optimizers import Optimizer
-from ..state.rests import Rests
-from .external_loop import OwnLoop
+from ..state.files.rests import Rests
+from ..state.optimizers.optimizers import Optimizer
+from .external.external_loop import OwnLoop
 from .waiting import Waiting
 
 IDLE_UPDATES = 5

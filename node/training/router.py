@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from ... import compress
 from ...proto import control_pb2, data_pb2
-from ..rounds.payloads import Refused
-from ..state.traffic import STATE_KINDS
+from ..rounds.protocol.payloads import Refused
+from ..state.transfers.traffic import STATE_KINDS
 from ..wire.events import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received
 from .endings import Stopped, ViewEnds
 from .holdings import Holdings
 from .parting import Parting
-from .view_training import ViewTraining
+from .steps.view_training import ViewTraining
 
 ROUND_KINDS = {
     data_pb2.CONTRIBUTION,

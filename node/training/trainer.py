@@ -27,23 +27,23 @@ from ..device.tracing import Tracing
 from ..models.definition import ModelDefinition
 from ..pipeline.island import Island
 from ..promises import Promises
-from ..rounds.payloads import Refused
-from ..state.checkpoint import Unreadable
-from ..state.make_optimizer import make_optimizer
-from ..state.rests import Rests
+from ..rounds.protocol.payloads import Refused
+from ..state.files.checkpoint import Unreadable
+from ..state.files.rests import Rests
+from ..state.optimizers.make_optimizer import make_optimizer
 from ..state.stage_state import StageState
-from ..state.traffic import StateTraffic
+from ..state.transfers.traffic import StateTraffic
 from ..wire.api import Wire
+from .changes.view_change import ViewChange
 from .endings import ViewEnds
-from .external_loop import OwnLoop
+from .external.external_loop import OwnLoop
+from .following.standby import Follower
 from .holdings import Holdings
 from .parting import Parting
 from .resources import Resources, aqsgd_ends
 from .router import Router
 from .say_again import Unanswered
-from .standby import Follower
-from .view_change import ViewChange
-from .view_training import ViewTraining
+from .steps.view_training import ViewTraining
 from .waiting import Waiting
 
 

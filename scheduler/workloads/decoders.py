@@ -1,7 +1,7 @@
 """The layers of a decoder from its sizes: what each has of parameters, computes, hands on and keeps.
 
-One sample is ``context`` tokens. A run's profile (node/models/cost.py) counts the same, and tests hold both against
-what the modelling classes have and what torch keeps for the backward pass.
+One sample is ``context`` tokens. A run's profile (node/models/profiling/cost.py) counts the same, and tests hold both
+against what the modelling classes have and what torch keeps for the backward pass.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from token_rows import Rows
 from farflung.job.files import load_job
 from farflung.job.sampling import Position, sample_ids
 from farflung.node.generation.export import export, find_checkpoint
-from farflung.node.state.learning_rates import learning_rate
+from farflung.node.state.optimizers.learning_rates import learning_rate
 
 MODEL = 'family = "gpt2"\nlayers = 2\nwidth = 32\nheads = 2\ncontext = 32'
 STEPS = 4

@@ -42,14 +42,14 @@ from farflung.job.files import load_job
 from farflung.job.schema import Facts, Job, LayerProfile, Profile
 from farflung.node.models.factory import model_of
 from farflung.node.peers.header_compression import Expander
-from farflung.node.rounds.exchange import Exchange
-from farflung.node.rounds.machine import Rounds
-from farflung.node.rounds.messages import Part, RoundPlan
-from farflung.node.rounds.payloads import Refused
-from farflung.node.rounds.phased import phases_of, to_bytes
+from farflung.node.rounds.arithmetic.exchange import Exchange
+from farflung.node.rounds.arithmetic.phased import phases_of, to_bytes
+from farflung.node.rounds.protocol.machine import Rounds
+from farflung.node.rounds.protocol.messages import Part, RoundPlan
+from farflung.node.rounds.protocol.payloads import Refused
 from farflung.node.rounds.round_link import RoundLink
-from farflung.node.state.moments import Kept
-from farflung.node.state.section import Layout, Section
+from farflung.node.state.sections.moments import Kept
+from farflung.node.state.sections.section import Layout, Section
 from farflung.node.training.trainer import Trainer
 from farflung.proto import control_pb2 as pb
 from farflung.proto import data_pb2, rpc

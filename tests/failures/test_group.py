@@ -13,8 +13,8 @@ from torch.nn import functional
 
 import farflung
 from farflung.job.sampling import Position, sample_ids
-from farflung.node.training.external_loop import OwnLoop
-from farflung.node.training.external_model import OwnModel, OwnOptimizer
+from farflung.node.training.external.external_loop import OwnLoop
+from farflung.node.training.external.external_model import OwnModel, OwnOptimizer
 from farflung.proto.errors import FarflungError
 
 pytestmark = pytest.mark.timeout(1200)  # what is waited for is a state

@@ -15,11 +15,11 @@ from windows import facts_of, wait_until
 
 from farflung import compress
 from farflung.job.schema import Job
-from farflung.node.rounds.headers import received_result
-from farflung.node.rounds.receipts import said_in
-from farflung.node.rounds.signed import Signer
-from farflung.node.training.external_loop import OwnLoop
-from farflung.node.training.external_model import OwnModel, Samples
+from farflung.node.rounds.checking.receipts import said_in
+from farflung.node.rounds.checking.signed import Signer
+from farflung.node.rounds.protocol.headers import received_result
+from farflung.node.training.external.external_loop import OwnLoop
+from farflung.node.training.external.external_model import OwnModel, Samples
 from farflung.proto import data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub

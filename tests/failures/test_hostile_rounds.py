@@ -20,11 +20,11 @@ from farflung.coordinator.membership.faults.refusals import (
     circle_of,
 )
 from farflung.job.schema import Job
-from farflung.node.rounds.headers import received_result
-from farflung.node.rounds.outliers import FACTOR, GRADIENT_FACTOR, Norms
-from farflung.node.rounds.payloads import received
-from farflung.node.rounds.receipts import said_in
-from farflung.node.rounds.signed import Signer
+from farflung.node.rounds.arithmetic.outliers import FACTOR, GRADIENT_FACTOR, Norms
+from farflung.node.rounds.checking.receipts import said_in
+from farflung.node.rounds.checking.signed import Signer
+from farflung.node.rounds.protocol.headers import received_result
+from farflung.node.rounds.protocol.payloads import received
 from farflung.node.wire.events import Received
 from farflung.proto import data_pb2
 from farflung.scheduler import Plan

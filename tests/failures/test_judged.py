@@ -9,7 +9,7 @@ LIE = """
 
 import os
 if os.environ.get("LIES"):
-    from farflung.node.rounds.exchange import Exchange
+    from farflung.node.rounds.arithmetic.exchange import Exchange
     true = Exchange.contributions
 
     def lie(exchange, round):

@@ -14,7 +14,7 @@ from farflung.coordinator.store.store import Store
 from farflung.job.sampling import Position, sample_ids
 from farflung.job.schema import Facts, Job
 from farflung.node.data.dataset import Tokens
-from farflung.node.state.learning_rates import learning_rate
+from farflung.node.state.optimizers.learning_rates import learning_rate
 
 pytestmark = pytest.mark.timeout(1800)  # what is waited for is a state
 SIZE = 6_000_000

@@ -8,8 +8,8 @@ from farflung.api.lives import Lives
 from farflung.node.device.limits import Wish
 from farflung.node.ipc.pipe import IoEnded
 from farflung.node.rejoin import Backoff, RunOver
-from farflung.node.training.external_loop import LoopOwner, Order, OwnLoop
-from farflung.node.training.external_model import OwnModel
+from farflung.node.training.external.external_loop import LoopOwner, Order, OwnLoop
+from farflung.node.training.external.external_model import OwnModel
 from farflung.proto.errors import NotNow, Parted, Refused, RunFailed, Unreachable
 
 

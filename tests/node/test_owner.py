@@ -5,7 +5,7 @@ import time
 from farflung.node.device.identity import save_key
 from farflung.node.device.limits import TERM_SECONDS, Limits, Owner
 from farflung.node.entering import as_before, one_of_a_name, within
-from farflung.node.training.external_loop import LoopOwner
+from farflung.node.training.external.external_loop import LoopOwner
 from farflung.proto.control_pb2 import Device
 
 

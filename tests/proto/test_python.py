@@ -17,6 +17,6 @@ def test_the_current_folder_is_no_place_for_modules(tmp_path, safe_path):
     command = python.module("farflung", "--version", safe_path=safe_path)
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.startswith("farflung ") and not done.returncode, done.stderr
-    command = python.module("farflung.node.models.cost", safe_path=safe_path)
+    command = python.module("farflung.node.models.profiling.cost", safe_path=safe_path)
     done = subprocess.run(command, cwd=tmp_path, input="{}", capture_output=True, text=True)
     assert "owned" not in done.stderr and not (tmp_path / "ran").exists()

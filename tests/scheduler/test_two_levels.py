@@ -4,8 +4,8 @@ import numpy
 import pytest
 
 from farflung.job.schema import Updates
-from farflung.node.rounds.phased import phases_of
-from farflung.node.state.section import Layout
+from farflung.node.rounds.arithmetic.phased import phases_of
+from farflung.node.state.sections.section import Layout
 from farflung.node.state.stage_state import round_plan
 from farflung.scheduler import Device, Layer, Network, Plan, PlanError, Workload, plan, predict
 from farflung.scheduler.networks.regions import region_numbers

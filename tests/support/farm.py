@@ -324,7 +324,7 @@ class Farm:
             for decayed, weight in ((True, train.weight_decay), (False, 0.0))
         ]
         optimizer = torch.optim.AdamW(groups, lr=train.learning_rate, betas=tuple(train.betas), eps=train.eps)
-        from farflung.node.state.learning_rates import learning_rate
+        from farflung.node.state.optimizers.learning_rates import learning_rate
 
         losses = []
         for step in range(1, steps + 1):

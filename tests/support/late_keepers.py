@@ -1,6 +1,6 @@
 """Keepers of stages that are asked for their stage before they have begun to load it."""
 
-from farflung.node.training.placement import Placement
+from farflung.node.training.changes.placement import Placement
 
 
 def install(monkeypatch, plan):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from farflung.node.rounds.exchange import Exchange
+from farflung.node.rounds.arithmetic.exchange import Exchange
 
 KINDS = ("sign flip", "noise", "copy", "stale")
 

@@ -11,7 +11,7 @@ from farflung.job.sampling import Position, assign, sample_ids
 from farflung.job.schema import Facts, Job
 from farflung.node.models.definition import skeleton_of
 from farflung.node.models.factory import model_of
-from farflung.node.state.learning_rates import learning_rate
+from farflung.node.state.optimizers.learning_rates import learning_rate
 
 
 def plain_model(job: Job, facts: Facts):

@@ -12,7 +12,7 @@ from plain_loop import plain_optimizer, plain_step
 from farflung.job.sampling import Position, sample_ids
 from farflung.job.schema import Facts, Job
 from farflung.node.models.factory import model_of
-from farflung.node.state.learning_rates import learning_rate
+from farflung.node.state.optimizers.learning_rates import learning_rate
 
 SHAPES = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32},

@@ -9,14 +9,14 @@ import torch
 
 from farflung.job.outer import Outer
 from farflung.job.robust import Robust
-from farflung.node.rounds.exchange import Exchange
-from farflung.node.rounds.machine import Rounds
-from farflung.node.rounds.messages import Part, RoundPlan
-from farflung.node.rounds.phased import phases_of
+from farflung.node.rounds.arithmetic.exchange import Exchange
+from farflung.node.rounds.arithmetic.phased import phases_of
+from farflung.node.rounds.checking.signed import Signer
+from farflung.node.rounds.protocol.machine import Rounds
+from farflung.node.rounds.protocol.messages import Part, RoundPlan
 from farflung.node.rounds.round_link import RoundLink
-from farflung.node.rounds.signed import Signer
-from farflung.node.state.moments import Kept
-from farflung.node.state.section import Layout, Section
+from farflung.node.state.sections.moments import Kept
+from farflung.node.state.sections.section import Layout, Section
 from farflung.node.state.stage_state import takers_of
 from farflung.proto import data_pb2
 

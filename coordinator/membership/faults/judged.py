@@ -1,10 +1,10 @@
 """What judges say of contributions, counted until the members have made up their minds: a pure table.
 
-Judges are members, now and then, and spares that follow, all the time (node/rounds/judge.py). A score is about 1 of
-whoever trains its samples, about 0 of noise, of a copy or of something old, and below 0 of what does harm. Whoever's
-newest scores are low is *looked at*: for some rounds everybody judges it. It is out when more than half of the other
-members, each from scores of its own, find it useless. Spares have no vote, for they have done no work that would cost a
-stranger anything; and a node whose alarms prove false twice raises no more.
+Judges are members, now and then, and spares that follow, all the time (node/rounds/checking/judge.py). A score is about
+1 of whoever trains its samples, about 0 of noise, of a copy or of something old, and below 0 of what does harm.
+Whoever's newest scores are low is *looked at*: for some rounds everybody judges it. It is out when more than half of
+the other members, each from scores of its own, find it useless. Spares have no vote, for they have done no work that
+would cost a stranger anything; and a node whose alarms prove false twice raises no more.
 """
 
 from __future__ import annotations

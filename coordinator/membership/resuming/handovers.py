@@ -2,7 +2,7 @@
 
 In ``delta`` mode that is x - g, in ``gradient`` mode the error feedback of a lossy codec. A node that leaves
 contributes x - g before its view ends; one that takes up another place can't know that before the plan, so the view
-says who takes it over (node/training/handover.py).
+says who takes it over (node/training/changes/handover.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What nodes had learnt beside a checkpoint: who contributes it again, and what is lost with the others.
 
-A checkpoint has the reference. What its nodes held beside it (node/state/rests.py) is on their own disks, and its
+A checkpoint has the reference. What its nodes held beside it (node/state/files/rests.py) is on their own disks, and its
 manifest lists, pipeline by pipeline, the samples whose effect is in nothing else. A pipeline of which somebody comes
 back with what it kept has them: as after a death, what its other stages had learnt of them is lost. The samples of one
 of which nobody does are trained again.

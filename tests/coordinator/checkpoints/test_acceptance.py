@@ -12,7 +12,7 @@ from farflung.coordinator.checkpoints.tensor_header import look_into
 from farflung.coordinator.membership.signals import Announcement, Member
 from farflung.job.sampling import Position
 from farflung.job.schema import Facts, Job, LayerProfile, Profile
-from farflung.node.state.make_optimizer import make_optimizer
+from farflung.node.state.optimizers.make_optimizer import make_optimizer
 
 JOB = {
     "run": {"steps": 400},

@@ -14,7 +14,7 @@ from farflung.coordinator.planning.planner import workload_of
 from farflung.job.files import load_job
 from farflung.job.forward import with_forward
 from farflung.job.schema import Facts, Job
-from farflung.node.models.cost import profile
+from farflung.node.models.profiling.cost import profile
 from farflung.scheduler import Network, Workload, plan
 from farflung.scheduler.workloads import jobs
 

@@ -7,8 +7,8 @@ from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_fun
 
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
-from farflung.node.models.pretrained import initial_weights, weights_of
 from farflung.node.models.stage import Pass
+from farflung.node.models.weights.pretrained import initial_weights, weights_of
 from farflung.proto.errors import FarflungError
 
 IDS = torch.randint(0, 67, (2, 17), generator=torch.Generator().manual_seed(5))

@@ -14,10 +14,10 @@ from small_models import CASES, CONTEXT, VOCABULARY, Case, job_of, saved, table
 
 from farflung.job.schema import Facts, Profile
 from farflung.node.generation.export import Checkpoint, write_export
-from farflung.node.models.cost import profile
 from farflung.node.models.definition import LanguageModel
 from farflung.node.models.factory import model_of
-from farflung.node.models.pretrained import initial_weights, weights_of
+from farflung.node.models.profiling.cost import profile
+from farflung.node.models.weights.pretrained import initial_weights, weights_of
 from farflung.proto.errors import FarflungError
 
 IDS = torch.randint(0, VOCABULARY, (2, CONTEXT + 1), generator=torch.Generator().manual_seed(5))

@@ -17,7 +17,7 @@ from farflung.node.generation.byte_tokenizer import write_byte_tokenizer
 from farflung.node.generation.export import export, find_checkpoint
 from farflung.node.generation.generate import generate
 from farflung.node.models.factory import model_of
-from farflung.node.models.pretrained import initial_weights, weights_of
+from farflung.node.models.weights.pretrained import initial_weights, weights_of
 from farflung.proto.errors import FarflungError
 
 TEXTS = ["To be, or not to be", "", "naïve — 文字 🎭\n\ttabs  and   spaces \x00\x7f", "ſ̈ é\u2028"]

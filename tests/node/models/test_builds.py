@@ -10,9 +10,9 @@ import torch
 
 from farflung.job.schema import Job
 from farflung.node.data.dataset import BuildData
-from farflung.node.models import cost as profiling
 from farflung.node.models.builds import build_data, import_build
 from farflung.node.models.factory import model_of
+from farflung.node.models.profiling import cost as profiling
 from farflung.proto.errors import FarflungError
 
 MODULE = """

@@ -13,8 +13,8 @@ from farflung.examples import shakespeare
 from farflung.job.files import load_job
 from farflung.node.data.dataset import BuildData
 from farflung.node.generation.byte_tokenizer import write_byte_tokenizer
-from farflung.node.models.cost import profile
 from farflung.node.models.factory import model_of
+from farflung.node.models.profiling.cost import profile
 from farflung.proto.errors import FarflungError
 
 EXAMPLES = files("farflung") / "examples"

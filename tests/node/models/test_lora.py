@@ -13,10 +13,10 @@ from windows import Windows, facts_of, wait_until
 from farflung.coordinator.membership.members import expected_bases
 from farflung.job.files import load_job
 from farflung.job.schema import Job
-from farflung.node.models.cost import profile
 from farflung.node.models.factory import model_of
 from farflung.node.models.lora import base_digests, load_frozen
-from farflung.node.state import transfer as base
+from farflung.node.models.profiling.cost import profile
+from farflung.node.state.transfers import transfer as base
 from farflung.proto import control_pb2, data_pb2
 from farflung.proto.errors import FarflungError, JobError
 from farflung.scheduler import Plan

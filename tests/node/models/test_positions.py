@@ -7,8 +7,8 @@ import transformers
 from farflung.coordinator.data.data import model_sizes
 from farflung.job.positions import longest_of
 from farflung.job.schema import Job
-from farflung.node.models import pretrained
 from farflung.node.models.factory import model_of
+from farflung.node.models.weights import pretrained
 from farflung.proto.errors import FarflungError
 
 SHAPE = {

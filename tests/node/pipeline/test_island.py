@@ -9,7 +9,7 @@ from windows import Windows, facts_of
 from farflung.job.schema import Facts, Job
 from farflung.node.models.factory import model_of
 from farflung.node.pipeline.island import Island, devices_of
-from farflung.node.state.make_optimizer import make_optimizer
+from farflung.node.state.optimizers.make_optimizer import make_optimizer
 from farflung.node.state.stage_state import StageState
 from farflung.proto.errors import FarflungError
 from farflung.scheduler import Plan

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 from farflung.node.rounds.log import RoundLog
-from farflung.node.rounds.messages import Result
-from farflung.node.state import transfer as state_transfer
+from farflung.node.rounds.protocol.messages import Result
+from farflung.node.state.transfers import transfer as state_transfer
 from farflung.proto.data_pb2 import Kind
 
 

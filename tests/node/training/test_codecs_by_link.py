@@ -8,7 +8,7 @@ from windows import Windows, facts_of, wait_until
 
 from farflung.compress.wire import open_blob
 from farflung.job.schema import Job
-from farflung.node.rounds.payloads import pieces_of
+from farflung.node.rounds.protocol.payloads import pieces_of
 from farflung.proto import data_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub

@@ -8,7 +8,7 @@ from plain_loop import plain_losses
 from windows import Windows, facts_of
 
 from farflung.job.schema import Job
-from farflung.node.state.optimizers import norm
+from farflung.node.state.optimizers.optimizers import norm
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 

@@ -1,0 +1,228 @@
+"""The model families of `transformers` that farflung trains: where their pieces are and what starts them.
+
+A family is a table row. Everything else (shapes, names, cutting into layers) is read from the modelling class itself,
+built on the meta device, so that a family's own code stays the only definition of its mathematics.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ....job.positions import longest_of
+from ....proto.errors import FarflungError
+
+DEFAULT_CONTEXT = 1024
+"""Tokens a sample of a pretrained model where the job does not say, unless the model's own longest is less."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What reading a causal language model (anatomy.py) does not show.
+
+    head: what files call the head's module, where the class calls it otherwise; other_heads: what some files call it.
+    """
+
+    name: str  # model_type in config.json
+    head: str | None = None
+    other_heads: tuple[str, ...] = ()
+
+
+FAMILIES: dict[str, Family] = {
+    "gpt_neox": Family("gpt_neox", head="embed_out", other_heads=("lm_head",)),
+}
+"""The exceptions: every other decoder of `transformers` needs no row."""
+
+
+def row_of(name: str) -> Family:
+    """The family called ``name``."""
+    return FAMILIES.get(name, Family(name))
+
+
+def check_decoder(name: str, where: str) -> None:
+    """FarflungError (saying ``where`` the family was read) for one that is no decoder of `transformers`."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
+
+    if name not in DECODERS:
+        near = difflib.get_close_matches(name, DECODERS, 1, 0.8)
+        raise FarflungError(
+            f"{where}: the model family {name!r} is not supported: the transformers that is installed knows no decoder "
+            f"of that name{f'; it knows {near[0]!r}' if near else ''}",
+            hint="pip install -U transformers, or use a causal language model",
+        )
+    if name in MASKED:
+        raise FarflungError(
+            f"{where}: the model family {name!r} is not supported: it sees the words that it is to predict",
+            hint="use a causal language model",
+        )
+
+
+def fresh_config(model: Any, vocabulary: int, context: int) -> Any:
+    """The `transformers` configuration of a model that starts from random weights.
+
+    `model` is the job's [model] section; `vocabulary` in tokens, `context` in tokens a sample. Dropout is 0.
+    """
+    import transformers
+
+    check_decoder(model.family, "model.family")
+    family = row_of(model.family)
+    _check_sizes(model)
+    _refuse_dropout(float(getattr(model, "dropout", 0.0) or 0.0))
+    width, layers, heads = int(model.width), int(model.layers), int(model.heads)
+    tie = getattr(model, "tie", None)
+    common = {
+        "vocab_size": vocabulary,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "initializer_range": small_deviation(width),
+    }
+    if family.name == "gpt2":
+        config = transformers.GPT2Config(
+            **common,
+            n_positions=context,
+            n_embd=width,
+            n_layer=layers,
+            n_head=heads,
+            tie_word_embeddings=True if tie is None else tie,
+        )
+    elif family.name == "gpt_neox":
+        config = transformers.GPTNeoXConfig(
+            **common,
+            max_position_embeddings=context,
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            intermediate_size=4 * width,
+            tie_word_embeddings=bool(tie),
+        )
+    else:
+        kind = {"llama": "LlamaConfig", "mistral": "MistralConfig", "qwen2": "Qwen2Config"}[family.name]
+        config = getattr(transformers, kind)(
+            **common,
+            max_position_embeddings=context,
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=int(getattr(model, "kv_heads", None) or heads),
+            intermediate_size=gated_width(width),
+            tie_word_embeddings=bool(tie),
+            **({} if family.name == "llama" else {"sliding_window": None}),
+        )
+    return _without_dropout(config)
+
+
+def stored_config(values: Mapping[str, Any], context: int | None, dropout: float = 0.0) -> Any:
+    """The configuration of a model folder's config.json, made fit for training windows of `context` tokens.
+
+    Raises FarflungError for a family that farflung doesn't know, a context longer than the model's, and quantised
+    weights.
+    """
+    import transformers
+
+    where = "config.json of the pretrained model"
+    kind = str(values.get("model_type", ""))
+    check_decoder(kind, where)
+    if values.get("quantization_config") is not None:
+        raise FarflungError(
+            f"{where}: quantised weights can't be trained", hint="use the folder of the unquantised model"
+        )
+    _refuse_dropout(dropout)
+    try:
+        config = transformers.AutoConfig.for_model(**{**values, "model_type": kind})
+    except (TypeError, ValueError, KeyError) as error:
+        raise FarflungError(f"{where} can't be read: {error}", hint="save the model with save_pretrained") from error
+    longest = longest_of(config.to_dict()) or DEFAULT_CONTEXT
+    context = context or min(longest, DEFAULT_CONTEXT)
+    if context > longest:
+        raise FarflungError(
+            f"model.context = {context}, but the pretrained model's longest is {longest}",
+            hint=f"write context = {longest} or less under [model]",
+        )
+    return _without_dropout(config)
+
+
+def gated_width(width: int) -> int:
+    """Inner width of a gated MLP: 8/3 of `width` (the parameters of an ungated 4x MLP), rounded up to 64's multiple."""
+    return -(-(8 * width) // (3 * 64)) * 64
+
+
+def small_deviation(width: int) -> float:
+    """Standard deviation of fresh matrices, sqrt(2 / (5 width)): Nguyen and Salazar 2019, as GPT-NeoX starts.
+
+    0.023 at width 768, where GPT-2 has 0.02. The families' constant 0.02 makes narrow models learn nothing for
+    hundreds of steps.
+    """
+    return math.sqrt(2 / (5 * width))
+
+
+def initial_deviation(family: Family, name: str, shape: tuple[int, ...], config: Any) -> float:
+    """Standard deviation of a matrix's initial values (Radford et al. 2019, 2.3: GPT-2's residual projections)."""
+    deviation = float(getattr(config, "initializer_range", None) or getattr(config, "init_std", None) or 0.02)
+    if family.name == "gpt2" and name.endswith("c_proj.weight"):
+        deviation /= math.sqrt(2 * int(config.num_hidden_layers))
+    return deviation
+
+
+def _check_sizes(model: Any) -> None:
+    for key in ("layers", "width", "heads"):
+        if getattr(model, key, None) is None:
+            raise FarflungError(f"model.{key} is missing", hint=f"write {key} = a number under [model]")
+    width, heads = int(model.width), int(model.heads)
+    if width % heads or (width // heads) % 2:
+        raise FarflungError(
+            f"model.width = {width} does not divide into {heads} heads of even width",
+            hint=f"write width = {heads * 2 * max(1, round(width / heads / 2))} or change heads",
+        )
+    shared = getattr(model, "kv_heads", None)
+    if shared is not None and (shared < 1 or heads % shared):
+        raise FarflungError(
+            f"model.kv_heads = {shared} does not divide model.heads = {heads}", hint="use a divisor of it"
+        )
+
+
+def _refuse_dropout(dropout: float) -> None:
+    if dropout > 0:
+        raise FarflungError(
+            f"not yet: model.dropout = {dropout}", hint="remove it, or write dropout = 0.0 under [model]"
+        )
+
+
+def initial_constant(model: Any, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Initial value of a vector, float32 [n]: what the model of `transformers` gives it; where that is random, zeros
+    for a bias and else ones."""
+    path, _, last = name.rpartition(".")
+    owner = copy.copy(model.get_submodule(path))  # a copy of its own dictionaries; the modules below stay who they are
+    owner._parameters = {
+        key: nn.Parameter(torch.full(one.shape, math.nan) if one.dim() < 2 else one, requires_grad=False)
+        for key, one in owner._parameters.items()
+        if one is not None
+    }
+    owner._buffers = {key: None if one is None else torch.zeros(one.shape) for key, one in owner._buffers.items()}
+    with torch.no_grad():
+        model._init_weights(owner)
+    values: Tensor = owner._parameters[last].detach()
+    if values.numel() and bool((values == values[0]).all()):
+        return values.clone()
+    return torch.zeros(shape) if last == "bias" else torch.ones(shape)
+
+
+def _without_dropout(config: Any) -> Any:
+    """Every rate of a dropout is 0, and so is noise in routers: a step that is computed again must be the same."""
+    for key, value in list(vars(config).items()):
+        if isinstance(value, float) and ("drop" in key or key.endswith(("pdrop", "jitter_noise"))):
+            setattr(config, key, 0.0)
+        elif hasattr(value, "to_dict") and "config" in key:
+            _without_dropout(value)
+    if hasattr(config, "output_router_logits"):
+        config.output_router_logits = False
+    config.use_cache = False
+    return config

@@ -1,0 +1,83 @@
+"""Modules built on the meta device become real: parameters without values, buffers with theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ....proto.errors import FarflungError
+from .anatomy import Anatomy, refused
+
+
+def materialise(modules: Iterable[nn.Module], device: torch.device, frozen: torch.dtype = torch.float32) -> None:
+    """Gives the own parameters of each module, which lie on the meta device, memory on ``device`` in place: float32,
+    values undefined. One that two modules share stays one; frozen ones stay frozen, and matrices among them are of the
+    dtype ``frozen``."""
+    made: dict[int, nn.Parameter] = {}
+    for module in modules:
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.is_meta:
+                if id(parameter) not in made:
+                    matrix = not parameter.requires_grad and parameter.dim() > 1
+                    dtype = frozen if matrix else torch.float32
+                    real = torch.empty(parameter.shape, dtype=dtype, device=device)
+                    made[id(parameter)] = nn.Parameter(real, requires_grad=parameter.requires_grad)
+                module.register_parameter(name, made[id(parameter)])
+
+
+def fill_buffers(model: Any, modules: Iterable[nn.Module], device: torch.device) -> None:
+    """Gives the own buffers of each module (rotary tables, scales) the values that ``model``, of `transformers`, starts
+    them with.
+
+    Raises:
+        FarflungError: the model does not say what a buffer begins with.
+    """
+    for module in modules:
+        empty = {name: buffer for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
+        if not empty:
+            continue
+        parameters = list(module.named_parameters(recurse=False))
+        for name, parameter in parameters:  # their values come from elsewhere, and may be large
+            module.register_parameter(name, nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad))
+        found = [_filled(model, module, empty, value) for value in (0, 1)]
+        for name, parameter in parameters:
+            module.register_parameter(name, parameter)
+        for name, buffer in found[0].items():
+            if not torch.equal(buffer, found[1][name]):
+                raise FarflungError(
+                    f"the model family {model.config.model_type!r} does not say what the buffer {name} of "
+                    f"{type(module).__name__} begins with",
+                    hint="use a newer version of transformers",
+                )
+            module._buffers[name] = buffer.to(device)
+
+
+def _filled(model: Any, module: nn.Module, empty: dict[str, Tensor], value: int) -> dict[str, Tensor]:
+    """The buffers as `transformers` initialises them where they held ``value`` before."""
+    for name, buffer in empty.items():
+        module._buffers[name] = torch.full(buffer.shape, value, dtype=buffer.dtype, device="cpu")
+    with torch.no_grad():
+        model._init_weights(module)
+    return {name: getattr(module, name) for name in empty}
+
+
+def freeze_buffers(model: Any, anatomy: Anatomy) -> list[str]:
+    """Makes the buffers that are part of a model's files, as what corrects DeepSeek's routers, parameters that do not
+    train; gives their names. They stay as the folder has them."""
+    found = []
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for name in model.state_dict():
+        if name in parameters:
+            continue
+        path, _, last = name.rpartition(".")
+        module = model.get_submodule(path)
+        buffer = module._buffers[last]
+        if not name.startswith(f"{anatomy.blocks}.") or not buffer.is_floating_point():
+            raise refused(model.config.model_type, f"{name} is part of its files and no parameter")
+        del module._buffers[last]
+        module.register_parameter(last, nn.Parameter(buffer, requires_grad=False))
+        found.append(name)
+    return found

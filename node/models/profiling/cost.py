@@ -1,0 +1,237 @@
+"""What a job's model costs, layer by layer: ``python -m farflung.node.models.profiling.cost``, a process of its own.
+
+The coordinator never imports torch; it starts this program and talks JSON with it. Standard input:
+``{"job": JOB, "vocabulary": N | null}``, the job as `Job.model_dump_json` writes it, and the tokenizer's size.
+Standard output: a `Profile`, or ``{"error": ..., "hint": ...}`` with exit status 2. Nothing else is printed there.
+A pretrained folder is checked completely, without reading its weights; a ``build`` is imported and tried out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Sequence
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from ....job.schema import Job, LayerProfile, Profile
+from ....proto.errors import FarflungError
+from ....scheduler.workloads.decoders import FORMULAS, decoder_layers, shape_of
+from ....scheduler.workloads.workload import Layer
+from ..builds import SequentialModel, build_data
+from ..decoders.families import DEFAULT_CONTEXT
+from ..definition import LanguageModel
+from ..factory import model_of
+from ..lora import LoraModel
+from ..weights.pretrained import check, weights_of
+from .kept import Kept
+from .measured import Cost, measure
+
+
+def profile(job: Job, vocabulary: int | None) -> Profile:
+    """The profile of a job's model; FarflungError for everything that is wrong with the model, its folder or build.
+
+    ``vocabulary`` is the tokenizer's size (None for ``data.build``). Flops are of forward and backward together, the
+    backward pass counted twice the forward; recomputation is not counted.
+    """
+    if job.model.parameters is not None:
+        return own_profile(job.model.parameters, job.data.samples)
+    definition = model_of(_with_vocabulary(job, vocabulary), None)
+    data = build_data(job) if job.data.build is not None else None
+    if isinstance(definition, LanguageModel):
+        if data is not None:
+            raise FarflungError(
+                "data.build gives tensors, but the model is a language model, which needs text",
+                hint="give [data] text and a tokenizer, or [model] build",
+            )
+        if (weights := weights_of(job, None)) is not None:
+            check(definition, weights, str(job.model.pretrained))
+        context = job.model.context or min(definition.longest, DEFAULT_CONTEXT)
+        layers = language_layers(definition, context, job.train.precision)
+    else:
+        assert isinstance(definition, SequentialModel)
+        if data is None:
+            raise FarflungError(
+                "not yet: model.build together with text", hint='write build = "module:function" under [data]'
+            )
+        layers = sequential_layers(definition, data[0], str(job.model.build))
+    return Profile(
+        layers=layers,
+        tied=definition.tied_trained is not None,
+        family=definition.family,
+        samples=len(data[0][0]) if data else None,
+        validation_samples=len(data[1][0]) if data else None,
+    )
+
+
+def own_profile(parameters: int, samples: int | None) -> Profile:
+    """Of a model that only its members know: one layer, and as many flops as if each weight were used once a sample.
+
+    Only what the nodes' speeds are to each other matters to its plan, and that is measured.
+    """
+    layer = LayerProfile(
+        name="model", parameters=parameters, flops_per_sample=6.0 * parameters, activation_elements_per_sample=0
+    )
+    return Profile(layers=[layer], tied=False, family="own", samples=samples, validation_samples=0)
+
+
+def language_layers(definition: LanguageModel, context: int, precision: str = "fp32") -> list[LayerProfile]:
+    """The layers' cost for samples of ``context`` tokens, by counting.
+
+    A matrix of n weights costs 2n flops a token forward; attention 4 t d a token (scores and values over the whole
+    window, as the causal half is computed by most kernels anyway). See Kaplan et al. 2020, 2.1. Of experts those count
+    that a token is sent to; their weights are all there.
+    """
+    if isinstance(definition, LoraModel):
+        return _lora_layers(definition, context, precision)
+    width = int(definition.config.hidden_size)
+    last = len(definition.layers) - 1
+    counted = counted_layers(definition, context, precision)
+    profiles = []
+    for layer, name in enumerate(definition.layers):
+        names = definition.parameter_names(layer, layer)
+        weights = sum(math.prod(definition.shapes[each]) for each in names)
+        one = counted[layer]
+        if layer == 0:
+            forward = 2.0 * context * width  # a look-up: copied, not multiplied
+        elif definition.family in FORMULAS:
+            forward = 2.0 * context * weights + (4.0 * context * context * width if layer < last else 0.0)
+        else:
+            forward = one.flops
+        profiles.append(
+            LayerProfile(
+                name=name,
+                parameters=weights,
+                frozen=sum(math.prod(definition.frozen[each]) for each in definition.frozen_names[layer]),
+                flops_per_sample=3 * forward,
+                activation_elements_per_sample=context * width if layer < last else 0,
+                stored_elements_per_sample=one.stored,
+                copied_elements=one.copies,
+                working_elements_per_sample=2 * context * int(definition.config.vocab_size) if layer == last else 0,
+            )
+        )
+    return profiles
+
+
+def counted_layers(definition: LanguageModel, context: int, precision: str) -> Sequence[Layer | Cost]:
+    """What each layer keeps: by formula where the scheduler has one, else by computing it once without values."""
+    if definition.family in FORMULAS:
+        return decoder_layers(shape_of(definition.config.to_dict(), context), precision)
+    return measure(definition, context, precision)
+
+
+def _lora_layers(definition: LoraModel, context: int, precision: str) -> list[LayerProfile]:
+    """Those of the base, embedding and head with the blocks beside them. The backward pass computes no gradients of
+    frozen weights, and so costs what the forward pass does."""
+    whole = language_layers(LanguageModel(definition.config), context, precision)
+    half = definition.frozen_dtype == torch.bfloat16  # then autocast makes no copies, and vectors are next to nothing
+    profiles = []
+    for layer, name in enumerate(definition.layers):
+        last = layer == len(definition.layers) - 1
+        parts = whole[layer + (layer > 0) : layer + 2 + last]
+        trained = sum(math.prod(definition.shapes[each]) for each in definition.parameter_names(layer, layer))
+        profiles.append(
+            LayerProfile(
+                name=name,
+                parameters=trained,
+                frozen=round(sum(part.parameters for part in parts) * (0.5 if half else 1.0)),
+                flops_per_sample=sum(part.flops_per_sample for part in parts) * 2 / 3 + 6.0 * context * trained,
+                activation_elements_per_sample=0 if last else context * int(definition.config.hidden_size),
+                stored_elements_per_sample=sum(part.stored_elements_per_sample for part in parts),
+                copied_elements=0 if half else sum(part.copied_elements for part in parts),
+                working_elements_per_sample=max(part.working_elements_per_sample for part in parts),
+            )
+        )
+    return profiles
+
+
+def sequential_layers(
+    definition: SequentialModel, training: tuple[Tensor, Tensor], spec: str, samples: int = 2
+) -> list[LayerProfile]:
+    """The layers' cost, measured on the first training samples; also tries the loss and the backward pass."""
+    inputs, targets = (tensor[:samples] for tensor in training)
+    inputs = inputs.float() if inputs.dtype == torch.float64 else inputs
+    targets = targets.float() if targets.dtype == torch.float64 else targets
+    count = len(inputs)
+    last = len(definition.layers) - 1
+    stage = definition.build(0, last)
+    definition.initialise(stage, 0)
+    profiles, hidden = [], inputs
+    kept = Kept([*stage.parameters(), *stage.buffers()])
+    try:
+        for layer, name in enumerate(definition.layers):
+            before = kept.bytes
+            with FlopCounterMode(display=False) as counter, kept.watched():
+                hidden = stage.run_layer(layer, hidden)
+            if not isinstance(hidden, Tensor) or not hidden.is_floating_point():
+                raise FarflungError(
+                    f"model.build: layer {name} of {spec} gives no float tensor", hint="hand on one tensor"
+                )
+            profiles.append(
+                LayerProfile(
+                    name=name,
+                    parameters=sum(
+                        math.prod(definition.shapes[each]) for each in definition.parameter_names(layer, layer)
+                    ),
+                    flops_per_sample=3.0 * (counter.get_total_flops() + hidden.numel()) / count,
+                    activation_elements_per_sample=hidden.numel() // count if layer < last else 0,
+                    stored_elements_per_sample=max(1, (kept.bytes - before) // (4 * count)),
+                    working_elements_per_sample=2 * hidden.numel() // count,
+                )
+            )
+        total = stage.loss_sum(hidden, targets)
+        total.backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            alone = [stage.loss_sum(stage(inputs[i : i + 1]), targets[i : i + 1]).item() for i in range(count)]
+    except FarflungError:
+        raise
+    except Exception as error:
+        raise FarflungError(
+            f"model.build: {spec} fails on the first training samples: {type(error).__name__}: {error}",
+            hint="try the model on data.build's tensors",
+        ) from error
+    if not math.isclose(total.item(), sum(alone), rel_tol=1e-3, abs_tol=1e-6):
+        raise FarflungError(
+            f"model.build: the loss of {spec} is not a sum over the batch ({total.item():.6g} for {count} samples, "
+            f"{sum(alone):.6g} one by one)",
+            hint='use reduction="sum"; layers must treat each sample alone',
+        )
+    return profiles
+
+
+def _with_vocabulary(job: Job, vocabulary: int | None) -> Job:
+    if vocabulary is None or job.model.build is not None:
+        return job
+    if job.model.vocabulary is not None and job.model.vocabulary < vocabulary:
+        raise FarflungError(
+            f"model.vocabulary = {job.model.vocabulary}, but the tokenizer has {vocabulary} tokens",
+            hint=f"write vocabulary = {vocabulary} or more under [model], or remove it",
+        )
+    model = job.model.model_copy(update={"vocabulary": job.model.vocabulary or vocabulary})
+    return job.model_copy(update={"model": model})
+
+
+def main() -> int:
+    """Reads the request, prints the answer; what imported modules print goes to standard error."""
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            request = json.load(sys.stdin)
+            job = Job.model_validate_json(json.dumps(request["job"]))
+            vocabulary = request.get("vocabulary")
+            answer, status = profile(job, None if vocabulary is None else int(vocabulary)).model_dump_json(), 0
+        except FarflungError as error:
+            answer, status = json.dumps({"error": error.message, "hint": error.hint}), 2
+        except (ValueError, KeyError, TypeError, ValidationError) as error:
+            hint = 'standard input is {"job": JOB, "vocabulary": N | null}'
+            answer, status = json.dumps({"error": f"the request can't be read: {error}", "hint": hint}), 2
+    sys.stdout.write(answer + "\n")
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

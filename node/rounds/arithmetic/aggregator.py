@@ -1,0 +1,255 @@
+"""What a publisher makes of contributions: who may count, their sum, and what encoding it loses.
+
+All sums are in sender order, with separate multiplications and additions, so that every member computes the same bits
+from the same bytes. Everything goes segment by segment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import xxhash
+from torch import Tensor
+
+from .... import compress
+from ....compress.codec import tensor_bytes
+from ...wire.api import Blob
+from ..protocol.messages import Contribution, Decide, Part, Result
+from ..protocol.payloads import Payload, Refused, absurd_norm, blobs_of, contribution_of, segment_at, segments
+from .encoder import Encoder, is_finite
+from .outliers import FACTOR, GRADIENT_FACTOR, Norms
+from .robust import exact_square, factors_of
+from .update import Terms
+
+PUBLISHER = 1 << 20
+"""Rank of a publisher's encoding of a sum: no member's own."""
+Offer = Contribution | Result
+"""What a publisher adds up: what a member sent, or, in two levels, the sum of another region."""
+
+
+class Sources(NamedTuple):
+    """What is to be added up: weights, and encoded segments by their first element. With a robust average also how much
+    counts of each contribution, and the weight that the centre takes instead."""
+
+    terms: list[tuple[float, dict[int, bytes | memoryview]]]
+    factors: tuple[float, ...] = ()
+    center: float = 0.0
+
+
+class Aggregator:
+    """One member's sums of a section's rounds, and the errors of those that it publishes."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.terms, self._encoder = encoder.terms, encoder
+        section, plan = encoder.section, encoder.terms.plan
+        self._device = section.g.device
+        self.center = torch.zeros_like(section.g) if self.terms.robust.kind == "centered" else None
+        """What contributions are drawn in to: the last D of each element, fp32 [numel]; None for 0."""
+        self.norms = Norms(GRADIENT_FACTOR if self.terms.gradient else FACTOR)
+        me = self.terms.me
+        self._near = {
+            part.index: {i for i in range(len(plan.members)) if part.taker(i) == part.taker(me)} for part in plan.parts
+        }
+        """Of each part, the members whose contributions are added up where this node's own is."""
+        self.errors: dict[int, Tensor] = {}
+        """Server errors of the parts that this node publishes: what its encodings of sums lost so far."""
+        self._published: dict[int, Callable[[], Tensor]] = {}
+        """What makes the errors after published sums, which count when those are applied."""
+        self.error_shown: Callable[[int], bool] = lambda part: False
+        """Whether somebody may still want to see the server error that a part's sum began with."""
+
+    # ---- deciding --------------------------------------------------------------------------
+
+    def decide(self, round: int, decide: Decide) -> tuple[Result, list[Refused]]:
+        """Sum what was sent, as the part's publisher: the result, and who had to be left out.
+
+        The sum is divided by the weight of the whole view. The absent still hold their part and send it later;
+        dividing by the contributors would count it twice.
+        """
+        plan = self.terms.plan
+        part = plan.parts[decide.part]
+        counted, refused = self._acceptable(part, decide)
+        found: dict[int, int] = {}
+        for index, sent in counted:
+            of_one = [(index, sent.digest)]
+            found.update(zip(sent.contributors, sent.digests, strict=True) if isinstance(sent, Result) else of_one)
+        who = tuple(sorted(found))
+        digests = tuple(found[index] for index in who)
+        if plan.pattern == "all_to_all":
+            return Result(part.index, who, digests), refused
+        # A share of a step cannot be sent later: without it, and without a finite one, the step is dropped everywhere.
+        void = self.terms.gradient and (bool(refused) or any(not sent.sizes for _, sent in counted))
+        made = None if void else self._publish(round, part, counted)
+        if made is None:
+            return Result(part.index, who, digests), refused
+        sent, factors, error = made
+        return Result(part.index, who, digests, sent.payload, sent.sizes, sent.digest, error, factors), refused
+
+    def _acceptable(self, part: Part, decide: Decide) -> tuple[list[tuple[int, Offer]], list[Refused]]:
+        """Who may count, by index and in order, and why the others may not; a region's sum goes by its taker."""
+        members = self.terms.plan.members
+        norms: dict[int, float] = {}
+        refused: list[Refused] = []
+        offers: list[tuple[int, Offer]] = [*decide.contributions, *decide.sums]
+        for index, sent in offers:
+            try:
+                norms[index] = self.norm(sent.payload, sent.sizes, part, members[index])
+            except Refused as problem:
+                refused.append(problem)
+        weights = self.terms.weights
+        for index, regional in decide.sums:  # as a mean over its region, to be held against the others
+            if index in norms:
+                norms[index] *= self.terms.divisor / math.fsum(weights[one] for one in regional.contributors)
+        finite = {index: norm for index, norm in norms.items() if not math.isnan(norm)}
+        absurd = self.norms.absurd(part.index, finite, self.terms.me)
+        refused += [absurd_norm(members[index], norms[index], limit) for index, limit in absurd.items()]
+        return [(index, sent) for index, sent in offers if index in norms and index not in absurd], refused
+
+    def norm(self, payload: Payload, sizes: Sequence[int], part: Part, member: str) -> float:
+        """The norm of a part's values. Empty bytes are a gradient that was not finite: NaN, so nobody applies it.
+
+        Raises:
+            Refused: ``member`` sent bytes that do not decode.
+        """
+        if not sizes and self.terms.gradient:
+            return math.nan
+        try:
+            blobs = blobs_of(payload, sizes, part, member)
+            return math.hypot(
+                *(compress.norm(blobs[here.start], here.stop - here.start, self._device) for here in segments(part))
+            )
+        except compress.CodecError as problem:
+            raise Refused(member, f"bytes that do not decode: {problem}") from None
+
+    def check_result(self, part: Part, norm: float) -> None:
+        """Refuse a published sum that is absurdly long, unless what this node itself sent is as long."""
+        limit = self.norms.absurd_result(part.index, norm, self._encoder.own_norms.get(part.index, 0.0))
+        if limit:
+            raise Refused(part.publisher, f"a result of an absurd norm: {norm:.3g}, more than {limit:.3g}")
+
+    # ---- the sum ---------------------------------------------------------------------------
+
+    def sources(self, part: Part, counted: Iterable[tuple[int, Offer]]) -> Sources:
+        """What is to be added up. A region's sum has its weights in it."""
+        members, weights, divisor = self.terms.plan.members, self.terms.weights, self.terms.divisor
+        terms = [
+            (
+                1.0 if isinstance(sent, Result) else weights[index] / divisor,
+                blobs_of(sent.payload, sent.sizes, part, members[index]),
+            )
+            for index, sent in counted
+        ]
+        if not self.terms.robust:
+            return Sources(terms)
+        kept = factors_of(self.terms.robust, [self._distance(part, blobs) for _, blobs in terms])
+        drawn = [(weight * factor, blobs) for (weight, blobs), factor in zip(terms, kept, strict=True)]
+        center = math.fsum(weight * (1.0 - factor) for (weight, _), factor in zip(terms, kept, strict=True))
+        return Sources(drawn, tuple(kept), center if self.center is not None else 0.0)
+
+    def _distance(self, part: Part, blobs: Mapping[int, bytes | memoryview]) -> float:
+        """How far a contribution lies from the centre, the same bits on every device."""
+        squares = []
+        for here in segments(part):
+            values = self._encoder.piece(here)
+            compress.decode_into(blobs[here.start], values)
+            if self.center is not None:
+                values.sub_(self.center[here])
+            squares.append(exact_square(values))
+        return math.sqrt(math.fsum(squares))
+
+    def sum(self, sources: Sources, here: slice) -> Tensor:
+        """One segment of the sum, fp32, good until the next piece is asked for."""
+        total = self.terms_of(sources, here).values()
+        if sources.center and self.center is not None:
+            total.add_(self.center[here] * sources.center)
+        return total
+
+    def terms_of(self, sources: Sources, here: slice) -> Terms:
+        """One segment of the sum without the centre's part, as blobs that are yet to be added up."""
+        terms = [(weight, blobs[here.start]) for weight, blobs in sources.terms]
+        return Terms(terms, self._encoder.piece(here), not self.terms.follows)
+
+    # ---- publishing ------------------------------------------------------------------------
+
+    def _publish(
+        self, round: int, part: Part, counted: Sequence[tuple[int, Offer]]
+    ) -> tuple[Contribution, tuple[float, ...], int] | None:
+        """The encoded sum, how much counts of each, and the digest of what encoding loses (0: that is not kept). None
+        where the sum is not finite."""
+        sources = self.sources(part, counted)
+        rank = PUBLISHER if part.publisher == self.terms.name else PUBLISHER + 1 + self.terms.me
+        keeps = part.index in self.errors or self.terms.keeps_errors(round)
+        # The error after it is made again where the messages that it follows from are shorter than it is.
+        light = sum(sum(sent.sizes) for _, sent in counted) < 4 * (part.stop - part.start)
+        after = torch.empty(part.stop - part.start if keeps and not light else 0, device=self._device)
+        pieces, lost = segments(part), xxhash.xxh3_64()
+
+        def blobs() -> Iterator[Blob]:
+            for here in pieces:
+                total = self._with_error(part, sources, here)
+                if not is_finite(total):
+                    return
+                blob = self._encoder.encode(total, round, here.start, rank)
+                if not keeps:
+                    yield blob
+                    continue
+                whole = b"".join(blob)
+                yield (whole,)
+                compress.add(whole, total, -1.0, known=True)
+                lost.update(tensor_bytes(total))
+                if not light:
+                    after[here.start - part.start : here.stop - part.start] = total
+
+        made = contribution_of(blobs(), len(pieces), self._encoder.place)
+        if len(made.sizes) < len(pieces):
+            return None
+        if keeps:
+            self._published[part.index] = partial(self._error_after, part, sources, made) if light else lambda: after
+        return made, sources.factors, lost.intdigest() if keeps else 0
+
+    def _with_error(self, part: Part, sources: Sources, here: slice) -> Tensor:
+        """A segment of the sum and the server error; good until the next piece is asked for."""
+        total, error = self.sum(sources, here), self.errors.get(part.index)
+        return total if error is None else total.add_(error[here.start - part.start : here.stop - part.start])
+
+    def _error_after(self, part: Part, sources: Sources, made: Contribution) -> Tensor:
+        """The server error after a published sum; reuses the old one's buffer if no audit needs that."""
+        error = self.errors.get(part.index)
+        after = error
+        if after is None or self.error_shown(part.index):
+            after = torch.empty(part.stop - part.start, device=self._device)
+        for start, blob in blobs_of(made.payload, made.sizes, part, part.publisher).items():
+            here = segment_at(part, start)
+            total = self._with_error(part, sources, here)
+            compress.add(blob, total, -1.0, known=True)
+            after[here.start - part.start : here.stop - part.start] = total
+        return after
+
+    # ---- server errors -----------------------------------------------------------------------
+
+    def forget_published(self) -> None:
+        """What was published and not applied did not happen."""
+        self._published = {}
+
+    def keep_errors(self, results: Iterable[Result]) -> None:
+        """Published sums count, so their encodings' errors are owed. Before anything moves that these follow from."""
+        for result in results:
+            counted = not self._near[result.part].isdisjoint(result.contributors)  # else it went on without this sum
+            if counted and result.part in self._published:
+                self.errors[result.part] = self._published.pop(result.part)()
+
+    def keep_all_errors(self) -> None:
+        """Gradient mode, where every sum counts."""
+        for part in list(self._published):
+            self.errors[part] = self._published.pop(part)()
+
+    def add_errors_to(self, vector: Tensor) -> None:
+        """Add the server errors, by this node's weight, to its own vector, fp32 [numel] on any device."""
+        for index, error in self.errors.items():
+            part = self.terms.plan.parts[index]
+            own = error * (self.terms.divisor / self.terms.weights[self.terms.me])
+            vector[part.start : part.stop].add_(own.to(vector.device))

@@ -1,0 +1,169 @@
+"""How a member's vectors move by a round's update: the reference g, the local weights x, and error feedbacks.
+
+In ``delta`` mode a round moves ``x - g``: what was not communicated stays in ``x``, which is CocktailSGD's error
+feedback (Wang et al., 2023), or, with ``feedback=true`` in the codec's spec, in a vector of its own, and ``x`` begins
+again at ``g`` (SparseLoCo, Sarfi et al., 2025). ``outer`` makes of the sum what ``g`` moves by (DiLoCo, Douillard et
+al., 2023). In ``gradient`` mode a round moves gradients; what a codec loses stays in an error feedback that only a
+committed step changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from ....job.outer import Outer
+from ...state.sections.section import Section
+from ..protocol.messages import Part
+from ..protocol.payloads import segments
+from .encoder import RoundTerms
+from .update import Update
+
+TakeOff = Callable[[Tensor], None]
+"""Takes values off a tensor, in place."""
+OwnPieces = Iterable[tuple[slice, TakeOff]]
+"""Takes what the group took for this node's values off the pieces of a part."""
+Updates = Iterable[tuple[slice, Update]]
+"""The update D of a round: where, and what, good until the next."""
+
+
+class Applier:
+    """Of one member's section in one view."""
+
+    def __init__(self, terms: RoundTerms, section: Section, center: Tensor | None) -> None:
+        """``center``: what contributions are drawn in to, which is the last D; None: to 0."""
+        self.terms, self.section, self._center = terms, section, center
+        self.counts = False
+        """Whether the round that is open, or was last, has been applied."""
+        self._progress: dict[int, Tensor] = {}
+        """With an explicit error feedback: x - g when the round began, by segment, where x has moved on since."""
+        self.factors: dict[int, float] = {}
+        """How much of this node's own way from the centre counted, by part."""
+        if not terms.gradient and section.feedback is not None and (not terms.explicit or len(terms.plan.members) == 1):
+            section.x.add_(section.feedback)  # of another codec, or of a group that is gone: nobody would send it
+            section.feedback = None
+
+    # ---- the open round ----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A round is open; nothing of it counts yet."""
+        self.counts, self._progress = False, {}
+
+    def x_moves(self, offered: Iterable[int]) -> None:
+        """The local weights are about to move on: with an explicit error feedback what a round in flight takes off them
+        has to be kept, which takes another vector; till here it was x - g. ``offered``: parts in flight."""
+        if self.terms.explicit and not self.counts and not self._progress:
+            x, g, parts = self.section.x, self.section.g, self.terms.plan.parts
+            pieces = [here for index in offered if parts[index].phase == 0 for here in segments(parts[index])]
+            self._progress = {here.start: x[here] - g[here] for here in pieces}
+
+    def applied(self) -> None:
+        """The round counts."""
+        self.counts, self._progress, self.factors = True, {}, {}
+
+    # ---- delta mode --------------------------------------------------------------------------
+
+    def apply_delta(self, updates: Updates, counted: Mapping[int, tuple[TakeOff, int]]) -> None:
+        """g and x move by the outer step of the update; what of this node's own was counted leaves x.
+
+        With an explicit error feedback all that was offered leaves x, and what was not counted stays in the feedback.
+        ``counted``: by first element of a piece, what takes this node's own off it, and its part.
+        """
+        section = self.section
+        if self.terms.explicit and section.feedback is None:
+            section.feedback = torch.zeros_like(section.g)
+        for here, update in updates:
+            kept = section.x
+            if self.terms.explicit:
+                assert section.feedback is not None
+                progress = self._progress.get(here.start)
+                if progress is None:
+                    progress = section.x[here] - section.g[here]
+                section.x[here].sub_(progress)
+                kept = section.feedback
+                kept[here].add_(progress)
+            self._move(update, here)
+            if here.start in counted:
+                self._let_go(*counted[here.start], kept, here)
+            if self._center is not None:
+                update.write_to(self._center[here])
+
+    def _let_go(self, take_off: TakeOff, part: int, kept: Tensor, here: slice) -> None:
+        """As much of this node's own as counted leaves x (or the feedback). The rest stays there and goes again."""
+        factor = self.factors.get(part, 1.0)
+        if factor == 1.0:
+            take_off(kept[here])
+            return
+        own = torch.zeros(here.stop - here.start, device=kept.device)
+        take_off(own)
+        kept[here].add_(own * factor)
+        if self._center is not None:
+            kept[here].sub_(self._center[here] * (1.0 - factor))
+
+    def apply_alone(self, parts: Iterable[Part]) -> None:
+        """A round of a section without a second member: its D is this node's own x - g."""
+        section = self.section
+        if self._outer.is_average:
+            section.g.copy_(section.x)
+            return
+        for part in parts:
+            here = slice(part.start, part.stop)
+            self._move(Update(section.x[here] - section.g[here]), here)
+            section.x[here] = section.g[here]
+
+    @property
+    def _outer(self) -> Outer:
+        """What the round that is being applied does with its mean update."""
+        return self.terms.outer if self.section.round < self.terms.outer_until else Outer()
+
+    def _move(self, update: Update, here: slice) -> None:
+        """Move g and x by what the outer optimiser makes of an update."""
+        section = self.section
+        if self._outer.is_average:
+            update.add_to(section.g[here], section.x[here])
+            return
+        moved = outer_step(self._outer, update.values(), None if section.outer is None else section.outer[here])
+        section.g[here].add_(moved)
+        section.x[here].add_(moved)
+
+    # ---- gradient mode -----------------------------------------------------------------------
+
+    def commit_gradient(self, updates: Updates, own: Iterator[tuple[slice, TakeOff]], carries: bool) -> None:
+        """The step was committed: the error feedback takes what this node's encodings lost, and the gradient becomes
+        the ``updates``. Where the round ``carries`` errors, it must still be what it was when the round began."""
+        section = self.section
+        if not carries:
+            section.feedback = None  # what was kept before has all been offered, and no error is carried on
+        elif section.feedback is None:
+            section.feedback = section.grad.clone()
+        else:
+            section.feedback.add_(section.grad)
+        if section.feedback is not None:
+            for here, take_off in own:
+                take_off(section.feedback[here])
+        for here, update in updates:
+            update.write_to(section.grad[here])
+        if self._center is not None:
+            self._center.copy_(section.grad)
+
+    # ---- a spare -----------------------------------------------------------------------------
+
+    def follow(self, updates: Updates) -> None:
+        """What the members do with an update to which this node gave nothing: g moves, or it is the gradient."""
+        for here, update in updates:
+            if self.terms.gradient:
+                update.write_to(self.section.grad[here])
+            else:
+                self._move(update, here)
+            if self._center is not None:
+                update.write_to(self._center[here])
+
+
+def outer_step(outer: Outer, update: Tensor, momentum: Tensor | None) -> Tensor:
+    """What ``g`` moves by for the mean update D, fp32 [n]; ``momentum`` [n] moves on. The same bits on every device."""
+    if momentum is not None and outer.momentum:
+        momentum.mul_(outer.momentum).add_(update)
+        update = update + momentum * outer.momentum if outer.nesterov else momentum
+    return update if outer.rate == 1.0 else update * outer.rate

@@ -1,0 +1,148 @@
+"""What one member encodes in the rounds of a section: which vector, with which codec and seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .... import compress
+from ....job.outer import Outer
+from ....job.robust import Robust
+from ...state.sections.section import Section
+from ...state.sections.vectors import zeros
+from ...wire.api import Blob
+from ..protocol.messages import Contribution, Part, RoundPlan
+from ..protocol.payloads import Place, contribution_of, joined, segments
+
+
+@dataclass(frozen=True)
+class RoundTerms:
+    """What a view fixes about the arithmetic of a section's rounds. All but ``me`` is the same on every member."""
+
+    plan: RoundPlan
+    me: int
+    """This member's index. A spare that follows has that of the member whose place it follows."""
+    codec: compress.Codec
+    dense_rounds: int
+    """The first rounds go without a codec."""
+    gradient: bool
+    seed: int
+    outer: Outer
+    robust: Robust
+    follows: bool
+    """Apply-only replica: ``me`` names the member that it mirrors."""
+    explicit: bool
+    """Delta mode: what was not counted stays in a vector of its own, and not in x."""
+    outer_until: float
+    """The last round that is an outer step. Those after it only bring in what is left at the run's end."""
+    closing: compress.Codec | None
+    """What the rounds after ``outer_until`` go with, where the codec loses much; None: as all others."""
+    dense: compress.Codec
+
+    @property
+    def name(self) -> str:
+        """This member's."""
+        return self.plan.members[self.me]
+
+    @property
+    def divisor(self) -> float:
+        """What weights are divided by in the mean."""
+        return 1.0 if self.gradient else math.fsum(self.plan.weights)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Of the members' contributions."""
+        return (1.0,) * len(self.plan.members) if self.gradient else self.plan.weights
+
+    def codec_of(self, round: int) -> compress.Codec:
+        """The codec of a round: dense warm-up rounds go without, the last ones with one that loses little."""
+        if self.closing is not None and round > self.outer_until:
+            return self.closing
+        return self.dense if round <= self.dense_rounds else self.codec
+
+    def lossy(self, round: int) -> bool:
+        """Whether a round's codec loses anything."""
+        return str(self.codec_of(round).spec) != "none"
+
+    def keeps_errors(self, round: int) -> bool:
+        """Whether errors are carried on. An unbiased codec whose error is larger than its input goes without: it could
+        not make up for its own errors, they would grow."""
+        return self.lossy(round) and self.codec_of(round).traits.contracts
+
+
+class Encoder:
+    """This member's own part in a round: what it offers of each part, encoded."""
+
+    def __init__(self, terms: RoundTerms, section: Section) -> None:
+        self.terms, self.section = terms, section
+        self.place: Place = joined
+        self.last: compress.Codec | None = None
+        """What this node's own contributions go with when there will be no more of them."""
+        self.own: dict[int, Contribution] = {}
+        """The newest contributions, by part."""
+        self.own_norms: dict[int, float] = {}
+        self._scratch = torch.empty(0, device=section.g.device)
+
+    def contribution(self, round: int, part: Part) -> Contribution:
+        """This node's contribution of a part: the encoded segments of what it offers."""
+        pieces, norms = segments(part), []
+
+        def blobs() -> Iterator[Blob]:
+            for here in pieces:
+                values = self.offered(here)
+                norms.append(float(torch.linalg.vector_norm(values)))
+                yield self.encode(values, round, here.start, self.terms.me)
+
+        made = contribution_of(blobs(), len(pieces), self.place)
+        self.own_norms[part.index] = math.hypot(*norms)
+        return made
+
+    def offered(self, here: slice) -> Tensor:
+        """What this node has to say of a piece of the vector, fp32; good until the next one is asked for."""
+        section, gradient = self.section, self.terms.gradient
+        if gradient and section.feedback is None:
+            return section.grad[here]
+        values = section.grad[here] if gradient else torch.sub(section.x[here], section.g[here], out=self.piece(here))
+        if (gradient or self.terms.explicit) and section.feedback is not None:
+            return torch.add(values, section.feedback[here], out=self.piece(here))
+        return values
+
+    def encode(self, values: Tensor, round: int, start: int, rank: int) -> Blob:
+        """A segment's values, in pieces. The seed is shared by all members, who offer the same coordinates; the rank
+        makes their errors differ."""
+        terms = self.terms
+        codec = self.last if self.last is not None and rank == terms.me else terms.codec_of(round)
+        members, seed = len(terms.plan.members), (terms.seed + 0x9E3779B9 * start) & (2**63 - 1)
+        return codec.pieces(values, seed=seed, step=round, rank=rank, members=members if rank < members else 1)
+
+    def piece(self, here: slice) -> Tensor:
+        """Room for a piece of the vector, always the same, so that it need not be found again for each."""
+        length = here.stop - here.start
+        if self._scratch.numel() < length:
+            self._scratch = zeros(length, self.section.g.device)
+        return self._scratch[:length]
+
+    @property
+    def own_norm(self) -> float:
+        """The norm of what this node's newest contributions encode; of all parts that it has offered so far."""
+        return math.hypot(*self.own_norms.values())
+
+    def size_of(self, part: int | None) -> int:
+        """Bytes of this node's newest contribution of a part; None: of all parts."""
+        found = self.own.values() if part is None else [self.own[part]] if part in self.own else []
+        return sum(sum(sent.sizes) for sent in found)
+
+    def bits_sent(self) -> float:
+        """Bits of each element in this node's newest contribution."""
+        parts = self.terms.plan.parts
+        elements = sum(parts[index].stop - parts[index].start for index in self.own)
+        return 8 * self.size_of(None) / max(elements, 1)
+
+
+def is_finite(values: Tensor) -> bool:
+    """One pass over the memory: a sum is finite if all its terms are, but for an overflow."""
+    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())

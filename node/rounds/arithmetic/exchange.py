@@ -1,0 +1,240 @@
+"""The arithmetic of a section's rounds: what is encoded, summed, and added to which vector.
+
+Nothing here waits or sends. An exchange is put together of an Encoder (what this member offers), an Aggregator (what a
+publisher makes of contributions), an Applier (what moves) and a Way (how encodings add up: way.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+import xxhash
+from torch import Tensor
+
+from .... import compress
+from ....compress.spec import spec_feedback
+from ....job.outer import Outer
+from ....job.robust import Robust
+from ...state.sections.section import Section
+from ..protocol.messages import Contribution, Decide, Result, RoundPlan
+from ..protocol.payloads import SEGMENT, Place, Refused, segments
+from .aggregator import Aggregator
+from .applier import Applier
+from .encoder import Encoder, RoundTerms, is_finite
+from .masked import Masked
+from .phased import Phased, phases_of
+from .update import Update
+from .way import Sent, Summed, Way
+
+
+class Exchange:
+    """What one member computes in the rounds of one section in one view."""
+
+    def __init__(
+        self,
+        section: Section,
+        plan: RoundPlan,
+        me: str,
+        codec: str,
+        *,
+        dense_rounds: int = 0,
+        gradient: bool = False,
+        seed: int = 0,
+        outer: Outer | None = None,
+        robust: Robust | None = None,
+        follows: bool = False,
+        outer_until: float = math.inf,
+        closing: str = "",
+        secure: bool = False,
+    ) -> None:
+        """For what the arguments mean see `RoundTerms`. ``closing``: empty for none. ``secure``: contributions go
+        masked.
+
+        Raises:
+            FarflungError: ``secure`` in a group where a sum would not hide what went into it.
+        """
+        made = compress.make(codec)
+        self.terms = RoundTerms(
+            plan=plan,
+            me=plan.members.index(me),
+            codec=made,
+            dense_rounds=dense_rounds,
+            gradient=gradient,
+            seed=xxhash.xxh3_64_intdigest(f"{seed}/{section.layout.section}".encode()) >> 1,
+            outer=outer or Outer(),
+            robust=robust or Robust(),
+            follows=follows,
+            explicit=not gradient and spec_feedback(made.spec),
+            outer_until=outer_until,
+            closing=compress.make(closing) if closing else None,
+            dense=compress.make("none"),
+        )
+        self.section = section
+        self.share = plan.weights[self.terms.me] / math.fsum(plan.weights)
+        """This node's part of the section's members; they add up to 1."""
+        self.encoder = Encoder(self.terms, section)
+        self.aggregator = Aggregator(self.encoder)
+        self.applier = Applier(self.terms, section, self.aggregator.center)
+        self._summed = Summed(self.encoder, self.aggregator, self.applier)
+        self.phased: Phased | None = None
+        """The way of rounds in phases, where the codec has some."""
+        if phases_of(codec):
+            self.phased = (Masked if secure else Phased)(self.encoder, self.aggregator)
+        self._way: Way = self._summed
+        """Of the open round."""
+        self.carries = False
+        """Gradient mode: what this round's encodings lose is kept, so the gradient must stay until the commit."""
+
+    @property
+    def plan(self) -> RoundPlan:
+        """What the view fixes about the section's rounds."""
+        return self.terms.plan
+
+    @property
+    def me(self) -> int:
+        """This member's index in the plan."""
+        return self.terms.me
+
+    @property
+    def own_norm(self) -> float:
+        """The norm of what this node's newest contributions encode; of all parts that it has offered so far."""
+        return self.encoder.own_norm
+
+    @property
+    def errors(self) -> dict[int, Tensor]:
+        """Server errors of the parts that this node publishes."""
+        return self.aggregator.errors
+
+    def place_in(self, place: Place) -> None:
+        """Encodings are to lie there as they are made."""
+        self.encoder.place = place
+
+    def way_of(self, round: int) -> Way:
+        """How a round's encodings add up: dense rounds, and those that close a run, are those of publishers."""
+        phased = self.terms.lossy(round) and (self.terms.closing is None or round <= self.terms.outer_until)
+        return self.phased if self.phased is not None and phased else self._summed
+
+    # ---- offering --------------------------------------------------------------------------
+
+    def contributions(self, round: int) -> dict[int, Contribution]:
+        """This node's contribution of every part to a round. Changes no weights.
+
+        Raises:
+            compress.CodecError: in delta mode, if ``x - g`` is not finite; it must not be sent.
+        """
+        parts = [part for part in self.plan.parts_in(round) if part.phase == 0]
+        self._way = self.way_of(round)
+        self.aggregator.forget_published()
+        self.applier.begin()
+        self.encoder.own = {}
+        self.carries = self.terms.gradient and self.terms.keeps_errors(round)
+        pieces = [here for part in parts for here in segments(part)]
+        if self.terms.gradient and not all(is_finite(self.encoder.offered(here)) for here in pieces):
+            self.encoder.own = {part.index: Contribution((), (), 0) for part in parts}
+        else:
+            self.encoder.own = {part.index: self._way.offer(round, part) for part in parts}
+        return self.encoder.own
+
+    def advance(self, result: Result) -> Contribution:
+        """Rounds in phases: this node's contribution to the phase after the one that ``result`` answers."""
+        return self._way.advance(result)
+
+    def x_moves(self) -> None:
+        """The local weights are about to move on, while a round may be in flight."""
+        self.applier.x_moves(self.encoder.own)
+
+    # ---- deciding --------------------------------------------------------------------------
+
+    def decide(self, round: int, decide: Decide) -> tuple[Result, list[Refused]]:
+        """Sum what was sent, as the part's publisher: the result, and who had to be left out."""
+        return self.way_of(round).decide(round, decide)
+
+    # ---- applying --------------------------------------------------------------------------
+
+    def check(self, round: int, found: Mapping[int, Result], contributions: Sent) -> None:
+        """Look whether the round may be applied. ``found``: the result of every part.
+
+        Raises:
+            Refused: not with these results; names who sent what is wrong with them.
+        """
+        self._way = self.way_of(round)
+        self._way.check(round, found, contributions)
+
+    def updates(self, round: int, found: Mapping[int, Result], contributions: Sent) -> Iterator[tuple[slice, Update]]:
+        """The update D of a round that was checked, in pieces: where, and what, good until the next."""
+        return self.way_of(round).updates(round, found, contributions)
+
+    def apply_delta(self, updates: Iterable[tuple[slice, Update]], results: Sequence[Result]) -> None:
+        """g and x move by the outer step of the update; what of this node's own was counted leaves x."""
+        self.aggregator.keep_errors(results)
+        counted = {
+            here.start: (take_off, part.index)
+            for part, was_counted in self._way.outcomes(results)
+            if was_counted
+            for here, take_off in self._way.own_pieces(part)
+        }
+        self.applier.apply_delta(updates, counted)
+        self._applied()
+
+    def commit_gradient(self, updates: Iterable[tuple[slice, Update]] = ()) -> None:
+        """The step was committed: the error feedback takes what this node's encodings lost, and the gradient becomes
+        the ``updates``."""
+        self.aggregator.keep_all_errors()
+        parts = [self.plan.parts[index] for index in self.encoder.own]
+        own = (piece for part in parts for piece in self._way.own_pieces(part))
+        self.applier.commit_gradient(updates, own, self.carries)
+        self._applied()
+
+    def follow(self, updates: Iterable[tuple[slice, Update]]) -> None:
+        """What the members do with an update to which this node gave nothing."""
+        self.applier.follow(updates)
+        self._applied()
+
+    def apply_alone(self, round: int) -> None:
+        """A round of a section without a second member: its D is this node's own x - g."""
+        self.applier.apply_alone(self.plan.parts_in(round))
+
+    def _applied(self) -> None:
+        self.aggregator.forget_published()
+        self.applier.applied()
+        self._way.applied()
+
+    # ---- the view's end ----------------------------------------------------------------------
+
+    def unsent(self) -> dict[str, Tensor]:
+        """What this node alone holds of S, as a view's end would leave it: ``rest.`` x - g, ``feedback.`` the error
+        feedback, with the server errors in one of them. Copies, fp32 [numel] on the CPU; without what is nothing."""
+        section, gradient = self.section, self.terms.gradient
+        found: dict[str, Tensor] = {}
+        if section.feedback is not None or (gradient and self.errors):
+            found["feedback."] = torch.zeros(section.g.numel())
+            if section.feedback is not None:
+                found["feedback."].copy_(section.feedback)
+        if not gradient:
+            found["rest."] = torch.empty(section.g.numel())
+            for start in range(0, section.g.numel(), SEGMENT):
+                here = slice(start, start + SEGMENT)
+                found["rest."][here] = section.x[here] - section.g[here]
+        if self.errors:
+            self.aggregator.add_errors_to(found["feedback." if gradient else "rest."])
+        return found
+
+    def fold_errors(self) -> None:
+        """A view ends: a publisher's error goes back into its own x (in gradient mode into its own error feedback), so
+        that nothing of the sum is lost."""
+        self.aggregator.forget_published()
+        section, gradient = self.section, self.terms.gradient
+        if gradient and self.errors and section.feedback is None:
+            section.feedback = torch.zeros_like(section.g)
+        into = section.feedback if gradient else section.x
+        if self.errors:
+            assert into is not None
+            self.aggregator.add_errors_to(into)
+        self.aggregator.errors = {}
+
+
+def error_digest(error: Tensor | None) -> int:
+    """What a result says of its publisher's server error fp32 [n]; 0 for none."""
+    return 0 if error is None else xxhash.xxh3_64_intdigest(error.detach().cpu().contiguous().numpy().data)

@@ -1,0 +1,238 @@
+"""Whether a publisher's result is the sum of what it says went in: a member makes the sum again, now and then.
+
+A result carries the digests of the contributions, of its own bytes and of the publisher's server error after it. A
+member that has staged it may ask, by a throw of its own dice that nobody can foresee, to be shown all of that; the
+publisher still holds it. What it shows is compared with those digests, so whoever finds a lie can hand it on as
+evidence, and the other members check it for themselves: a liar and a false accuser are both caught by more than one.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+import xxhash
+from torch import Tensor
+
+from .... import compress
+from ....compress import CodecError
+from ....compress.codec import bytes_tensor, tensor_bytes
+from ..arithmetic.aggregator import PUBLISHER
+from ..arithmetic.exchange import Exchange, error_digest
+from ..protocol.messages import Contribution, Part, Result
+from ..protocol.payloads import Refused, pieces_of, segments
+
+PROVEN = 5
+"""Points of a lie that this node has seen and others can see too."""
+REMEMBERED = 64
+"""Rounds whose results' digests are kept, for evidence that comes late."""
+PATIENCE = 20
+"""Rounds after which what was asked for should have come."""
+TOLERANCE = 1e-3
+"""Of the sum's norm: an encoder may break ties differently on another device."""
+
+
+class NotShown(Exception):
+    """What was shown is not what the result says went in: it proves nothing."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    result: Result
+    """Without its payload."""
+    before: int
+    """Digest of the server error that the sum began with."""
+
+
+@dataclass(frozen=True)
+class _Material:
+    """What a publisher may be asked to show of one of its parts, by those who do not hold the result yet."""
+
+    result: Result
+    contributions: tuple[Contribution, ...]
+    error: Tensor | None
+    holders: set[str] = field(default_factory=set)
+
+
+class Auditor:
+    """What one member remembers of a section's results, whom it asks, and what it finds."""
+
+    def __init__(self, exchange: Exchange, share: float, dice: Callable[[], float] | None = None) -> None:
+        """``share``: the part of a publisher's traffic that may go into showing sums; 0: nobody is asked."""
+        self.exchange, self.plan = exchange, exchange.plan
+        self._others = set(self.plan.members) - {self.plan.members[exchange.me]}
+        exchange.aggregator.error_shown = self._may_show
+        self._possible = self.plan.pattern == "publishers" and self.exchange.terms.robust.kind != "centered"
+        self._share = share
+        self._dice = dice or random.SystemRandom().random
+        self._entries: dict[tuple[int, int], _Entry] = {}
+        self._errors: dict[int, int] = {}
+        """Digest of the server error of each part, after the last round that counted."""
+        self._kept: dict[tuple[int, int], _Material] = {}
+        self._asked: dict[str, tuple[int, int, bool]] = {}
+        """Publisher -> round and part that it is to show, and whether it has surely got the question."""
+        self._heard: set[tuple[str, int, int]] = set()
+
+    # ---- as a member -----------------------------------------------------------------------
+
+    def staged(self, round: int, result: Result) -> None:
+        """This node holds a result of the open round."""
+        if not self._possible:
+            return
+        self._entries[round, result.part] = _Entry(replace(result, payload=b""), self._errors.get(result.part, 0))
+        publisher = self._publisher(result.part)
+        asked = self._asked.get(publisher)
+        if asked is not None and round == asked[0] + 1:
+            if self.exchange.me in result.contributors:  # it has counted what this node sent after the question
+                self._asked[publisher] = (*asked[:2], True)
+            else:
+                del self._asked[publisher]
+
+    def wants(self, round: int, part: int) -> bool:
+        """Whether to ask the part's publisher to show its sum of the open round; then it is asked."""
+        result, publisher = self._entries.get((round, part)), self._publisher(part)
+        if result is None or not result.result.sizes or publisher in self._asked or not self._share:
+            return False
+        size, members = self.exchange.encoder.size_of(part), len(self.plan.members)
+        one = self.plan.parts[part]
+        shown = (members + 1) * size + (4 * (one.stop - one.start) if result.before else 0)
+        sends = 2 * (members - 1) / members * self.exchange.encoder.size_of(None)
+        if self._dice() >= self._share * sends / shown / (members - 1):
+            return False
+        self._asked[publisher] = (round, part, False)
+        return True
+
+    def overdue(self, round: int) -> Iterator[tuple[str, str]]:
+        """Publishers that have not shown what they were asked for and surely held, with the words for it."""
+        for publisher, (when, part, certain) in list(self._asked.items()):
+            if round - when >= PATIENCE:
+                del self._asked[publisher]
+                if certain:
+                    yield publisher, f"does not show what went into part {part} of round {when}"
+
+    def finished(self, round: int, results: Sequence[Result]) -> None:
+        """The open round is over; where it counted, so do the server errors that its results speak of."""
+        if self.exchange.applier.counts:
+            self._errors.update({result.part: result.error for result in results if result.sizes})
+        self._entries = {key: entry for key, entry in self._entries.items() if key[0] > round - REMEMBERED}
+        self._heard = {key for key in self._heard if key[1:] in self._entries}
+
+    def answered(self, publisher: str, round: int, part: int) -> bool:
+        """A publisher shows a sum; False where it was not asked to."""
+        if self._asked.get(publisher, ())[:2] != (round, part):
+            return False
+        del self._asked[publisher]
+        return True
+
+    def first_time(self, sender: str, round: int, part: int) -> bool:
+        """Whether evidence of this sum comes from this member for the first time, and can be judged here."""
+        key = (sender, round, part)
+        if (round, part) not in self._entries or key in self._heard:
+            return False
+        self._heard.add(key)
+        return True
+
+    # ---- as the publisher ------------------------------------------------------------------
+
+    def keep(self, round: int, result: Result, sent: Mapping[int, Contribution]) -> None:
+        """This node has decided a part of the open round; what it kept of the round before is gone."""
+        self._kept = {key: kept for key, kept in self._kept.items() if key[0] == round}
+        if self._possible and result.sizes and self._share:
+            counted = tuple(sent[index] for index in result.contributors)
+            self._kept[round, result.part] = _Material(result, counted, self.exchange.errors.get(result.part))
+
+    def held(self, sender: str, round: int, part: int) -> None:
+        """``sender`` holds that result, and has asked if it wants to. When everybody does, nobody asks any more."""
+        kept = self._kept.get((round, part))
+        if kept is not None:
+            kept.holders.add(sender)
+            if kept.holders.issuperset(self._others):
+                del self._kept[round, part]
+
+    def _may_show(self, part: int) -> bool:
+        return any(kept == part for _, kept in self._kept)
+
+    def shown(self, round: int, part: int) -> list[bytes]:
+        """The pieces that show a sum: the result's, each contribution's, the server error. Empty: it is gone."""
+        kept = self._kept.get((round, part))
+        if kept is None:
+            return []
+        pieces = [bytes(one) for one in pieces_of(kept.result.payload, kept.result.sizes)]
+        for sent in kept.contributions:
+            pieces += [bytes(one) for one in pieces_of(sent.payload, sent.sizes)]
+        return [*pieces, b"" if kept.error is None else bytes(tensor_bytes(kept.error))]
+
+    # ---- the check -------------------------------------------------------------------------
+
+    def check(self, round: int, part: int, payload: memoryview, sizes: Sequence[int]) -> str:
+        """What is wrong with a sum that is shown, in words; empty where nothing is. NotShown: these are other bytes."""
+        entry = self._entries[round, part]
+        told, exchange, one = entry.result, self.exchange, self.plan.parts[part]
+        count, who = len(segments(one)), told.contributors
+        if len(sizes) != count * (1 + len(who)) + 1 or sum(sizes) != payload.nbytes:
+            raise NotShown("another number of pieces than went in")
+        pieces = list(pieces_of(payload, sizes))
+        blobs = [pieces[i : i + count] for i in range(0, len(pieces) - 1, count)]
+        if [_digest(some) for some in blobs] != [told.digest, *told.digests]:
+            raise NotShown("other bytes than the result's digests say")
+        before = pieces[-1]
+        if (_digest([before]) if len(before) else 0) != entry.before:
+            raise NotShown("another server error than the result before left")
+        sent = [
+            (i, Contribution(tuple(some), tuple(map(len, some)), 0)) for i, some in zip(who, blobs[1:], strict=True)
+        ]
+        try:
+            for index, some in sent:
+                exchange.aggregator.norm(some.payload, some.sizes, one, self.plan.members[index])
+            return self._compare(round, one, told, sent, blobs[0], before)
+        except (Refused, CodecError) as problem:
+            return f"it counted or published what nobody can: {problem}"
+
+    def _compare(
+        self,
+        round: int,
+        part: Part,
+        told: Result,
+        sent: Sequence[tuple[int, Contribution]],
+        published: Sequence[bytes | memoryview],
+        before: bytes | memoryview,
+    ) -> str:
+        exchange = self.exchange
+        sources = exchange.aggregator.sources(part, sent)
+        if sources.factors != told.factors:
+            return "it drew contributions in by other factors than the robust average does"
+        device = exchange.section.g.device
+        error = bytes_tensor(before, torch.float32, device) if len(before) else None
+        keeps = exchange.terms.keeps_errors(round)
+        left = torch.zeros(part.stop - part.start, device=device) if keeps or error is not None else None
+        away = whole = 0.0
+        for here, blob in zip(segments(part), published, strict=True):
+            inside = slice(here.start - part.start, here.stop - part.start)
+            total = exchange.aggregator.sum(sources, here).clone()
+            if error is not None:
+                total.add_(error[inside])
+            made = b"".join(exchange.encoder.encode(total, round, here.start, PUBLISHER))
+            whole += float(torch.linalg.vector_norm(total)) ** 2
+            if left is not None:
+                compress.add(blob, left[inside].copy_(total), -1.0)
+            if made != bytes(blob):
+                compress.decode_into(blob, total)
+                compress.add(made, total, -1.0)
+                away += float(torch.linalg.vector_norm(total)) ** 2
+        off = math.sqrt(away / max(whole, 1e-30))
+        if not off <= TOLERANCE:
+            return f"its result is {off:.2g} of the sum's norm away from the sum of what it counted"
+        return "" if error_digest(left) == told.error else "what it keeps as server error is not what the sum left"
+
+    def _publisher(self, part: int) -> str:
+        return self.plan.parts[part].publisher
+
+
+def _digest(blobs: Sequence[bytes | memoryview]) -> int:
+    digest = xxhash.xxh3_64()
+    for blob in blobs:
+        digest.update(blob)
+    return digest.intdigest()

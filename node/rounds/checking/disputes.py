@@ -1,0 +1,251 @@
+"""Members that tell others different things: who signed two contributions or two results, and whose history differs.
+
+Everybody who finds two signatures under different words for the same part names their signer, and shows both to the
+others, who look for themselves (signed.py, receipts.py). Without signers nobody can show who said what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ....proto import data_pb2
+from ..protocol.machine import Rounds
+from ..protocol.messages import Contribution, Equivocated, Result, SendContribution, TwoResults
+from .audit import PROVEN
+from .receipts import PATIENCE_S, Receipt, Receipts, read
+from .signed import Signer
+
+Send = Callable[[str, data_pb2.Header, Sequence[bytes] | memoryview], None]
+Warn = Callable[[str, str], None]
+"""``diverged(node, message)``: its history is another one."""
+
+
+class Refuses(Protocol):
+    """``refuse(node, message, points)``: something of ``node`` was refused; see membership/faults/refusals.py."""
+
+    def __call__(self, node: str, why: str, points: int = 1, /) -> None: ...
+
+
+DISPUTE_KINDS = {data_pb2.EQUIVOCATION, data_pb2.RECEIPTS}
+
+
+class Disputes:
+    """Of one member in one view of a section."""
+
+    def __init__(
+        self,
+        rounds: Rounds,
+        signer: Signer | None,
+        send: Send,
+        refuse: Refuses,
+        diverged: Warn,
+        clock: Callable[[], float],
+    ) -> None:
+        """``diverged(node, message)``: its history is another one."""
+        plan = rounds.plan
+        self._rounds, self._send, self._refuse, self._diverged, self._clock = rounds, send, refuse, diverged, clock
+        self.signer = signer if plan.pattern == "all_to_all" and len(plan.members) > 2 else None
+        """What signs this node's contributions, where a member could send others different ones."""
+        if self.signer is not None:
+            rounds.vouch = self._vouches
+        self.receipts: Receipts | None = None
+        """What publishers have signed, where there are more than two members."""
+        if signer is not None and len(plan.members) > 2:
+            self.receipts = Receipts(signer, plan, rounds.me)
+            rounds.attest = self.receipts.attests
+        self._first_signed = 0
+        """The round in which this node first contributed in this view; 0: in none yet."""
+        self._apart: dict[str, tuple[str, float]] = {}
+        """Members with another history: the words for it, and when the coordinator is to hear them."""
+        self._told: set[str] = set()
+        """Members of whose other history the coordinator has heard."""
+        self._shown_to: set[str] = set()
+        """Members that have this node's receipts."""
+        self._equivocators: set[str] = set()
+
+    def tick(self, now: float) -> None:
+        """The coordinator hears of histories that nothing has explained."""
+        for name in [name for name, (_, at) in self._apart.items() if now >= at]:
+            self._told.add(name)
+            self._diverged(name, self._apart.pop(name)[0])
+
+    def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+        """A message of one of ``DISPUTE_KINDS``. ValueError: it makes no sense."""
+        if header.kind == data_pb2.EQUIVOCATION and not header.sizes and self.receipts is not None:
+            self._take_results(sender, header, payload.tobytes(), self.receipts)
+        elif header.kind == data_pb2.EQUIVOCATION and self.signer is not None:
+            self._take_proof(sender, header, payload)
+        elif header.kind == data_pb2.RECEIPTS and self.receipts is not None:
+            self._compare(sender, payload.tobytes(), self.receipts)
+        else:
+            raise ValueError(f"a {data_pb2.Kind.Name(header.kind)} where nobody signs anything")
+
+    def signed(self, own: dict[int, Contribution], number: int) -> dict[int, Contribution]:
+        """This node's contributions to a round, signed where members sign them."""
+        if self.signer is None:
+            return own
+        section, me, signer = self._rounds.plan.section, self._rounds.me, self.signer
+        own = {part: signer.signed(me, section, number, part, sent) for part, sent in own.items()}
+        self._first_signed = self._first_signed or (number if own else 0)
+        if number == self._first_signed:
+            return own
+        return {part: replace(sent, certificate=b"") for part, sent in own.items()}  # everybody has it, or asks
+
+    def learn(self, of: str, sent: Contribution) -> None:
+        """A contribution of ``of`` has come, perhaps with its certificate."""
+        if self.signer is not None and of and sent.certificate:
+            self.signer.learn(of, sent.certificate)
+
+    def with_certificate(self, answer: SendContribution) -> SendContribution:
+        """A contribution that was asked for, perhaps by who does not know its member's certificate."""
+        if self.signer is None:
+            return answer
+        own = answer.of == self._rounds.me
+        certificate = self.signer.certificate if own else self.signer.known_certificate(answer.of)
+        return replace(answer, contribution=replace(answer.contribution, certificate=certificate))
+
+    def published(self, round: int, result: Result) -> Result:
+        """This node's own result of a part, signed where publishers sign."""
+        mine = self._rounds.plan.parts[result.part].publisher == self._rounds.me
+        return self.receipts.signed(round, result) if self.receipts is not None and mine else result
+
+    def staged(self, round: int, result: Result) -> None:
+        """A result is staged here."""
+        if self.receipts is not None:
+            self.receipts.staged(round, result)
+
+    def applied(self, round: int) -> None:
+        """A round is applied here."""
+        if self.receipts is not None:
+            self.receipts.applied(round)
+
+    def two_results(self, found: TwoResults) -> None:
+        """A publisher has sent two results of a part."""
+        if self.receipts is not None:
+            number = self._rounds.applied + 1
+            self._show_results(Receipt.of(number, found.one), Receipt.of(number, found.other), self.receipts)
+
+    def _header(self, kind: data_pb2.Kind, part: int, round: int | None = None) -> data_pb2.Header:
+        number = self._rounds.applied + 1 if round is None else round
+        return data_pb2.Header(kind=kind, section=self._rounds.plan.section, round=number, part=part)
+
+    # ---- contributions: their members sign them -----------------------------------------------
+
+    def _vouches(self, index: int, round: int, part: int, sent: Contribution) -> bool | None:
+        assert self.signer is not None
+        plan = self._rounds.plan
+        return self.signer.vouches(plan.members[index], plan.section, round, part, sent)
+
+    def show_proof(self, found: Equivocated) -> None:
+        """A member has sent different members different contributions: it is named, and the others are shown."""
+        liar, round = self._rounds.plan.members[found.of], self._rounds.applied + 1
+        if not self._name_equivocator(liar, round, found.part, "contributions to"):
+            return
+        both = (found.one, found.other)
+        header = self._header(data_pb2.EQUIVOCATION, found.part, round)
+        header.contributors.append(found.of)
+        header.digests.extend(sent.digest for sent in both)
+        header.sizes.extend(len(sent.signature) for sent in both)
+        assert self.signer is not None, "both signatures were looked at"
+        header.certificate = self.signer.known_certificate(liar)
+        for name in self._rounds.plan.members:
+            if name not in (self._rounds.me, liar):
+                self._send(name, header, tuple(sent.signature for sent in both))
+
+    def _take_proof(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+        """Another member shows that one has signed two contributions to one part."""
+        liar = _member(self._rounds.plan.members, header.contributors[0]) if len(header.contributors) == 1 else ""
+        ends, both = list(header.sizes), payload.tobytes()
+        ok = sender in self._rounds.plan.members and liar and len(ends) == 2 and sum(ends) == len(both) < 1024
+        if ok and len(header.digests) == 2 and header.digests[0] != header.digests[1]:
+            signatures = (both[: ends[0]], both[ends[0] :])
+            shown = [
+                Contribution(b"", (), digest, signature, header.certificate)
+                for digest, signature in zip(header.digests, signatures, strict=True)
+            ]
+            if all(self._vouches(header.contributors[0], header.round, header.part, one) for one in shown):
+                self._name_equivocator(liar, header.round, header.part, "contributions to")
+                return
+        why = f"it accuses {liar or 'nobody'} of two contributions to round {header.round}, and shows no two signatures"
+        self._refuse(sender, why, PROVEN)
+
+    # ---- results: what their publishers signed is compared where histories differ -----------
+
+    def differs(self, name: str, why: str) -> None:
+        """A member has another history. What publishers told it goes first; then the coordinator hears of it."""
+        if self.receipts is None or name in self._told:
+            self._diverged(name, why)
+        elif name not in self._apart:
+            self._apart[name] = why, self._clock() + PATIENCE_S
+            if name not in self._shown_to:
+                self._show_receipts(name, self.receipts)
+
+    def tell_next(self, part: int) -> None:
+        """Where one member publishes all of a round, the others hear nothing of each other: each says its h to one."""
+        rounds = self._rounds
+        publisher = rounds.plan.parts[part].publisher
+        alone = all(one.publisher == publisher for one in rounds.parts)
+        if self.receipts is None or not alone or part != rounds.parts[0].index:
+            return
+        others = [name for name in rounds.plan.members if name != publisher]
+        if rounds.me in others:
+            header = self._header(data_pb2.RESULT_HELD, part)
+            header.chain = rounds.chain
+            self._send(others[(others.index(rounds.me) + 1) % len(others)], header, ())
+
+    def _show_receipts(self, to: str, receipts: Receipts) -> None:
+        self._shown_to.add(to)
+        self._send(to, self._header(data_pb2.RECEIPTS, 0), (receipts.written(),))
+
+    def _compare(self, sender: str, data: bytes, receipts: Receipts) -> None:
+        """Another member, whose history is another one, shows what publishers told it."""
+        if sender not in self._rounds.plan.members:
+            raise ValueError(f"{sender} is not a member of {self._rounds.plan.section}")
+        if sender not in self._shown_to:
+            self._show_receipts(sender, receipts)
+        lies = list(receipts.lies(read(data)))
+        for one, other in lies:
+            self._show_results(one, other, receipts)
+        if sender in self._apart and not lies:
+            self._apart[sender] = self._apart[sender][0], self._clock()
+            self.tick(self._clock())
+
+    def _show_results(self, one: Receipt, other: Receipt, receipts: Receipts) -> None:
+        """A publisher has signed two results: it is named, and the others are shown."""
+        plan = self._rounds.plan
+        liar = plan.parts[one.part].publisher
+        if not self._name_equivocator(liar, one.round, one.part, "results of"):
+            return
+        header = self._header(data_pb2.EQUIVOCATION, one.part, one.round)
+        header.contributors.append(plan.members.index(liar))
+        header.certificate = receipts.certificate_of(liar)
+        for name in plan.members:
+            if name not in (self._rounds.me, liar):
+                self._send(name, header, (one.written(), other.written()))
+
+    def _take_results(self, sender: str, header: data_pb2.Header, data: bytes, receipts: Receipts) -> None:
+        """Another member shows that a publisher has signed two results of one part."""
+        liar = _member(self._rounds.plan.members, header.contributors[0]) if len(header.contributors) == 1 else ""
+        proven = receipts.proven(liar, data, header.certificate) if sender in self._rounds.plan.members else None
+        if proven is not None:
+            self._name_equivocator(liar, proven.round, proven.part, "results of")
+            return
+        self._refuse(sender, f"it accuses {liar or 'nobody'} of two results, and shows no two signatures", PROVEN)
+
+    def _name_equivocator(self, liar: str, round: int, part: int, what: str) -> bool:
+        """Once in a view; whether it was the first time."""
+        if liar in self._equivocators or liar == self._rounds.me:
+            return False
+        self._equivocators.add(liar)
+        why = f"it signed two different {what} part {part} of round {round}: members were sent different ones"
+        self._refuse(liar, why, PROVEN)
+        return True
+
+
+def _member(members: Sequence[str], index: int) -> str:
+    return members[index] if 0 <= index < len(members) else ""

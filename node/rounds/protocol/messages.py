@@ -1,0 +1,214 @@
+"""What a round is made of: the plan that a view fixes, what members send, and what the protocol asks to be done."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Part:
+    """A contiguous range of the section's flat vector and the member that publishes its result."""
+
+    index: int
+    publisher: str
+    start: int
+    stop: int
+    fragment: int = 0
+    """In which rounds it travels: those of its fragment."""
+    phase: int = 0
+    """Rounds in phases: the part with the index before is the same range, one phase earlier."""
+    takers: tuple[str, ...] = ()
+    """Two levels: of each member, who adds up what it sends: a member of its region, or the publisher. Empty: the
+    publisher for all."""
+
+    def taker(self, member: int) -> str:
+        """Who adds up what a member (by index) sends of this part."""
+        return self.takers[member] if self.takers else self.publisher
+
+    @property
+    def regional(self) -> tuple[str, ...]:
+        """The members that send the publisher the sum of their region."""
+        return tuple(name for name in dict.fromkeys(self.takers) if name != self.publisher)
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What a view fixes about a section's rounds."""
+
+    section: str
+    members: tuple[str, ...]
+    weights: tuple[float, ...]
+    parts: tuple[Part, ...]
+    pattern: str
+    patient: bool = False
+    """True in gradient mode: the round waits for every member and only a view change ends the wait."""
+    fragments: int = 1
+    """Round n carries fragment (n - 1) mod this, so that all of the vector has gone after so many rounds."""
+    phases: int = 1
+    dense_rounds: int = 0
+    """The first rounds go without a codec, and so in one phase."""
+    whole: bool = False
+    """Only the sum over all members means anything (node/rounds/arithmetic/masked.py): rounds have no deadline."""
+    followed: bool = False
+    """By spares: members keep the rounds of late, as many bytes as a quarter of the section has."""
+
+    closes_after: float = math.inf
+    """The rounds after this one bring in what is left at the run's end: in one phase, whatever the codec's."""
+
+    def parts_in(self, round: int) -> tuple[Part, ...]:
+        """The parts that travel in a round; none where the section is too short for its fragment."""
+        if self.fragments == self.phases == 1:
+            return self.parts
+        phases = self.phases if self.dense_rounds < round <= self.closes_after else 1
+        fragment = (round - 1) % self.fragments
+        return tuple(part for part in self.parts if part.fragment == fragment and part.phase < phases)
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a member sent of a part: the bytes, how they are cut, and their digest."""
+
+    payload: Any
+    sizes: tuple[int, ...]
+    digest: int
+    signature: bytes = b""
+    """All-to-all: of its sender, that this is what it contributes (node/rounds/checking/signed.py)."""
+    certificate: bytes = b""
+    """Of its sender, DER; empty where the receiver should know it."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A publisher's decision about a part: who is counted (indices into members) and, with publishers, the sum.
+
+    Two levels: also what a region's taker sends the publisher, the sum over its region.
+    """
+
+    part: int
+    contributors: tuple[int, ...]
+    digests: tuple[int, ...]
+    payload: Any = b""
+    sizes: tuple[int, ...] = ()
+    digest: int = 0
+    error: int = 0
+    """Digest of the publisher's server error once this result counts; 0: it has none."""
+    factors: tuple[float, ...] = ()
+    """With publishers and a robust average: how much of each contributor counts (node/rounds/arithmetic/robust.py)."""
+    signature: bytes = b""
+    """Of its publisher, that this is what it publishes (node/rounds/checking/receipts.py)."""
+    certificate: bytes = b""
+    """Of its publisher, DER, in the first round of a view in which it publishes."""
+
+
+def what_counts(result: Result) -> tuple[int, ...]:
+    """Everything that a publisher said in a result, as whole numbers: it goes into the chain."""
+    factors = [int(factor * 2**32) for factor in result.factors]
+    return (*result.contributors, *result.digests, result.digest, result.error, *factors)
+
+
+@dataclass(frozen=True)
+class SendContribution:
+    to: str
+    round: int
+    chain: int
+    """h of the round before."""
+    part: int
+    contribution: Contribution
+    of: str
+    """Whose contribution it is: in all-to-all a peer may pass on another's."""
+
+
+@dataclass(frozen=True)
+class SendResult:
+    to: str
+    round: int
+    chain: int
+    result: Result
+
+
+@dataclass(frozen=True)
+class SendHeld:
+    to: str
+    part: int
+
+
+@dataclass(frozen=True)
+class AskResult:
+    to: str
+    part: int
+
+
+@dataclass(frozen=True)
+class AskContribution:
+    to: str
+    part: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Decide:
+    """This node takes the part: sum what these members sent, then call ``decided``."""
+
+    part: int
+    contributions: tuple[tuple[int, Contribution], ...]
+    sums: tuple[tuple[int, Result], ...] = ()
+    """Two levels, at the publisher: the sums of the other regions, each with its taker's index."""
+
+
+@dataclass(frozen=True)
+class Advance:
+    """The result of a phase is here and this node was counted: offer the next phase, then call ``advance``."""
+
+    result: Result
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Every result is here and none can be lost: the round may be applied."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """A message that must not count. ``why`` names what was wrong with it."""
+
+    sender: str
+    why: str
+    diverged: bool = False
+    """The sender's history of the section is another one: one of the two has to be repaired."""
+    blocks: bool = False
+    """The round cannot go on with it."""
+
+
+@dataclass(frozen=True)
+class Equivocated:
+    """A member has signed two contributions of one part. Whoever sees both knows it: they are shown to the others."""
+
+    part: int
+    of: int
+    one: Contribution
+    other: Contribution
+
+
+@dataclass(frozen=True)
+class TwoResults:
+    """Two different results of one part, both signed by its publisher, where one was expected."""
+
+    one: Result
+    other: Result
+
+
+Effect = (
+    SendContribution
+    | SendResult
+    | SendHeld
+    | AskResult
+    | AskContribution
+    | Decide
+    | Advance
+    | Complete
+    | Refuse
+    | Equivocated
+    | TwoResults
+)

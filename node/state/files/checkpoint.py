@@ -1,0 +1,118 @@
+"""A node's part of a checkpoint: writing its stage's file, reading the tensors that it needs from any stage's.
+
+A checkpoint is one safetensors file for each stage, at the same round on all of them. Tensors are named by
+parameter; the optimiser's moments carry the prefix ``optimizer.NAME.``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Size, Tensor
+
+from ....job.sampling import Position
+from ....proto.errors import FarflungError
+from ...ipc.pipe import IoEnded
+from ...models.weights.fetch import Fetch
+from ...models.weights.safetensors_range import Slot, Source
+from ..stage_state import TIED, StageState
+from .tensor_writer import Room, write
+
+
+def shard_of(
+    state: StageState, stage: int, view: int, step: int, position: Position, room: Room
+) -> tuple[str, memoryview, dict[str, Any]]:
+    """(file name, bytes, what the manifest says) of one of a node's stages at the end of a step. ``room``: where the
+    bytes are to lie.
+
+    A tied parameter that lies on two stages is in the first stage's file.
+    """
+    tensors = tensors_of(state, stage)
+    rounds = {name: section.round for name, section in state.sections.items()}
+    meta = {
+        "view": view,
+        "step": step,
+        "cursor": position.cursor,
+        "redo": list(position.redo),
+        "optimizer_steps": state.optimizer_steps,
+        "rounds": rounds,
+        "fingerprints": {name: f"{section.fingerprint(False):016x}" for name, section in state.sections.items()},
+    }
+    return f"stage-{stage}.safetensors", write(tensors, room), meta
+
+
+def tensors_of(state: StageState, stage: int) -> dict[str, Tensor]:
+    """What a stage's file holds, as views of the state."""
+    tensors: dict[str, Tensor] = {}
+    for section in state.sections.values():
+        if section.layout.section not in (f"stage-{stage}", TIED if stage == 0 else ""):
+            continue
+        for prefix, vector in state.vectors(section).items():
+            for name, values in section.layout.views(vector):
+                tensors[prefix + name] = values.contiguous()
+    return tensors
+
+
+MANIFEST = "manifest.json"
+_SENSELESS = (FarflungError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, OverflowError)
+
+
+class Unreadable(FarflungError):
+    """A file of a checkpoint cannot be used: the coordinator is told which, and finds out why."""
+
+    def __init__(self, step: int, file: str, why: str) -> None:
+        super().__init__(f"{file} of checkpoint {step} cannot be used: {why}", "start from an older checkpoint")
+        self.step, self.file, self.why = step, file, why
+
+
+class Checkpoint:
+    """A complete checkpoint at the coordinator, read tensor by tensor. Unreadable: what a file has makes no sense."""
+
+    def __init__(self, step: int, fetch: Fetch) -> None:
+        self.step = step
+        self._source = Source(fetch, f"checkpoint/{step}/", f"checkpoint {step}", "start from an older checkpoint")
+        with self._reading(MANIFEST):
+            self.manifest: dict[str, Any] = json.loads(fetch(f"checkpoint/{step}/{MANIFEST}"))
+            files = [str(file) for file in self.manifest["files"]]
+            self.optimizer_steps = int(self.manifest.get("optimizer_steps", 0))
+        self._slots: dict[str, Slot] = {}
+        for file in files:
+            if file.endswith(".safetensors"):
+                with self._reading(file):
+                    self._slots |= self._source.slots(file)
+
+    def read(self, name: str, shape: Size) -> Tensor:
+        """A tensor of this shape, fp32 (moments: or bf16) on the CPU."""
+        slot = self._slots.get(name)
+        with self._reading(slot.file if slot is not None else MANIFEST):
+            if slot is None:
+                raise ValueError(f"there is no tensor {name}")
+            if slot.dtype not in ("F32", "BF16") or slot.shape != tuple(shape):
+                raise ValueError(f"tensor {name} is {slot.dtype} {list(slot.shape)}, not F32 or BF16 {list(shape)}")
+            return self._source.read(slot, name)
+
+    @contextmanager
+    def _reading(self, file: str) -> Iterator[None]:
+        """Whatever is wrong in here is the file's fault; that the I/O process has ended is not."""
+        try:
+            yield
+        except IoEnded:
+            raise
+        except _SENSELESS as problem:
+            why = problem.message if isinstance(problem, FarflungError) else f"{problem}" or type(problem).__name__
+            raise Unreadable(self.step, file, why) from problem
+
+    def has(self, name: str) -> bool:
+        return name in self._slots
+
+
+def load_checkpoint(state: StageState, checkpoint: Checkpoint, names: Iterable[str]) -> None:
+    """Fill the reference and the moments of these parameters."""
+    wanted = set(names)
+    for name, prefix, values in state.tensors():
+        if name in wanted and (not prefix or checkpoint.has(prefix + name)):
+            values.copy_(checkpoint.read(prefix + name, values.shape))
+    state.optimizer_steps = checkpoint.optimizer_steps if state.moments_travel else 0

@@ -1,0 +1,61 @@
+"""Muon (Jordan et al., 2024) for the matrices of a model's blocks; AdamW for all else."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import torch
+from torch import Tensor
+
+from ..sections.section import Section, Stretch
+from .optimizers import AdamW
+
+MOMENTUM = 0.95
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+STEPS = 5
+_EPS = 1e-7
+_IN_BLOCK = re.compile(r"(^|\.)\d+\.")  # "model.layers.0.mlp.up_proj.weight"
+
+
+class Muon(AdamW):
+    """A matrix moves by its Nesterov momentum made orthogonal, times 0.2 sqrt(its longer side), so that a step has the
+    size of one of AdamW (Liu et al., 2025) and both take one learning rate. As torch.optim.Muon with
+    ``adjust_lr_fn="match_rms_adamw"``. Of experts in one tensor each is a matrix.
+
+    Vectors, and the embedding and the head, which are not in a block, take AdamW's step. Products of matrices have
+    other last bits on other devices, so this is for local steps (mode delta), where members need not agree on them.
+    """
+
+    def step(self, section: Section, count: int, rate: float) -> None:
+        move = self._mover(section, rate, count, count)
+        for here in section.stretches(count, whole=True):
+            if not hidden_matrix(here):
+                move(here)
+                continue
+            m, grad = here.moments["m"], here.grad
+            m.mul_(MOMENTUM).add_(grad * (1 - MOMENTUM))
+            update = grad * (1 - MOMENTUM) + m * MOMENTUM
+            if self.weight_decay:
+                here.x.sub_(here.x * (rate * self.weight_decay))
+            rows, columns = here.shape[-2:]
+            turned = orthogonal(update.view(-1, rows, columns)).reshape(-1).to(here.x.dtype)
+            here.x.sub_(turned.mul_(rate * 0.2 * math.sqrt(max(rows, columns))))
+
+
+def hidden_matrix(here: Stretch) -> bool:
+    """Whether a parameter is a matrix, or several of one shape, inside a block."""
+    return len(here.shape) in (2, 3) and _IN_BLOCK.search(here.name) is not None
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """Nearly U V^T of each matrix U S V^T, by Newton and Schulz's iteration in bf16; [n, rows, columns]."""
+    a, b, c = COEFFICIENTS
+    values = matrices.bfloat16()
+    wide = values.shape[-2] <= values.shape[-1]
+    values = values if wide else values.mT
+    values = values / values.flatten(1).norm(dim=1).clamp(min=_EPS)[:, None, None]
+    for _ in range(STEPS):
+        gram = values @ values.mT
+        values = torch.baddbmm(values, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), values, beta=a)
+    return values if wide else values.mT

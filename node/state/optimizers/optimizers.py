@@ -1,0 +1,220 @@
+"""Optimisers on flat vectors, in arithmetic that gives the same bits on every device.
+
+Every step is separate multiplications and additions with scalars rounded once from float64: fused forms
+(``add(alpha=)``, ``addcmul``, ``lerp``, torch's fused optimisers) round differently on different devices, and
+in gradient mode every member of a group takes this step on its own. A step goes stretch by stretch, so that on a CPU
+what it works with stays in the cache.
+"""
+
+import importlib
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .... import compress
+from ....compress.cpu import dispatch as fast
+from ....job.schema import Job
+from ..sections.moments import STRETCH, Kept
+from ..sections.section import Section, Stretch
+
+
+class Optimizer(Protocol):
+    """Moves a section's ``x`` [numel] by one step along its ``grad``; its state is the named ``moments`` [numel].
+
+    Matrices are decayed, biases and norms are not.
+    """
+
+    moments: tuple[str, ...]
+
+    def offer(self, section: Section, count: int, share: float) -> None:
+        """Gradient mode: make of this node's gradient what the group adds up. The node's ``share`` of the batch is its
+        part of whatever the members have in common; the shares of a section's members add up to 1."""
+
+    def clips(self, count: int) -> bool:
+        """Whether what was added up is a gradient, which may be clipped by its norm."""
+
+    def step(self, section: Section, count: int, rate: float) -> None:
+        """``count`` is 1 for the first step with these moments."""
+
+
+class _OfGradients:
+    """What the group adds up is the gradient itself."""
+
+    def offer(self, section: Section, count: int, share: float) -> None:
+        """Nothing to make."""
+
+    def clips(self, count: int) -> bool:
+        return True
+
+
+class AdamW(_OfGradients):
+    """AdamW (Loshchilov and Hutter, 2019), bias corrected, as torch.optim.AdamW computes it."""
+
+    moments: tuple[str, ...] = ("m", "v")
+
+    def __init__(self, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+
+    def step(self, section: Section, count: int, rate: float) -> None:
+        move = self._mover(section, rate, count, count)
+        for here in section.stretches(count):
+            move(here)
+
+    def _mover(
+        self, section: Section, rate: float, count: int, squares: int, frozen: bool = False
+    ) -> Callable[[Stretch], None]:
+        """What moves a stretch of a section by this step; see ``_step``."""
+        first, second = self.betas
+        decays, decay = bool(self.weight_decay), rate * self.weight_decay
+
+        def move(here: Stretch) -> None:
+            if decays and here.is_matrix:
+                here.x.sub_(here.x * decay)
+            here.x.sub_(self._step(here, rate, count, squares, frozen))
+
+        if section.x.device.type != "cpu" or not fast.worth(section.x.numel()):
+            return move
+        compiled: Any = importlib.import_module(".adamw_cpu", __package__).move
+        of_moments = [np.float32(one) for one in (first, 1 - first, second, 1 - second)]
+        scale = 1 / math.sqrt(1 - second**squares)
+        of_weights = [np.float32(one) for one in (decay, scale, self.eps, rate / (1 - first**count))]
+
+        def move_compiled(here: Stretch) -> None:
+            vectors = (one.numpy() for one in (here.x, here.grad, here.moments["m"], here.moments["v"]))
+            compiled(*vectors, *of_moments, decays and here.is_matrix, *of_weights, frozen)
+
+        return move_compiled
+
+    def _step(self, here: Stretch, rate: float, count: int, squares: int, frozen: bool = False) -> Tensor:
+        """Adam's step with the moments of ``count`` gradients and the squares of so many."""
+        first, second = self.betas
+        m, v = here.moments["m"], here.moments["v"]
+        if not frozen:
+            m.mul_(first).add_(here.grad * (1 - first))
+            v.mul_(second).add_((here.grad * here.grad).mul_(1 - second))
+        # Not divided by the scalar: CUDA multiplies by its reciprocal there, and rounds differently than a CPU.
+        denominator = root(v).mul_(1 / math.sqrt(1 - second**squares)).add_(self.eps)
+        return torch.div(m, denominator, out=denominator).mul_(rate / (1 - first**count))
+
+
+class Lamb(AdamW):
+    """LAMB (You et al., 2020): Adam's step with its weight decay, scaled for each parameter by |x| / |step|."""
+
+    def step(self, section: Section, count: int, rate: float) -> None:
+        for here in section.stretches(count, whole=True):
+            step = self._step(here, 1.0, count, count)
+            if self.weight_decay and here.is_matrix:
+                step.add_(here.x * self.weight_decay)
+            of_weights, of_step = norm(here.x), norm(step)
+            ratio = of_weights / of_step if of_weights > 0 and of_step > 0 else 1.0
+            here.x.sub_(step.mul_(rate * ratio))
+
+
+class OneBitAdam(AdamW):
+    """1-bit Adam (Tang et al., 2021): AdamW for ``freeze`` steps; then the variance stays as it is, and the group
+    averages momentum, which a codec of one bit carries well. A coordinate whose variance is zero stays where it is:
+    one bit cannot say zero. After the freeze nothing is clipped: the gradient's norm is not known any more."""
+
+    def __init__(self, betas: tuple[float, float], eps: float, weight_decay: float, freeze: int) -> None:
+        super().__init__(betas, eps, weight_decay)
+        self.freeze = freeze
+
+    def offer(self, section: Section, count: int, share: float) -> None:
+        if count > self.freeze:
+            first = self.betas[0]
+            for here in section.stretches(count):
+                here.grad.mul_(1 - first).add_(here.moments["m"] * (first * share))
+
+    def clips(self, count: int) -> bool:
+        return count <= self.freeze
+
+    def step(self, section: Section, count: int, rate: float) -> None:
+        frozen = count > self.freeze
+        move = self._mover(section, rate, count, min(count, self.freeze), frozen)
+        for here in section.stretches(count):
+            if frozen:
+                m, v = here.moments["m"], here.moments["v"]
+                m.copy_(torch.where(v > 0, here.grad, torch.zeros_like(m)))
+            move(here)
+
+
+class Lion(_OfGradients):
+    """Lion (Chen et al., 2023): steps of one size for each coordinate, in the direction of a momentum's sign."""
+
+    moments: tuple[str, ...] = ("m",)
+
+    def __init__(self, betas: tuple[float, float], weight_decay: float) -> None:
+        self.betas, self.weight_decay = betas, weight_decay
+
+    def step(self, section: Section, count: int, rate: float) -> None:
+        first, second = self.betas
+        for here in section.stretches(count):
+            m = here.moments["m"]
+            if self.weight_decay and here.is_matrix:
+                here.x.sub_(here.x * (rate * self.weight_decay))
+            here.x.sub_((m * first).add_(here.grad * (1 - first)).sign_().mul_(rate))
+            m.mul_(second).add_(here.grad * (1 - second))
+
+
+class SGD(_OfGradients):
+    """Stochastic gradient descent with heavy-ball momentum, as torch.optim.SGD computes it."""
+
+    def __init__(self, momentum: float, weight_decay: float) -> None:
+        self.momentum, self.weight_decay = momentum, weight_decay
+        self.moments: tuple[str, ...] = ("m",) if momentum else ()
+
+    def step(self, section: Section, count: int, rate: float) -> None:
+        for here in section.stretches(count):
+            grad = here.grad
+            if self.weight_decay and here.is_matrix:
+                grad = grad + here.x * self.weight_decay
+            if self.momentum:
+                grad = here.moments["m"].mul_(self.momentum).add_(grad)
+            here.x.sub_(grad * rate)
+
+
+def kept_moments(job: Job, optimizer: Optimizer) -> Kept:
+    """How the job wants the optimiser's moments to be kept."""
+    dtype = torch.bfloat16 if job.train.moments == "bf16" else torch.float32
+    return Kept(optimizer.moments, dtype, job.train.offload)
+
+
+def clip_factor(norm: float, clip: float | None) -> float:
+    """What to multiply a gradient of this global norm with."""
+    if not clip or norm <= clip:
+        return 1.0
+    return clip / (norm + 1e-6)
+
+
+def root(values: Tensor) -> Tensor:
+    """The square root, correctly rounded: torch's own on a CPU, which may be MKL's, is off by a bit here and there."""
+    return torch.from_numpy(np.sqrt(values.numpy())) if values.device.type == "cpu" else values.sqrt()
+
+
+def squared_norm(vector: Tensor) -> float:
+    """Sum of squares of fp32 [n], within about 1e-6 of itself; the last bits are the processor's."""
+    if vector.device.type == "cpu":
+        pieces = torch.split(vector, STRETCH)
+        quick = math.fsum(float(torch.dot(piece, piece)) for piece in pieces)  # a stage has too many for one fp32 sum
+        if 1e-20 < quick < math.inf:  # else the squares may be out of fp32's range, where the values are not
+            return quick
+    else:
+        pieces = (vector.to(compress.home(vector.device)),)  # where there is float64
+    return math.fsum(float(piece.double().square().sum()) for piece in pieces)
+
+
+def norm(vector: Tensor) -> float:
+    """The Euclidean norm as a sum of whole numbers: the same bits on every device and in any order."""
+    vector = vector.to(compress.home(vector.device))
+    top = float(vector.abs().max()) if vector.numel() else 0.0
+    if not 0 < top < math.inf:
+        return top
+    exponent = math.frexp(top)[1]
+    scale = 62 - vector.numel().bit_length()
+    small = vector.double() * math.ldexp(1.0, -exponent)
+    squares = (small * small * 2.0**scale).round().to(torch.int64).sum()
+    return math.ldexp(math.sqrt(math.ldexp(float(squares), -scale)), exponent)

@@ -1,0 +1,179 @@
+"""A layer goes to another node: what its node had learnt of it and not sent goes along.
+
+The giver serves p (x - g + e) of its parameters as ``local:NAME`` while the next view is prepared; p is its weight in
+its group, and g the same bits on both. The taker adds it to its own x, divided by its own weight, when the view starts:
+so S = sum p x + server errors stays, also where the view is given up before it starts and another one is made. In
+``gradient`` mode it is the error feedback, whose sum over the group counts as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from ....job.schema import Job
+from ....proto import control_pb2
+from ...context import NodeContext
+from ...models.definition import ModelDefinition
+from ...state.stage_state import StageState
+from ...state.transfers.traffic import StateTraffic
+from ...state.transfers.transfer import StateFetch
+from ..member.view_member import ViewMember
+
+LOCAL = "local:"
+"""Prefix of the parameters' names under which it is served."""
+MOST = 1.0
+"""Times the norm of g: more than this is not what somebody has learnt between rounds."""
+MOST_GRADIENTS = 100.0
+"""Times the norm of the last committed step's gradient: no error feedback is as long."""
+
+
+def may_be_handed_over(job: Job) -> bool:
+    """Not where nobody may see a node's own update, or where one is judged before it counts."""
+    updates = job.updates
+    return updates.agreed and not updates.secure and not updates.robust_average
+
+
+def given(job: Job, before: ViewMember | None, order: control_pb2.View) -> dict[str, dict[str, Tensor]]:
+    """What this node hands to others as the view of this order begins, to be served: copies in main memory, fp32.
+    ``before``: this node in the view that ends."""
+    mine = [one for one in order.handovers if before is not None and one.giver == before.context.name]
+    if not mine or before is None or not may_be_handed_over(job):
+        return {}
+    wanted = {name for one in mine for name in _names(one, before.state, before.context.definition)}
+    found: dict[str, dict[str, Tensor]] = {}
+    for section_name, section in before.state.sections.items():
+        share = section.weight or _counts(before, section_name)
+        local = dict(section.layout.views(section.x))
+        feedback = dict(section.layout.views(section.feedback)) if section.feedback is not None else {}
+        for name, reference in section.layout.views(section.g):
+            if name in wanted:
+                rest = local[name] - reference
+                if name in feedback:
+                    rest += feedback[name]
+                found[LOCAL + name] = {"": rest.mul_(share).to("cpu")}
+    return found
+
+
+def taken(context: NodeContext, traffic: StateTraffic, order: control_pb2.View, new: StageState) -> dict[str, Tensor]:
+    """Fetch what others hand to this node: parameter -> p (x - g + e) (in gradient mode e), summed over them. What one
+    of them can't give any more is lost with it, and said."""
+    if not may_be_handed_over(context.job):
+        return {}
+    gradient = order.norm if new.gradient else None
+    references = {name: values for one in new.sections.values() for name, values in one.layout.views(one.g)}
+    fetches: dict[str, tuple[StateFetch, dict[str, Tensor]]] = {}
+    for one in order.handovers:
+        names = _names(one, new, context.definition)
+        if one.taker == context.name != one.giver and names:
+            values = {name: torch.empty_like(references[name], device="cpu") for name in names}
+            fetches[one.giver] = (_fetch(traffic, one.giver, values), values)
+    found: dict[str, Tensor] = {}
+    while fetches:
+        lost = traffic.take_lost()
+        for giver, (fetch, values) in list(fetches.items()):
+            fetch.work(lost)
+            problem = fetch.failure or (_wrong(values, references, gradient) if fetch.done else "")
+            if problem:
+                which = f"{len(values)} parameters that move to {context.name}"
+                context.warn(giver, f"what it had learnt of {which} and not sent is lost: {problem}")
+            elif fetch.done:
+                much = f"{len(values)} parameters and not sent (norm {_norm(values.values()):.3g})"
+                context.tell(f"goes on with what {giver} had learnt of {much}")
+                for name, one_value in values.items():
+                    found[name] = found[name].add_(one_value) if name in found else one_value
+            if problem or fetch.done:
+                del fetches[giver]
+        if fetches:
+            context.pump(0.05)
+    return found
+
+
+def weigh(view: ViewMember) -> None:
+    """The view starts with other shares of the batch: p (x - g + e) of every member stays what it was. Without agreed
+    rounds x - g is the way of all, and is no node's own."""
+    if view.gradient or not view.job.updates.agreed:
+        return
+    with torch.no_grad():
+        for name, section in view.state.sections.items():
+            section.weigh(view.exchanges[name].share)
+
+
+def add(view: ViewMember, handed: Mapping[str, Tensor]) -> None:
+    """The view starts: x += what was handed over / p; in gradient mode the error feedback += it."""
+    with torch.no_grad():
+        for section_name, section in view.state.sections.items():
+            if handed.keys().isdisjoint(section.layout.names):
+                continue
+            if view.gradient and section.feedback is None:
+                section.feedback = torch.zeros_like(section.g)
+            into = section.feedback if view.gradient else section.x
+            assert into is not None
+            for name, values in section.layout.views(into):
+                if name in handed:
+                    values.add_(handed[name].to(values.device) / _counts(view, section_name))
+
+
+def must_say(view: ViewMember) -> bool:
+    """Whether the coordinator has to know what this node had learnt and not sent: where nobody may see it, the view
+    says what is lost; where it is often nothing, only what is something is handed over."""
+    updates = view.job.updates
+    if not updates.agreed:
+        return False
+    if view.gradient:
+        return any(section.feedback is not None for section in view.state.sections.values())
+    alone = len(view.plan.pipelines) == 1 and not view.is_alone
+    return updates.secure or bool(updates.robust_average) or alone
+
+
+def unsent(view: ViewMember, layers: list[int], definition: ModelDefinition) -> tuple[list[float], float]:
+    """Of each layer the norm of what this node has learnt and not sent, by its weight; and the norm g has moved, in
+    gradient mode that of the newest gradient."""
+    squares = dict.fromkeys(layers, 0.0)
+    moved = 0.0
+    for section_name, section in view.state.sections.items():
+        exchange = view.exchanges[section_name]
+        moved += exchange.own_norm**2 if view.gradient else section.moved**2
+        whole = sum(exchange.unsent().values(), torch.zeros(()))
+        for name, values in section.layout.views(whole) if whole.dim() else ():
+            layer = definition.layer_of(name)
+            if layer not in squares and name == definition.tied_trained:  # on the last stage's nodes
+                layer = max(squares, default=layer)
+            if layer in squares:
+                squares[layer] += float(values.double().square().sum()) * _counts(view, section_name) ** 2
+    return [math.sqrt(one) for one in squares.values()], math.sqrt(moved)
+
+
+def _counts(view: ViewMember, section: str) -> float:
+    """How much of what is a member's own counts in S."""
+    return 1.0 if view.gradient else view.exchanges[section].share
+
+
+def _names(one: control_pb2.Handover, state: StageState, definition: ModelDefinition) -> list[str]:
+    """The parameters of a place that are handed over."""
+    layers, tied = set(one.layers), definition.tied_trained
+    names = [name for section in state.sections.values() for name in section.layout.names]
+    return [name for name in names if (one.ends if name == tied else definition.layer_of(name) in layers)]
+
+
+def _fetch(traffic: StateTraffic, giver: str, values: Mapping[str, Tensor]) -> StateFetch:
+    wanted = {LOCAL + name: {"": one} for name, one in values.items()}
+    return traffic.fetch(wanted, {LOCAL + name: [giver] for name in values})
+
+
+def _wrong(values: Mapping[str, Tensor], references: Mapping[str, Tensor], gradient: float | None) -> str:
+    """Why this is nothing that a node can have learnt; empty where it can be. ``gradient``: in gradient mode the norm
+    of the last step's."""
+    norm, most = _norm(values.values()), _norm(references[name] for name in values)
+    limit = MOST * most if gradient is None else MOST_GRADIENTS * gradient
+    if math.isfinite(norm) and (norm <= limit or not limit):
+        return ""
+    of = "the weights" if gradient is None else "the last gradient"
+    return f"it has norm {norm:.3g}, and {of} {most if gradient is None else gradient:.3g}"
+
+
+def _norm(vectors: Iterable[Tensor]) -> float:
+    return math.sqrt(sum(float(one.double().square().sum()) for one in vectors))

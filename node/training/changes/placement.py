@@ -1,0 +1,168 @@
+"""A node's place in a view: the stages that it holds as a member, or the place that it follows as a spare."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+
+import torch
+
+from ....job.sampling import Position
+from ....proto import control_pb2
+from ....proto.errors import FarflungError
+from ....scheduler import Plan
+from ...context import NodeContext
+from ...promises import Broken
+from ...state.files.rests import contribute
+from ...state.stage_state import StageState
+from ...state.transfers.base import BaseLoader
+from ...state.transfers.transfer import Snapshot, named
+from ..following.standby import Follower
+from ..holdings import Holdings
+from ..say_again import Unanswered
+from .take_up import StateLoader, fetch_of
+
+
+class Placement:
+    """One node's, view after view."""
+
+    def __init__(self, holdings: Holdings, loader: StateLoader, said: Unanswered) -> None:
+        """``loader``: fills states with the reference. ``said``: takes what the coordinator waits for."""
+        self._holdings, self._loader, self._said = holdings, loader, said
+        self.base = BaseLoader(holdings.traffic)
+        self.unfollowed: StageState | None = None
+        """The place that this node followed as a spare until it could not any more."""
+        self.cannot_follow = ""
+        """Why this spare cannot follow what the view wants it to."""
+        self._held_before = False
+        """Whether this node has ever taken up a place."""
+
+    @property
+    def _context(self) -> NodeContext:
+        return self._holdings.context
+
+    def place(self, view: control_pb2.View, plan: Plan, held: Sequence[StageState]) -> StageState:
+        """The state of this node's place: the one that it holds, or another one, filled."""
+        context, loading = self._context, self._loader.loading
+        begun = [loading.state] if loading is not None else []  # of the same checkpoint
+        new = next((one for one in held if one.same_place(context.definition, plan, context.name)), None)
+        if new is not None:
+            return new
+        new = next((one for one in begun if one.same_place(context.definition, plan, context.name)), None)
+        new = new or self.take_up(plan, context.name, [*held, *begun], view)
+        self._loader.load(context, new, held, view)
+        if context.name in view.restores:
+            self._contribute(view, plan, new)
+        return new
+
+    def take_up(self, plan: Plan, place: str, held: Sequence[StageState], view: control_pb2.View) -> StageState:
+        """What a place holds, without the values of what trains. FarflungError: it is too much for this node."""
+        context, resources = self._context, self._holdings.resources
+        must_fit(context, resources.owner.limits.memory, len(resources.optimizer.moments), plan, place)
+        if self._held_before:
+            gc.collect()  # a place that was given up is as large, and its training full of cycles
+        self._held_before = True
+        new = StageState(context.definition, context.job, plan, place, resources.optimizer, context.device)
+        self.base.load(context, new, held, view)
+        return new
+
+    def _contribute(self, view: control_pb2.View, plan: Plan, new: StageState) -> None:
+        """Take up again what this node kept beside the checkpoint that the view begins with."""
+        context, rests = self._context, self._holdings.resources.rests
+        rest = rests.read(view.checkpoint, view.kept_in) if rests is not None else None
+        if rest is None:
+            why = f"what it kept beside the checkpoint of step {view.checkpoint} is damaged, and lost"
+            context.warn(context.name, why)
+            return
+        with torch.no_grad():
+            lost = contribute(rest, new, plan, context.name)
+        if lost:
+            part = f"{lost / rest.norm:.1%} of what it had learnt beside the checkpoint of step {view.checkpoint}"
+            why = f"{part} is lost: it was of parameters, or of weights, that its place does not have"
+            context.warn(context.name, why)
+
+    def keep_snapshots(self, view: control_pb2.View, plan: Plan, new: StageState) -> None:
+        """Keep what spares are still to get of earlier views, and of this one what those want who have none."""
+        snapshots, mine = self._holdings.traffic.snapshots, plan.stages_of(self._context.name)
+        fetch = {one.node for one in view.shadows if one.fetch and plan.stages_of(one.like) == mine}
+        for number, kept in list(snapshots.items()):
+            kept.wanted_by &= fetch
+            fetch -= kept.wanted_by
+            if not kept.wanted_by:
+                del snapshots[number]
+        if fetch:  # they may begin a moment before this node does: until then it is what it holds
+            snapshots[view.number] = Snapshot(named([new]), fetch)
+
+    # ---- a spare -------------------------------------------------------------------------------
+
+    def follow(
+        self, view: control_pb2.View, plan: Plan, position: Position, round: int, held: list[StageState]
+    ) -> Follower | None:
+        """What a spare does: follow the place that the view says, from what it holds or from a snapshot."""
+        context, follower = self._context, self._holdings.follower
+        mine = next((one for one in view.shadows if one.node == context.name), None)
+        if mine is None:
+            return None
+        guides = [name for name in plan.nodes if plan.stages_of(name) == plan.stages_of(mine.like)]
+        first = sum(context.name.encode()) % len(guides)
+        if follower is None or follower.failed or not follower.state.same_place(context.definition, plan, mine.like):
+            try:
+                follower = self._new_follower(view, plan, mine, guides, held)
+            except FarflungError as error:
+                self.cannot_follow = error.message  # told when the view trains: before, nobody asks
+                return None
+        follower.enter(context, plan, mine.like, position, round, guides[first:] + guides[:first])
+        self._holdings.state = follower.state if follower.whole else None
+        return follower
+
+    def _new_follower(
+        self,
+        view: control_pb2.View,
+        plan: Plan,
+        mine: control_pb2.Shadow,
+        guides: Sequence[str],
+        held: Sequence[StageState],
+    ) -> Follower:
+        context, holdings = self._context, self._holdings
+        kept = next((state for state in held if state.same_place(context.definition, plan, mine.like)), None)
+        if kept is not None and not mine.fetch:
+            return Follower(holdings.resources, holdings.traffic, kept, None, self.caught_up)
+        # What a fetch has brought and could not be followed: what has not changed since is not fetched again.
+        before, self.unfollowed = self.unfollowed, None
+        again = before is not None and before.same_place(context.definition, plan, mine.like)
+        new = before if again and before is not None else self.take_up(plan, mine.like, held, view)
+        names = list(new.named())
+        fetch = fetch_of(context, holdings.traffic, new, names, lambda _: guides, snapshot=view.number, kept=again)
+        return Follower(holdings.resources, holdings.traffic, new, fetch, self.caught_up)
+
+    def tell_of_what_it_cannot_follow(self) -> None:
+        """The view trains: say why this spare does not follow a stage, if so."""
+        if self.cannot_follow:
+            self.caught_up(self.cannot_follow)
+
+    def caught_up(self, failed: str) -> None:
+        """Tell the coordinator that this spare holds what the group holds; or why it cannot follow it."""
+        if failed:
+            self._context.tell(f"does not follow a stage: {failed}")
+        caught_up = control_pb2.CaughtUp(view=self._context.view, failed=failed)
+        self._said.say(control_pb2.Report(caught_up=caught_up))
+
+
+def must_fit(context: NodeContext, limit: int, moments: int, plan: Plan, place: str) -> None:
+    """Broken when the owner allows less memory (``limit``, bytes; 0: any) than a place's weights and what moves them
+    take. ``moments``: vectors that the optimiser keeps."""
+    if not limit:
+        return
+    job = context.job
+    ranges = [plan.stages[stage] for stage in plan.stages_of(place)]
+    held = [layer for first, last in ranges for layer in context.facts.profile.layers[first : last + 1]]
+    outer = bool(job.updates.outer_optimizer.momentum)
+    moment = 0.5 if job.train.moments == "bf16" else 1.0
+    copies = 2 + (job.updates.mode == "delta") + outer + moment * moments
+    needed = sum(layer.parameters * copies + layer.frozen for layer in held) * 4
+    if needed > limit:
+        raise Broken(
+            f"view {context.view} is refused: its layers need {needed / 1e9:.3g} GB, "
+            f"and --max-memory allows {limit / 1e9:.3g} GB",
+            "allow more, or let more nodes join, so that each holds less",
+        )

@@ -1,0 +1,38 @@
+"""What a node has learnt and not sent, beside a checkpoint of a step."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...state.files.rests import FEEDBACK, MOMENT, REST, Rest, digest_of
+from .view_member import ViewMember
+
+
+def rest_of(view: ViewMember, step: int) -> Rest | None:
+    """What this node would lose if everything ended now and began again with a checkpoint of this step; None where that
+    is nothing. Copies, on the CPU; changes nothing."""
+    state = view.state
+    tensors: dict[str, Tensor] = {}
+    beside: dict[str, tuple[str, float]] = {}
+    squares, moved = 0.0, 0.0
+    for name, section in state.sections.items():
+        exchange = view.exchanges[name]
+        vectors = exchange.unsent()
+        share = exchange.share
+        whole = sum(vectors.values(), torch.zeros(()))
+        squares += float(whole.double().square().sum()) * (1.0 if view.gradient else share) ** 2
+        moved += exchange.own_norm**2 if view.gradient else section.moved**2
+        for prefix, vector in vectors.items():
+            tensors |= {prefix + one: values for one, values in section.layout.views(vector)}
+        if not view.gradient:
+            for kind, vector in section.moments.items():
+                own = vector.detach().to("cpu", copy=True)
+                tensors |= {f"{MOMENT}{kind}.{one}": values for one, values in section.layout.views(own)}
+        beside |= {one: (digest_of(values), share) for one, values in section.layout.views(section.g)}
+    if not any(name.startswith((REST, FEEDBACK)) for name in tensors) or (view.is_alone and not squares):
+        return None
+    norms = (math.sqrt(squares), math.sqrt(moved))
+    return Rest(step, view.context.view, *norms, tensors, beside, state.optimizer_steps)

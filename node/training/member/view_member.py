@@ -1,0 +1,286 @@
+"""A node as a member of one view: what it holds there, the rounds of its sections, and the commit point of steps.
+
+What a step's end does with these is the mode's (modes.py, gossip_mode.py); what a step computes is view_training.py's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ....job.sampling import Position
+from ....job.schema import Facts, Job, Updates
+from ....proto import data_pb2
+from ....scheduler import Plan
+from ...context import ROUND, URGENT, NodeContext
+from ...rounds.arithmetic.exchange import Exchange
+from ...rounds.arithmetic.phased import phases_of
+from ...rounds.checking.judge import cannot_judge, judge_of
+from ...rounds.checking.signed import Signer
+from ...rounds.log import RoundLog
+from ...rounds.protocol.machine import Rounds
+from ...rounds.round_link import RoundLink
+from ...state.optimizers.learning_rates import learning_rate
+from ...state.optimizers.optimizers import Optimizer, clip_factor
+from ...state.sections.section import Section
+from ...state.stage_state import TIED, StageState, codec_of, round_plan
+from ..resources import Resources
+from ..say_again import SayAgain
+from ..waiting import Peers
+from .commit import Commit
+
+CLOSING = "int8"
+"""The codec in which the vector goes at the run's end: see modes.py."""
+COMMIT_KINDS = {data_pb2.READY, data_pb2.COMMIT}
+
+
+@dataclass(frozen=True)
+class ViewStart:
+    """What a view says of where training begins."""
+
+    plan: Plan
+    position: Position
+    save: bool = False
+    """A checkpoint is wanted as soon as g holds everything before this view, and is not begun."""
+    evaluate: bool = False
+    """The view before has not made an evaluation that was due: this one begins with it. Without agreed rounds there are
+    no common weights then: it is made after the first step."""
+    followed: frozenset[int] = frozenset()
+    """Stages that spares follow."""
+    signer: Signer | None = None
+    """What signs contributions of this view; None: without TLS."""
+
+
+class ViewMember:
+    """One node's membership in one view, which neither computes samples nor decides how a step ends."""
+
+    def __init__(self, context: NodeContext, resources: Resources, state: StageState, start: ViewStart) -> None:
+        job, plan, position = context.job, start.plan, start.position
+        self.context, self.resources, self.state = context, resources, state
+        self.job, self.plan, self.position = job, plan, position
+        self.gradient = job.updates.mode == "gradient"
+        self.pipeline = plan.pipeline_of(context.name)
+        self.step = position.step
+        """The last step that is finished here."""
+        self.ready_step = position.step
+        """The last step that this node was ready to commit."""
+        self.passed = position.step
+        """The last step of which nothing is left to do."""
+        self.is_done = False
+        """Whether all steps are."""
+        self.report_step: Callable[[int], None] = lambda step: None
+        """Is called when a step is finished on this node."""
+        self.is_due: Callable[[int], bool] = lambda step: False
+        """Whether anything after a step needs the reference: an evaluation or a checkpoint."""
+        self.base_round = max((section.round for section in state.sections.values()), default=0)
+        """The last round before the view."""
+        single = len(plan.pipelines) == 1 and (context.definition.tied_trained is None or len(plan.stages) == 1)
+        self.is_alone = single and not start.followed
+        """No section has a second member, or a spare that follows it: no round has anybody to wait for."""
+        self.last_step = last_step_of(job, context.facts, position)
+        members = plan.nodes if self.gradient else tuple(dict.fromkeys(plan.pipelines[self.pipeline]))
+        self.commit = Commit(members, context.name, position.step)
+        self.exchanges: dict[str, Exchange] = {}
+        self.links: dict[str, RoundLink] = {}
+        """The rounds of the sections that have other members."""
+        self._open_sections(start)
+        self.log = RoundLog(self.links, context.send)
+        own_loop = resources.own is not None
+        self.why_nobody_judges = cannot_judge(plan, own_loop) if job.updates.judge else ""
+        self.judge = judge_of(
+            context,
+            resources.data,
+            state,
+            plan,
+            position,
+            base=self.base_round,
+            last_step=self.last_step,
+            spare=False,
+            own_loop=own_loop,
+        )
+
+    def _open_sections(self, start: ViewStart) -> None:
+        """The arithmetic of each section's rounds, and its messages where there is somebody to exchange them with."""
+        context, job, plan = self.context, self.job, self.plan
+        until = last_outer_round(self.base_round, self.position.step, self.last_step, job.updates)
+        ends = (0, len(plan.stages) - 1)
+        for name, section in self.state.sections.items():
+            followed = any(name == f"stage-{stage}" or (name == TIED and stage in ends) for stage in start.followed)
+            exchange = exchange_of(job, plan, section, context.name, followed=followed, until=until)
+            self.exchanges[name] = exchange
+            exchange.place_in(context.wire.place)
+            rounds = exchange.plan
+            if len(rounds.members) > 1 or followed:
+                self.links[name] = RoundLink(
+                    exchange,
+                    Rounds(rounds, context.name, section.round, section.chain),
+                    self.send_round,
+                    context.refuse,
+                    context.diverged,
+                    coding=context.clock.coding,
+                    audit=job.updates.audit,
+                    sending=lambda: context.wire.under_way,
+                    signer=start.signer,
+                )
+
+    # ---- waiting ---------------------------------------------------------------------------
+
+    def wait(
+        self, done: Callable[[], bool], what: str, peers: Peers = tuple, again: Callable[[], None] | None = None
+    ) -> None:
+        """Handle what arrives until ``done``; ``what`` is waited for, of ``peers()``, and asked for ``again`` now and
+        then. Raises ViewEnds."""
+        asking = SayAgain()
+        with self.context.clock.span(what), self.resources.waiting.on(peers):
+            while not done():
+                self.context.pump(0.05)
+                if again is not None and asking.due():
+                    again()
+
+    def wait_for_results(self) -> None:
+        """Handle what arrives until the open rounds are complete. Raises ViewEnds."""
+        links = self.links.values()
+        self.wait(
+            lambda: all(link.complete for link in links),
+            "wait for results",
+            lambda: {name for link in links for name in link.rounds.lacking()},
+        )
+
+    def introduce(self) -> None:
+        """Exchange the keys of masks, where contributions are masked. Raises ViewEnds."""
+        for link in self.links.values():
+            link.introduce()
+        self.wait(lambda: not self._unknown(), "wait for keys", self._unknown, self._introduce_again)
+
+    def _unknown(self) -> set[str]:
+        """Members whose keys are not here."""
+        return {name for link in self.links.values() for name in link.unknown}
+
+    def _introduce_again(self) -> None:
+        for link in self.links.values():
+            link.introduce(again=True)
+
+    # ---- the commit point ------------------------------------------------------------------
+
+    @property
+    def committed_norm(self) -> float:
+        """The global norm of the step that is finished here, where it was committed; else 0."""
+        return self.commit.norm if self.commit.step == self.step else 0.0
+
+    def agree(self, step: int, square: float) -> None:
+        """Returns when every member was ready for the step, which is committed with that. Raises ViewEnds.
+
+        ``square``: this node's part of the squared global norm.
+        """
+        self.ready_step = step
+        commit = self.commit
+        if commit.committer == self.context.name:
+            if commit.ready(self.context.name, step, square):
+                self._tell_commit()
+        else:
+            self._say_ready(step, square)
+        again = partial(self._say_ready, step, square)
+        self.wait(lambda: commit.step >= step, "wait for the commit", lambda: commit.lacking(step), again)
+
+    def handle_commit(self, sender: str, header: data_pb2.Header) -> None:
+        """A message of one of ``COMMIT_KINDS``."""
+        if header.kind == data_pb2.COMMIT:
+            if sender == self.commit.committer:
+                self.commit.committed(header.step, header.value)
+        elif self.commit.ready(sender, header.step, header.value):
+            self._tell_commit()
+        elif self.commit.committer == self.context.name and header.step == self.commit.step:
+            self._tell_commit_to(sender)  # it would not say it again if it had heard of the commit
+
+    def _say_ready(self, step: int, square: float) -> None:
+        if self.commit.committer != self.context.name:
+            header = data_pb2.Header(kind=data_pb2.READY, step=step, value=square)
+            self.context.send(self.commit.committer, header, b"", URGENT)
+
+    def _tell_commit(self) -> None:
+        for name in self.commit.others:
+            self._tell_commit_to(name)
+
+    def _tell_commit_to(self, name: str) -> None:
+        header = data_pb2.Header(kind=data_pb2.COMMIT, step=self.commit.step, value=self.commit.norm)
+        self.context.send(name, header, b"", URGENT)
+
+    # ---- what a mode does with a step --------------------------------------------------------
+
+    def offered(self, norm: float) -> None:
+        """The norm of this node's update: of what it offers in a round, or alone in its group of its gradient."""
+        learns = any(section.g.numel() for section in self.state.sections.values())
+        self.resources.idle.offered(self.context, norm, learns)
+
+    def optimise(self, count: int, step: int, norm: float) -> None:
+        """One optimiser step of every section, ``count``-th with these moments, clipped by the global ``norm``."""
+        with self.context.clock.computing("optimiser"):
+            take_step(self.context, self.resources.optimizer, self.state, count, step, norm)
+
+    def stepped(self, step: int) -> None:
+        """The step is finished on this node."""
+        self.step = step
+        self.report_step(step)
+
+    def send_round(self, to: str, header: data_pb2.Header, payload: Sequence[bytes] | memoryview) -> None:
+        """Send a message of a round."""
+        self.context.send(to, header, payload, ROUND)
+
+
+def last_step_of(job: Job, facts: Facts, position: Position) -> int:
+    """The run's last step, as the view that begins at ``position`` counts it."""
+    if job.run.steps is not None:
+        return job.run.steps
+    return position.last_step((job.run.epochs or 1) * facts.samples, job.train.batch)
+
+
+def last_outer_round(base: int, step: int, last_step: int, updates: Updates) -> int:
+    """The last round that is an outer step in a view that begins with round ``base`` after ``step``."""
+    interval = updates.every // updates.fragments
+    return base + max(0, last_step // interval - step // interval)
+
+
+def exchange_of(
+    job: Job,
+    plan: Plan,
+    section: Section,
+    me: str,
+    followed: bool = False,
+    follows: bool = False,
+    until: float = math.inf,
+) -> Exchange:
+    """The arithmetic of a section's rounds in a view, for a member; or, ``follows``, for a spare beside it. ``until``:
+    the last round that is an outer step."""
+    codec = (codec_of(plan, section.layout.section) or job.updates.codec) if job.updates.agreed else "none"
+    phases = phases_of(codec)
+    closing = CLOSING if job.updates.mode == "delta" and codec != "none" and not job.updates.secure else ""
+    return Exchange(
+        section,
+        round_plan(plan, section.layout, job.updates, phases, followed, until if closing else math.inf),
+        me,
+        codec,
+        dense_rounds=job.updates.dense_rounds,
+        gradient=job.updates.mode == "gradient",
+        seed=job.run.seed,
+        outer=job.updates.outer_optimizer,
+        robust=job.updates.robust_average,
+        follows=follows,
+        outer_until=until,
+        closing=closing,
+        secure=job.updates.secure and not follows,
+    )
+
+
+def take_step(
+    context: NodeContext, optimizer: Optimizer, state: StageState, count: int, step: int, norm: float
+) -> None:
+    """One optimiser step of every section, ``count``-th with these moments, clipped by the global ``norm``."""
+    train = context.job.train
+    rate = learning_rate(train, step, context.facts.steps)
+    factor = clip_factor(norm, train.clip) if optimizer.clips(count) else 1.0
+    for section in state.sections.values():
+        if factor != 1.0:
+            section.grad.mul_(factor)
+        optimizer.step(section, count, rate)

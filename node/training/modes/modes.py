@@ -1,0 +1,341 @@
+"""How a step ends: with one optimiser step of everybody (``gradient``), or with a local step and rounds (``delta``).
+
+Both have a commit point (node/training/member/commit.py). Nothing that must be atomic changes before it, and
+after it nothing waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from ....job.sampling import unfinished_of_each
+from ...rounds.protocol.messages import Result
+from ...rounds.round_link import RoundLink
+from ...state.optimizers.optimizers import squared_norm
+from ..member.view_member import ViewMember
+
+CLOSING_TIMES = 2
+"""Times that the vector goes in the codec ``CLOSING`` at the run's end: each leaves less than a hundredth, and together
+they take half of the bytes of ``none``."""
+MASKED_CLOSING = 8
+"""Contributions that are masked go with their own codec, so many times."""
+
+
+class Mode(Protocol):
+    """What a training does with the gradients of a step, and with what is open when the view ends."""
+
+    @property
+    def reached(self) -> int:
+        """The step up to which g has what this node's pipeline learnt in this view."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether g holds all that was trained before this view: then it is what ``missing`` says of the stream."""
+
+    def missing(self, step: int) -> list[list[int]]:
+        """Of each pipeline, the positions of the stream that it took in this view's steps up to ``step``, and whose
+        effect is not all in g."""
+
+    def begin(self) -> None:
+        """The view starts, before its first step. Raises ViewEnds while it waits for others."""
+
+    def finish(self, step: int) -> None:
+        """The gradients of the step are complete on this node. Raises ViewEnds while it waits for others."""
+
+    def finish_committed(self) -> None:
+        """The view ends, but the commit point of the step in work has passed: it is finished all the same."""
+
+    def catch_up(self, step: int, norm: float, targets: dict[str, int]) -> bool:
+        """After the view: take one more thing that some member has finished; False while something is missing."""
+
+    def settle(self) -> None:
+        """The view begins after the last step: finish what its end broke off."""
+
+    def end(self) -> None:
+        """The view is over for this node."""
+
+
+def _own_norm(links: Mapping[str, RoundLink]) -> float:
+    """The norm of what this node offers in the open rounds of all its sections."""
+    return math.hypot(*(link.exchange.own_norm for link in links.values()))
+
+
+class GradientMode:
+    """Every step the group averages gradients, and every node takes the same optimiser step: x is g."""
+
+    def __init__(self, view: ViewMember) -> None:
+        self.view = view
+        self._results: dict[str, tuple[Result, ...]] = {}
+
+    @property
+    def reached(self) -> int:
+        return self.view.step
+
+    @property
+    def is_settled(self) -> bool:
+        return True
+
+    def missing(self, step: int) -> list[list[int]]:
+        return []
+
+    def begin(self) -> None:
+        """Nothing: x is g."""
+
+    def finish(self, step: int) -> None:
+        """Average the gradient, agree that everybody has it, take the step."""
+        view, links = self.view, self.view.links
+        for name, section in view.state.sections.items():
+            view.resources.optimizer.offer(section, step, view.exchanges[name].share)
+        for link in links.values():
+            link.begin()
+        view.wait_for_results()
+        square = 0.0
+        for name, section in view.state.sections.items():
+            first = True
+            if name in links:
+                self._results[name] = links[name].results
+                first = links[name].rounds.plan.members[0] == view.context.name
+                if links[name].exchange.carries:  # the node's own gradient is needed once more
+                    square += self._norm_of(links[name]) if first else 0.0
+                    continue
+                with view.context.clock.coding("add up", name):
+                    for here, update in links[name].updates():
+                        update.write_to(section.grad[here])
+            elif section.feedback is not None:  # the rest of the group is gone: there is nobody to send it to
+                section.grad.add_(section.feedback)
+                section.feedback = None
+            if first:  # each section is counted by one of its members
+                square += squared_norm(section.grad)
+        view.offered(_own_norm(links) if links else square)
+        view.agree(step, square)
+        self._apply(step, view.commit.norm)
+
+    def _norm_of(self, link: RoundLink) -> float:
+        with self.view.context.clock.coding("add up"):
+            return math.fsum(squared_norm(update.values()) for _, update in link.updates())
+
+    def _apply(self, step: int, norm: float) -> None:
+        view = self.view
+        finite = math.isfinite(norm)
+        if finite:
+            for link in view.links.values():
+                link.exchange.commit_gradient(link.updates() if link.exchange.carries else ())
+            view.optimise(step, step, norm)
+        elif view.context.name == view.commit.committer:
+            why = f"step {step} had a gradient that is not finite, or was refused: no node applied it"
+            view.context.warn("", why)
+        for name, section in view.state.sections.items():
+            if name in view.links:
+                view.links[name].finish(self._results[name], view.job.updates.block)
+            else:
+                section.round += 1
+        view.log.committed(norm)
+        view.stepped(step)
+
+    def finish_committed(self) -> None:
+        view = self.view
+        if view.ready_step == view.commit.step == view.step + 1:
+            self._apply(view.commit.step, view.commit.norm)
+
+    def catch_up(self, step: int, norm: float, targets: dict[str, int]) -> bool:
+        """Another member had seen the commit of the step that this node was ready for when the view ended."""
+        view = self.view
+        if step == view.step + 1 == view.ready_step:
+            view.commit.committed(step, norm)
+            self._apply(step, norm)
+        return step == view.step
+
+    def settle(self) -> None:
+        """A step is whole or did not happen: there is nothing to finish."""
+
+    def end(self) -> None:
+        """An open step is void, and publishers keep what their encodings have lost."""
+        for link in self.view.links.values():
+            link.rounds.open = None
+            link.exchange.fold_errors()
+
+
+class DeltaMode:
+    """Local optimiser steps on x; rounds of encoded x - g move g.
+
+    With ``fragments`` a round carries one of them, and they follow each other through ``every`` steps (streaming
+    DiLoCo, Douillard et al., 2025).
+    """
+
+    def __init__(self, view: ViewMember) -> None:
+        self.view = view
+        updates = view.job.updates
+        self.fragments = updates.fragments
+        chosen = view.plan.overlap
+        self._interval, self._overlap = updates.interval, int(updates.overlap if chosen is None else chosen)
+        self._free = view.is_alone and updates.outer_optimizer.is_average
+        """g := x costs nothing, so it happens every step."""
+        start = [view.position.step] * len(view.plan.pipelines)
+        self._counted_at = deque([start] * self.fragments, self.fragments)
+        """For each fragment, the steps in which the last round began that counted everything of a pipeline."""
+        self._unsettled = self.fragments
+        """Rounds until g holds what the views before have left in x."""
+        self._in_flight = False
+        self._begun = self._apply_at = 0
+        self._chased: set[tuple[str, int]] = set()
+
+    @property
+    def reached(self) -> int:
+        """The step up to which g has what this node's pipeline learnt in this view."""
+        return min(steps[self.view.pipeline] for steps in self._counted_at)
+
+    @property
+    def is_settled(self) -> bool:
+        return self._unsettled <= 0
+
+    def missing(self, step: int) -> list[list[int]]:
+        view, train = self.view, self.view.job.train
+        counted = [min(steps) for steps in zip(*self._counted_at, strict=True)]
+        return unfinished_of_each(
+            view.position,
+            counted,
+            step,
+            view.plan.microbatches,
+            train.microbatch,
+            view.job.run.seed,
+            view.context.facts.drawn,
+        )
+
+    def begin(self) -> None:
+        """Nothing: a new node begins with x at g."""
+
+    def finish(self, step: int) -> None:
+        """A local step; a round begins every ``every / fragments`` steps and is applied ``overlap`` steps later."""
+        view = self.view
+        square = sum(squared_norm(section.grad) for section in view.state.sections.values())
+        if not view.links:
+            view.offered(square)
+        view.agree(step, square)
+        if self._in_flight and step >= self._apply_at:
+            self._apply_round()
+        self._local_step(step, view.commit.norm)
+        if self._free:
+            self._flush(self.fragments)
+            return
+        due = step % self._interval == 0
+        last = step == view.last_step
+        if due:
+            self._begin_round(step + self._overlap)
+            if last or not self._overlap:
+                self._apply_round()
+        if last:
+            self._close(due)
+
+    def _close(self, due: int = 0) -> None:
+        """The run ends: all of S goes into g. ``due``: rounds of this step that have brought in a fragment already."""
+        view = self.view
+        updates, plan = view.job.updates, view.plan
+        codecs = {plan.update_codec(stage) or updates.codec for stage in range(len(plan.stages))}
+        if not updates.agreed or view.is_alone or codecs == {"none"}:
+            self._flush(self.fragments - due)
+            return
+        self._flush(self.fragments * (MASKED_CLOSING if updates.secure else CLOSING_TIMES))
+
+    def _flush(self, rounds: int) -> None:
+        """What is still in x - g goes into g, now: these rounds have no next step to hide behind.
+
+        They are plain averages. An outer step is one of ``every`` steps; here its momentum would only carry g on.
+        """
+        for _ in range(rounds):
+            self._begin_round(self.view.step)
+            self._apply_round()
+
+    def _begin_round(self, apply_at: int) -> None:
+        """Send x - g on its way; it is applied in step ``apply_at``, before the optimiser."""
+        if self._in_flight:
+            self._apply_round()
+        for link in self.view.links.values():
+            link.rounds.last = self.view.step >= self.view.last_step
+            link.begin()
+        if self.view.links:
+            self.view.offered(_own_norm(self.view.links))
+        self._in_flight, self._begun, self._apply_at = True, self.view.step, apply_at
+
+    def _local_step(self, step: int, norm: float) -> None:
+        """The pipeline's step was committed: every node of it moves its x."""
+        view = self.view
+        if math.isfinite(norm):
+            view.state.optimizer_steps += 1
+            for exchange in view.exchanges.values():
+                exchange.x_moves()
+            view.optimise(view.state.optimizer_steps, step, norm)
+        elif view.context.name == view.commit.committer:
+            why = f"step {step} of pipeline {view.pipeline} had a gradient that is not finite: dropped"
+            view.context.warn(view.context.name, why)
+        view.stepped(step)
+
+    def _apply_round(self) -> None:
+        """Wait for the round in flight and move g and x by it."""
+        view, links = self.view, self.view.links
+        view.wait_for_results()
+        absent: set[int] = set()
+        for name, section in view.state.sections.items():
+            if name in links:
+                absent |= {view.plan.pipeline_of(one) for one in links[name].absent}
+                if view.judge is not None:
+                    links[name].judge(view.judge)
+                self._apply(links[name])
+            else:
+                view.exchanges[name].apply_alone(section.round + 1)
+                section.round += 1
+        self._in_flight = False
+        self._unsettled -= 1
+        before = self._counted_at[0]  # fragments take turns
+        self._counted_at.append([old if d in absent else self._begun for d, old in enumerate(before)])
+
+    def _apply(self, link: RoundLink) -> None:
+        results = link.results
+        with self.view.context.clock.coding("apply"):
+            link.exchange.apply_delta(link.updates(), results)
+        link.finish(results, self.view.job.updates.block)
+
+    def finish_committed(self) -> None:
+        view = self.view
+        if view.ready_step == view.commit.step == view.step + 1:
+            self._local_step(view.commit.step, view.commit.norm)
+
+    def catch_up(self, step: int, norm: float, targets: dict[str, int]) -> bool:
+        """Ask for the results that sections lack; apply what has come."""
+        behind = self._behind(targets)
+        for name in behind:
+            link = self.view.links[name]
+            if link.rounds.open is None:
+                link.begin()
+            if (name, link.rounds.applied) not in self._chased:
+                self._chased.add((name, link.rounds.applied))
+                link.is_applied_elsewhere()
+                link.ask()
+            link.tick()
+            if link.complete:
+                self._apply(link)
+        return not behind
+
+    def settle(self) -> None:
+        """The run's last rounds were broken off: once more."""
+        self._close()
+
+    def _behind(self, targets: dict[str, int]) -> Iterable[str]:
+        """Sections of which some member has applied a round that this node has not."""
+        late = []
+        for name, section in self.view.state.sections.items():
+            if section.round < targets.get(name, 0):
+                if name in self.view.links:
+                    late.append(name)
+                else:
+                    section.round = targets[name]  # alone in the section: there is nobody to be behind of
+        return late
+
+    def end(self) -> None:
+        """Rounds still open are void, and publishers keep what their encodings have lost."""
+        for link in self.view.links.values():
+            link.rounds.open = None
+            link.exchange.fold_errors()
+        self._in_flight = False

@@ -1,0 +1,106 @@
+"""Evaluations and checkpoints: when they are due, and what a node gives to them."""
+
+from __future__ import annotations
+
+from ....proto import control_pb2
+from ...pipeline.runner import Runner
+from ...state.files.checkpoint import shard_of, tensors_of
+from ...state.files.tensor_writer import written
+from ..member.residual import rest_of
+from ..member.view_member import ViewMember
+from ..modes.modes import Mode
+
+
+class Milestones:
+    """Of one view. They always fall on the boundary of a step, with g of one round on all stages."""
+
+    def __init__(self, view: ViewMember, mode: Mode, runner: Runner, size: int) -> None:
+        """``size``: samples of a microbatch of this pipeline."""
+        self._view, self._mode, self._runner, self._size = view, mode, runner, size
+        self.evaluate = self.save = False
+        """What is due, whatever the step: see `ViewStart`."""
+
+    def is_due(self, step: int) -> bool:
+        """Whether anything after this step needs the reference."""
+        job = self._view.job
+        due = self._falls_on(step, job.train.eval_every) or self._falls_on(step, job.checkpoint.every)
+        return due or self.save or self.evaluate
+
+    def begin(self, step: int) -> None:
+        """The view begins after this step: make what the one before it has left undone."""
+        view = self._view
+        if self.evaluate and view.job.updates.agreed and step < view.last_step:
+            self._evaluate(step)
+        self._save_if_settled(step)
+
+    def after(self, step: int) -> None:
+        """Make what is due after a step."""
+        if self.evaluate or self._falls_on(step, self._view.job.train.eval_every):
+            self._evaluate(step)
+        self.save = self.save or self._falls_on(step, self._view.job.checkpoint.every)
+        self._save_if_settled(step)
+
+    def _falls_on(self, step: int, every: int) -> bool:
+        return step == self._view.last_step or bool(every and step % every == 0)
+
+    def _save_if_settled(self, step: int) -> None:
+        """Make the checkpoint that is wanted, unless g lacks what the views before have left in x."""
+        if self.save and self._mode.is_settled:
+            self.save = False
+            with self._view.context.clock.span("checkpoint"):
+                self.checkpoint(step)
+
+    def _evaluate(self, step: int) -> None:
+        self.evaluate = False
+        with self._view.context.clock.span("evaluation"):
+            self.evaluation(step)
+
+    def evaluation(self, step: int) -> None:
+        """This pipeline's share of the validation samples, computed with the reference."""
+        view, facts, size = self._view, self._view.context.facts, self._view.job.train.microbatch
+        ids = list(range(facts.samples, facts.samples + facts.validation_samples))
+        chunks = [ids[i : i + size] for i in range(0, len(ids), size)]
+        own = chunks[view.pipeline :: len(view.plan.pipelines)]
+        mine = [chunk[i : i + self._size] for chunk in own for i in range(0, len(chunk), self._size)]
+        if not chunks:
+            return
+        view.context.wire.doing = f"evaluates after step {step}"
+        view.state.use_reference()
+        try:
+            if view.resources.island is not None:
+                view.resources.island.share(section.g for section in view.state.sections.values())
+            tally = self._runner.evaluate(step, mine)
+        finally:
+            view.state.use_local()
+        if view.state.is_last:
+            report = control_pb2.EvalDone(
+                view=view.context.view, step=step, loss_sum=tally.loss_sum, tokens=tally.tokens
+            )
+            report.correct, report.predictions = tally.correct, tally.tokens
+            view.context.report(control_pb2.Report(eval=report))
+
+    def checkpoint(self, step: int) -> None:
+        """One member of each group sends the reference, while training goes on."""
+        view, context, resources = self._view, self._view.context, self._view.resources
+        # What a round in flight, or steps since the last round, have not brought into g is trained again by a restart.
+        missing = self._mode.missing(step)
+        keeps = [stage for stage in view.state.stages if view.plan.keeper(stage) == context.name]
+        rest = rest_of(view, step) if resources.rests is not None or keeps else None
+        if resources.rests is not None and rest is not None:
+            resources.rests.keep(rest)
+            kept = control_pb2.Kept(step=step, view=context.view, norm=rest.norm, moved=rest.moved)
+            context.report(control_pb2.Report(kept=kept))
+        position = view.position.after(step, view.job.train.batch, sorted(one for own in missing for one in own))
+        for stage in keeps:
+            needed = written(tensors_of(view.state, stage)).size
+            if needed > (free := resources.memory_left()):
+                why = f"a copy of stage {stage} to send takes {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free"
+                context.warn(context.name, f"the checkpoint of step {step} is left out: {why}")
+                continue
+            file, payload, meta = shard_of(view.state, stage, context.view, step, position, context.wire.room)
+            if rest is not None and not view.gradient:  # of one member, for those who look at g alone
+                share = min(exchange.share for exchange in view.exchanges.values())
+                meta["unsent"], meta["moved"] = rest.norm / share, rest.moved
+            meta["pipelines"] = [list(pipeline) for pipeline in view.plan.pipelines]
+            meta["unfinished"] = {str(pipeline): own for pipeline, own in enumerate(missing) if own}
+            context.wire.store(step, file, payload, len(view.plan.stages), meta)

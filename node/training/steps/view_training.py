@@ -1,0 +1,210 @@
+"""Training in one view: step after step, with evaluations and checkpoints, until the last step or the view's end."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from ....job.sampling import assign, sample_ids
+from ....proto import control_pb2, data_pb2
+from ....scheduler.workloads.ladder import link_ladder
+from ...context import NodeContext
+from ...models.definition import LanguageModel
+from ...models.stage import Pass
+from ...pipeline.activations import Incoming, Outgoing
+from ...pipeline.chunk import Chunk, ScheduleSlot
+from ...pipeline.neighbours import MAIL_KINDS, Neighbours
+from ...pipeline.runner import Runner, StageRunner, Tally
+from ...state.stage_state import StageState
+from ..member.view_member import COMMIT_KINDS, ViewMember, ViewStart
+from ..modes.gossip_mode import UnagreedMode
+from ..modes.modes import DeltaMode, GradientMode, Mode
+from ..resources import Resources
+from .milestones import Milestones
+from .step_report import StepReport
+from .texts import StageTexts
+
+MIXING_KINDS = {data_pb2.DIFFERENCE, data_pb2.WEIGHTS_REQUEST, data_pb2.WEIGHTS}
+TEXT_KINDS = {data_pb2.TEXT_BEGIN, data_pb2.TEXT, data_pb2.TEXT_TOKEN, data_pb2.TEXT_END}
+
+
+class ViewTraining:
+    """A node's training in one view. Built when the view is prepared, ``run`` once it starts."""
+
+    def __init__(self, context: NodeContext, resources: Resources, state: StageState, start: ViewStart) -> None:
+        self.context, self.resources, self.state = context, resources, state
+        self.view = view = ViewMember(context, resources, state, start)
+        job, plan = view.job, view.plan
+        self.size = job.train.microbatch // plan.pieces_of(view.pipeline)
+        """Samples of a microbatch of this pipeline."""
+        self.started = False
+        self._neighbours = Neighbours(context, resources.waiting.on, self.size)
+        self.mode: Mode = mode_of(view)
+        self.chunks = self._neighbours.chunks = self._chunks()
+        if resources.island is not None:
+            resources.island.place(plan, context.name, [values for _, values in state.frozen()])
+        self.texts: list[StageTexts] = []
+        """Of each of this node's stages."""
+        if isinstance(context.definition, LanguageModel):
+            self.texts = [StageTexts(view, stage, context.definition) for stage in state.stages]
+        positions = len(dict.fromkeys(plan.pipelines[view.pipeline]))
+        self.runner: Runner = resources.own or StageRunner(
+            self.chunks,
+            ScheduleSlot(state.stages[0], positions, plan.schedule, plan.in_flight_of(view.pipeline, state.stages[0])),
+            resources.data,
+            self._neighbours,
+            context,
+        )
+        self.report = StepReport(view, self.chunks)
+        view.report_step = self.report.finished
+        self.milestones = Milestones(view, self.mode, self.runner, self.size)
+        self.milestones.save, self.milestones.evaluate = start.save, start.evaluate
+        view.is_due = self.milestones.is_due
+
+    def _chunks(self) -> list[Chunk]:
+        """This node's stages, each with its ends of the links to the stages before and after."""
+        job, ends, row = self.view.job, self.resources.ends, self.view.plan.pipelines[self.view.pipeline]
+        last = len(row) - 1
+        chunks = []
+        island, me = self.resources.island, self.context.name
+        for number, (stage, model) in enumerate(zip(self.state.stages, self.state.models, strict=True)):
+            before, after = row[stage - 1] if stage else None, row[stage + 1] if stage < last else None
+            ahead, back = self._link_codecs(me, after)[0], self._link_codecs(before, me)[1]
+            sender, receiver = ends.sender(after, model.last + 1, ahead), ends.receiver(before, model.first)
+            incoming = Incoming(receiver, partial(self._neighbours.ask_again, before, model.first))
+            begin = partial(Pass, model) if island is None else partial(island.begin, number, model)
+            outgoing = Outgoing(job.activations, job.run.seed, sender, ahead, back)
+            chunks.append(Chunk(stage, model, begin, before, after, outgoing, incoming))
+        ends.keep(
+            {(chunk.after, chunk.model.last + 1) for chunk in chunks}
+            | {(chunk.before, chunk.model.first) for chunk in chunks}
+        )
+        return chunks
+
+    def _link_codecs(self, sender: str | None, receiver: str | None) -> tuple[str, str]:
+        """(forward, backward) of a link between two stages as the plan has it; empty where the job's are used."""
+        chosen = None if sender is None or receiver is None else self.view.plan.link_codec(sender, receiver)
+        if chosen is None:
+            return "", ""
+        activations = self.view.job.activations
+        return chosen, dict(link_ladder(activations.forward, activations.backward)).get(chosen, activations.backward)
+
+    # ---- the loop --------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Train from the view's first step to the run's last. Raises ViewEnds when the view ends before."""
+        self.started = True
+        view, context = self.view, self.context
+        view.introduce()
+        if view.why_nobody_judges and view.plan.nodes[0] == context.name:
+            context.warn("", f"nobody judges contributions in view {context.view}: {view.why_nobody_judges}")
+        self.mode.begin()
+        self.milestones.begin(view.step)
+        if view.step >= view.last_step:  # the view before ended between the last step and what was due there
+            self.mode.settle()
+            self.milestones.after(view.step)
+        while view.step < view.last_step:
+            step = view.step + 1
+            context.wire.doing = f"trains step {step}"
+            self.report.begin()
+            with self.resources.tracing.step(step):
+                self.report.tally = self._compute(step)
+                self.report.warn_of_troubles(step)
+                self.mode.finish(step)
+                context.pump(0.0)
+                self.milestones.after(step)
+            self._passed(step)
+        view.is_done = True
+        self._passed(view.step)
+
+    def _passed(self, step: int) -> None:
+        """The end of a step: g has the same rounds on all stages."""
+        self.view.passed = step
+        for text in self.texts:
+            text.boundary(step)
+
+    def _compute(self, step: int) -> Tally:
+        """Forward and backward of this pipeline's share of the step."""
+        view, clock, island = self.view, self.context.clock, self.resources.island
+        share = self._share(step)
+        ends = any(chunk.model.is_first or chunk.model.is_last for chunk in self.chunks)
+        if self.resources.own is None and (ends or self.context.facts.packed):
+            self.resources.data().ahead(share + (self._share(step + 1) if step < view.last_step else []))
+        microbatches = [share[i : i + self.size] for i in range(0, len(share), self.size)]
+        scale = 1.0
+        if self.state.is_last:
+            # The mean over target tokens: of the whole step where pipelines' gradients are summed, else of our own.
+            counted = self._samples(step) if view.gradient else share
+            trained = self.resources.data().trained(counted)
+            if trained is None:  # every sample has as many
+                one = self.state.models[-1].target_count(self.resources.data().batch(share[:1])[1])
+                trained = one * len(counted)
+            scale /= trained
+        sections = self.state.sections.values()
+        if island is not None:
+            with clock.computing("share"):
+                island.share(section.x for section in sections)
+        self.state.gradients.begin()
+        tally = self.runner.step(step, microbatches, scale)
+        self.state.gradients.end()
+        if island is not None:
+            with clock.computing("sum gradients"):
+                island.sum(section.grad for section in sections)
+        return tally
+
+    def _share(self, step: int) -> list[int]:
+        """The samples of a step that are this pipeline's."""
+        view, samples = self.view, self._samples(step)
+        own = assign(samples, view.plan.microbatches, view.job.train.microbatch)[view.pipeline]
+        return [samples[i] for i in own]
+
+    def _samples(self, step: int) -> list[int]:
+        """The samples of a step, of all pipelines."""
+        positions = self.view.position.positions(step, self.view.job.train.batch)
+        return sample_ids(positions, self.view.job.run.seed, self.context.facts.drawn)
+
+    # ---- what arrives ----------------------------------------------------------------------
+
+    def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+        """A message of this view that is of no round. ValueError: it makes no sense."""
+        if header.kind in MAIL_KINDS:
+            self._neighbours.deliver(sender, header, payload, self.view.step)
+        elif header.kind in COMMIT_KINDS:
+            self.view.handle_commit(sender, header)
+        elif header.kind in TEXT_KINDS:
+            for text in self.texts:
+                if text.first_layer == header.layer:
+                    text.handle(sender, header, payload)
+        elif header.kind in MIXING_KINDS:
+            if not isinstance(self.mode, UnagreedMode):
+                raise ValueError("the nodes of this run agree on their weights")
+            self.mode.handle(sender, header, payload)
+        elif header.kind == data_pb2.NACK:
+            self._neighbours.send_again(sender, header)
+
+    def write(self, order: control_pb2.Write) -> None:
+        """The coordinator wants a text of this pipeline, or no more of one."""
+        for text in self.texts:
+            if text.first_layer == 0:
+                text.order(order)
+
+    @property
+    def has_text_to_compute(self) -> bool:
+        """Whether a pass of a text waits to be computed."""
+        return any(text.can_compute for text in self.texts)
+
+    def tick(self) -> None:
+        """Time has passed."""
+        for link in self.view.links.values():
+            link.tick()
+        self.view.log.tick()
+        any(text.work() for text in self.texts)  # one pass at most
+
+
+def mode_of(view: ViewMember) -> Mode:
+    """How the steps of a view end."""
+    if view.gradient:
+        return GradientMode(view)
+    return DeltaMode(view) if view.job.updates.agreed else UnagreedMode(view)

@@ -1,0 +1,182 @@
+"""What a node learns beside a checkpoint outlives a restart of everything, and S with it."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from round_group import NUMEL, Group
+from sums import s_of
+
+from farflung.node.state.files.rests import Rest, Rests, digest_of
+from farflung.node.training.steps.milestones import Milestones
+from farflung.scheduler import Plan
+
+COCKTAIL = "cocktail:random=0.3,top=0.3,bits=4"
+
+
+# ---- the files ------------------------------------------------------------------------------------
+
+
+def rest(step, view=1, value=1.0):
+    tensors = {"rest.w": torch.full((3,), value), "moment.m.w": torch.full((3,), 2.0).bfloat16()}
+    return Rest(step, view, 0.5, 2.0, tensors, {"w": ("00", 0.25)}, 7)
+
+
+def kept(rests, *these):
+    for one in these:
+        rests.keep(one)
+        rests.wait()
+    return rests.held()
+
+
+def test_the_newest_two_stay_and_come_back_bit_for_bit(tmp_path):
+    rests = Rests(tmp_path / "r", "run")
+    assert rests.held() == [] and rests.read(1, 1) is None
+    assert kept(rests, rest(10), rest(20), rest(30, value=3.0)) == [(30, 1), (20, 1)]
+    found = Rests(tmp_path / "r", "run").read(30, 1)
+    assert torch.equal(found.tensors["rest.w"], torch.full((3,), 3.0))
+    assert found.tensors["moment.m.w"].dtype == torch.bfloat16
+    assert (found.norm, found.moved, found.optimizer_steps, found.beside) == (0.5, 2.0, 7, {"w": ("00", 0.25)})
+    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == [
+        "step-20-view-1.safetensors",
+        "step-30-view-1.safetensors",
+    ]
+
+
+def test_what_lies_beside_the_complete_checkpoint_stays_while_the_coordinator_is_away(tmp_path):
+    rests = Rests(tmp_path, "run")
+    kept(rests, rest(10))
+    rests.complete = (1, 10)
+    assert kept(rests, rest(20), rest(30), rest(40)) == [(40, 1), (10, 1)]
+    rests.complete = (1, 40)
+    assert kept(rests, rest(50)) == [(50, 1), (40, 1)]
+
+
+def test_a_run_that_goes_back_forgets_what_is_of_later_steps(tmp_path):
+    rests = Rests(tmp_path, "run")
+    kept(rests, rest(10), rest(20))
+    rests.forget_after(10)
+    assert kept(rests, rest(20, view=2)) == [(20, 2), (10, 1)]
+
+
+def test_damaged_ones_and_those_of_another_run_are_none(tmp_path):
+    rests = Rests(tmp_path, "run")
+    kept(rests, rest(10), rest(20))
+    assert Rests(tmp_path, "other").read(10, 1) is None
+    path = tmp_path / "step-10-view-1.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert rests.read(10, 1) is None
+    path.write_bytes(data[: len(data) // 2])
+    assert rests.read(10, 1) is None and rests.read(20, 1) is not None
+
+
+def test_no_room_is_said_and_nothing_is_kept(tmp_path):
+    said = []
+    rests = Rests(tmp_path, "run", limit=20, tell=said.append)
+    assert kept(rests, rest(10), rest(20)) == [] and len(said) == 1 and "--max-disk" in said[0]
+    (tmp_path / "file").write_text("")
+    rests = Rests(tmp_path / "file" / "below", "run", tell=said.append)
+    kept(rests, rest(10), rest(20))
+    assert "cannot be kept" in said[-1]
+
+
+# ---- S --------------------------------------------------------------------------------------------
+
+SPECS = st.sampled_from(["none", "int8", COCKTAIL, f"{COCKTAIL},feedback=true", "topk:ratio=0.1", "sign:feedback=true"])
+
+
+@given(
+    codec=SPECS,
+    pattern=st.sampled_from(["publishers", "all_to_all", "two_level"]),
+    weights=st.lists(st.integers(1, 5), min_size=4, max_size=5),
+    absent=st.lists(st.integers(0, 4), max_size=4),
+    seed=st.integers(0, 1000),
+)
+def test_what_nodes_keep_is_all_of_s_that_g_is_not(codec, pattern, weights, absent, seed):
+    """After any rounds: S = g + the mean of what the members would write down."""
+    group = Group(pattern, codec, [float(one) for one in weights])
+    generator = torch.Generator().manual_seed(seed)
+    for missing in [*absent, 0]:
+        for link in group.links.values():
+            link.exchange.section.x.add_(torch.randn(NUMEL, generator=generator))
+            link.rounds.durations = [0.1] * 5 if missing else []
+            link.begin()
+        late = "abcde"[missing % len(weights)] if missing else ""
+        if late and pattern != "two_level":  # what it offers comes after the deadline
+            group.mail = [one for one in group.mail if one[0] != late]
+        while group.mail:
+            group.deliver(0)
+        group.now += 10.0
+        for link in group.links.values():
+            link.tick()
+        for _ in range(4):
+            while group.mail:
+                group.deliver(0)
+            for link in group.links.values():
+                link.tick()
+            group.now += 10.0
+        if not all(link.complete for link in group.links.values()):
+            break  # the view ends in the middle: also an end of everything
+        for name in group.links:
+            group.apply(name)
+    wanted = group.total()
+    found = next(iter(group.links.values())).exchange.section.g.double()
+    for weight, link in zip(weights, group.links.values(), strict=True):
+        for vector in link.exchange.unsent().values():
+            found = found + vector.double() * weight / math.fsum(weights)
+    assert torch.allclose(found, wanted, atol=1e-5)
+
+
+@pytest.fixture
+def restarts(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[4]))
+    from benchmarks import restarts
+
+    monkeypatch.setattr(restarts, "AT", 6)
+    return restarts
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [
+        {"codec": COCKTAIL, "overlap": 1},
+        {"codec": "chunked_topk:k=64,bits=2,feedback=true", "overlap": 1},
+        {"codec": "int4", "every": 4, "overlap": 2, "outer": "nesterov:lr=0.7,momentum=0.9"},
+        {"codec": "powersgd:rank=1", "overlap": 1},
+        {"codec": COCKTAIL, "pattern": "gossip", "agreed": False},
+    ],
+)
+@pytest.mark.parametrize("changed", [False, True])
+def test_s_is_the_same_after_a_restart_of_everything(restarts, tmp_path, monkeypatch, updates, changed):
+    """Also when the shares are others."""
+    job = restarts.job_of("delta", updates, 1, 8)
+    before = {}
+    checkpoint = Milestones.checkpoint
+
+    def spy(milestones, step):
+        if step == 6:
+            before[milestones._view.context.name] = s_of([milestones._view])
+        checkpoint(milestones, step)
+
+    monkeypatch.setattr(Milestones, "checkpoint", spy)
+    made = restarts.begun(job, tmp_path, {}, restarts.PLAN)
+    made.finish(restarts.PLAN.nodes)
+    restarts.settle(made, 6)
+    plan = Plan(pipelines=restarts.PLAN.pipelines, stages=((0, 2),), microbatches=(1, 1, 2))
+    monkeypatch.setattr(restarts, "PLAN", plan if changed else restarts.PLAN)
+    again = restarts.again(job, tmp_path, made, start=False)
+    found = s_of([trainer.training.view for trainer in again.trainers.values()])
+    wanted = sum(before.values())
+    assert torch.allclose(found, wanted, atol=2e-6)
+    g = again.trainers["a"].state.sections["stage-0"].g.double()
+    if "pattern" not in updates:
+        assert float((wanted - g).norm()) > 1e-3, "or there would be nothing to lose"
+
+
+def test_a_hash_of_bits_tells_them_apart():
+    assert digest_of(torch.tensor([0.0])) != digest_of(torch.tensor([-0.0]))
