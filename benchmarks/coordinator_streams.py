@@ -6,7 +6,9 @@ Every node has a channel of its own, beats once a second and reports a step ever
 time of the coordinator's process, per second of the clock, after a minute of training: gRPC measures new connections
 with pings, more and more rarely. Then one stream ends without a goodbye and its node answers no dial: seconds of the
 clock, and of the coordinator's processor, until the last node has been told to start. The nodes do as little as they
-can, for they share the machine: one of them opens each view, and the others take what it made of it.
+can, for they share the machine: one of them opens each view, and the others take what it made of it. Each listens at a
+loopback address of its own: a thousand nodes in one process may all be silent for longer than the coordinator's
+patience, and as on an overloaded machine, their kernel answers the dial for them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import json
 import random
 import sys
 import time
+from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +43,7 @@ from farflung.coordinator.trust.identity import digest, load_authority
 from farflung.node.io.packed_views import PackedViews
 from farflung.proto import control_pb2 as pb
 from farflung.proto import rpc
+from farflung.proto.link import split_address
 from farflung.scheduler.plans import Plan
 
 STEP_S = 10
@@ -69,21 +73,26 @@ class Node:
 
     plans: ClassVar[dict[int, Plan]] = {}
     steps: ClassVar[dict[int, int]] = {}
-    """What the first node made of each view: the others would take the processor that they share with each other."""
+    packed: ClassVar[PackedViews] = PackedViews()
+    """What the first node to get a view made of it: the others would take the processor that they share. A view is
+    edits of the one before it, which another node may have opened."""
 
-    def __init__(self, name: str, address: str, pinned: bytes) -> None:
-        self.name, self.packed, self.view, self.step = name, PackedViews(), 0, 0
+    def __init__(self, number: int, address: str, pinned: bytes) -> None:
+        self.name, self.view, self.step = f"n{number}", 0, 0
+        self.host, self.port = split_address(address_of(number, split_address(address)[1]))
         self.channel = rpc.coordinator_channel(address, pinned)
-        self.chance = random.Random(name)
+        self.chance = random.Random(self.name)
         self.started = False
         self.writing = asyncio.Lock()
 
     async def live(self) -> None:
+        self.listens = await asyncio.start_server(lambda reader, writer: writer.close(), self.host, self.port)
         metadata = rpc.session_metadata(self.name, f"{self.name}-1", SECRET)
         call: Any = rpc.coordinator_stub(self.channel).Attend(metadata=metadata)
         self.call = call
         await self._say(pb.Report(hello=pb.Hello(session=f"{self.name}-1", holds=0)))
         beating = asyncio.create_task(self._beat())
+        beating.add_done_callback(alarm)
         try:
             while (order := await call.read()) is not grpc.aio.EOF:
                 await self._obey(order)
@@ -91,6 +100,12 @@ class Node:
             pass
         finally:
             beating.cancel()
+
+    async def die(self) -> None:
+        """Without a goodbye."""
+        self.listens.close()
+        self.call.cancel()
+        await self.channel.close(None)
 
     async def _say(self, report: pb.Report) -> None:
         async with self.writing:
@@ -150,17 +165,27 @@ class Node:
             self.started = True
 
 
+def address_of(number: int, port: int) -> str:
+    """Where a node listens: the coordinator has this port at 127.0.0.1 alone."""
+    return f"127.1.{number // 250}.{number % 250 + 1}:{port}"
+
+
+def alarm(task: asyncio.Task[None]) -> None:
+    """Nobody waits for a node: one that fails says so, or it would look like one that is silent."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        print(f"a node of the benchmark failed: {error!r}", file=sys.stderr)
+
+
 async def be_nodes(count: int, address: str, pinned: bytes) -> None:
     """All of them, until there is no more input; a line of it is the name of a node that dies."""
-    nodes = {f"n{number}": Node(f"n{number}", address, pinned) for number in range(count)}
+    nodes = {f"n{number}": Node(number, address, pinned) for number in range(count)}
     tasks = {}
     for name, node in nodes.items():
         tasks[name] = asyncio.create_task(node.live())
+        tasks[name].add_done_callback(alarm)
         await asyncio.sleep(0.002)
     while line := await asyncio.to_thread(sys.stdin.readline):
-        victim = nodes[line.strip()]
-        victim.call.cancel()
-        await victim.channel.close(None)
+        await nodes[line.strip()].die()
 
 
 async def measure(count: int, seconds: int, warm: float = WARM_S) -> Load:
@@ -171,7 +196,8 @@ async def measure(count: int, seconds: int, warm: float = WARM_S) -> Load:
     with TemporaryDirectory() as folder, closing(Store(Path(folder), create=True)) as store:
         rules = Rules("delta", job.train.batch, 1, 1, facts.samples, LAYERS, wanted=count)
         checkpoints = Checkpoints(Path(folder) / "checkpoints", job.checkpoint.keep, {})
-        context = RunContext(job=job, facts=facts, store=store, checkpoints=checkpoints, emit=lambda event: None)
+        left = Leavers(time.monotonic())
+        context = RunContext(job=job, facts=facts, store=store, checkpoints=checkpoints, emit=left.hear)
         run = Run(context, rules)
         run.record(Path(folder) / "events")
         authority = load_authority(Path(folder) / "identity")
@@ -182,9 +208,9 @@ async def measure(count: int, seconds: int, warm: float = WARM_S) -> Load:
         rpc.add_CoordinatorServicer_to_server(service, server)
         await server.start()
         device = json.dumps({"kind": "cuda", "tflops": 30.0, "memory_bytes": 24 << 30})
-        names = [f"n{number}" for number in range(count)]
-        for name in names:
-            run.admit(NodeRow(name, f"{name}-1", digest(SECRET), "key", "127.0.0.1:9", device, time.time()))
+        for number in range(count):
+            name, listens = f"n{number}", address_of(number, port)
+            run.admit(NodeRow(name, f"{name}-1", digest(SECRET), "key", listens, device, time.time()))
         calm()
         ticking, late = asyncio.create_task(run.tick()), Lateness()
         pinned = Path(folder) / "pinned.pem"
@@ -215,6 +241,8 @@ async def measure(count: int, seconds: int, warm: float = WARM_S) -> Load:
             json.dumps(run.status(Path(folder)))
             status = time.process_time() - cpu
             evicted += count - 1 - len(run.state.nodes)
+            if evicted:
+                print(left.words(), file=sys.stderr)
         finally:
             late.task.cancel()
             ticking.cancel()
@@ -225,6 +253,23 @@ async def measure(count: int, seconds: int, warm: float = WARM_S) -> Load:
             await child.wait()
             await server.stop(0)
     return Load(count, begin, part, change, change_cpu, status, 1e3 * late.most, evicted)
+
+
+class Leavers:
+    """Why nodes left, and when: a second of the clock and a reason, with how many."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.counts: Counter[tuple[int, str, str]] = Counter()
+
+    def hear(self, event: dict[str, Any]) -> None:
+        if event["event"] in ("left", "warning"):
+            why = str(event.get("why") or event.get("message"))
+            why = why.replace(str(event.get("node") or "?"), "NODE")
+            self.counts[int(time.monotonic() - self.began), event["event"], why] += 1
+
+    def words(self) -> str:
+        return "\n".join(f"after {at} s: {what} {many} times: {why}" for (at, what, why), many in self.counts.items())
 
 
 class Lateness:
