@@ -26,7 +26,7 @@ import numpy
 from farflung.scheduler import Device, Network
 from farflung.scheduler.published.dtfm import Dtfm
 from farflung.scheduler.published.search import search_dtfm
-from farflung.scheduler.search.compiled import loops
+from farflung.scheduler.timing import compiled
 
 DEVICES, SIDE = 64, 8
 OTHERS = ("annealer", "original")
@@ -257,7 +257,7 @@ def compare(limits: list[float], seeds: int, count: int, out: Path | None) -> di
 def warm(first: tuple[Network, Dtfm]) -> None:
     """Compiles what is compiled."""
     network, model = first
-    if loops() is None:
+    if compiled.numba() is None:
         print("numba is not there: ours runs without it")
     search_dtfm(network, SIDE, SIDE, time.process_time() + 20, 0, rounds=1, clock=time.process_time)
     annealer(model, 0.1, 0)

@@ -15,7 +15,7 @@ from ..timing.estimate import Cut, Estimator
 from ..timing.exchange import plan_rounds
 from ..timing.seconds import lost_part, together
 from ..timing.simulate import positions
-from ..timing.simulated import device_work, run
+from ..timing.simulated import device_work, slowest_end
 from ..timing.transport import OVERLAPPED, Transport
 from ..workloads.jobs import workload_of
 from ..workloads.workload import Workload
@@ -68,7 +68,7 @@ def predict(
     workload = as_chosen(job if isinstance(job, Workload) else workload_of(job), plan)
     places, cut = indices(network, workload, plan)
     estimator = Estimator(network, replace(workload, schedule=plan.schedule), plan.codecs)
-    _, compute = run(estimator, places, cut, plan.microbatches, plan.schedule, transport, depths=plan.in_flight)
+    compute = slowest_end(estimator, places, cut, plan.microbatches, plan.schedule, transport, plan.in_flight)
     rounds = plan_rounds(estimator, places, cut, plan)
     seconds = float(estimator.combine(compute, float(rounds.max())))
     alone = seconds
@@ -92,7 +92,7 @@ def predict(
         if len(used) > FEW_HELPS:
             took = estimate.step(places, same, plan.microbatches).seconds
             return took / estimator.step(places, cut, plan.microbatches).seconds * alone
-        _, ends = run(estimate, places, same, plan.microbatches, plan.schedule, transport, depths=plan.in_flight)
+        ends = slowest_end(estimate, places, same, plan.microbatches, plan.schedule, transport, plan.in_flight)
         exchange = float(plan_rounds(estimate, places, same, plan).max())
         busy, _ = together(estimate, places, same, plan.microbatches, split, plan.publishers)
         return max(busy, float(estimate.combine(ends, exchange)))

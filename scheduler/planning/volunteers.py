@@ -100,7 +100,7 @@ def plan_volunteers(
             if best is None or searcher.value < best.value:
                 best = searcher
         assert best is not None
-        best.anneal(random, 40, deadline, 0.002, 256)
+        best.anneal(random, 40, lambda: time.monotonic() > deadline, 0.002, 256)
         one, two = estimator.rows(best.places, cut)
         rows += [[members[int(device)] for device in row] for row in best.places]
         fixed += one.tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from ..networks.devices import Matrix
 from ..networks.network import Network
 from ..networks.regions import region_numbers
 from ..plans import Plan
-from ..search.compiled import loops_within
 from ..search.seeds import chain, clusters, nearness
+from ..timing.compiled import ready
 from ..workloads.workload import Workload
 from .dtfm import Dtfm, DtfmCost, Groups
 from .paths import EXACT, short_path
@@ -236,8 +237,8 @@ def search_dtfm(
     if stages < 2 or pipelines < 2:
         return best.cost
     population.sort(key=lambda pair: pair[0])
-    compiled = loops_within(deadline - clock())
-    if compiled is not None:
+    if ready(deadline - clock()):
+        compiled = importlib.import_module(".loops", __package__)
         first = [groups for _, groups in population]
         _swap_compiled(compiled, best, len(network), first, random, deadline, rounds, clock)
     else:

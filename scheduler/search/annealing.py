@@ -6,7 +6,7 @@ swaps at once in numpy, so that 64 devices get some hundred thousand evaluations
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy
@@ -165,11 +165,17 @@ class Searcher:
             self.into[:, stage] = square.sum(axis=0)
 
     def anneal(
-        self, random: numpy.random.Generator, batches: int, deadline: float, heat: float, batch: int = 0
+        self,
+        random: numpy.random.Generator,
+        batches: int,
+        over: Callable[[], bool],
+        heat: float,
+        batch: int = 0,
     ) -> None:
         """Batches of random swaps, the best acceptable one of each taken; ends with the best placement seen.
 
-        heat: the temperature at the start as a part of the value; it falls to a hundredth of that.
+        over: whether time is up. heat: the temperature at the start as a part of the value; it falls to a hundredth of
+        that.
         """
         if len(self.flat) < 2 or self.slots == 0:
             return
@@ -177,7 +183,7 @@ class Searcher:
         best_value, best_flat = self.value, self.flat.copy()
         quiet = 0
         for turn in range(batches):
-            if turn % 8 == 0 and time.monotonic() > deadline:
+            if turn % 8 == 0 and over():
                 break
             temperature = heat * self.value * 0.01 ** (turn / max(batches, 1))
             left = random.integers(0, self.slots, batch)

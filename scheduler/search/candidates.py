@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy
 
 from ..errors import PlanError
 from ..networks.network import Network, components
 from ..timing.candidate import Candidate, Shape
+from ..timing.compiled import is_loaded, ready
 from ..timing.estimate import Estimator
 from ..timing.seconds import candidate_seconds, reshared
 from ..workloads.workload import Workload
@@ -18,9 +19,15 @@ from .annealing import Found, Searcher, crossover
 from .refine import ENUMERATED, MOST_DEVICES, enumerated, refined
 from .seeds import FEW, constructions, nearness
 from .shapes import candidate, cut_for, shapes, why_nothing_fits
+from .swaps import swap
 
 SHAPES_SEARCHED, REFINED = 4, 6
 """Shapes that are searched, of more than refine.MOST_DEVICES devices; and that are refined, of fewer."""
+IMPROVED = ", improved by swaps"
+SURE = 6
+"""Shapes of which a construction is simulated even where no time is left."""
+SHORT, BATCHES = 0.15, 320
+"""Of many devices: a first run's part of the swaps of a whole one; batches of swaps of a run that is not compiled."""
 GENERATIONS, PATIENCE = 40, 7
 """Children of the best shape at most, and how many in a row may bring nothing."""
 SAME = 0.01
@@ -34,17 +41,18 @@ def best_candidate(
     seed: int,
     score: Callable[[Candidate], float] | None = None,
     watch: Callable[[Candidate], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Candidate:
     """The search over shapes and placements. score: what to minimise among finished candidates (default seconds).
 
-    watch: called with every new best candidate, for progress and for benchmarks.
+    watch: called with every new best candidate, for progress and for benchmarks. clock: what the deadline is a time of.
     """
     islands = components(network)
     if len(islands) > 1:
         # Nodes that can't reach each other can't train together: plan for the largest part, the others are spares.
         part = network.subset([network.names[device] for device in islands[0]])
         try:
-            inner = best_candidate(part, workload, deadline, seed, score, watch)
+            inner = best_candidate(part, workload, deadline, seed, score, watch, clock)
         except PlanError as error:
             raise PlanError(why_nothing_fits(network, workload)) from error
         lift = numpy.array(islands[0])
@@ -52,84 +60,160 @@ def best_candidate(
         spare = tuple([int(lift[device]) for device in inner.spare] + outside)
         return replace(inner, places=lift[inner.places], spare=spare)
     estimator = Estimator(network, workload)
-    random = numpy.random.default_rng(seed)
-    starts = _starts(estimator, shapes(len(network), workload), deadline)
+
+    def over() -> bool:
+        return clock() > deadline
+
+    ready(deadline - clock())
+    starts = _starts(estimator, shapes(len(network), workload), over)
     if not starts:
         raise PlanError(why_nothing_fits(network, workload))
-    measure = score or (lambda found: candidate_seconds(estimator, found))
-    finished: list[tuple[float, Candidate]] = []
-
-    def keep(found: Candidate | None) -> None:
-        if found is None:
-            return
-        value = measure(found)
-        if watch is not None and (not finished or value < min(finished, key=lambda pair: pair[0])[0]):
-            watch(found)
-        finished.append((value, found))
-
-    population: dict[Shape, list[Found]] = {}
-    few = len(network) <= MOST_DEVICES
-    order = sorted(starts, key=lambda shape: starts[shape][0].value)[: None if few else SHAPES_SEARCHED]
-    for rank, shape in enumerate(order):
-        for first in starts[shape][: 1 if rank or len(network) > FEW else len(starts[shape])]:
-            # The simulator may prefer a construction that the analytic time puts a little behind.
-            if first.value < 1.1 * starts[shape][0].value and (not finished or time.monotonic() < deadline):
-                keep(_settle(estimator, first, shape.chunks))
-    small = len(network) <= 4
-    batches = int(numpy.clip(8 * len(network) if len(network) > 16 else 5 * len(network), 24, 320))
-    for rank, shape in enumerate(order):
-        for start in starts[shape][: 2 if rank else 4]:
-            if time.monotonic() > deadline:
-                break
-            found = _anneal(estimator, start, shape.chunks, random, batches, deadline, 0.0 if small else 0.01)
-            population.setdefault(shape, []).append(found)
-            if len(network) <= FEW:
-                keep(_settle(estimator, found, shape.chunks))
-        best = min(population.get(shape, starts[shape]), key=lambda found: found.value)
-        if len(network) > FEW:
-            keep(_settle(estimator, best, shape.chunks))
-        keep(_dropped(estimator, best, shape.chunks, deadline))
-    if not small and population:
-        shape = min(population, key=lambda key: min(found.value for found in population[key]))
-        quiet = 0
-        for _ in range(GENERATIONS if len(network) > 16 else 3):
-            if time.monotonic() > deadline or shape.devices < 4 or quiet >= PATIENCE:
-                break
-            before = min(found.value for found in population[shape])
-            child = _generation(estimator, population[shape], shape.chunks, random, batches, deadline)
-            if child is not None:
-                keep(_settle(estimator, child, shape.chunks))
-            quiet = 0 if child is not None and child.value < 0.999 * before else quiet + 1
-    if not finished:
+    kept = _Kept(score or (lambda found: candidate_seconds(estimator, found)), watch)
+    random = numpy.random.default_rng(seed)
+    if len(network) > FEW:
+        _search_many(estimator, starts, kept, random, over)
+    else:
+        _search_few(estimator, starts, kept, random, deadline, clock)
+    if not kept.finished:
         raise PlanError(why_nothing_fits(network, workload))
-    if few:
-        # The best of each shape: the analytic time, and so the search, may rank shapes otherwise than the simulator.
-        half = (time.monotonic() + deadline) / 2
-        if len(network) <= ENUMERATED:
-            for option in enumerated(estimator, order, lambda: time.monotonic() > half):
-                keep(option)
-        first_of: dict[Shape, Candidate] = {}
-        for _, option in sorted(finished, key=lambda pair: pair[0]):
-            first_of.setdefault(option.shape, option)
-        for option in list(first_of.values())[:REFINED]:
-            keep(refined(estimator, option, measure, lambda: time.monotonic() > deadline))
-    limit = min(value for value, _ in finished) * (1 + SAME)
+    limit = min(value for value, _ in kept.finished) * (1 + SAME)
     # Among equals: fewer spares, then the order of names, so that equal devices always get the same places.
     chosen = min(
-        (found for value, found in finished if value <= limit),
+        (found for value, found in kept.finished if value <= limit),
         key=lambda found: (len(found.spare), found.origin != "in the order given", found.seconds),
     )
     return reshared(estimator, chosen)
 
 
-def _starts(estimator: Estimator, wanted: list[Shape], deadline: float) -> dict[Shape, list[Found]]:
+@dataclass
+class _Kept:
+    """Candidates that were measured. measure: what to minimise; watch: is told of each new best."""
+
+    measure: Callable[[Candidate], float]
+    watch: Callable[[Candidate], None] | None
+    finished: list[tuple[float, Candidate]] = field(default_factory=list)
+
+    def keep(self, found: Candidate | None) -> None:
+        if found is None:
+            return
+        value = self.measure(found)
+        if self.watch is not None and (not self.finished or value < self.best()[0]):
+            self.watch(found)
+        self.finished.append((value, found))
+
+    def best(self) -> tuple[float, Candidate]:
+        """The least value and whose it is."""
+        return min(self.finished, key=lambda pair: pair[0])
+
+
+def _search_few(
+    estimator: Estimator,
+    starts: dict[Shape, list[Found]],
+    kept: _Kept,
+    random: numpy.random.Generator,
+    deadline: float,
+    clock: Callable[[], float],
+) -> None:
+    """Up to FEW devices: constructions simulated, annealed, crossed; of up to MOST_DEVICES the best of each shape
+    refined. What is sure to be done whatever the time: a construction of each of SURE shapes, and the best refined."""
+    count = len(estimator.network)
+
+    def over() -> bool:
+        return clock() > deadline
+
+    few, small = count <= MOST_DEVICES, count <= 4
+    order = sorted(starts, key=lambda shape: starts[shape][0].value)[: None if few else SHAPES_SEARCHED]
+    for rank, shape in enumerate(order):
+        for at, first in enumerate(starts[shape][: 1 if rank else None]):
+            # The simulator may prefer a construction that the analytic time puts a little behind.
+            if first.value < 1.1 * starts[shape][0].value and ((rank < SURE and not at) or not over()):
+                kept.keep(_settle(estimator, first, shape.chunks))
+    if few and kept.finished:
+        began = clock()
+        kept.keep(refined(estimator, kept.best()[1], kept.measure, lambda: clock() > began + (deadline - began) / 4))
+    population: dict[Shape, list[Found]] = {}
+    batches = int(numpy.clip(8 * count if count > 16 else 5 * count, 24, 320))
+    for rank, shape in enumerate(order):
+        for start in starts[shape][: 2 if rank else 4]:
+            if over():
+                break
+            found = _anneal(estimator, start, shape.chunks, random, batches, over, 0.0 if small else 0.01)
+            population.setdefault(shape, []).append(found)
+            kept.keep(_settle(estimator, found, shape.chunks))
+        best = min(population.get(shape, starts[shape]), key=lambda found: found.value)
+        kept.keep(_dropped(estimator, best, shape.chunks, over))
+    if not small and population:
+        _generations(estimator, population, kept, random, batches, over, GENERATIONS if count > 16 else 3)
+    if few:
+        # The best of each shape: the analytic time, and so the search, may rank shapes otherwise than the simulator.
+        half = (clock() + deadline) / 2
+        if count <= ENUMERATED:
+            for option in enumerated(estimator, order, lambda: clock() > half):
+                kept.keep(option)
+        first_of: dict[Shape, Candidate] = {}
+        for _, option in sorted(kept.finished, key=lambda pair: pair[0]):
+            first_of.setdefault(option.shape, option)
+        for option in list(first_of.values())[:REFINED]:
+            kept.keep(refined(estimator, option, kept.measure, over))
+
+
+def _search_many(
+    estimator: Estimator,
+    starts: dict[Shape, list[Found]],
+    kept: _Kept,
+    random: numpy.random.Generator,
+    over: Callable[[], bool],
+) -> None:
+    """Above FEW devices: short runs of swaps for a few shapes, long ones for the best of them, then crossovers."""
+    order = sorted(starts, key=lambda shape: starts[shape][0].value)[:SHAPES_SEARCHED]
+    kept.keep(_settle(estimator, starts[order[0]][0], order[0].chunks))
+    population: dict[Shape, list[Found]] = {}
+    for effort, shapes_left, each in ((SHORT, SHAPES_SEARCHED, 2), (1.0, 2, 1)):
+        order = sorted(order, key=lambda shape: min(found.value for found in population.get(shape, starts[shape])))
+        for shape in order[:shapes_left]:
+            for start in sorted(population.get(shape, starts[shape]), key=lambda found: found.value)[:each]:
+                if over():
+                    break
+                found = _anneal(estimator, start, shape.chunks, random, BATCHES, over, 0.01, effort)
+                population.setdefault(shape, []).append(found)
+            best = min(population.get(shape, starts[shape]), key=lambda found: found.value)
+            if effort == 1.0 or over():
+                kept.keep(_settle(estimator, best, shape.chunks))
+                kept.keep(_dropped(estimator, best, shape.chunks, over))
+    if population:
+        _generations(estimator, population, kept, random, BATCHES, over, GENERATIONS)
+
+
+def _generations(
+    estimator: Estimator,
+    population: dict[Shape, list[Found]],
+    kept: _Kept,
+    random: numpy.random.Generator,
+    batches: int,
+    over: Callable[[], bool],
+    most: int,
+) -> None:
+    """Children of the best shape, until PATIENCE of them in a row bring nothing."""
+    shape = min(population, key=lambda key: min(found.value for found in population[key]))
+    quiet = 0
+    for _ in range(most):
+        if over() or shape.devices < 4 or quiet >= PATIENCE:
+            break
+        before = min(found.value for found in population[shape])
+        child = _generation(estimator, population[shape], shape.chunks, random, batches, over)
+        if child is not None and child.value < 1.02 * before:
+            kept.keep(_settle(estimator, child, shape.chunks))
+        quiet = 0 if child is not None and child.value < 0.999 * before else quiet + 1
+
+
+def _starts(estimator: Estimator, wanted: list[Shape], over: Callable[[], bool]) -> dict[Shape, list[Found]]:
     """For each shape that fits the memory, its constructions, the best first."""
     workload = estimator.workload
     bits = max((layer.activation for layer in workload.layers[:-1]), default=1) * workload.microbatch
     near = nearness(estimator.network, bits * workload.activation_bits)
     result: dict[Shape, list[Found]] = {}
     for shape in wanted:
-        if result and time.monotonic() > deadline:
+        if result and over():
             break
         found: list[Found] = []
         for name, places in constructions(estimator, shape.pipelines, shape.nodes, 0.0, near):
@@ -150,17 +234,21 @@ def _anneal(
     chunks: int,
     random: numpy.random.Generator,
     batches: int,
-    deadline: float,
+    over: Callable[[], bool],
     heat: float,
+    effort: float = 1.0,
 ) -> Found:
     cut = cut_for(estimator, start.places, chunks)
     if cut is None:
         return start
     searcher = Searcher(estimator, cut, start.places, start.spare)
-    searcher.anneal(random, batches, deadline, heat)
-    searcher.anneal(random, batches // 4, deadline, 0.0)
+    if is_loaded() and chunks == 1:
+        swap(searcher, random, over, heat, effort)
+    else:
+        searcher.anneal(random, max(1, int(effort * batches)), over, heat)
+        searcher.anneal(random, max(1, int(effort * batches)) // 4, over, 0.0)
     moved = searcher.value < start.value * (1 - 1e-3)
-    return searcher.found(start.origin + (", improved by swaps" if moved else "")) if moved else start
+    return searcher.found(start.origin.removesuffix(IMPROVED) + IMPROVED) if moved else start
 
 
 def _generation(
@@ -169,7 +257,7 @@ def _generation(
     chunks: int,
     random: numpy.random.Generator,
     batches: int,
-    deadline: float,
+    over: Callable[[], bool],
 ) -> Found | None:
     """One child of two parents, improved; it takes the worse parent's place if it is better."""
     population.sort(key=lambda found: found.value)
@@ -180,7 +268,7 @@ def _generation(
         return None
     _, periods = estimator.rows(one.places, cut)
     places, spare = crossover(one, two, periods, random)
-    child = _anneal(estimator, Found(places, spare, numpy.inf, "evolution"), chunks, random, batches, deadline, 0.005)
+    child = _anneal(estimator, Found(places, spare, numpy.inf, "evolution"), chunks, random, batches, over, 0.005)
     worse = max(int(first), int(second))
     if child.value < population[worse].value:
         population[worse] = child
@@ -193,12 +281,12 @@ def _settle(estimator: Estimator, found: Found, chunks: int) -> Candidate | None
     return None if cut is None else candidate(estimator, found.places, found.spare, cut, found.origin)
 
 
-def _dropped(estimator: Estimator, found: Found, chunks: int, deadline: float) -> Candidate | None:
+def _dropped(estimator: Estimator, found: Found, chunks: int, over: Callable[[], bool]) -> Candidate | None:
     """The same placement without the pipelines that slow it down; None if every pipeline helps."""
     if estimator.workload.pipelines is not None:
         return None
     best, changed = found, False
-    while len(best.places) > 1 and time.monotonic() < deadline:
+    while len(best.places) > 1 and not over():
         cut = cut_for(estimator, best.places, chunks)
         if cut is None:
             return None

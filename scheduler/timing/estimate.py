@@ -123,7 +123,9 @@ class Estimator:
         self.speed = network.tflops * 1e12 * workload.efficiency
         # Bits for each element over each link, forward and backward, and seconds of coding an element at one end.
         self.simulated: dict[Hashable, float] = {}
-        """Seconds of candidates that were simulated (predict.py)."""
+        """Seconds of candidates that were simulated (simulated.py)."""
+        self.ended: dict[Hashable, float] = {}
+        """Seconds until pipelines end that were simulated alone."""
         self.timed_rounds: dict[Hashable, tuple[float, bool]] = {}
         """Seconds of candidates' slowest rounds, and whether these go in two levels."""
         self.forward_bits, self.backward_bits, self.coding = link_codecs(network, workload, self.per_bit, codecs)

@@ -15,7 +15,7 @@ from .estimate import Cut, Estimator
 from .exchange import found_rounds
 from .lines import busiest_line, traffic
 from .rounds import publisher_fractions
-from .simulated import candidate_compute, pipeline_ends, schedule_of
+from .simulated import candidate_compute, ends_of, schedule_of
 
 FEW_LINES = 1024
 """Devices up to which all that a line carries is added up."""
@@ -43,7 +43,7 @@ def reshared(estimator: Estimator, found: Candidate) -> Candidate:
         return found
     best, now = found, candidate_seconds(estimator, found)
     for _ in range(3):
-        _, ends = pipeline_ends(estimator, best.places, best.cut, best.microbatches, schedule_of(estimator, best))
+        ends = ends_of(estimator, best.places, best.cut, best.microbatches, schedule_of(estimator, best))
         if float(ends.max()) < 1.01 * float(ends.mean()):
             break
         fixed, _ = estimator.rows(best.places, best.cut)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy
 
 from ..networks.devices import Matrix
 from .candidate import Candidate
+from .compiled import compiled, is_loaded
 from .depth import Depths, in_flight
 from .estimate import Cut, Estimator
+from .pipeline import pipeline_end
 from .simulate import simulate
 from .transport import OVERLAPPED, Trace, Transport
 
@@ -17,6 +20,8 @@ SIMULATED_ROWS = 32
 """Pipelines of a candidate that a search simulates."""
 EVENTS_AT_ONCE = 60_000
 """Actions that one simulation runs; a longer step is extended by its steady period."""
+FEW_ACTIONS = 4_000
+"""Actions of a pipeline that are all simulated, whatever the period."""
 
 
 def device_work(estimator: Estimator, places: numpy.ndarray, cut: Cut, microbatches: tuple[int, ...]) -> Matrix:
@@ -42,6 +47,81 @@ def run(
     """(trace, seconds of the slowest pipeline); see pipeline_ends."""
     trace, ends = pipeline_ends(estimator, places, cut, microbatches, schedule, transport, record, whole, depths)
     return trace, float(ends.max())
+
+
+def slowest_end(
+    estimator: Estimator,
+    places: numpy.ndarray,
+    cut: Cut,
+    microbatches: tuple[int, ...],
+    schedule: str,
+    transport: Transport = OVERLAPPED,
+    depths: Depths | None = None,
+) -> float:
+    """Seconds of the slowest pipeline; see ends_of."""
+    return float(ends_of(estimator, places, cut, microbatches, schedule, transport, depths).max())
+
+
+def ends_of(
+    estimator: Estimator,
+    places: numpy.ndarray,
+    cut: Cut,
+    microbatches: tuple[int, ...],
+    schedule: str,
+    transport: Transport = OVERLAPPED,
+    depths: Depths | None = None,
+) -> Matrix:
+    """float64 [d]: when each pipeline ends. What ``pipeline_ends`` says, without a trace; pipelines that have nothing
+    to do with each other are simulated one by one, and each once."""
+    network = estimator.network
+    if transport != OVERLAPPED or cut.chunks > 1 or network.site_upload or network.site_download:
+        return pipeline_ends(estimator, places, cut, microbatches, schedule, transport, depths=depths)[1]
+    if depths is None:
+        depths = in_flight(estimator, places, cut, microbatches) if schedule == "1f1b" else ()
+    held = depths or (tuple(range(places.shape[1], 0, -1)),) * len(places)
+    ends = []
+    for row, share, most in zip(places, microbatches, held, strict=True):
+        key = (row.tobytes(), cut.stages, schedule, share, most)
+        if key not in estimator.ended:
+            estimator.ended[key] = _end(estimator, row, cut, share, schedule, most)
+        ends.append(estimator.ended[key])
+    return numpy.array(ends)
+
+
+def _end(estimator: Estimator, row: numpy.ndarray, cut: Cut, share: int, schedule: str, held: Sequence[int]) -> float:
+    """When one pipeline ends, int [p]; a long step is extended by its period."""
+    network, workload, out, back = estimator.network, estimator.workload, row[:-1], row[1:]
+    forward = cut.work / estimator.speed[row]
+    backward = forward * workload.backward_ratio
+    if estimator.codes and len(row) > 1:
+        coding = cut.elements * estimator.coding[out, back] / 2
+        for part in (forward, backward):
+            part[:-1] += coding
+            part[1:] += coding
+    ahead, astern = cut.elements * estimator.forward_bits[out, back], cut.elements * estimator.backward_bits[out, back]
+    bits = numpy.concatenate([ahead, astern])
+    latency = numpy.concatenate([network.latency[out, back], network.latency[back, out]])
+    with numpy.errstate(divide="ignore"):
+        link = 1.0 / numpy.concatenate([network.bandwidth[out, back], network.bandwidth[back, out]])
+    if not numpy.isfinite(link).all():
+        return float(pipeline_ends(estimator, row[None], cut, (share,), schedule, depths=(tuple(held),))[1][0])
+    up, down = 1.0 / network.upload[row], 1.0 / network.download[row]
+    fast = is_loaded()
+    loop = compiled(pipeline_end) if fast else pipeline_end
+    most = numpy.array(held)
+    arrays = [most, forward, backward, bits, latency, link, up, down]
+    given = arrays if fast else [one.tolist() for one in arrays]
+
+    def end(count: int) -> float:
+        return float(loop(count, schedule == "gpipe", *given))
+
+    stages = len(row)
+    actions, turn = 2 * stages * share, min(max(held), 4 * stages)
+    depth = 3 * turn
+    if share <= depth or (actions <= EVENTS_AT_ONCE and (actions <= FEW_ACTIONS or schedule == "gpipe")):
+        return end(share)
+    first, second = end(depth), end(min(share, depth + 2 * turn))
+    return second + (second - first) / (min(share, depth + 2 * turn) - depth) * (share - min(share, depth + 2 * turn))
 
 
 def pipeline_ends(
@@ -95,7 +175,7 @@ def pipeline_ends(
     most = max(microbatches)
     turn = min(max((max(row) for row in depths), default=rows.shape[1]), 4 * rows.shape[1])
     depth = 3 * turn
-    if whole or most <= depth or (actions <= EVENTS_AT_ONCE and (actions <= 4_000 or schedule == "gpipe")):
+    if whole or most <= depth or (actions <= EVENTS_AT_ONCE and (actions <= FEW_ACTIONS or schedule == "gpipe")):
         trace = simulated(list(microbatches), record)
         return trace, numpy.array([float(trace.done[row].max()) for row in places])
     # The first `depth` microbatches of each pipeline reach its steady state; the rest repeats its period.
@@ -132,6 +212,7 @@ def candidate_compute(estimator: Estimator, found: Candidate) -> float:
         found = replace(found, places=found.places[slow], microbatches=share, in_flight=depths)
     key = (found.places.shape, found.places.tobytes(), found.cut.stages, schedule, found.microbatches, found.in_flight)
     if key not in estimator.simulated:
-        _, seconds = run(estimator, found.places, found.cut, found.microbatches, schedule, depths=found.in_flight)
-        estimator.simulated[key] = seconds
+        estimator.simulated[key] = slowest_end(
+            estimator, found.places, found.cut, found.microbatches, schedule, depths=found.in_flight
+        )
     return estimator.simulated[key]

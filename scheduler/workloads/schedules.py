@@ -112,6 +112,8 @@ class Order:
 
 def in_flight(kind: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> int:
     """The most (microbatch, chunk) pairs whose activations a node holds at once: what memory has to be kept for."""
+    if chunks == 1 and kind in SCHEDULES and 0 <= stage < stages and microbatches > 0:
+        return microbatches if kind == "gpipe" else min(stages - stage, microbatches)
     most = held = 0
     for action in actions(kind, stage, stages, microbatches, chunks):
         held += 1 if action.kind == "F" else -1

@@ -8,9 +8,9 @@ import pytest
 from farflung.scheduler import Device, Network
 from farflung.scheduler.published.dtfm import Dtfm
 from farflung.scheduler.published.search import search_dtfm
-from farflung.scheduler.search import compiled
+from farflung.scheduler.timing import compiled
 
-loops = pytest.importorskip("farflung.scheduler.search.loops", reason="numba, of the extra `fast`, is not installed")
+loops = pytest.importorskip("farflung.scheduler.published.loops", reason="numba, of the extra `fast`, is not installed")
 
 
 def lines(seed: int, count: int = 24) -> Network:
@@ -69,17 +69,17 @@ def test_no_worse_than_a_simple_annealer_where_lines_are_irregular(seed: int) ->
 
 def test_without_numba_the_search_goes_on_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FARFLUNG_FAST", "0")
-    compiled.loops.cache_clear()
+    compiled.numba.cache_clear()
     try:
         model = Dtfm(lines(0), 6, 4)
-        assert compiled.loops_within(100.0) is None
+        assert not compiled.ready(100.0)
         found = search_dtfm(lines(0), 6, 4, time.monotonic() + 600, 0, turns=50)
         assert found.total < model.cost(numpy.arange(24).reshape(6, 4)).total
     finally:
-        compiled.loops.cache_clear()
+        compiled.numba.cache_clear()
 
 
 def test_a_short_search_waits_for_no_compiler() -> None:
-    compiled.loops.cache_clear()
-    assert compiled.loops_within(1.0) is None
-    assert compiled.loops_within(10.0) is loops and compiled.loops_within(1.0) is loops
+    compiled.numba.cache_clear()
+    assert not compiled.ready(1.0)
+    assert compiled.ready(10.0) and compiled.ready(1.0)

@@ -1,4 +1,4 @@
-"""Annealing one swap at a time, compiled: a swap costs a few sums over the pipelines. See compiled.py for who loads it.
+"""Annealing one swap at a time, compiled: a swap costs a few sums over the pipelines. timing/compiled.py says when.
 
 Importing compiles nothing: each loop is compiled at its first call and kept in numba's cache.
 """
