@@ -19,8 +19,10 @@ from typing import Any
 import torch
 
 from farflung import compress
+from farflung.compress.gpu import checksum
 from farflung.compress.gpu import dispatch as gpu
 from farflung.compress.primitives.key import Key
+from farflung.compress.primitives.tables import lloyd
 from farflung.compress.sparsifiers import runs
 from farflung.compress.summable.thc import Thc
 
@@ -75,12 +77,18 @@ def kernels(n: int) -> list[tuple[str, float, Callable[[], object], bool]]:
     """(name, bytes per element, launch, one pass?)."""
     x, other, out = torch.randn(n, device=DEVICE), torch.randn(n, device=DEVICE), torch.zeros(n, device=DEVICE)
     cases: list[tuple[str, float, Callable[[], object], bool]] = []
+    flag = gpu.new_flag(DEVICE)
     for bits in (4, 8):
-        steps, codes = gpu.group_encode(x, 128, bits, False, KEY)
+        steps, codes = gpu.group_encode(x, 128, bits, False, KEY, flag)
         code = bits / 8 + 2 / 128
         cases += [
-            (f"int{bits} encode", 4 + code, lambda b=bits: gpu.group_encode(x, 128, b, False, KEY), True),
-            (f"int{bits} encode, stochastic", 4 + code, lambda b=bits: gpu.group_encode(x, 128, b, True, KEY), True),
+            (f"int{bits} encode", 4 + code, lambda b=bits: gpu.group_encode(x, 128, b, False, KEY, flag), True),
+            (
+                f"int{bits} encode, stochastic",
+                4 + code,
+                lambda b=bits: gpu.group_encode(x, 128, b, True, KEY, flag),
+                True,
+            ),
             (
                 f"int{bits} decode",
                 4 + code,
@@ -93,44 +101,50 @@ def kernels(n: int) -> list[tuple[str, float, Callable[[], object], bool]]:
                 lambda b=bits, s=steps, c=codes: gpu.group_decode(c, s, out, 128, b, 0.5),
                 True,
             ),
-            (
-                f"int{bits} hop (decode, add, encode)",
-                4 + 2 * code,
-                lambda b=bits, s=steps, c=codes: gpu.group_hop(c, s, other, 128, b, False, KEY),
-                True,
-            ),
         ]
+    packed, table = torch.zeros(n // 2, dtype=torch.uint8, device=DEVICE), lloyd(4, torch.device(DEVICE))
     for block in (4096, 8192):
-        cases.append((f"rotation, block {block}", 8, lambda b=block: gpu.rotate(x, b, KEY), True))
-        for bits in (1, 4):
-            packed, factors = gpu.eden_encode(x, block, bits, KEY)
-            code = bits / 8 + 4 / block
+        rows, factors = x.view(-1, block), torch.ones(n // block, device=DEVICE)
+        cases.append((f"rotation, block {block}", 8, lambda r=rows: gpu.turn(r, KEY, gpu.SIGNS, 0), True))
+        for bits in (1, 2, 3, 4):
+            code, table = bits / 8 + 4 / block, lloyd(bits, torch.device(DEVICE))
             cases += [
                 (
                     f"eden {bits} bit encode, block {block}",
                     4 + code,
-                    lambda b=block, k=bits: gpu.eden_encode(x, b, k, KEY),
+                    lambda r=rows, k=bits, f=factors: gpu.eden_encode(r, k, KEY, 0, n, packed, f, flag),
                     True,
                 ),
                 (
                     f"eden {bits} bit decode and add, block {block}",
                     8 + code,
-                    lambda b=block, k=bits, p=packed, f=factors: gpu.eden_decode(p, f, out, b, k, KEY, 0.5),
+                    lambda b=block, t=table, f=factors: gpu.eden_decode(packed, t, KEY, 0, n, f, out.view(-1, b), 0.5),
                     True,
                 ),
             ]
     passes = 1 + -(-(n.bit_length() - 1 - 12) // 7)
+    whole = x.view(1, n)
     cases.append(
-        (f"rotation of the whole vector, {passes} passes", 8 * passes, lambda: gpu.hadamard_full(x, KEY), False)
+        (
+            f"rotation of the whole vector, {passes} passes",
+            8 * passes,
+            lambda: gpu.turn(whole, KEY, gpu.SIGNS, 0),
+            False,
+        )
     )
-    codec = compress.make("thc:block=4096")
+    codec = compress.make("thc")
     assert isinstance(codec, Thc)
-    lengths = torch.full((n // 4096,), 64.0, device=DEVICE)
-    cases.append(
-        ("thc encode, block 4096", 4.5, lambda: gpu.thc_encode(x, lengths, codec.table, codec.reach, 4096, KEY), True)
-    )
-    error = torch.zeros(n, device=DEVICE)
-    cases.append(("sign with feedback, 2 passes", 20.125, lambda: gpu.sign_with_feedback(x, error), False))
+    entries, lengths = tuple(codec.table.tolist()), torch.full((n // 4096,), 64.0, device=DEVICE)
+    for name, rows, size in (("block 4096", x.view(-1, 4096), 4.5), ("the whole vector", whole, 8 * passes + 12.5)):
+        cases.append(
+            (
+                f"thc encode, {name}",
+                size,
+                lambda r=rows: gpu.thc_encode(r, lengths[: len(r)], entries, 4, codec.reach, KEY, 0, packed),
+                size < 5,
+            )
+        )
+    cases.append(("checksum", 0.5, lambda: checksum.of_device(packed, flag.view(torch.uint8)), False))
     offer = runs.offer(n, 0.1, 64, KEY)
     where = torch.from_numpy(offer.runs).to(DEVICE)
     kept = offer.elements // 5

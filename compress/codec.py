@@ -14,10 +14,11 @@ import torch
 from . import registry
 from .errors import CodecError
 from .exchange.requests import Context, Gather, Program
+from .pieces import Piece, Staged, to_device
 from .primitives.key import Key, mix
 from .spec import Spec, parse, traits_of
 from .traits import Traits
-from .wire import Buffer, Header, Reader, build, open_blob
+from .wire import Buffer, Header, Reader, open_blob
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -64,17 +65,28 @@ class Codec(abc.ABC):
 
     def pieces(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0, members: int = 1) -> list[Buffer]:
         """What ``encode`` puts together. The pieces may be parts of ``x``, so they are good until it changes."""
+        return self.stage(x, seed, step, rank, members).pieces()
+
+    def stage(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0, members: int = 1) -> Staged:
+        """The blob before its bytes are on the host: of a tensor on a device, the codecs with kernels only start the
+        work here, and refuse what is not finite when its ``pieces`` are asked for. Good until ``x`` changes."""
         if not 0 <= seed < 1 << 64 or not 0 <= step < 1 << 32:
             raise CodecError(f"seed must be below 2^64 and step below 2^32, got {seed} and {step}")
-        flat, dtype = flatten(x, finite=not self.refuses or getattr(x, "dtype", None) is torch.float64)
+        looks = isinstance(x, torch.Tensor) and x.dtype is not torch.float64 and self.looks(x.device)
+        flat, dtype = flatten(x, finite=not looks)
         if rank and self.traits.seed == "private":
             seed = mix(seed, rank)
         with torch.no_grad():
-            body = self.write(flat, Key(seed, step, rank, members)) if flat.numel() else []
-        return build(self.spec, dtype, tuple(x.shape), body, seed if self.keyed else None, step if self.keyed else None)
+            body: Sequence[Piece] = self.write(flat, Key(seed, step, rank, members)) if flat.numel() else []
+        known = (seed, step) if self.keyed else (None, None)
+        return Staged(self.spec, dtype, tuple(x.shape), body, *known)
+
+    def looks(self, device: torch.device) -> bool:
+        """Whether ``write`` looks for values that are not finite, for a vector of this device: ``refuses``."""
+        return self.refuses
 
     @abc.abstractmethod
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         """The body for a flat, contiguous, finite, non-empty vector (fp32; its own dtype where ``exact``)."""
 
     @abc.abstractmethod
@@ -162,9 +174,9 @@ def bytes_tensor(data: Buffer, dtype: torch.dtype, device: torch.device | None =
     """A read-only tensor over the bytes of a blob (copied if they are not aligned, or go to another device)."""
     if not len(data):
         return torch.empty(0, dtype=dtype, device=device)
-    flat = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    flat = flat.view(dtype)
-    return flat if device is None or device.type == "cpu" else flat.to(device)
+    if device is not None and device.type != "cpu":
+        return to_device(data, device).view(dtype)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype)
 
 
 @lru_cache(maxsize=256)

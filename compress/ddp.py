@@ -23,6 +23,7 @@ from .codec import make
 from .errors import CodecError
 from .exchange import collectives
 from .exchange.requests import Context, Program
+from .gpu.streams import Side
 from .primitives.key import mix
 from .spec import check_contracts, momentum_word, parse, spec_feedback
 
@@ -70,16 +71,18 @@ class State:
         self._fine = True
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._sides: dict[torch.device, Side] = {}
 
     # -- one bucket ---------------------------------------------------------------------------------------------
 
     def submit(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """Start a bucket's exchange; on the CPU in the background, in the order of the calls."""
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        job = (bucket.buffer(), list(bucket.parameters()), bucket.index(), bucket.is_last(), future)
-        if bucket.buffer().device.type != "cpu":
-            self._run(job)
-            return future
+        """Start a bucket's exchange in the background, in the order of the calls. On a card it runs on a stream of its
+        own, from where the bucket is ready, while the backward pass goes on; nobody waits on the host."""
+        buffer = bucket.buffer()
+        side = self._sides.get(buffer.device) or Side(buffer.device)
+        self._sides[buffer.device] = side
+        future = side.future()
+        job = (buffer, list(bucket.parameters()), bucket.index(), bucket.is_last(), future, side, side.mark())
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="farflung-ddp", daemon=True)
             self._thread.start()
@@ -91,15 +94,16 @@ class State:
             self._run(self._queue.get())
 
     def _run(self, job: Any) -> None:
-        buffer, parameters, index, last, future = job
-        try:
-            with torch.no_grad():
-                result = self._exchange(buffer, parameters, index)
-            if last:
-                self._finish()
-            future.set_result(result)
-        except BaseException as error:  # the waiting backward raises it
-            future.set_exception(error)
+        buffer, parameters, index, last, future, side, mark = job
+        with side.after(mark, buffer):
+            try:
+                with torch.no_grad():
+                    result = self._exchange(buffer, parameters, index)
+                if last:
+                    self._finish()
+                future.set_result(result)
+            except BaseException as error:  # the waiting backward raises it
+                future.set_exception(error)
 
     def _exchange(self, buffer: torch.Tensor, parameters: list[torch.Tensor], index: int) -> torch.Tensor:
         if self.step < self.start:
@@ -109,7 +113,7 @@ class State:
             return mean
         flat = buffer.to(torch.float32)
         if self.feedback:
-            flat = flat + torch.cat([self._error(p) for p in parameters])
+            flat = flat + torch.cat([self._error(p, flat.device) for p in parameters])
         fine = bool(torch.isfinite(flat).all())
         if not collectives.agree(fine, self.group):
             self._fine = False
@@ -120,7 +124,8 @@ class State:
         contexts: list[Context] = []
         programs: list[Program] = []
         for place, x in enumerate(pieces if self.per_parameter else [flat]):
-            memory = dict(self._memories.get(parameters[place], {})) if self.per_parameter else {}
+            kept = self._memories.get(parameters[place], {}) if self.per_parameter else {}
+            memory = {name: value.to(x.device) for name, value in kept.items()}
             tensor = mix(index, place)
             contexts.append(Context(self.seed, tensor, self.step, self.rank, self.size, 1.0, memory))
             programs.append(self.codec.rounds(x, contexts[-1]))
@@ -152,9 +157,10 @@ class State:
         self._pending, self._fresh, self._fine = {}, {}, True
         self.step += 1
 
-    def _error(self, parameter: torch.Tensor) -> torch.Tensor:
+    def _error(self, parameter: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """A parameter's error, where its gradients are now: a model also moves after its state was restored."""
         error = self._errors.get(parameter)
-        return torch.zeros(parameter.numel(), device=parameter.device) if error is None else error
+        return torch.zeros(parameter.numel(), device=device) if error is None else error.to(device)
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 

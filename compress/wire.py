@@ -25,6 +25,7 @@ from . import claims, registry
 from .claims import MAX_ELEMENTS
 from .declarations import CODECS
 from .errors import CodecError
+from .gpu import checksum
 from .spec import Spec
 from .traits import Value
 
@@ -118,9 +119,11 @@ class Reader:
 
 
 def build(
-    spec: Spec, dtype: str, shape: Sequence[int], body: Sequence[Buffer], seed: int | None, step: int | None
-) -> list[Buffer]:
-    """A blob, in pieces. ``seed`` and ``step`` are written only where the decoder needs them."""
+    spec: Spec, dtype: str, shape: Sequence[int], body: Sequence[Buffer], seed: int | None, step: int | None,
+    rest: int | None = None,
+) -> list[Buffer]:  # fmt: skip
+    """A blob, in pieces. ``seed`` and ``step`` are written only where the decoder needs them. rest: what a device has
+    computed of the body's checksum."""
     claims.elements(shape)
     flags = DTYPES.index(dtype) | (0x10 if seed is not None else 0) | (0x20 if step is not None else 0)
     head = bytearray([flags])
@@ -133,8 +136,11 @@ def build(
     head += _parameters(spec)
     first = MAGIC + bytes([VERSION, spec.declaration.wire_id])
     crc = crc32(head, crc32(first))
-    for part in body:
-        crc = crc32(part, crc)
+    if rest is None:
+        for part in body:
+            crc = crc32(part, crc)
+    else:
+        crc = checksum.joined(crc, rest, sum(memoryview(part).nbytes for part in body))
     return [first, struct.pack("<I", crc), head, *body]
 
 

@@ -6,6 +6,7 @@ Under TRITON_INTERPRET=1 they also take CPU tensors, which is how the tests comp
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..primitives.key import Key
 from ..primitives.tables import lloyd
 
 BLOCK = 2048
+SIGNS = 0x5349474E
 
 
 @lru_cache(maxsize=1)
@@ -55,24 +57,39 @@ def _rotation() -> Any:
     return kernels_rotation
 
 
-def _options(warps: int = 4) -> dict[str, Any]:
-    return {**_kernels().NO_FUSION, "num_warps": warps}
+def launch(kernel: Any, programs: int, *arguments: Any, warps: int = 4, **constants: Any) -> None:
+    """Run so many programs of a kernel, on the card of its tensors."""
+    device = next(one.device for one in arguments if isinstance(one, torch.Tensor))
+    there = torch.cuda.device(device) if device.type == "cuda" and torch.cuda.is_available() else nullcontext()
+    with there:
+        kernel[(programs,)](*arguments, **constants, **_kernels().NO_FUSION, num_warps=warps)
 
 
-def _grid(count: int, block: int) -> tuple[int]:
-    return (-(-count // block),)
+def _key(key: Key) -> tuple[int, int, int]:
+    """The halves of the seed, and the step."""
+    return *key.words(), key.step & 0xFFFFFFFF
+
+
+def _programs(count: int, block: int = BLOCK) -> int:
+    return -(-count // block)
+
+
+def new_flag(device: torch.device) -> torch.Tensor:
+    """int32 [1], 0: what kernels set where a value is not finite."""
+    return torch.zeros(1, dtype=torch.int32, device=device)
 
 
 def group_encode(
-    x: torch.Tensor, group: int, bits: int, stochastic: bool, key: Key
+    x: torch.Tensor, group: int, bits: int, stochastic: bool, key: Key, flag: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(int16 steps, packed codes) of a flat vector, as ``Group.write``."""
+    """(int16 steps, packed codes) of a flat vector, as ``Group.write``; key: that of its rounding."""
     n = x.numel()
     codes = torch.empty(-(-n * bits // 8), dtype=torch.uint8, device=x.device)
     steps = torch.empty(-(-n // group), dtype=torch.int16, device=x.device)
-    _kernels().group_encode[_grid(n, BLOCK)](
-        x, codes, steps, n, key.seed, key.step, GROUP=group, BITS=bits, STOCHASTIC=stochastic, BLOCK=BLOCK, **_options()
-    )
+    launch(
+        _kernels().group_encode, _programs(n), x, codes, steps, flag, n, *_key(key), key.turn,
+        GROUP=group, BITS=bits, STOCHASTIC=stochastic, BLOCK=BLOCK,
+    )  # fmt: skip
     return steps, codes
 
 
@@ -81,34 +98,10 @@ def group_decode(
 ) -> None:
     """out = decoded, or with a weight out += decoded * weight."""
     n = out.numel()
-    _kernels().group_decode[_grid(n, BLOCK)](
-        codes, steps, out, n, 1.0 if weight is None else weight,
-        GROUP=group, BITS=bits, ADD=weight is not None, BLOCK=BLOCK, **_options(),
+    launch(
+        _kernels().group_decode, _programs(n), codes, steps, out, n, 1.0 if weight is None else weight,
+        GROUP=group, BITS=bits, ADD=weight is not None, BLOCK=BLOCK,
     )  # fmt: skip
-
-
-def group_hop(
-    codes: torch.Tensor, steps: torch.Tensor, local: torch.Tensor, group: int, bits: int, stochastic: bool, key: Key
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(int16 steps, packed codes) of decoded + local."""
-    n = local.numel()
-    out_codes, out_steps = torch.empty_like(codes), torch.empty_like(steps)
-    _kernels().group_hop[_grid(n, BLOCK)](
-        codes, steps, local, out_codes, out_steps, n, key.seed, key.step,
-        GROUP=group, BITS=bits, STOCHASTIC=stochastic, BLOCK=BLOCK, **_options(),
-    )  # fmt: skip
-    return out_steps, out_codes
-
-
-def sign_with_feedback(gradient: torch.Tensor, error: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(packed bits, fp32 scale ``[1]``) of gradient + error; ``error`` becomes what was not sent."""
-    n = gradient.numel()
-    bits = torch.empty(-(-n // 8), dtype=torch.uint8, device=gradient.device)
-    partial = torch.empty(_grid(n, BLOCK), device=gradient.device)
-    _kernels().sign_accumulate[_grid(n, BLOCK)](gradient, error, error, partial, n, BLOCK=BLOCK, **_options())
-    scale = (partial.sum(dtype=torch.float64) / n).to(torch.float32).view(1)
-    _kernels().sign_encode[_grid(n, BLOCK)](error, error, bits, scale, n, BLOCK=BLOCK, **_options())
-    return bits, scale
 
 
 def offered(
@@ -118,9 +111,8 @@ def offered(
     indices of runs on the same device."""
     out = torch.empty(elements, device=x.device)
     counts = torch.zeros(2048, dtype=torch.int32, device=x.device)
-    _cocktail().gather_delta[_grid(elements, BLOCK)](
-        x, x if g is None else g, runs, out, counts, elements, DELTA=g is not None, RUN=run, BLOCK=BLOCK, **_options()
-    )
+    where = x, x if g is None else g, runs, out, counts, elements
+    launch(_cocktail().gather_delta, _programs(elements), *where, DELTA=g is not None, RUN=run, BLOCK=BLOCK)
     return out, counts
 
 
@@ -128,23 +120,24 @@ def largest(values: torch.Tensor, counts: torch.Tensor, k: int) -> tuple[torch.T
     """(int32 indices, values) of the k largest magnitudes, as ``selection.largest``; counts: as ``offered`` makes them.
     Nothing waits for the device."""
     kernels, n, device = _cocktail(), values.numel(), values.device
+    programs = _programs(n)
     prefix = torch.zeros(1, dtype=torch.int32, device=device)
     missing = torch.full((1,), k, dtype=torch.int32, device=device)
     for shift in (20, 10, 0):
         if shift < 20:
             counts = torch.zeros_like(counts)
-            kernels.count_digit[_grid(n, BLOCK)](values, prefix, counts, n, SHIFT=shift, BLOCK=BLOCK, **_options())
+            launch(kernels.count_digit, programs, values, prefix, counts, n, SHIFT=shift, BLOCK=BLOCK)
         digits = counts[:2047].flip(0)
         reached = digits.cumsum(0, dtype=torch.int32)
         place = (reached < missing).sum(dtype=torch.int32).view(1)
         missing = missing - (reached[place] - digits[place])
         prefix = (prefix << (11 if shift == 20 else 10)) + (2046 - place)
-    above, equal = torch.empty((2, *_grid(n, BLOCK)), dtype=torch.int32, device=device)
-    kernels.count_kept[_grid(n, BLOCK)](values, prefix, above, equal, n, BLOCK=BLOCK, **_options())
+    above, equal = torch.empty((2, programs), dtype=torch.int32, device=device)
+    launch(kernels.count_kept, programs, values, prefix, above, equal, n, BLOCK=BLOCK)
     above, equal = (part.cumsum(0, dtype=torch.int32) - part for part in (above, equal))
     index = torch.empty(k, dtype=torch.int32, device=device)
     kept = torch.empty(k, device=device)
-    kernels.compact[_grid(n, BLOCK)](values, prefix, missing, above, equal, index, kept, n, BLOCK=BLOCK, **_options())
+    launch(kernels.compact, programs, values, prefix, missing, above, equal, index, kept, n, BLOCK=BLOCK)
     return index, kept
 
 
@@ -155,9 +148,10 @@ def quantize_kept(
     count = kept.numel()
     codes = torch.empty(-(-count // 2), dtype=torch.uint8, device=kept.device)
     steps = torch.empty(-(-count // bucket), dtype=torch.int16, device=kept.device)
-    _cocktail().quantize_kept[_grid(count, BLOCK)](
-        kept, index, runs, kept if local is None else local, codes, steps, count,
-        UPDATE=local is not None, RUN=run, BUCKET=bucket, BLOCK=BLOCK, **_options(),
+    launch(
+        _cocktail().quantize_kept, _programs(count),
+        kept, index, runs, kept if local is None else local, codes, steps, new_flag(kept.device), count,
+        UPDATE=local is not None, RUN=run, BUCKET=bucket, BLOCK=BLOCK,
     )  # fmt: skip
     return steps, codes
 
@@ -168,74 +162,103 @@ def sparse_add(
 ) -> None:  # fmt: skip
     """Cocktail's 4-bit linear values, decoded and added; index: int32 or int64 places among the offered."""
     kept = index.numel()
-    _cocktail().sparse_add[_grid(kept, BLOCK)](
-        out, runs, index, codes, steps, kept, weight, RUN=run, BUCKET=bucket, BLOCK=BLOCK, **_options()
-    )
+    where = out, runs, index, codes, steps, kept, weight
+    launch(_cocktail().sparse_add, _programs(kept), *where, RUN=run, BUCKET=bucket, BLOCK=BLOCK)
 
 
-def rotate(x: torch.Tensor, block: int, key: Key, inverse: bool = False) -> torch.Tensor:
-    """Signs and transform of whole blocks of 4096 or 8192, not normalised; the inverse is transform, then signs."""
-    out = torch.empty_like(x)
-    _rotation().rotate[(x.numel() // block,)](
-        x, out, key.seed, key.step, BLOCK=block, STAGES=block.bit_length() - 1, INVERSE=inverse, **_options(8)
-    )
-    return out
+LEAST, FUSED = 512, 8192
+"""The blocks that one program turns, one read and one write."""
 
 
-def hadamard_full(x: torch.Tensor, key: Key) -> torch.Tensor:
-    """Signs and one transform over all of ``x`` (2^k elements, k >= 12): a pass of 4096, then passes of up to 128."""
-    out, stride = rotate(x, 4096, key), 4096
-    left = x.numel().bit_length() - 1 - 12
+def fused(size: int) -> bool:
+    return LEAST <= size <= FUSED
+
+
+def _stages(size: int) -> dict[str, int]:
+    return {"BLOCK": size, "STAGES": size.bit_length() - 1, "warps": max(1, min(8, size // 512))}
+
+
+def turn(rows: torch.Tensor, key: Key, stream: int, origin: int, inverse: bool = False) -> torch.Tensor:
+    """Signs and transform of each row of fp32 ``[rows, 2^k]``, not normalised; the inverse is transform, then signs.
+    k at least 9; above 13 a pass over 4096 neighbours, then one for each 128 rows of what is turned so far."""
+    x, size = rows.contiguous(), rows.shape[1]
+    out, numbers = torch.empty_like(x), (*_key(key), stream, origin)
+    first = size if fused(size) else 4096
+    programs, whole = x.numel() // first, first == size
+    sides = {"BEFORE": not inverse, "AFTER": inverse and whole}
+    launch(_rotation().rotate, programs, x, out, *numbers, **sides, **_stages(first))
+    stride, left = first, (size // first).bit_length() - 1
     while left:
-        passes = -(-left // 7)
-        bits = -(-left // passes)
-        _rotation().hadamard_rows[(x.numel() >> (bits + 5),)](
-            out, out, stride, ROWS=1 << bits, STAGES=bits, COLUMNS=32, **_options(8)
-        )
+        bits = -(-left // -(-left // 7))
+        launch(
+            _rotation().hadamard_rows, x.numel() >> (bits + 5), out, out, stride,
+            ROWS=1 << bits, STAGES=bits, COLUMNS=32, warps=8,
+        )  # fmt: skip
         stride, left = stride << bits, left - bits
+    if inverse and not whole:
+        no_stages = {**_stages(first), "STAGES": 0}
+        launch(_rotation().rotate, programs, out, out, *numbers, BEFORE=False, AFTER=True, **no_stages)
     return out
 
 
-def eden_encode(x: torch.Tensor, block: int, bits: int, key: Key) -> tuple[torch.Tensor, torch.Tensor]:
-    """(packed codes, fp32 factors) of whole blocks."""
-    levels = lloyd(bits, x.device)
+def _upper(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
+    """Where the plane of a third bit begins."""
+    return packed[-(-count * 2 // 8) :] if bits == 3 else packed
+
+
+def eden_encode(
+    rows: torch.Tensor, bits: int, key: Key, origin: int, count: int, packed: torch.Tensor, factors: torch.Tensor,
+    flag: torch.Tensor,
+) -> None:  # fmt: skip
+    """Codes of rows of 512 to 8192, packed as elements ``origin`` on of ``count``, and their fp32 factors. The flag is
+    set where this can't be done, or a value is not finite."""
+    levels = lloyd(bits, rows.device)
     edges = (levels[1:] + levels[:-1]) / 2
-    packed = torch.empty(x.numel() * bits // 8, dtype=torch.uint8, device=x.device)
-    factors = torch.empty(x.numel() // block, device=x.device)
-    _rotation().eden_encode[(x.numel() // block,)](
-        x, packed, factors, edges, levels, key.seed, key.step,
-        BLOCK=block, STAGES=block.bit_length() - 1, BITS=bits, **_options(8),
+    launch(
+        _rotation().eden_encode, len(rows), rows, packed, _upper(packed, bits, count), factors, flag,
+        edges if bits > 1 else levels, levels, *_key(key), origin, BITS=bits, **_stages(rows.shape[1]),
     )  # fmt: skip
-    return packed, factors
 
 
 def eden_decode(
-    packed: torch.Tensor,
-    factors: torch.Tensor,
-    out: torch.Tensor,
-    block: int,
-    bits: int,
-    key: Key,
-    weight: float | None,
-) -> None:
-    """out = decoded, or with a weight out += decoded * weight; whole blocks."""
-    _rotation().eden_decode[(out.numel() // block,)](
-        packed, factors, lloyd(bits, out.device), out, 1.0 if weight is None else weight, key.seed, key.step,
-        BLOCK=block, STAGES=block.bit_length() - 1, BITS=bits, ADD=weight is not None, **_options(8),
+    packed: torch.Tensor, levels: torch.Tensor, key: Key, origin: int, count: int, factors: torch.Tensor,
+    rows: torch.Tensor, weight: float | None,
+) -> None:  # fmt: skip
+    """rows = decoded, or with a weight rows += decoded * weight; codes of elements ``origin`` on of ``count``, which
+    mean ``levels``."""
+    bits = (len(levels) - 1).bit_length()
+    launch(
+        _rotation().eden_decode, len(rows), packed, _upper(packed, bits, count), factors, levels, rows,
+        1.0 if weight is None else weight, *_key(key), origin,
+        BITS=bits, ADD=weight is not None, **_stages(rows.shape[1]),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _cells(table: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """int32: for each unit of THC's grid, the entry of the table at or below it, its level, the next, a byte each."""
+    values, grid = torch.tensor(table, dtype=torch.int32), table[-1]
+    below = torch.searchsorted(values, torch.arange(grid + 1, dtype=values.dtype), right=True) - 1
+    below = below.clamp(max=len(values) - 2)
+    return (below | values[below] << 8 | values[below + 1] << 16).to(torch.int32).to(device)
 
 
 def thc_encode(
-    x: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, reach: float, block: int, key: Key
-) -> torch.Tensor:
-    """Packed 4-bit indices into ``table`` (of at most 255) of whole blocks; lengths: the agreed norms of the blocks."""
-    grid = int(table[-1])
-    below = torch.searchsorted(table, torch.arange(grid + 1, dtype=table.dtype), right=True) - 1
-    below = below.clamp(max=len(table) - 2)
-    cells = (below | table[below] << 8 | table[below + 1] << 16).to(torch.int32).to(x.device)
-    packed = torch.empty(x.numel() // 2, dtype=torch.uint8, device=x.device)
-    _rotation().thc_encode[(x.numel() // block,)](
-        x, packed, lengths, cells, key.seed, key.private.seed, key.step, reach,
-        BLOCK=block, STAGES=block.bit_length() - 1, GRID=grid, **_options(8),
+    rows: torch.Tensor, lengths: torch.Tensor, table: tuple[int, ...], bits: int, reach: float, key: Key, origin: int,
+    packed: torch.Tensor,
+) -> None:  # fmt: skip
+    """THC's indices into ``table`` (of at most 255), 2 or 4 bits each, packed from element ``origin`` on; rows of 512
+    or more, lengths: the agreed norms of the rows."""
+    cells, own, numbers = _cells(table, rows.device), key.dither, {"BITS": bits, "GRID": table[-1]}
+    low, high = own.words()
+    if fused(rows.shape[1]):
+        launch(
+            _rotation().thc_encode, len(rows), rows, packed, lengths, cells, *_key(key), low, high, own.turn,
+            origin, reach, **numbers, **_stages(rows.shape[1]),
+        )  # fmt: skip
+        return
+    turned = turn(rows / torch.where(lengths > 0, lengths, 1.0)[:, None], key, SIGNS, origin)
+    launch(
+        _rotation().thc_round, turned.numel() // BLOCK, turned, packed, cells, low, high, key.step & 0xFFFFFFFF,
+        own.turn, origin, reach, **numbers, BLOCK=BLOCK,
     )  # fmt: skip
-    return packed

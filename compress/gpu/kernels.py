@@ -3,11 +3,16 @@
 Compile and launch them with ``enable_fp_fusion=False`` (``NO_FUSION``): a product and a sum that are fused into one
 rounding give other bits than a CPU. Divisions are ``div_rn``; rounding to nearest even is adding 1.5 * 2^23 and taking
 it away. Elements are in tiles of 512 as in ``philox``; a program handles BLOCK of them, a multiple of 512.
+
+A key is five numbers: the two halves of the seed (``low``, ``high``), ``step``, ``stream``, ``turn``. They and counts
+have one type each and no variant of a kernel for some of their values. A ``flag`` (int32 [1]) becomes 1 where a value
+is not finite: whoever reads the codes looks at it.
 """
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import triton
@@ -18,26 +23,67 @@ _triton: Any = triton
 
 
 def jit(function: Any) -> Any:
-    return _triton.jit(function)
+    numbers = [name for name, one in inspect.signature(function).parameters.items() if one.annotation in NUMBERS]
+    return _triton.jit(function, do_not_specialize=numbers)
 
 
+NUMBERS = ("tl.int64", "tl.int32", "tl.uint32", "tl.float32")
+"""Types of numbers that a kernel takes as they come: else Triton compiles it again for 1 and for multiples of 16."""
 MAGIC = tl.constexpr(12582912.0)
+INFINITE = tl.constexpr(0x7F800000)
 
 
 @jit
-def uniform(start, seed, step, stream, BLOCK: tl.constexpr):
+def load_upto(base, place, end, count, other):
+    """base[place], and ``other`` from ``count`` on; ``end``: the place after the last. Whole blocks are loaded without
+    a mask: with one whose edge may be anywhere, each element is a load of its own."""
+    if end <= count:
+        value = tl.load(base + place)
+    else:
+        value = tl.load(base + place, mask=place < count, other=other)
+    return value
+
+
+@jit
+def store_upto(base, place, value, end, count):
+    """base[place] = value below ``count``."""
+    if end <= count:
+        tl.store(base + place, value)
+    else:
+        tl.store(base + place, value, mask=place < count)
+
+
+@jit
+def magnitude(value):
+    """int32 that order like |value|; what is not finite is INFINITE or above."""
+    return value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@jit
+def words_of(counter, low, high, step, stream):
+    """The four Philox words of int64 counters."""
+    zero = (counter * 0).to(tl.uint32)
+    return tl.philox_impl(
+        (counter & 0xFFFFFFFF).to(tl.uint32),
+        (counter >> 32).to(tl.uint32),
+        (zero + step).to(tl.uint32),
+        (zero + stream).to(tl.uint32),
+        (zero + low).to(tl.uint32),
+        (zero + high).to(tl.uint32),
+    )
+
+
+@jit
+def uniform(start, low, high, step, stream, turn, BLOCK: tl.constexpr):
     """fp32 ``[BLOCK]``: philox.uniform of the elements from ``start``, a multiple of 512."""
     tiles: tl.constexpr = BLOCK // 512
     counter = start // 512 * 128 + tl.arange(0, tiles * 128)
-    low = (counter & 0xFFFFFFFF).to(tl.uint32)
-    high = (counter >> 32).to(tl.uint32)
-    zero = tl.zeros([tiles * 128], tl.uint32)
-    a, b, c, d = tl.philox(seed, low, high, (zero + step).to(tl.uint32), (zero + stream).to(tl.uint32))
+    a, b, c, d = words_of(counter, low, high, step, stream)
     # word w of counter i belongs to element w * 128 + i of its tile
     words = tl.join(tl.join(a, b), tl.join(c, d))
     words = tl.reshape(words, [tiles, 128, 2, 2])
     words = tl.reshape(tl.permute(words, [0, 3, 2, 1]), [BLOCK])
-    return (words >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
+    return (((words >> 8).to(tl.int32) + turn) & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08
 
 
 @jit
@@ -69,13 +115,6 @@ def levels_of(x, unit, u, TOP: tl.constexpr, STOCHASTIC: tl.constexpr):
 
 
 @jit
-def pack4(codes, BLOCK: tl.constexpr):
-    """uint8 ``[BLOCK / 2]`` of int32 codes ``[BLOCK]``."""
-    low, high = tl.split(tl.reshape(codes, [BLOCK // 2, 2]))
-    return (low | (high << 4)).to(tl.uint8)
-
-
-@jit
 def unpack4(packed, BLOCK: tl.constexpr):
     """int32 ``[BLOCK]`` of uint8 ``[BLOCK / 2]``."""
     wide = packed.to(tl.int32)
@@ -83,60 +122,77 @@ def unpack4(packed, BLOCK: tl.constexpr):
 
 
 @jit
+def store_plane(base, first, codes, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """The low WIDTH bits of int32 codes ``[BLOCK]``, packed, from element ``first`` of a plane (see ``packing``)."""
+    each: tl.constexpr = 8 // WIDTH
+    part = tl.reshape(codes & ((1 << WIDTH) - 1), [BLOCK // each, each])
+    byte = tl.sum(part << (tl.arange(0, each) * WIDTH)[None, :], 1)
+    tl.store(base + first // each + tl.arange(0, BLOCK // each), byte.to(tl.uint8))
+
+
+@jit
+def load_plane(base, first, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """int32 ``[BLOCK]``: the inverse."""
+    each: tl.constexpr = 8 // WIDTH
+    byte = tl.load(base + first // each + tl.arange(0, BLOCK // each)).to(tl.int32)
+    return tl.reshape((byte[:, None] >> (tl.arange(0, each) * WIDTH)[None, :]) & ((1 << WIDTH) - 1), [BLOCK])
+
+
+@jit
 def load_levels(codes, first, count, BITS: tl.constexpr, BLOCK: tl.constexpr):
     """fp32 levels ``[BLOCK]`` of packed codes from element ``first``."""
     if BITS == 4:
         place = first // 2 + tl.arange(0, BLOCK // 2)
-        level = unpack4(tl.load(codes + place, mask=place * 2 < count, other=0x88), BLOCK)
+        level = unpack4(load_upto(codes, place, (first + BLOCK) // 2, (count + 1) // 2, 0x88), BLOCK)
     else:
-        place = first + tl.arange(0, BLOCK)
-        level = tl.load(codes + place, mask=place < count, other=128).to(tl.int32)
+        level = load_upto(codes, first + tl.arange(0, BLOCK), first + BLOCK, count, 128).to(tl.int32)
     return (level - (1 << (BITS - 1))).to(tl.float32)
 
 
 @jit
 def store_group(
-    x, first, count, codes, steps, seed, step,
+    x, first, count, codes, steps, flag, low, high, step, turn,
     GROUP: tl.constexpr, BITS: tl.constexpr, STOCHASTIC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Quantise ``[BLOCK]`` values in groups and store their codes and steps; returns what they decode to."""
     groups: tl.constexpr = BLOCK // GROUP
     top: tl.constexpr = (1 << (BITS - 1)) - 1
     rows = tl.reshape(x, [groups, GROUP])
-    code = step_code(tl.max(tl.abs(rows), 1), top, STOCHASTIC)
+    largest = tl.max(magnitude(rows), 1)
+    tl.store(flag, 1, mask=tl.max(largest, 0) >= INFINITE)
+    code = step_code(largest.to(tl.float32, bitcast=True), top, STOCHASTIC)
     unit = tl.broadcast_to(step_value(code)[:, None], [groups, GROUP])
     u = rows
     if STOCHASTIC:
-        u = tl.reshape(uniform(first, seed, step, 0, BLOCK), [groups, GROUP])
+        u = tl.reshape(uniform(first, low, high, step, 0, turn, BLOCK), [groups, GROUP])
     level = tl.reshape(levels_of(rows, unit, u, top, STOCHASTIC), [BLOCK])
     which = first // GROUP + tl.arange(0, groups)
     tl.store(steps + which, code.to(tl.int16), mask=which * GROUP < count)
     if BITS == 4:
         place = first // 2 + tl.arange(0, BLOCK // 2)
-        low, high = tl.split(tl.reshape(level, [BLOCK // 2, 2]))
-        high = tl.where(place * 2 + 1 < count, high, 0)
-        tl.store(codes + place, (low | (high << 4)).to(tl.uint8), mask=place * 2 < count)
+        even, odd = tl.split(tl.reshape(level, [BLOCK // 2, 2]))
+        odd = tl.where(place * 2 + 1 < count, odd, 0)
+        store_upto(codes, place, (even | (odd << 4)).to(tl.uint8), (first + BLOCK) // 2, (count + 1) // 2)
     else:
-        place = first + tl.arange(0, BLOCK)
-        tl.store(codes + place, level.to(tl.uint8), mask=place < count)
+        store_upto(codes, first + tl.arange(0, BLOCK), level.to(tl.uint8), first + BLOCK, count)
     return tl.reshape((level - (top + 1)).to(tl.float32), [groups, GROUP]) * unit
 
 
 @jit
 def group_encode(
-    x, codes, steps, count, seed, step,
+    x, codes, steps, flag, count: tl.int64, low: tl.uint32, high: tl.uint32, step: tl.uint32, turn: tl.int32,
     GROUP: tl.constexpr, BITS: tl.constexpr, STOCHASTIC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """int4 and int8: one read of ``x``, codes and 16-bit steps out."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
-    place = first + tl.arange(0, BLOCK)
-    value = tl.load(x + place, mask=place < count, other=0.0).to(tl.float32)
-    store_group(value, first, count, codes, steps, seed, step, GROUP, BITS, STOCHASTIC, BLOCK)
+    value = load_upto(x, first + tl.arange(0, BLOCK), first + BLOCK, count, 0.0).to(tl.float32)
+    store_group(value, first, count, codes, steps, flag, low, high, step, turn, GROUP, BITS, STOCHASTIC, BLOCK)
 
 
 @jit
 def group_decode(
-    codes, steps, out, count, weight, GROUP: tl.constexpr, BITS: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr
+    codes, steps, out, count: tl.int64, weight: tl.float32,
+    GROUP: tl.constexpr, BITS: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out = level * step, or out += (level * step) * weight."""
     first = tl.program_id(0).to(tl.int64) * BLOCK
@@ -146,47 +202,5 @@ def group_decode(
     unit = step_value(tl.load(steps + which, mask=which * GROUP < count, other=0).to(tl.int32))
     value = tl.reshape(tl.reshape(level, [BLOCK // GROUP, GROUP]) * unit[:, None], [BLOCK])
     if ADD:
-        value = tl.load(out + place, mask=place < count, other=0.0) + value * weight
-    tl.store(out + place, value, mask=place < count)
-
-
-@jit
-def group_hop(
-    codes, steps, local, out_codes, out_steps, count, seed, step,
-    GROUP: tl.constexpr, BITS: tl.constexpr, STOCHASTIC: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """A hop of a multi-hop exchange in one pass: decode what came, add what is here, encode what goes on."""
-    first = tl.program_id(0).to(tl.int64) * BLOCK
-    place = first + tl.arange(0, BLOCK)
-    level = load_levels(codes, first, count, BITS, BLOCK)
-    which = first // GROUP + tl.arange(0, BLOCK // GROUP)
-    unit = step_value(tl.load(steps + which, mask=which * GROUP < count, other=0).to(tl.int32))
-    value = tl.reshape(tl.reshape(level, [BLOCK // GROUP, GROUP]) * unit[:, None], [BLOCK])
-    value = tl.where(place < count, value, 0.0) + tl.load(local + place, mask=place < count, other=0.0).to(tl.float32)
-    store_group(value, first, count, out_codes, out_steps, seed, step, GROUP, BITS, STOCHASTIC, BLOCK)
-
-
-@jit
-def sign_accumulate(gradient, error, total, partial, count, BLOCK: tl.constexpr):
-    """total = gradient + error, and the sum of |total| of each program."""
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < count
-    g = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
-    value = g + tl.load(error + place, mask=inside, other=0.0)
-    tl.store(total + place, value, mask=inside)
-    tl.store(partial + tl.program_id(0), tl.sum(tl.abs(value), 0))
-
-
-@jit
-def sign_encode(total, error, bits, scale, count, BLOCK: tl.constexpr):
-    """Bits (1 where >= 0), and error = total - (+-scale); ``total`` and ``error`` may be the same memory."""
-    first = tl.program_id(0).to(tl.int64) * BLOCK
-    place = first + tl.arange(0, BLOCK)
-    value = tl.load(total + place, mask=place < count, other=-1.0)
-    s = tl.load(scale)
-    up = value >= 0.0
-    tl.store(error + place, value - tl.where(up, s, -s), mask=place < count)
-    weights = 1 << tl.arange(0, 8)
-    byte = tl.sum(tl.reshape(up.to(tl.int32), [BLOCK // 8, 8]) * weights[None, :], 1)
-    to = first // 8 + tl.arange(0, BLOCK // 8)
-    tl.store(bits + to, byte.to(tl.uint8), mask=to * 8 < count)
+        value = load_upto(out, place, first + BLOCK, count, 0.0) + value * weight
+    store_upto(out, place, value, first + BLOCK, count)

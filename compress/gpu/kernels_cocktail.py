@@ -10,16 +10,10 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from .kernels import jit, load_levels, step_value, store_group
+from .kernels import INFINITE, jit, load_levels, load_upto, magnitude, step_value, store_group
 
 BINS = tl.constexpr(2048)
 NONE = tl.constexpr(2047)  # where values are counted that do not count; no finite value has these 11 bits
-
-
-@jit
-def magnitude(value):
-    """int32 that order like |value|."""
-    return value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @jit
@@ -29,48 +23,51 @@ def positions(runs, place, inside, RUN: tl.constexpr):
 
 
 @jit
-def gather_delta(x, g, runs, out, counts, elements, DELTA: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr):
-    """The offered elements of x - g (of x without DELTA), in order, and the histogram of their first digit; only the
-    offered cache lines are read."""
+def gather_delta(
+    x, g, runs, out, counts, elements: tl.int64, DELTA: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The offered elements of x - g (of x without DELTA), in order, 0 for what is not finite, and the histogram of
+    their first digit; only the offered cache lines are read."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
     at = positions(runs, place, inside, RUN)
     value = tl.load(x + at, mask=inside, other=0.0)
     if DELTA:
         value = value - tl.load(g + at, mask=inside, other=0.0)
+    value = tl.where(magnitude(value) < INFINITE, value, 0.0)  # else more than k would be above the k-th largest
     tl.store(out + place, value, mask=inside)
     digit = tl.where(inside, magnitude(value) >> 20, NONE)
     tl.atomic_add(counts + tl.arange(0, BINS), tl.histogram(digit, BINS), sem="relaxed")
 
 
 @jit
-def count_digit(values, prefix, counts, elements, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
+def count_digit(values, prefix, counts, elements: tl.int64, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
     """Adds to ``counts`` the histogram of ten bits, from bit SHIFT, of magnitudes whose bits above are ``prefix``."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    order = magnitude(tl.load(values + place, mask=place < elements, other=0.0))
+    order = magnitude(load_upto(values, place, tl.program_id(0).to(tl.int64) * BLOCK + BLOCK, elements, 0.0))
     agrees = (place < elements) & (order >> (SHIFT + 10) == tl.load(prefix))
     digit = tl.where(agrees, (order >> SHIFT) & 1023, NONE)
     tl.atomic_add(counts + tl.arange(0, BINS), tl.histogram(digit, BINS), sem="relaxed")
 
 
 @jit
-def count_kept(values, least, above, equal, elements, BLOCK: tl.constexpr):
+def count_kept(values, least, above, equal, elements: tl.int64, BLOCK: tl.constexpr):
     """How many magnitudes of each program's elements are above ``least``, and how many are equal to it."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
-    order = magnitude(tl.load(values + place, mask=inside, other=0.0))
+    order = magnitude(load_upto(values, place, tl.program_id(0).to(tl.int64) * BLOCK + BLOCK, elements, 0.0))
     limit = tl.load(least)
     tl.store(above + tl.program_id(0), tl.sum((inside & (order > limit)).to(tl.int32), 0))
     tl.store(equal + tl.program_id(0), tl.sum((inside & (order == limit)).to(tl.int32), 0))
 
 
 @jit
-def compact(values, least, ties, above, equal, index, kept, elements, BLOCK: tl.constexpr):
+def compact(values, least, ties, above, equal, index, kept, elements: tl.int64, BLOCK: tl.constexpr):
     """Places (int32) and values of what is above ``least``, and of the first ``ties`` that are equal to it; above,
     equal: how many of each come before each program."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
-    value = tl.load(values + place, mask=inside, other=0.0)
+    value = load_upto(values, place, tl.program_id(0).to(tl.int64) * BLOCK + BLOCK, elements, 0.0)
     order, limit, most = magnitude(value), tl.load(least), tl.load(ties)
     tie = (inside & (order == limit)).to(tl.int32)
     before = tl.load(equal + tl.program_id(0))
@@ -84,7 +81,7 @@ def compact(values, least, ties, above, equal, index, kept, elements, BLOCK: tl.
 
 @jit
 def quantize_kept(
-    kept, index, runs, local, codes, steps, count,
+    kept, index, runs, local, codes, steps, flag, count: tl.int64,
     UPDATE: tl.constexpr, RUN: tl.constexpr, BUCKET: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """4-bit linear values in buckets; with UPDATE, local[position] -= decoded: what was sent leaves the local weights,
@@ -92,8 +89,10 @@ def quantize_kept(
     first = tl.program_id(0).to(tl.int64) * BLOCK
     place = first + tl.arange(0, BLOCK)
     inside = place < count
-    value = tl.load(kept + place, mask=inside, other=0.0)
-    decoded = tl.reshape(store_group(value, first, count, codes, steps, 0, 0, BUCKET, 4, False, BLOCK), [BLOCK])
+    value = load_upto(kept, place, first + BLOCK, count, 0.0)
+    decoded = tl.reshape(
+        store_group(value, first, count, codes, steps, flag, 0, 0, 0, 0, BUCKET, 4, False, BLOCK), [BLOCK]
+    )
     if UPDATE:
         at = positions(runs, tl.load(index + place, mask=inside, other=0).to(tl.int64), inside, RUN)
         tl.store(local + at, tl.load(local + at, mask=inside, other=0.0) - decoded, mask=inside)
@@ -101,7 +100,8 @@ def quantize_kept(
 
 @jit
 def sparse_add(
-    out, runs, index, codes, steps, kept, weight, RUN: tl.constexpr, BUCKET: tl.constexpr, BLOCK: tl.constexpr
+    out, runs, index, codes, steps, kept: tl.int64, weight: tl.float32,
+    RUN: tl.constexpr, BUCKET: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out[position] += (level * unit) * weight, 4-bit linear values; positions don't repeat."""
     first = tl.program_id(0).to(tl.int64) * BLOCK

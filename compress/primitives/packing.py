@@ -63,3 +63,23 @@ def unpack(packed: torch.Tensor, count: int, bits: int) -> torch.Tensor:
         out = plane if out is None else out | (plane << shift)
     assert out is not None
     return out
+
+
+def put(packed: torch.Tensor, codes: torch.Tensor, bits: int, count: int, first: int) -> None:
+    """Pack codes as elements ``first`` on, a multiple of 8, of the ``count`` of ``packed``."""
+    at = 0
+    for shift, width in planes(bits):
+        part = pack((codes >> shift) & ((1 << width) - 1), width)
+        place = at + first * width // 8
+        packed[place : place + part.numel()] = part
+        at += -(-count * width // 8)
+
+
+def taken(packed: torch.Tensor, size: int, bits: int, count: int, first: int) -> torch.Tensor:
+    """The inverse: uint8 ``[size]``, elements ``first`` on of ``count``."""
+    parts, at = [], 0
+    for _, width in planes(bits):
+        place = at + first * width // 8
+        parts.append(packed[place : place + -(-size * width // 8)])
+        at += -(-count * width // 8)
+    return unpack(torch.cat(parts), size, bits)

@@ -13,6 +13,7 @@ import torch
 
 from ..cpu import dispatch as fast
 from ..errors import CodecError
+from ..gpu import dispatch as gpu
 from . import philox
 from .key import Key
 
@@ -125,6 +126,9 @@ def sign_words(segment: Segment, key: Key, stream: int = SIGNS) -> torch.Tensor:
 def forward(rows: torch.Tensor, segment: Segment, key: Key, rounds: int = 1, stream: int = SIGNS) -> torch.Tensor:
     """sqrt(size)^rounds times the rotation of each row."""
     for turn in range(rounds):
+        if _by_kernels(rows):
+            rows = gpu.turn(rows, key, stream + turn, segment.code)
+            continue
         rows = hadamard(rows * segment_signs(segment, key, stream + turn, rows.device))
     return rows
 
@@ -132,8 +136,15 @@ def forward(rows: torch.Tensor, segment: Segment, key: Key, rounds: int = 1, str
 def backward(rows: torch.Tensor, segment: Segment, key: Key, rounds: int = 1, stream: int = SIGNS) -> torch.Tensor:
     """sqrt(size)^rounds times the inverse rotation of each row."""
     for turn in reversed(range(rounds)):
+        if _by_kernels(rows):
+            rows = gpu.turn(rows, key, stream + turn, segment.code, inverse=True)
+            continue
         rows = hadamard(rows) * segment_signs(segment, key, stream + turn, rows.device)
     return rows
+
+
+def _by_kernels(rows: torch.Tensor) -> bool:
+    return rows.shape[1] >= gpu.LEAST and rows.dtype == torch.float32 and gpu.available(rows.device)
 
 
 def rows_of(x: torch.Tensor, segment: Segment) -> torch.Tensor:
@@ -151,11 +162,15 @@ def put_rows(out: torch.Tensor, segment: Segment, rows: torch.Tensor) -> None:
     out[segment.start : segment.start + segment.length] = rows.reshape(-1)[: segment.length]
 
 
-def lengths(rows: torch.Tensor) -> torch.Tensor:
-    """The fp32 norm of each row. CodecError where it is beyond fp32: a length that is cut would shorten the row."""
+def lengths(rows: torch.Tensor, flag: torch.Tensor | None = None) -> torch.Tensor:
+    """The fp32 norm of each row. CodecError where it is beyond fp32: a length that is cut would shorten the row. With a
+    ``flag`` (int32 [1], there) that becomes 1 instead, and nothing waits for the device."""
     scaled, exponent = rescale(rows)
     found = torch.ldexp(scaled.square().sum(1, dtype=torch.float64).sqrt().to(torch.float32), exponent)
-    if not bool(torch.isfinite(found).all()):
+    fine = torch.isfinite(found).all()
+    if flag is not None:
+        flag |= ~fine
+    elif not bool(fine):
         raise CodecError(BEYOND)
     return found
 

@@ -12,8 +12,9 @@ from ..codec import DTYPES, Codec, bytes_tensor, check_finite, flatten, tensor_b
 from ..cpu import dispatch as fast
 from ..errors import CodecError
 from ..exchange.requests import Context, Program, Reduce
+from ..pieces import Staged
 from ..primitives.key import Key
-from ..wire import Buffer, Header, Reader, build
+from ..wire import Buffer, Header, Reader
 
 _CHUNK = 1 << 16  # elements at once on the CPU: they stay in the cache
 
@@ -93,9 +94,9 @@ class Floats(Codec):
 class Plain(Floats):
     """The bytes of the tensor in its own dtype: decode gives the same bits."""
 
-    def pieces(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0, members: int = 1) -> list[Buffer]:
+    def stage(self, x: torch.Tensor, seed: int = 0, step: int = 0, rank: int = 0, members: int = 1) -> Staged:
         flat, dtype = flatten(x, exact=True)
-        return build(self.spec, dtype, tuple(x.shape), [tensor_bytes(flat)], None, None)
+        return Staged(self.spec, dtype, tuple(x.shape), [tensor_bytes(flat)], None, None)
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         return [tensor_bytes(x)]

@@ -15,9 +15,10 @@ from ..codec import Codec, bytes_tensor, check_finite, tensor_bytes
 from ..cpu import dispatch as fast
 from ..errors import CodecError
 from ..gpu import dispatch as gpu
+from ..pieces import Doubt, Piece
 from ..primitives import philox, rotation
 from ..primitives.key import Key
-from ..primitives.packing import pack, packed_size, unpack
+from ..primitives.packing import pack, packed_size, put, taken, unpack
 from ..primitives.rotation import Segment
 from ..primitives.tables import lloyd
 from ..spec import Spec
@@ -38,10 +39,10 @@ class Rotated(Codec):
 
     def read_scales(self, reader: Reader, count: int, device: torch.device) -> torch.Tensor:
         """``blocks(count)`` fp32 numbers, finite."""
-        numbers = bytes_tensor(reader.take(4 * rotation.blocks(count, self.block)), torch.float32, device)
-        if not bool(torch.isfinite(numbers).all()):
+        numbers = bytes_tensor(reader.take(4 * rotation.blocks(count, self.block)), torch.float32)
+        if not bool(torch.isfinite(numbers).all()):  # here, where nobody waits for a device
             raise CodecError("the blob has a scale that is not finite")
-        return numbers
+        return numbers.to(device)
 
 
 class Eden(Rotated):
@@ -57,45 +58,62 @@ class Eden(Rotated):
         self.share = self.amount - self.whole
         self.refuses = True
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        n, count = x.numel(), rotation.coordinates(x.numel(), self.block)
-        quick, kernels = self._is_quick(n, x.device), self._on_gpu(x.device)
-        if self.refuses and not quick and not (kernels and _normal(x, self.block)):
-            check_finite(x)
-            kernels = False
-        direct = quick or kernels
-        packed = torch.empty(packed_size(count, self.whole) if direct else 0, dtype=torch.uint8, device=x.device)
-        codes = torch.empty(0 if direct else count, dtype=torch.uint8, device=x.device)
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
+        if self._on_gpu(x.device):
+            return self._write_gpu(x, key)
+        return self._write(x, key)
+
+    def _write_gpu(self, x: torch.Tensor, key: Key) -> list[Piece]:
+        """By the kernels, but for what is too short for them, and by torch where a flag says that they can't."""
+        n, count, flag = x.numel(), rotation.coordinates(x.numel(), self.block), gpu.new_flag(x.device)
+        packed = torch.zeros(packed_size(count, self.whole), dtype=torch.uint8, device=x.device)
         factors = torch.empty(rotation.blocks(n, self.block), device=x.device)
         for segment in rotation.layout(n, self.block):
             rows = rotation.rows_of(x, segment)
-            numbers, place = factors[segment.row : segment.row + segment.rows], segment.code * self.whole // 8
-            if kernels and segment.size == self.block:
-                part, done = gpu.eden_encode(rows.view(-1), segment.size, self.whole, key)
-                packed[place : place + part.numel()] = part
-                numbers.copy_(done)
+            numbers = factors[segment.row : segment.row + segment.rows]
+            if gpu.fused(segment.size) and segment.length == rows.numel():
+                gpu.eden_encode(rows, self.whole, key, segment.code, count, packed, numbers, flag)
                 continue
+            flag |= ~torch.isfinite(rows).all()
+            put(packed, self._rows(rows, segment, key, numbers).view(-1), self.whole, count, segment.code)
+        return [factors.clamp_(-LARGEST, LARGEST), packed, Doubt(flag, lambda: self._write(x, key))]
+
+    def _write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        n, count = x.numel(), rotation.coordinates(x.numel(), self.block)
+        quick = self._is_quick(n, x.device)
+        if self.refuses and not quick:
+            check_finite(x)
+        packed = torch.empty(packed_size(count, self.whole) if quick else 0, dtype=torch.uint8)
+        codes = torch.empty(0 if quick else count, dtype=torch.uint8, device=x.device)
+        factors = torch.empty(rotation.blocks(n, self.block), device=x.device)
+        for segment in rotation.layout(n, self.block):
+            rows = rotation.rows_of(x, segment)
+            numbers = factors[segment.row : segment.row + segment.rows]
             if quick:
                 words, table = rotation.sign_words(segment, key), lloyd(self.whole, x.device)
                 if fast.eden_encode(rows, words, table, packed, count, segment.code, numbers, self._kind()):
                     continue
                 check_finite(x)
-            rows, exponent = rotation.rescale(rows)
-            energy = rotation.energy(rows)
-            turned = rotation.forward(rows, segment, key, self.turns)
-            spread = (energy * float(segment.size) ** (self.turns - 1)).sqrt().to(torch.float32)
-            z = turned / torch.where(spread > 0, spread, torch.ones_like(spread))[:, None]
-            code = self.quantize(z, self._mixed(segment, key, x.device))
-            factor = self.factor(turned, self.levels(code, self._mixed(segment, key, x.device)), energy, segment)
-            numbers.copy_(torch.ldexp(factor.to(torch.float32), exponent))
+            code = self._rows(rows, segment, key, numbers).view(-1)
             if quick:
-                fast.eden_pack(code.view(-1), self.whole, packed, count, segment.code)
-            elif kernels:
-                packed[place : place + packed_size(code.numel(), self.whole)] = pack(code.view(-1), self.whole)
+                fast.eden_pack(code, self.whole, packed, count, segment.code)
             else:
-                codes[segment.code : segment.code + code.numel()] = code.view(-1)
-        body = [tensor_bytes(packed)] if direct else self._pack(codes, self._all_mixed(n, key, x.device))
+                codes[segment.code : segment.code + code.numel()] = code
+        body = [tensor_bytes(packed)] if quick else self._pack(codes, self._all_mixed(n, key, x.device))
         return [tensor_bytes(factors.clamp(-LARGEST, LARGEST)), *body]
+
+    def _rows(self, rows: torch.Tensor, segment: Segment, key: Key, factors: torch.Tensor) -> torch.Tensor:
+        """The codes of a segment's rows, in torch; ``factors``: their place for theirs."""
+        rows, exponent = rotation.rescale(rows)
+        energy = rotation.energy(rows)
+        turned = rotation.forward(rows, segment, key, self.turns)
+        spread = (energy * float(segment.size) ** (self.turns - 1)).sqrt().to(torch.float32)
+        z = turned / torch.where(spread > 0, spread, torch.ones_like(spread))[:, None]
+        mixed = self._mixed(segment, key, rows.device)
+        code = self.quantize(z, mixed)
+        factor = self.factor(turned, self.levels(code, mixed), energy, segment)
+        factors.copy_(torch.ldexp(factor.to(torch.float32), exponent))
+        return code
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         self._expect(reader, header)
@@ -149,12 +167,10 @@ class Eden(Rotated):
                 if segment.length < rows.numel():
                     rotation.put_rows(out, segment, rows)
                 continue
-            place, size = segment.code * self.whole // 8, packed_size(rows.numel(), self.whole)
-            piece = data[place : place + size]
-            if segment.size == self.block:
-                gpu.eden_decode(piece, part, rows.view(-1), segment.size, self.whole, key, weight)
+            if gpu.fused(segment.size) and segment.length == rows.numel():
+                gpu.eden_decode(data, table, key, segment.code, count, part, rows, weight)
                 continue
-            code = unpack(piece, rows.numel(), self.whole).view_as(rows)
+            code = taken(data, rows.numel(), self.whole, count, segment.code).view_as(rows)
             decoded = self._back(code, segment, key, factors)
             rotation.put_rows(out, segment, decoded if weight is None else rows + decoded * weight)
 
@@ -176,7 +192,7 @@ class Eden(Rotated):
         return fits and self._plain() and device.type == "cpu" and fast.worth(count) and not gpu.available(device)
 
     def _on_gpu(self, device: torch.device) -> bool:
-        fits = self._kind() == 0 and self.whole in (1, 4) and self.block in (4096, 8192)
+        fits = self._kind() == 0 and 1 <= self.whole <= 4 and gpu.fused(self.block)
         return fits and self._plain() and gpu.available(device)
 
     def factor(
@@ -235,15 +251,6 @@ class Eden(Rotated):
             codes = codes.clone()
             codes[mixed] |= unpack(bytes_tensor(packed, torch.uint8, device), extra, 1) << self.whole
         return codes
-
-
-def _normal(x: torch.Tensor, block: int) -> bool:
-    """Whether all is finite, and each block's largest magnitude 0 or far from the ends of fp32's range: there the
-    kernels scale it exactly."""
-    whole = x.numel() // block * block
-    largest, rest = x[:whole].view(-1, block).abs().amax(1), x[whole:]
-    fine = (largest == 0) | ((largest > 2.0**-100) & (largest < 2.0**120))
-    return bool(fine.all() & torch.isfinite(rest).all())
 
 
 def nearest(z: torch.Tensor, bits: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ from ..codec import Codec, bytes_tensor, check_finite, tensor_bytes
 from ..cpu import dispatch as fast
 from ..errors import CodecError
 from ..gpu import dispatch as gpu
+from ..pieces import Doubt, Piece
 from ..primitives import philox, scales
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
@@ -35,11 +36,14 @@ class Group(Codec):
         self.full = self.spec.number("scale") == 32
         self.stochastic = self.spec.word("rounding") == "stochastic"
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         if self._on_gpu(x.device):
-            check_finite(x)
-            parts = gpu.group_encode(x, self.group, self.bits, self.stochastic, key.private)
-            return [tensor_bytes(part) for part in parts]
+            flag = gpu.new_flag(x.device)
+            parts = gpu.group_encode(x, self.group, self.bits, self.stochastic, key.dither, flag)
+            return [*parts, Doubt(flag, lambda: self._write(x, key))]
+        return self._write(x, key)
+
+    def _write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         if x.device.type == "cpu" and fast.worth(x.numel()):
             quick = fast.quantize(x, self.group, self.bits, self.full, self.stochastic, key.dither)
             if quick is not None:
@@ -88,8 +92,8 @@ class Group(Codec):
                 reader.take(packed_size(header.elements, self.bits)),
             )
             reader.end()
+            scales.check_codes(bytes_tensor(step_bytes, torch.int16), self.top)
             steps, codes = bytes_tensor(step_bytes, torch.int16, device), bytes_tensor(packed, torch.uint8, device)
-            scales.check_codes(steps, self.top)
             for out in outs:
                 gpu.group_decode(codes, steps, out, self.group, self.bits, weight)
             return
@@ -139,10 +143,10 @@ class Group(Codec):
 def read_steps(data: Buffer, full: bool, top: int, device: torch.device) -> torch.Tensor:
     """fp32 steps of a body; CodecError if one is not finite, or times ``top`` is not."""
     if not full:
-        code = bytes_tensor(data, torch.int16, device)
-        scales.check_codes(code, top)
-        return scales.to_scales(code)
-    steps = bytes_tensor(data, torch.float32, device)
+        code = bytes_tensor(data, torch.int16)
+        scales.check_codes(code, top)  # here, where nobody waits for a device
+        return scales.to_scales(code).to(device)
+    steps = bytes_tensor(data, torch.float32)
     if not bool(torch.isfinite(steps).all()) or float(steps.max()) * top > scales.LARGEST:
         raise CodecError("the blob has a step that is not finite")
-    return steps
+    return steps.to(device)

@@ -44,7 +44,7 @@ class Turbo(Eden):
         return super().levels(codes, mixed) if self.whole else torch.zeros(codes.shape, device=codes.device)
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        first = super().write(x, key) if self.whole else []
+        first = self._write(x, key) if self.whole else []
         if not self.product:
             return first
         rest = x

@@ -15,12 +15,13 @@ from ..codec import Codec, bytes_tensor, check_finite, tensor_bytes
 from ..cpu import dispatch as fast
 from ..errors import CodecError
 from ..gpu import dispatch as gpu
+from ..pieces import Doubt, Made, Piece
 from ..primitives import scales, selection
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader
-from . import masks, runs
+from . import masks, masks_there, runs
 
 BUCKET = 128
 
@@ -41,12 +42,14 @@ class Cocktail(Codec):
     def kept(self, offered: int) -> int:
         return min(offered, max(1, int(self.top * offered + 0.5))) if offered else 0
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         offer = runs.offer(x.numel(), self.random, self.run, key)
-        count, chosen = self.kept(offer.elements), None
         if offer.elements and gpu.available(x.device):
-            check_finite(x)
-            return self._write_gpu(x, offer, count)
+            return self._write_gpu(x, offer)
+        return self._write(x, offer)
+
+    def _write(self, x: torch.Tensor, offer: runs.Offer) -> list[Buffer]:
+        count, chosen = self.kept(offer.elements), None
         if x.device.type == "cpu" and fast.worth(x.numel()) and count < offer.elements:
             chosen = fast.largest_offered(x.numpy(), offer.runs, offer.run, offer.elements, count)
         if chosen is None:
@@ -59,14 +62,19 @@ class Cocktail(Codec):
         mask = masks.encode(chosen[0], offer.elements, self.mask)
         return [mask, *self.write_values(torch.from_numpy(chosen[1]))]
 
-    def _write_gpu(self, x: torch.Tensor, offer: runs.Offer, count: int) -> list[Buffer]:
-        where = torch.from_numpy(offer.runs).to(x.device)
+    def _write_gpu(self, x: torch.Tensor, offer: runs.Offer) -> list[Piece]:
+        where, count = _places_of(offer, x.device), self.kept(offer.elements)
         values, counts = gpu.offered(x, None, where, offer.run, offer.elements)
         index, kept = gpu.largest(values, counts, count)
-        mask = masks.encode(index.cpu().numpy(), offer.elements, self.mask)
+        doubt = Doubt(~torch.isfinite(x.sum()).view(1), lambda: self._write(x, offer))  # or the sum alone is too large
+        mask = masks_there.encode(index, offer.elements, self.mask)
         if not self._linear4():
-            return [mask, *self.write_values(kept.cpu())]
-        return [mask, *map(tensor_bytes, gpu.quantize_kept(kept, index, where, offer.run, BUCKET, None))]
+            return [mask, Made([kept], self._made), doubt]
+        return [mask, *gpu.quantize_kept(kept, index, where, offer.run, BUCKET, None), doubt]
+
+    def _made(self, parts: Sequence[memoryview]) -> bytes:
+        """The values' bytes, of what was kept."""
+        return b"".join(self.write_values(torch.frombuffer(bytearray(parts[0]), dtype=torch.float32)))
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         positions, values = self.read_sparse(reader, header)
@@ -79,17 +87,13 @@ class Cocktail(Codec):
         kernels = gpu.available(device)
         quick = device.type == "cpu" and fast.worth(header.elements)
         if self._linear4() and (kernels or quick):
+            if kernels:
+                self._accumulate_gpu(reader, header, outs, weight)
+                return
             offer, index = self._read_places(reader, header)
             units = self._read_units(reader, len(index))
             packed = reader.take(packed_size(len(index), 4))
             reader.end()
-            if kernels and len(index):
-                where, places = (torch.from_numpy(each).to(device) for each in (offer.runs, index))
-                codes = bytes_tensor(packed, torch.uint8, device)
-                steps = scales.to_codes(units, False).to(device)
-                for out in outs:
-                    gpu.sparse_add(out, where, offer.run, places, codes, steps, BUCKET, weight)
-                return
             for out in outs:
                 fast.add_sparse(out.numpy(), index, offer.runs, offer.run, packed, units.numpy(), BUCKET, weight)
             return
@@ -103,6 +107,21 @@ class Cocktail(Codec):
                 out.scatter_add_(0, where, kept)  # positions don't repeat
             else:
                 out[where] = out[where] + kept
+
+    def _accumulate_gpu(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
+        device, offer = outs[0].device, self._offer(reader, header)
+        if not offer.elements:
+            reader.end()
+            return
+        count = self.kept(offer.elements)
+        places = masks_there.decode(reader, count, offer.elements, device)
+        step_bytes, packed = reader.take(2 * -(-count // BUCKET)), reader.take(packed_size(count, 4))
+        reader.end()
+        scales.check_codes(bytes_tensor(step_bytes, torch.int16), 7)
+        where, steps = _places_of(offer, device), bytes_tensor(step_bytes, torch.int16, device)
+        for out in outs:
+            codes = bytes_tensor(packed, torch.uint8, device)
+            gpu.sparse_add(out, where, offer.run, places, codes, steps, BUCKET, weight)
 
     def decoded_norm(self, reader: Reader, header: Header, device: torch.device) -> float:
         _, index = self._read_places(reader, header)
@@ -119,14 +138,18 @@ class Cocktail(Codec):
 
     def _read_places(self, reader: Reader, header: Header) -> tuple[runs.Offer, np.ndarray]:
         """(what the step offered, which of that was kept)."""
+        offer = self._offer(reader, header)
+        if not offer.elements:
+            return offer, np.empty(0, np.int64)
+        return offer, masks.decode(reader, self.kept(offer.elements), offer.elements)
+
+    def _offer(self, reader: Reader, header: Header) -> runs.Offer:
+        """What the step offered."""
         offered = _offered_at_most(header.elements, self.random, self.run)
         least = packed_size(max(0, int(self.top * offered) - 1), self.bits) // 2
         if least > reader.left:
             raise CodecError(f"the blob claims {header.elements} elements, too many for its {reader.left} bytes")
-        offer = runs.offer(header.elements, self.random, self.run, self._key(header))
-        if not offer.elements:
-            return offer, np.empty(0, np.int64)
-        return offer, masks.decode(reader, self.kept(offer.elements), offer.elements)
+        return runs.offer(header.elements, self.random, self.run, self._key(header))
 
     # -- values: buckets of 128 in the order of their positions ---------------------------------------------------
 
@@ -204,6 +227,11 @@ class Cocktail(Codec):
         table = torch.from_numpy(np.exp2(-np.arange(octave) / octave).astype(np.float32))[index % octave]
         magnitude = torch.ldexp(high * table, -(index // octave))
         return torch.where((padded >> (self.bits - 1)) > 0, -magnitude, magnitude).view(-1)[:count]
+
+
+def _places_of(offer: runs.Offer, device: torch.device) -> torch.Tensor:
+    """The offered runs, int64 on a device."""
+    return bytes_tensor(offer.runs.view(np.uint8).data, torch.int64, device)
 
 
 def _offered_at_most(count: int, share: float, run: int) -> int:

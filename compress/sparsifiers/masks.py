@@ -7,6 +7,8 @@ positions this costs within 5 % of the entropy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -17,7 +19,7 @@ from ..wire import Reader, varint
 
 BITMAP = 31
 ALL = 30
-_MAX_LOW = 24
+MAX_LOW = 24
 _WHOLE = (0, 1, 2, 4)  # low parts that lie in one byte: what the compiled loops take
 
 
@@ -30,8 +32,8 @@ def encode(positions: np.ndarray, size: int, how: str = "auto") -> bytes:
     if how != "bitmap":
         narrow = positions.astype(np.int32, copy=False) if size < 1 << 31 else positions
         gaps = None if fast.worth_few(count) else _gaps(narrow)
-        low, unary_bits = _best(narrow, gaps, size)
-        rice_bytes = 4 + -(-unary_bits // 8) + sum(packed_size(count, bits) for bits in _pieces(low))
+        low, unary_bits = best(count, size, lambda low: _skipped(narrow, gaps, low))
+        rice_bytes = 4 + -(-unary_bits // 8) + sum(packed_size(count, bits) for bits in pieces(low))
         if how == "rice" or rice_bytes < bitmap_bytes:
             return _rice(narrow, gaps, low, unary_bits)
     bits = np.zeros(size, np.uint8)
@@ -52,7 +54,7 @@ def decode(reader: Reader, count: int, size: int) -> np.ndarray:
         if len(positions) != count or (count and positions[-1] >= size):
             raise CodecError("the blob's mask has another number of positions than its values")
         return positions
-    if how > _MAX_LOW:
+    if how > MAX_LOW:
         raise CodecError(f"the blob's mask is of unknown kind {how}")
     unary_bits = reader.varint(count + (size >> how) + 1)
     unary_bytes = reader.take(-(-unary_bits // 8))
@@ -68,7 +70,7 @@ def decode(reader: Reader, count: int, size: int) -> np.ndarray:
     gaps = _gaps(ones)
     gaps <<= how
     shift = 0
-    for bits_ in _pieces(how):
+    for bits_ in pieces(how):
         packed = np.frombuffer(reader.take(packed_size(count, bits_)), np.uint8)
         gaps |= unpack(torch.from_numpy(packed.copy()), count, bits_).numpy().astype(np.int64) << shift
         shift += bits_
@@ -90,21 +92,25 @@ def _gaps(positions: np.ndarray) -> np.ndarray:
     return out
 
 
-def _pieces(low: int) -> list[int]:
+def pieces(low: int) -> list[int]:
     """Low parts of more than 8 bits are packed 8 bits at a time."""
     return [min(8, low - at) for at in range(0, low, 8)]
 
 
-def _best(positions: np.ndarray, gaps: np.ndarray | None, size: int) -> tuple[int, int]:
+def candidates(count: int, size: int) -> set[int]:
+    """The k that may be best, by the mean gap."""
+    mean = max((size - count) / count, 2.0**-30)
+    guess = min(MAX_LOW, max(0, int(np.floor(np.log2(max(mean * 0.7, 1.0)) + 0.5))))
+    return {guess, max(0, guess - 1)}
+
+
+def best(count: int, size: int, skipped: Callable[[int], int]) -> tuple[int, int]:
     """(k, unary bits) with the fewest bits in total; k from the mean gap, and its neighbours."""
-    count = len(positions)
     if not count:
         return 0, 0
-    mean = max((size - count) / count, 2.0**-30)
-    guess = min(_MAX_LOW, max(0, int(np.floor(np.log2(max(mean * 0.7, 1.0)) + 0.5))))
     best: tuple[int, int, int] | None = None
-    for low in {guess, max(0, guess - 1)}:
-        unary = count + _skipped(positions, gaps, low)
+    for low in candidates(count, size):
+        unary = count + skipped(low)
         if best is None or unary + count * low < best[0]:
             best = (unary + count * low, low, unary)
     assert best is not None
@@ -130,7 +136,7 @@ def _rice(positions: np.ndarray, gaps: np.ndarray | None, low: int, unary_bits: 
     unary[ends] = 1
     parts = [bytes([low]), varint(unary_bits), np.packbits(unary, bitorder="little").tobytes()]
     shift = 0
-    for bits in _pieces(low):
+    for bits in pieces(low):
         piece = (gaps >> shift).astype(np.uint8) & np.uint8((1 << bits) - 1)
         parts.append(pack(torch.from_numpy(piece), bits).numpy().tobytes())
         shift += bits

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Sequence
 
 import torch
 
 from ..codec import Codec, bytes_tensor, tensor_bytes
 from ..errors import CodecError
 from ..exchange.requests import Context, Gather, Program, Reduce
+from ..pieces import Piece
 from ..primitives import philox
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
@@ -69,7 +71,7 @@ class Summed(Codec):
         """How many levels ``count`` elements have (a rotation pads)."""
         return count
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         statistic = self.statistic(x)
         codes = self.to_codes(self.levels(x, statistic, key, 1))
         return [tensor_bytes(statistic), tensor_bytes(pack(codes, self.bits))]
@@ -79,10 +81,10 @@ class Summed(Codec):
         n = header.elements
         count = self.levels_count(n)
         head, packed = reader.take(4 * self.statistics(n)), reader.take(packed_size(count, self.bits))
-        statistic = bytes_tensor(head, torch.float32, device)
-        if not bool(torch.isfinite(statistic).all()) or float(statistic.min()) < 0:
+        statistic = bytes_tensor(head, torch.float32)
+        if not bool(torch.isfinite(statistic).all()) or float(statistic.min()) < 0:  # here: nobody waits for a device
             raise CodecError("the blob has a scale that is not finite")
-        return statistic, packed
+        return statistic.to(device), packed
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         n = header.elements

@@ -10,17 +10,18 @@ from collections.abc import Sequence
 
 import torch
 
-from ..codec import tensor_bytes
+from ..codec import bytes_tensor, check_finite, tensor_bytes
 from ..cpu import dispatch as fast
 from ..cpu import dispatch_blocks as blocks
 from ..gpu import dispatch as gpu
+from ..pieces import Doubt, Piece
 from ..primitives import philox, rotation
 from ..primitives.key import Key
-from ..primitives.packing import packed_size, unpack
+from ..primitives.packing import packed_size, put, taken, unpack
 from ..primitives.scales import LARGEST
 from ..quantizers.solvers import quantile, stochastic_levels
 from ..spec import Spec
-from ..wire import Buffer, Header, Reader
+from ..wire import Header, Reader
 from .summed import Summed
 
 
@@ -41,7 +42,8 @@ class Thc(Summed):
             if uniform
             else stochastic_levels(self.bits, self.grid, tail, self.grid % 4 == 2 and self.grid < 40)
         )
-        self.table = torch.tensor(list(table), dtype=torch.int32)
+        self._entries = tuple(table)
+        self.table = torch.tensor(self._entries, dtype=torch.int32)
 
     @property
     def top(self) -> int:
@@ -53,18 +55,25 @@ class Thc(Summed):
     def levels_count(self, count: int) -> int:
         return rotation.coordinates(count, self.block)
 
-    def statistic(self, x: torch.Tensor) -> torch.Tensor:
-        """The norm of each block."""
+    def statistic(self, x: torch.Tensor, flag: torch.Tensor | None = None) -> torch.Tensor:
+        """The norm of each block; a ``flag`` on its device as in ``rotation.lengths``."""
         out = torch.zeros(rotation.blocks(x.numel(), self.block), device=x.device)
         for segment in rotation.layout(x.numel(), self.block):
             quick = self._is_quick(x.numel(), x.device) or None
             found = quick and blocks.lengths(x[segment.start : segment.start + segment.length], segment.size)
             if found is None:
-                found = rotation.lengths(rotation.rows_of(x, segment))
+                found = rotation.lengths(rotation.rows_of(x, segment), flag)
             out[segment.row : segment.row + segment.rows] = found
         return out
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def looks(self, device: torch.device) -> bool:
+        return self._on_gpu(device)
+
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
+        if self._on_gpu(x.device):
+            flag = gpu.new_flag(x.device)
+            statistic = self.statistic(x, flag)
+            return [statistic, self._packed(x, statistic, key), Doubt(flag, lambda: self._refused(x, key))]
         if not self._is_quick(x.numel(), x.device):
             return super().write(x, key)
         statistic = self.statistic(x)
@@ -75,13 +84,22 @@ class Thc(Summed):
         fast.eden_pack(codes, self.bits, packed, codes.numel(), 0)
         return [tensor_bytes(statistic), tensor_bytes(packed)]
 
+    def _refused(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
+        check_finite(x)
+        return super().write(x, key)  # says that a length is beyond fp32
+
     def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
-        if len(outs) > 1 or not self._is_quick(header.elements, outs[0].device):
+        direct = self._is_quick(header.elements, outs[0].device) or self._on_gpu(outs[0].device)
+        if len(outs) > 1 or not direct:
             super().accumulate(reader, header, outs, weight)
             return
         self._decode(reader, header, outs[0], weight)
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        if self._on_gpu(device):
+            out = torch.empty(header.elements, device=device)
+            self._decode(reader, header, out, None)
+            return out
         if not self._is_quick(header.elements, device):
             return super().read(reader, header, device)
         out = torch.empty(header.elements)
@@ -89,10 +107,13 @@ class Thc(Summed):
         return out
 
     def _decode(self, reader: Reader, header: Header, out: torch.Tensor, weight: float | None) -> None:
-        """out = decoded, or with a weight out += decoded * weight, by the compiled loops."""
+        """out = decoded, or with a weight out += decoded * weight, by the compiled loops or by the kernels."""
         statistic, packed = self.body(reader, header, out.device)
         reader.end()
         count, centre = self.levels_count(out.numel()), self.grid / 2
+        if self._on_gpu(out.device):
+            self._decode_gpu(bytes_tensor(packed, torch.uint8, out.device), statistic, self._key(header), out, weight)
+            return
         values = torch.empty(count)
         table = torch.zeros(1 << self.bits)
         table[: len(self.table)] = self.table.to(torch.float32) - centre
@@ -135,27 +156,59 @@ class Thc(Summed):
     def levels(self, x: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int) -> torch.Tensor:
         if self._is_quick(x.numel(), x.device):
             return self.to_levels(self._codes(x, statistic, key))
-        table, below = self.table.to(x.device), self._below(x.device)
-        out = torch.empty(self.levels_count(x.numel()), dtype=torch.int32, device=x.device)
+        count = self.levels_count(x.numel())
+        if self._on_gpu(x.device):
+            return self.to_levels(unpack(self._packed(x, statistic, key), count, self.bits))
+        out = torch.empty(count, dtype=torch.int32, device=x.device)
         for segment in rotation.layout(x.numel(), self.block):
-            length = statistic[segment.row : segment.row + segment.rows, None]
-            if self._on_gpu(segment, x.device):
-                part = x[segment.start : segment.start + segment.length].contiguous()
-                packed = gpu.thc_encode(part, length.reshape(-1), self.table, self.reach, segment.size, key)
-                out[segment.code : segment.code + part.numel()] = self.to_levels(unpack(packed, part.numel(), 4))
-                continue
-            scaled = rotation.rows_of(x, segment) / torch.where(length > 0, length, torch.ones_like(length))
-            turned = rotation.forward(scaled, segment, Key(key.seed, key.step))
-            y = (turned.clamp(-self.reach, self.reach) / (2 * self.reach) + 0.5) * self.grid
-            index = below[y.floor().clamp(0, self.grid).to(torch.int64)]
-            low, high = table[index], table[index + 1]
-            u = philox.uniform(y.numel(), key.dither, 1, segment.code, x.device).view_as(y)
-            level = torch.where(u < (y - low) / (high - low), high, low)
-            out[segment.code : segment.code + level.numel()] = level.view(-1)
+            level = self._levels(x, statistic, key, segment)
+            out[segment.code : segment.code + level.numel()] = level
         return out
 
-    def _on_gpu(self, segment: rotation.Segment, device: torch.device) -> bool:
-        fits = self.bits == 4 and self.grid < 256 and segment.size == self.block and self.block in (4096, 8192)
+    def _levels(self, x: torch.Tensor, statistic: torch.Tensor, key: Key, segment: rotation.Segment) -> torch.Tensor:
+        """int32 levels of a segment's coordinates, in torch."""
+        table, below = self.table.to(x.device), self._below(x.device)
+        length = statistic[segment.row : segment.row + segment.rows, None]
+        scaled = rotation.rows_of(x, segment) / torch.where(length > 0, length, torch.ones_like(length))
+        turned = rotation.forward(scaled, segment, Key(key.seed, key.step))
+        y = (turned.clamp(-self.reach, self.reach) / (2 * self.reach) + 0.5) * self.grid
+        index = below[y.nan_to_num_(0.0).floor().clamp(0, self.grid).to(torch.int64)]
+        low, high = table[index], table[index + 1]
+        u = philox.uniform(y.numel(), key.dither, 1, segment.code, x.device).view_as(y)
+        return torch.where(u < (y - low) / (high - low), high, low).view(-1)
+
+    def _packed(self, x: torch.Tensor, statistic: torch.Tensor, key: Key) -> torch.Tensor:
+        """The packed codes of a vector on a device, by the kernels but for what is too short for them."""
+        count = self.levels_count(x.numel())
+        packed = torch.zeros(packed_size(count, self.bits), dtype=torch.uint8, device=x.device)
+        for segment in rotation.layout(x.numel(), self.block):
+            lengths, rows = statistic[segment.row : segment.row + segment.rows], rotation.rows_of(x, segment)
+            if segment.size >= gpu.LEAST:
+                gpu.thc_encode(rows, lengths, self._entries, self.bits, self.reach, key, segment.code, packed)
+            else:
+                codes = self.to_codes(self._levels(x, statistic, key, segment))
+                put(packed, codes, self.bits, count, segment.code)
+        return packed
+
+    def _decode_gpu(
+        self, packed: torch.Tensor, statistic: torch.Tensor, key: Key, out: torch.Tensor, weight: float | None
+    ) -> None:
+        count, table = self.levels_count(out.numel()), torch.zeros(1 << self.bits)
+        table[: len(self.table)] = self.table.to(torch.float32) - self.grid / 2
+        table = table.to(out.device)
+        for segment in rotation.layout(out.numel(), self.block):
+            rows = rotation.rows_of(out, segment)
+            factors = statistic[segment.row : segment.row + segment.rows] * (2 * self.reach / self.grid / segment.size)
+            if gpu.fused(segment.size) and segment.length == rows.numel():
+                gpu.eden_decode(packed, table, key, segment.code, count, factors, rows, weight)
+                continue
+            values = table[taken(packed, rows.numel(), self.bits, count, segment.code).to(torch.int64)].view_as(rows)
+            turned = rotation.backward(values, segment, Key(key.seed, key.step))
+            decoded = (turned * factors[:, None]).clamp_(-LARGEST, LARGEST)
+            rotation.put_rows(out, segment, decoded if weight is None else rows + decoded * weight)
+
+    def _on_gpu(self, device: torch.device) -> bool:
+        fits = self.bits in (2, 4) and self.grid < 256 and (not self.block or self.block >= gpu.LEAST)
         return fits and gpu.available(device)
 
     def to_codes(self, levels: torch.Tensor) -> torch.Tensor:

@@ -1,23 +1,35 @@
 """The Triton kernels against the CPU code, bit for bit. Run with TRITON_INTERPRET=1 on the CPU, or on a GPU."""
 
 import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from farflung.compress import add, decode, make, names
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+import far_device
+
+from farflung.compress import CodecError, add, decode, make, names, pieces
 from farflung.compress.cpu import dispatch as fast
+from farflung.compress.gpu import checksum
 from farflung.compress.gpu import dispatch as gpu
 from farflung.compress.primitives import rotation, scales, selection
 from farflung.compress.primitives.key import Key
-from farflung.compress.primitives.packing import pack
+from farflung.compress.primitives.packing import pack, packed_size, put
 from farflung.compress.primitives.rotation import Segment
+from farflung.compress.primitives.tables import lloyd
 from farflung.compress.quantizers.eden import Eden
 from farflung.compress.quantizers.groups import Group
-from farflung.compress.sparsifiers import runs
+from farflung.compress.sparsifiers import masks, masks_there, runs
 from farflung.compress.sparsifiers.cocktail import BUCKET
 from farflung.compress.summable.thc import Thc
+from farflung.compress.wire import Reader
 
-KEY = Key(0x123456789ABCDEF, 77)
+KEY = Key(0xF23456789ABCDEF1, 77)
+MEMBER = Key(KEY.seed, 0x80000001, 5, 7)
+"""One of seven, who share their dither."""
 
 
 def equal(name: str, one: torch.Tensor, other: torch.Tensor) -> None:
@@ -32,13 +44,15 @@ def group(device: str) -> None:
         x = torch.randn(n) * torch.exp(2 * torch.randn(n))
         for bits in (4, 8):
             for size in (32, 128):
-                for rounding in ("nearest", "stochastic"):
+                for rounding, key in (("nearest", KEY), ("stochastic", KEY), ("stochastic", MEMBER)):
                     codec = make(f"int{bits}:group={size},rounding={rounding}")
                     assert isinstance(codec, Group)
-                    steps, codes = codec.quantize(x, KEY)
-                    got = gpu.group_encode(x.to(device), size, bits, rounding == "stochastic", KEY)
+                    steps, codes = codec.quantize(x, key)
+                    flag = gpu.new_flag(torch.device(device))
+                    got = gpu.group_encode(x.to(device), size, bits, rounding == "stochastic", key.dither, flag)
                     equal("steps", got[0], steps)
                     equal("codes", got[1], pack(codes, bits))
+                    assert not int(flag)
                     level = codes.float() - float(1 << (bits - 1))
                     value = level * scales.to_scales(steps).repeat_interleave(size)[:n]
                     out = torch.empty(n, device=device)
@@ -47,23 +61,6 @@ def group(device: str) -> None:
                     out = torch.linspace(-1, 1, n).to(device)
                     gpu.group_decode(got[1], got[0], out, size, bits, 0.3)
                     equal("added", out, torch.linspace(-1, 1, n) + value * torch.tensor(0.3))
-                    local = torch.randn(n)
-                    hop = gpu.group_hop(got[1], got[0], local.to(device), size, bits, rounding == "stochastic", KEY)
-                    steps, codes = codec.quantize(value + local, KEY)
-                    equal("hop steps", hop[0], steps)
-                    equal("hop codes", hop[1], pack(codes, bits))
-
-
-def sign(device: str) -> None:
-    for n in (8, 2048, 5000):
-        gradient, error = torch.randn(n), torch.randn(n)
-        kept = error.clone().to(device)
-        bits, scale = gpu.sign_with_feedback(gradient.to(device), kept)
-        total = gradient + error
-        assert abs(float(scale) / float(total.abs().mean()) - 1) < 1e-5
-        equal("sign bits", bits, pack((total >= 0).to(torch.uint8), 1))
-        size = scale.cpu()
-        equal("sign error", kept, total - torch.where(total >= 0, size, -size))
 
 
 def cocktail(device: str) -> None:
@@ -101,53 +98,155 @@ def cocktail(device: str) -> None:
             equal("sparse add", out, expected)
 
 
+def turned(device: str) -> None:
+    for size, rows, origin in ((512, 5, 8192), (1024, 1, 0), (8192, 2, 16384), (1 << 15, 2, 1 << 16)):
+        x = torch.randn(rows, size)
+        segment = Segment(0, x.numel(), rows, size, origin, 0)
+        there, gpu.available = gpu.available, lambda device: False  # type: ignore[assignment]
+        forth, back = (each(x, segment, KEY, 2) for each in (rotation.forward, rotation.backward))
+        gpu.available = there
+        equal("turned", rotation.forward(x.to(device), segment, KEY, 2), forth)
+        equal("turned back", rotation.backward(x.to(device), segment, KEY, 2), back)
+
+
 def eden(device: str) -> None:
-    for block in (4096, 8192):
-        x = torch.randn(2 * block) * torch.tensor([1e-3, 1e4]).repeat_interleave(block)
-        segment = Segment(0, 2 * block, 2, block, 0, 0)
-        rows = x.view(2, block)
-        equal("rotated", gpu.rotate(x.to(device), block, KEY), rotation.forward(rows, segment, KEY).view(-1))
-        equal(
-            "rotated back", gpu.rotate(x.to(device), block, KEY, True), rotation.backward(rows, segment, KEY).view(-1)
-        )
-        for bits in (1, 4):
-            codec = make(f"eden:bits={bits},block={block}")
-            assert isinstance(codec, Eden)
-            scaled, exponent = rotation.rescale(rows)
-            energy = rotation.energy(scaled)
-            turned = rotation.forward(scaled, segment, KEY)
-            code = codec.quantize(turned / energy.sqrt().float()[:, None], None)
-            levels = codec.levels(code, None)
-            factor = torch.ldexp(codec.factor(turned, levels, energy, segment).float(), exponent)
-            packed, factors = gpu.eden_encode(x.to(device), block, bits, KEY)
-            equal("eden codes", packed, pack(code.view(-1), bits))
-            equal("eden factors", factors, factor)
-            value = (rotation.backward(levels, segment, KEY) * factor[:, None]).view(-1)
-            out = torch.empty(2 * block, device=device)
-            gpu.eden_decode(packed, factors, out, block, bits, KEY, None)
-            equal("eden decoded", out, value)
-            out = torch.linspace(-1, 1, 2 * block).to(device)
-            gpu.eden_decode(packed, factors, out, block, bits, KEY, 0.3)
-            equal("eden added", out, torch.linspace(-1, 1, 2 * block) + value * torch.tensor(0.3))
-    x = torch.randn(1 << 16)
-    whole = rotation.forward(x.view(1, -1), Segment(0, 1 << 16, 1, 1 << 16, 0, 0), KEY).view(-1)
-    equal("full rotation", gpu.hadamard_full(x.to(device), KEY), whole)
+    for block, bits in ((4096, 1), (4096, 2), (512, 3), (8192, 4)):
+        x = (torch.randn(2 * block) * torch.tensor([1e-3, 1e4]).repeat_interleave(block)).view(2, block)
+        origin = 4 * block
+        segment = Segment(0, 2 * block, 2, block, origin, 0)
+        codec, count = make(f"eden:bits={bits},block={block}"), 6 * block + 8
+        assert isinstance(codec, Eden)
+        there, gpu.available = gpu.available, lambda device: False  # type: ignore[assignment]
+        factor = torch.empty(2)
+        code = codec._rows(x, segment, KEY, factor)
+        packed = torch.zeros(packed_size(count, bits), dtype=torch.uint8)
+        put(packed, code.view(-1), bits, count, origin)
+        value = rotation.backward(codec.levels(code, None), segment, KEY) * factor[:, None]
+        gpu.available = there
+        got, flag = torch.zeros_like(packed, device=device), gpu.new_flag(torch.device(device))
+        factors = torch.empty(2, device=device)
+        gpu.eden_encode(x.to(device), bits, KEY, origin, count, got, factors, flag)
+        equal("eden codes", got, packed)
+        equal("eden factors", factors, factor)
+        assert not int(flag)
+        table = lloyd(bits, torch.device(device))
+        out = torch.empty(2, block, device=device)
+        gpu.eden_decode(got, table, KEY, origin, count, factors, out, None)
+        equal("eden decoded", out, value)
+        out = torch.ones(2, block, device=device)
+        gpu.eden_decode(got, table, KEY, origin, count, factors, out, 0.3)
+        equal("eden added", out, 1 + value * torch.tensor(0.3))
 
 
 def thc(device: str) -> None:
-    codec = make("thc:block=4096")
-    assert isinstance(codec, Thc)
-    x = torch.randn(8192)
-    lengths = codec.statistic(x)
-    key = Key(KEY.seed, KEY.step, 3)
-    packed = gpu.thc_encode(x.to(device), lengths.to(device), codec.table, codec.reach, 4096, key)
-    there, gpu.available = gpu.available, lambda device: False  # type: ignore[assignment]
-    equal("thc codes", packed, pack(codec.to_codes(codec.levels(x, lengths, key, 1)), 4))
-    gpu.available = there
+    for spec in ("thc:block=4096", "thc", "thc:bits=2,granularity=0"):
+        codec, x = make(spec), torch.randn(1 << 14)
+        assert isinstance(codec, Thc)
+        lengths = codec.statistic(x)
+        for key in (Key(KEY.seed, KEY.step, 3), MEMBER):
+            there, gpu.available = gpu.available, lambda device: False  # type: ignore[assignment]
+            levels = codec.levels(x, lengths, key, 1)
+            gpu.available = there
+            equal("thc levels", codec.levels(x.to(device), lengths.to(device), key, 1), levels)
+
+
+def checksums(device: str) -> None:
+    """The checksum that the device computes is crc32."""
+    least, checksum.LEAST = checksum.LEAST, 1
+    head = b"some bytes before"
+    for count in (1, 4, 515, 4 * checksum.ROWS * checksum.COLUMNS, 70_001):
+        body = torch.randint(0, 256, (count,), dtype=torch.uint8)
+        found, rest = pieces.fetch([body[: count // 2].to(device), body[count // 2 :].to(device)])
+        assert b"".join(found) == body.numpy().tobytes() and rest is not None
+        assert checksum.joined(zlib.crc32(head), rest, count) == zlib.crc32(body.numpy(), zlib.crc32(head)), count
+    checksum.LEAST = least
+
+
+def positions(device: str) -> None:
+    """Masks that a device makes and reads are those of the CPU, and what is no mask is refused before it is used."""
+    for size, count in ((1, 1), (100, 0), (1000, 1), (1000, 200), (5000, 3000), (1 << 20, 20), (1 << 16, 13_000)):
+        there = torch.randperm(size)[:count].sort().values
+        for how in ("auto", "rice", "bitmap"):
+            data = masks.encode(there.numpy(), size, how)
+            (made,), _ = pieces.fetch([masks_there.encode(there.to(device), size, how)])
+            assert bytes(made) == data, (size, count, how)
+            reader = Reader(data)
+            equal("positions", masks_there.decode(reader, count, size, torch.device(device)), there)
+            reader.end()
+            for place in range(0, len(data), -(-len(data) // 50)):
+                for flip in (1, 0x80):
+                    changed = data[:place] + bytes([data[place] ^ flip]) + data[place + 1 :]
+                    assert refused(masks.decode, changed, count, size) == refused(
+                        lambda r, c, s: masks_there.decode(r, c, s, torch.device(device)), changed, count, size
+                    ), (size, count, how, place)  # fmt: skip
+
+
+def refused(decode: Callable[..., Any], data: bytes, count: int, size: int) -> bool:
+    reader = Reader(data)
+    try:
+        decode(reader, count, size)
+        reader.end()
+    except CodecError:
+        return True
+    return False
+
+
+def strangers(device: str) -> None:
+    """What is not finite, or can't be done by the kernels, is found when the blob is asked for."""
+    for spec in ("int4", "eden:bits=2", "thc", "cocktail:random=0.5"):
+        codec = make(spec)
+        for at in (3, 9_000):
+            for bad in (float("nan"), float("inf"), -float("inf")):
+                x = torch.randn(9_001).to(device)
+                x[at] = bad
+                staged = codec.stage(x, 3, 1)
+                try:
+                    staged.pieces()
+                except CodecError as error:
+                    assert "1 of 9001 values are not finite" in str(error)
+                else:
+                    raise AssertionError(f"{spec} takes {bad} at {at}")
+    large = torch.full((9_000,), 3e37).to(device)  # their sum is beyond fp32, their norm too
+    make("int4").encode(large), make("cocktail").encode(large)
+    try:
+        make("thc").encode(large)
+    except CodecError as error:
+        assert "norm of a block is beyond" in str(error)
+    else:
+        raise AssertionError("a length beyond fp32 was sent")
+
+
+SYNCS = {"int4": 1, "int8": 1, "eden:bits=2": 1, "eden": 1, "thc": 1, "cocktail": 1, "cocktail:values=log": 1}
+
+
+def waits(device: str) -> None:
+    """How often an encoder and a decoder wait for the device: for the one copy of the blob, and never."""
+    if device != "cpu":
+        return  # there the emulated device counts
+    launch = gpu.launch
+    gpu.launch = lambda kernel, programs, *a, **k: launch(kernel, programs, *map(far_device.near, a), **k)
+    with far_device.far_device() as far, far_device.counted() as waited:
+        x = torch.randn(9_001).to(far)
+        for spec, most in SYNCS.items():
+            waited.clear()
+            blob = make(spec).encode(x, 3, 1)
+            assert len(waited) == most, f"{spec} waits {waited} to encode"
+            waited.clear()
+            out = torch.zeros(9_001, device=far)
+            add(blob, out, 0.5)
+            assert not waited, f"{spec} waits {waited} to decode"
+            waited.clear()
+            staged = [make(spec).stage(x, 3, step) for step in range(3)]
+            assert not waited, f"{spec} waits {waited} to begin"
+            assert b"".join(staged[1].pieces()) == blob
+    gpu.launch = launch
 
 
 DISPATCHED = [
+    "thc",
     "thc:block=4096",
+    "eden:bits=2",
+    "eden:bits=3,block=1024",
     "int4",
     "int8:rounding=nearest",
     "eden",
@@ -155,7 +254,7 @@ DISPATCHED = [
     "cocktail",
     "cocktail:values=log,random=0.5",
 ]
-NOT_DISPATCHED = ["int2", "eden:bits=2", "int4:scale=32"]
+NOT_DISPATCHED = ["int2", "eden:bits=6", "int4:scale=32"]
 
 
 def dispatch(device: str) -> None:
@@ -216,13 +315,13 @@ def plain(device: str) -> None:
     gpu.available = there
 
 
-CASES = [group, sign, cocktail, eden, thc, dispatch, plain]
+CASES = [group, cocktail, turned, eden, thc, checksums, positions, strangers, waits, dispatch, plain]
 
 
 def main(device: str) -> None:
     fast.available = lambda: False  # type: ignore[assignment]
     torch.manual_seed(0)
-    for case in CASES:
+    for case in [one for one in CASES if not sys.argv[2:] or one.__name__ in sys.argv[2:]]:
         case(device)
         print(f"{case.__name__}: the same bits", flush=True)
 

@@ -1,7 +1,10 @@
 """GPU tensors from end to end, on a device that refuses what CUDA refuses: no codec, hook or optimiser mixes places."""
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -64,16 +67,85 @@ def test_exchanges(spec: str) -> None:
 @pytest.mark.parametrize("spec", ["sign", "eden:bits=2", "powersgd", "cocktail:random=0.5", "rotq", "thc"])
 def test_hooks_and_feedback(spec: str) -> None:
     parameters = [torch.zeros(20, 30, device=FAR), torch.zeros(40, device=FAR)]
-    state, memory = ddp.State(spec), Feedback(spec)
+    state, memory = There(spec), Feedback(spec)
     for step in range(2):
         buffer = torch.randn(640, device=FAR)
-        bucket = SimpleNamespace(
-            buffer=lambda b=buffer: b, parameters=lambda: parameters, index=lambda: 0, is_last=lambda: True
-        )
-        assert state.submit(bucket).wait().device == FAR
+        assert state.submit(bucket_of(buffer, parameters)).wait().device == FAR
         pending = memory.begin({"w": buffer}, 1, step)
         assert not pending.refused and pending.decoded["w"].device == FAR and memory.commit(pending)
     state.load_state_dict(SimpleNamespace(named_parameters=list), {"step": 3, "errors": {}, "memories": {}})
+
+
+class There(ddp.State):
+    """Its thread, too, has the far device."""
+
+    def _run(self, job: Any) -> None:
+        with far_device():
+            super()._run(job)
+
+
+def bucket_of(buffer: torch.Tensor, parameters: list[torch.Tensor], last: bool = True) -> SimpleNamespace:
+    return SimpleNamespace(buffer=lambda: buffer, parameters=lambda: parameters, index=lambda: 0, is_last=lambda: last)
+
+
+class Recorded:
+    """A stream that writes down who does what: the marks of the caller, and what runs after them."""
+
+    notes: ClassVar[list[tuple[str, str, Any]]] = []
+
+    def __init__(self, device: torch.device) -> None:
+        assert device == FAR
+
+    def mark(self) -> int:
+        self.notes.append(("mark", threading.current_thread().name, len(self.notes)))
+        return len(self.notes) - 1
+
+    @contextmanager
+    def after(self, mark: int, *used: torch.Tensor) -> Iterator[None]:
+        self.notes.append(("after", threading.current_thread().name, (mark, used[0])))
+        yield
+        self.notes.append(("end", threading.current_thread().name, mark))
+
+    def future(self) -> torch.futures.Future[torch.Tensor]:
+        return torch.futures.Future()
+
+
+def test_buckets_are_exchanged_on_a_stream_beside_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook returns before a bucket is exchanged; the exchange runs in another thread, after what had been started
+    when the hook was called, and gives its result there."""
+    monkeypatch.setattr(ddp, "Side", Recorded)
+    Recorded.notes.clear()
+    gate, state = threading.Event(), There("eden:bits=2")
+    exchange = state._exchange
+
+    def held(*job: Any) -> torch.Tensor:
+        assert gate.wait(60)
+        return exchange(*job)
+
+    monkeypatch.setattr(state, "_exchange", held)
+    parameters = [torch.zeros(20, 30, device=FAR)]
+    buffers = [torch.randn(600, device=FAR) for _ in range(2)]
+    futures = [state.submit(bucket_of(b, parameters, last=place == 1)) for place, b in enumerate(buffers)]
+    assert not any(future.done() for future in futures)  # the backward pass goes on
+    gate.set()
+    assert all(future.wait().device == FAR for future in futures)
+    here, there = threading.current_thread().name, "farflung-ddp"
+    marks = [note for note in Recorded.notes if note[0] == "mark"]
+    assert [note[1] for note in marks] == [here, here]
+    begun = [note for note in Recorded.notes if note[0] == "after"]
+    assert [note[1] for note in begun] == [there, there]
+    assert [note[2][0] for note in begun] == [note[2] for note in marks]
+    assert all(note[2][1] is buffer for note, buffer in zip(begun, buffers, strict=True)) and state.step == 1
+
+
+def test_restored_errors_go_where_the_gradients_are() -> None:
+    near, state = torch.nn.Parameter(torch.zeros(600)), There("powersgd")
+    first = There("powersgd")
+    first.submit(bucket_of(torch.randn(600), [near])).wait()
+    model = SimpleNamespace(named_parameters=lambda: [("w", near)])
+    state.load_state_dict(model, first.state_dict(model))
+    assert state.submit(bucket_of(torch.randn(600, device=FAR), [near])).wait().device == FAR
+    assert state._errors[near].device == FAR
 
 
 @pytest.mark.parametrize("kind", [OneBitAdam, ZeroOneAdam, Lamb])

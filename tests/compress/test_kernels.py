@@ -34,34 +34,35 @@ def test_the_kernels_give_the_bytes_of_the_cpu_on_a_gpu() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-P, B, W, N = "*fp32", "*u8", "*i16", "i64"
-GROUP = {"GROUP": 128, "BITS": 4, "STOCHASTIC": True, "BLOCK": 2048}
+P, B, W, N, U, F = "*fp32", "*u8", "*i16", "i64", "u32", "fp32"
 I = "*i32"  # noqa: E741
+KEY, OWN = [U, U, U], [U, U, "i32"]
+GROUP = {"GROUP": 128, "BITS": 4, "STOCHASTIC": True, "BLOCK": 2048}
 SPARSE = {"RUN": 64, "BUCKET": 128, "BLOCK": 2048}
 BLOCK = {"BLOCK": 4096, "STAGES": 12}
 SIGNATURES = {
-    "kernels.group_encode": ([P, B, W, N, N, "i32"], GROUP),
-    "kernels.group_decode": ([B, W, P, N, "fp32"], {"GROUP": 128, "BITS": 4, "ADD": True, "BLOCK": 2048}),
-    "kernels.group_hop": ([B, W, P, B, W, N, N, "i32"], {**GROUP, "STOCHASTIC": False, "BITS": 8}),
-    "kernels.sign_accumulate": ([P, P, P, P, N], {"BLOCK": 2048}),
-    "kernels.sign_encode": ([P, P, B, P, N], {"BLOCK": 2048}),
+    "kernels.group_encode": ([P, B, W, I, N, *KEY, "i32"], GROUP),
+    "kernels.group_decode": ([B, W, P, N, F], {"GROUP": 128, "BITS": 4, "ADD": True, "BLOCK": 2048}),
+    "kernels_checksum.crc_words": ([I, I, I, I, N, "i32", "i32"], {"COLUMNS": 128}),
     "kernels_cocktail.gather_delta": ([P, P, "*i64", P, I, N], {"DELTA": True, "RUN": 64, "BLOCK": 2048}),
     "kernels_cocktail.count_digit": ([P, I, I, N], {"SHIFT": 10, "BLOCK": 2048}),
     "kernels_cocktail.count_kept": ([P, I, I, I, N], {"BLOCK": 2048}),
     "kernels_cocktail.compact": ([P, I, I, I, I, I, P, N], {"BLOCK": 2048}),
-    "kernels_cocktail.quantize_kept": ([P, I, "*i64", P, B, W, N], {"UPDATE": True, **SPARSE}),
-    "kernels_cocktail.sparse_add": ([P, "*i64", I, B, W, N, "fp32"], SPARSE),
-    "kernels_rotation.rotate": ([P, P, N, "i32"], {**BLOCK, "INVERSE": False}),
+    "kernels_cocktail.quantize_kept": ([P, I, "*i64", P, B, W, I, N], {"UPDATE": True, **SPARSE}),
+    "kernels_cocktail.sparse_add": ([P, "*i64", "*i64", B, W, N, F], SPARSE),
+    "kernels_rotation.rotate": ([P, P, *KEY, U, N], {**BLOCK, "BEFORE": True, "AFTER": False}),
     "kernels_rotation.hadamard_rows": ([P, P, N], {"ROWS": 128, "STAGES": 7, "COLUMNS": 32}),
-    "kernels_rotation.eden_encode": ([P, B, P, P, P, N, "i32"], {**BLOCK, "BITS": 4}),
-    "kernels_rotation.eden_decode": ([B, P, P, P, "fp32", N, "i32"], {**BLOCK, "BITS": 4, "ADD": True}),
-    "kernels_rotation.thc_encode": ([P, B, P, "*i32", N, N, "i32", "fp32"], {**BLOCK, "GRID": 30}),
+    "kernels_rotation.eden_encode": ([P, B, B, P, I, P, P, *KEY, N], {**BLOCK, "BITS": 2}),
+    "kernels_rotation.eden_decode": ([B, B, P, P, P, F, *KEY, N], {**BLOCK, "BITS": 3, "ADD": True}),
+    "kernels_rotation.thc_encode": ([P, B, P, I, *KEY, *OWN, N, F], {**BLOCK, "BITS": 4, "GRID": 30}),
+    "kernels_rotation.thc_round": ([P, B, I, *OWN[:2], U, "i32", N, F], {"BITS": 4, "GRID": 30, "BLOCK": 2048}),
 }
 
 # Functions that kernels call.
 PARTS = {
-    "butterfly", "hadamard_in_program", "levels_of", "load_levels", "magnitude", "pack4", "positions", "signs",
-    "step_code", "step_value", "store_group", "uniform", "unpack4",
+    "butterfly", "hadamard_in_program", "levels_of", "load_codes", "load_levels", "load_plane", "load_upto",
+    "magnitude", "positions", "signs", "step_code", "step_value", "store_codes", "store_group", "store_plane",
+    "store_upto", "thc_code", "uniform", "unpack4", "words_of",
 }  # fmt: skip
 
 
@@ -98,6 +99,8 @@ def compile_kernel(name: str, fusion: bool = False) -> None:
     module, function = name.split(".")
     kernel = getattr(importlib.import_module("farflung.compress.gpu." + module), function)
     names = kernel.arg_names
+    for parameter, kind in zip(kernel.params, types, strict=False):  # one variant for all seeds, counts and weights
+        assert kind[0] == "*" or (parameter.do_not_specialize and parameter.annotation_type == kind), parameter.name
     signature = dict(zip(names, types, strict=False)) | dict.fromkeys(constants, "constexpr")
     for arch in (80, 90):
         source = ASTSource(kernel, signature, {(names.index(k),): v for k, v in constants.items()})

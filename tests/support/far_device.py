@@ -36,6 +36,11 @@ def near(x: Any) -> Any:
     return x.as_subclass(torch.Tensor) if isinstance(x, Far) else x
 
 
+WAITS = ("cpu", "item", "tolist", "__bool__", "__float__", "__int__", "__index__", "nonzero", "masked_select", "equal")
+"""What waits for a device, when a far tensor is asked it; and so do copies that leave the device, and ``x[flags]``."""
+_waited: list[str] | None = None
+
+
 class _Device(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = dict(kwargs or {})
@@ -58,6 +63,7 @@ class _Device(TorchFunctionMode):
         asked = [one for one in (*args, *keywords.values()) if _is_device(one)]
         if there:
             self._check(name, args, tensors)
+            _note(name, args, asked)
         moved = [_is_far(one) for one in asked]
         if any(moved):  # made or moved there
             args = tuple("cpu" if _is_far(one) else one for one in args)
@@ -90,6 +96,29 @@ def _is_device(one: Any) -> bool:
 
 def _is_far(one: Any) -> bool:
     return _is_device(one) and torch.device(one) == FAR
+
+
+def _note(name: str, args: Any, asked: list[Any]) -> None:
+    if _waited is None:
+        return
+    leaves = name == "to" and bool(asked) and not any(_is_far(one) for one in asked)
+    leaves |= name == "copy_" and not isinstance(args[0], Far)
+    flags = name in ("__getitem__", "__setitem__") and any(
+        isinstance(one, Far) and one.as_subclass(torch.Tensor).dtype == torch.bool for one in tree_flatten(args[1:])[0]
+    )
+    if name in WAITS or leaves or flags:
+        _waited.append(name)
+
+
+@contextmanager
+def counted() -> Iterator[list[str]]:
+    """The names of the calls, while it lasts, that wait for the far device."""
+    global _waited
+    _waited = []
+    try:
+        yield _waited
+    finally:
+        _waited = None
 
 
 @contextmanager
