@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ..cli.screen.story import Event
+from ..cli.screen.event import Event
 
 
 class _Arguments(SimpleNamespace):

@@ -12,12 +12,12 @@ from typing import Any
 from ..cli.job_init import compression
 from ..cli.local.run import LocalRun
 from ..cli.local.run import run as run_here
+from ..cli.screen.event import Event
 from ..cli.screen.output import Output
-from ..cli.screen.story import Event
 from ..cli.screen.terminal import screen
+from ..job.data_table import SOURCES
 from ..job.files import load_job
 from ..job.hub import is_name
-from ..job.schema import SOURCES
 from ..proto.errors import JobError, RunFailed
 
 _FILES = (*SOURCES, "validation", "tokenizer")

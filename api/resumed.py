@@ -16,6 +16,7 @@ import torch
 import xxhash
 
 from ..proto.errors import FarflungError
+from ..proto.files import write_whole
 
 FILE = "given.json"
 _HINT = "give Arguments(output_dir=...) another folder to start anew; to go on, hand in what that run began with"
@@ -54,9 +55,7 @@ def begin_or_go_on(folder: Path, given: Mapping[str, Any]) -> bool:
 
 def keep(folder: Path, given: Mapping[str, Any]) -> None:
     """Says in ``folder`` what its run begins with."""
-    unfinished = folder / f".{FILE}"
-    unfinished.write_text(json.dumps(dict(given), indent=1), encoding="utf-8")
-    unfinished.replace(folder / FILE)
+    write_whole(folder / FILE, json.dumps(dict(given), indent=1).encode())
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:

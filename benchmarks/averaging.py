@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from farflung.coordinator.trust.identity import load_authority
+from farflung.coordinator.trust.authority import load_authority
 from farflung.node.device import identity
 
 ROOT = Path(__file__).resolve().parent.parent

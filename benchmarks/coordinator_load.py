@@ -26,15 +26,16 @@ import uvloop
 
 from farflung.benchmarks import coordinator_streams
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
-from farflung.coordinator.membership.members import TRAINING
 from farflung.coordinator.membership.resuming.resume import Rules
+from farflung.coordinator.membership.state import TRAINING
 from farflung.coordinator.run.context import RunContext
 from farflung.coordinator.run.nodes.attendance import Attendance
 from farflung.coordinator.run.run import TICK_S, Run
 from farflung.coordinator.store.rows import NodeRow
 from farflung.coordinator.store.store import Store
-from farflung.coordinator.trust.identity import digest
-from farflung.job.schema import Facts, Job, LayerProfile, Profile
+from farflung.coordinator.trust.tickets import digest
+from farflung.job.facts import Facts, LayerProfile, Profile
+from farflung.job.schema import Job
 from farflung.node.io.packed_views import PackedViews
 from farflung.proto import control_pb2 as pb
 from farflung.scheduler.plans import Plan

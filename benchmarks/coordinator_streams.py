@@ -30,8 +30,8 @@ import grpc.aio
 
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.data.artifacts import Artifacts
-from farflung.coordinator.membership.members import TRAINING
 from farflung.coordinator.membership.resuming.resume import Rules
+from farflung.coordinator.membership.state import TRAINING
 from farflung.coordinator.run.context import RunContext
 from farflung.coordinator.run.run import Run
 from farflung.coordinator.serve.calls.joining import Identity
@@ -39,7 +39,8 @@ from farflung.coordinator.serve.calls.service import CoordinatorService
 from farflung.coordinator.serve.collector import calm
 from farflung.coordinator.store.rows import NodeRow
 from farflung.coordinator.store.store import Store
-from farflung.coordinator.trust.identity import digest, load_authority
+from farflung.coordinator.trust.authority import load_authority
+from farflung.coordinator.trust.tickets import digest
 from farflung.node.io.packed_views import PackedViews
 from farflung.proto import control_pb2 as pb
 from farflung.proto import rpc

@@ -30,7 +30,8 @@ import torch
 
 from benchmarks.judged_group import NAMES, Case, play
 from farflung.coordinator.data.facts import prepare
-from farflung.job.schema import Facts, Job
+from farflung.job.facts import Facts
+from farflung.job.schema import Job
 from farflung.node.data.dataset import Tokens
 
 RESULTS = Path(__file__).resolve().parent / "results" / "judged.json"

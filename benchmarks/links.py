@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from farflung.cli import doctor
-from farflung.coordinator.trust.identity import load_authority
+from farflung.cli.doctor import machine
+from farflung.coordinator.trust.authority import load_authority
 from farflung.deploy.wan import build, files, kernel, lab, lateness, system
 from farflung.deploy.wan.lab import Lab
 from farflung.deploy.wan.topology import GOODPUT
@@ -39,7 +39,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "links.json"
 PORT = 7071
 STOCK = {"tcp_wmem": "4096 16384 4194304", "tcp_rmem": "4096 131072 6291456"}
 """What most Linux machines have."""
-RECOMMENDED = {name.rpartition(".")[2]: value for name, value in doctor.RECOMMENDED.items() if name.endswith("mem")}
+RECOMMENDED = {name.rpartition(".")[2]: value for name, value in machine.RECOMMENDED.items() if name.endswith("mem")}
 URGENT, GAP = 20, 0.1
 """Urgent messages sent beside bulk, and seconds from one to the next."""
 SUCCESSOR = 64_000

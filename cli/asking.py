@@ -14,10 +14,10 @@ _ANSWER_SECONDS = 10.0
 
 def operating(target: str) -> AbstractContextManager["Link"]:
     """A link that commands: the one that was given, or one made beside the state folder for the time of a command."""
-    from ..coordinator.trust import tickets
+    from ..coordinator.trust import links
     from ..proto.link import parse_link
 
-    return nullcontext(parse_link(target)) if target.startswith("farflung:") else tickets.operating(target)
+    return nullcontext(parse_link(target)) if target.startswith("farflung:") else links.operating(target)
 
 
 def status_record(target: str) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..job.files import folder_hint, pretrained_config, run_name
+from ..job.files import run_name
 from ..job.positions import longest_of
+from ..job.pretrained import folder_hint, pretrained_config
 from ..job.schema import Job
 from ..job.tokenizer import tokenizer_files
 from ..proto.errors import FarflungError

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 
 from ..proto.errors import FarflungError
+from ..proto.files import write_whole
 
 MARK = "@"
 
@@ -28,13 +27,8 @@ def link_text(word: str) -> str:
 
 def write_link(path: Path, link: str) -> None:
     """Put the link into a file that only its owner can read, whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            partial.unlink()
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(link + "\n")
-        partial.replace(path)
+        write_whole(path, f"{link}\n".encode(), mode=0o600)
     except OSError as error:
         raise FarflungError(f"can't write the link to {path}: {error.strerror}", "name another --link-file") from None

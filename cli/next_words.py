@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..job.schema import Model
+    from ..job.model_table import Model
 
 
 def fresh(parent: Path, name: str) -> Path:

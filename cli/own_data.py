@@ -7,8 +7,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..job.files import leaves_its_folder
-from ..job.schema import Facts, Job
+from ..job.checks.data import leaves_its_folder
+from ..job.facts import Facts
+from ..job.schema import Job
 from ..proto.border import Hostile, below
 from ..proto.errors import FarflungError
 from ..proto.progress import Tell

@@ -31,7 +31,7 @@ from ..scheduler.workloads.codecs import bits_of
 from ..scheduler.workloads.jobs import paper_workload, workload_of
 from ..scheduler.workloads.workload import CodecChoice, Workload
 from .codecs_of_a_job import check_codec
-from .screen.story import stage_text
+from .screen.view_lines import stage_text
 
 INT8_SECONDS = 1e-10
 """Device seconds for each element at one end, of the published model alone: a memory-bound pass or two of a GPU."""
@@ -63,7 +63,7 @@ def run(
     network = cluster_of(words) if in_words(words) and not Path(words).exists() else Network.load(cluster)
     if price is not None:
         network = with_prices(network, price)
-    workload, steps = _asked(job)
+    workload, steps = workload_asked(job)
     wanted = tokens_of(tokens) if tokens is not None else steps
     if deadline is not None:
         speed = max(speed or 0.0, speed_for(wanted, deadline))
@@ -154,14 +154,6 @@ def table(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [header, *rows]
 
 
-def workload_of_file(path: Path) -> Workload:
-    """The workload that a run of this job file has, but for the model's profile: its sizes come from its shape alone.
-
-    PlanError for a file that no run would take (its data need not be there), or whose model is built by code.
-    """
-    return _workload_of(_loaded(path))
-
-
 def _loaded(path: Path) -> Job:
     try:
         return load_job(path, check_codec, files=False)
@@ -181,8 +173,12 @@ def _workload_of(job: Job) -> Workload:
     return workload_of(job.model_dump(), vocabulary=vocabulary)
 
 
-def _asked(job: str | Path | Mapping[str, Any] | None) -> tuple[Workload, float | None]:
-    """The workload, and the tokens of the job's steps where it says how many."""
+def workload_asked(job: str | Path | Mapping[str, Any] | None) -> tuple[Workload, float | None]:
+    """The workload of a job, and the tokens of its steps where it says how many; of none, that of the published model.
+
+    A job file's model is known by its shape alone. PlanError: a file that no run would take (its data need not be
+    there), or whose model is built by code.
+    """
     if job is None:
         choices = (CodecChoice("none", 16.0, 16.0), CodecChoice("int8", bits_of("int8"), 16.0, INT8_SECONDS))
         return replace(paper_workload(schedule="1f1b"), codecs=choices), None  # GPipe would keep the whole batch

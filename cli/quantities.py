@@ -71,13 +71,3 @@ def size(text: object, what: str = "size") -> int:
 def rate_word(bits: float | None) -> str:
     """A rate as `rate` reads it: "20mbit", "unlimited"."""
     return "unlimited" if bits is None else f"{bits / 1e6:g}mbit"
-
-
-def show_rate(bits: float | None) -> str:
-    """ "95.6 Mbit/s", "1.12 Gbit/s", "unlimited"."""
-    if bits is None:
-        return "unlimited"
-    for unit, factor in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
-        if bits >= factor:
-            return f"{bits / factor:.4g} {unit}"
-    return f"{bits:.4g} bit/s"

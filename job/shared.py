@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .schema import Data, Job, Mixed
+from .data_table import Data, Mixed
+from .schema import Job
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:.*@)?([^?#]*)", re.DOTALL)
 

@@ -23,7 +23,8 @@ from typing import Any
 import torch
 
 from .. import compress
-from ..job.schema import Facts, Job
+from ..job.facts import Facts
+from ..job.schema import Job
 from ..proto.border import below
 from ..proto.control_pb2 import Device
 from ..proto.errors import FarflungError, Parted

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from ..job.schema import Facts, Job
+from ..job.facts import Facts
+from ..job.schema import Job
 from ..proto import control_pb2, data_pb2
 from .device.clock import StepClock
 from .models.definition import ModelDefinition

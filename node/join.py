@@ -12,7 +12,8 @@ from pathlib import Path
 import grpc
 
 from .. import __version__
-from ..job.schema import Facts, Job
+from ..job.facts import Facts
+from ..job.schema import Job
 from ..proto import OLDEST_PROTOCOL, PROTOCOL, names, rpc
 from ..proto.border import LEAVE, Hostile, printable, whole
 from ..proto.control_pb2 import Device, Goodbye, Hello, JoinReply, JoinRequest, Report

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from ..job.files import job_mistakes, refused_changes
-from ..job.schema import SECURE_MEMBERS, CheckCodec, Facts, Job
+from ..job.changes import refused_changes
+from ..job.checks.whole import job_mistakes
+from ..job.facts import Facts
+from ..job.schema import SECURE_MEMBERS, CheckCodec, Job
 from ..proto import border
 from ..proto.border import Hostile
 from ..proto.control_pb2 import View

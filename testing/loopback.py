@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from ..job.facts import Facts
 from ..job.sampling import Position, unfinished
-from ..job.schema import Facts, Job
+from ..job.schema import Job
 from ..node.data.dataset import Dataset
 from ..node.device.identity import Identity
 from ..node.models.factory import model_of

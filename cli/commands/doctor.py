@@ -22,7 +22,8 @@ def doctor(
     device: Device = "auto",
 ) -> int:
     """Say what would stop this machine from joining."""
-    from ..doctor import examine, show
+    from ..doctor.checks import examine
+    from ..doctor.findings import show
     from ..linkfile import link_text
 
     return show(output, examine(link and link_text(link), device))

@@ -17,7 +17,7 @@ def runs(
 ) -> None:
     """List the runs whose state folders are on this machine."""
     from ...coordinator.observe.status import read_status
-    from ...coordinator.store.database import FILE
+    from ...coordinator.store.sqlite import FILE
     from ..status import show_runs
 
     records = [read_status(database.parent) for database in sorted(folder.glob(f"*/{FILE}"))]

@@ -26,9 +26,9 @@ def token(
     operator: Annotated[bool, typer.Option("--operator", help="A link for commands; it admits no node.")] = False,
 ) -> None:
     """Make another ticket for a run, or end one."""
-    from ...coordinator.trust.identity import parse_duration
-    from ...coordinator.trust.tickets import DEFAULT_USES, issue, revoke_ticket
-    from ..screen.story import admits_text, hidden_join_line, join_line
+    from ...coordinator.trust.links import DEFAULT_USES, issue, revoke_ticket
+    from ...coordinator.trust.tickets import parse_duration
+    from ..screen.sentences import admits_text, hidden_join_line, join_line
 
     if revoke is not None:
         revoke_ticket(state, revoke)

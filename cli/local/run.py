@@ -15,8 +15,8 @@ from types import FrameType
 from ...job.files import load_job
 from ...proto.errors import FarflungError, RunFailed
 from ...proto.telling import undisturbed
+from ..screen.event import Event
 from ..screen.output import FAILED
-from ..screen.story import Event
 from .children import Child, Children, Ended, Said
 
 _START_SECONDS = 120.0

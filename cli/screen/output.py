@@ -24,7 +24,6 @@ from ...proto.logs import log_line
 
 DONE = 0
 WRONG = 2
-REFUSED = 3
 FAILED = 4
 INTERRUPTED = 130
 

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...coordinator.observe.savings import compared
 from ...proto.border import harmless_values
+from .event import Event
 from .output import Output
-from .story import Event, Story, advice_lines, plan_notes, sentence, stage_text, view_text
+from .sentences import advice_lines, sentence
+from .story import Story
+from .view_lines import plan_notes, stage_text, view_text
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...job.schema import Facts, Job
+from ...job.facts import Facts
+from ...job.schema import Job
 from ...scheduler.plans import Plan
 from ..membership.signals import Announcement
 from .tensor_header import LONGEST_HEADER, Tensors

@@ -13,7 +13,6 @@ Nothing here knows what is inside the files; ``manifest.py`` says what the manif
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import threading
@@ -26,10 +25,11 @@ from typing import Any
 from ...job.sampling import Position
 from ...proto.border import below
 from ...proto.control_pb2 import Shard
+from ...proto.files import sync_folder, write_whole
 from .acceptance import Expected
+from .arrived import sender_metadata, tensor_names
 from .manifest import MANIFEST, damaged, manifest_of, position_in, read_manifest
 from .refused import ShardRefused
-from .tensor_header import look_into
 
 MAX_FILES = 4096
 MOST_OPEN = 4
@@ -127,13 +127,13 @@ class Checkpoints:
         """
         if not 1 <= shard.files <= MAX_FILES:
             raise ShardRefused(f"a checkpoint of {shard.files} files is absurd")
-        step, meta = shard.step, _meta(shard)
+        step, meta = shard.step, sender_metadata(shard)
         view = meta.get("view", 0)  # 0: its sender does not say
         if not isinstance(view, int):
             raise ShardRefused(f"{shard.file} is of view {view!r}, which is no number")
         names = frozenset[str]()
         if wanted is not None:
-            view, names = wanted.view, self._looked_into(path, shard, meta, wanted)
+            view, names = wanted.view, tensor_names(path, shard, meta, wanted)
         with self._changing:
             given_up = any(reached < step and 0 < view < number for reached, number in self._gone_back_to)
             if given_up or self.era(step) != era:
@@ -160,30 +160,18 @@ class Checkpoints:
         self._prune()
         return complete
 
-    def _looked_into(self, path: Path, shard: Shard, meta: dict[str, Any], wanted: Expected) -> frozenset[str]:
-        """The names of a file's tensors. ShardRefused: it is not what was wanted."""
-        why = wanted.complaint(shard.files, meta)
-        if not why:
-            why, names = look_into(path, wanted.tensors)
-            if not why:
-                return names
-        raise ShardRefused(f"{shard.file} of step {shard.step}: {why}")
-
     def _complete(self, step: int, one: _Receiving) -> Complete:
         folder, target = self.receiving(step), self._target(step)
         manifest = {**manifest_of(one.meta), **self._about, "step": step}
         manifest |= {"files": sorted(one.done), "digests": one.done}
-        with (folder / MANIFEST).open("w", encoding="utf-8") as file:
-            json.dump(manifest, file, indent=1, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        _sync(folder)
+        write_whole(folder / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode(), sync=True)
+        sync_folder(folder)
         if target.exists():  # a damaged one
             replaced = self.incoming / f"replaced-{step}"
             shutil.rmtree(replaced, ignore_errors=True)
             target.replace(replaced)
         folder.replace(target)
-        _sync(self.folder)
+        sync_folder(self.folder)
         self._damaged.discard(step)
         self._forget(lambda other: other <= step)
         return Complete(step, target, position_in(manifest))
@@ -287,7 +275,7 @@ class Checkpoints:
                 if aside.exists():  # of the same step, from before
                     shutil.rmtree(aside)
                 self._target(step).replace(aside)
-                _sync(self.folder)
+                sync_folder(self.folder)
         except OSError as error:
             self._damaged.add(step)
             return f"it cannot be moved aside ({error.strerror}); an older one is taken"
@@ -299,27 +287,3 @@ class Checkpoints:
 
 def _name(step: int) -> str:
     return f"step-{step:08d}"
-
-
-def _meta(shard: Shard) -> dict[str, Any]:
-    """What a file's sender says of it."""
-    try:
-        said = json.loads(shard.meta or "{}")
-    except ValueError:
-        said = None
-    if not isinstance(said, dict):
-        raise ShardRefused(f"what {shard.file} says of itself is not JSON")
-    try:
-        position_in({**said, "step": shard.step})
-    except (ValueError, TypeError, OverflowError):
-        raise ShardRefused(f"{shard.file} says no position of the stream: {shard.meta[:60]}") from None
-    return said
-
-
-def _sync(folder: Path) -> None:
-    """Make renames in a folder last through a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,7 +8,6 @@ by the last), and under ``meta`` file by file, without the stream's position, wh
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,11 +15,11 @@ from typing import Any
 
 from ...job.sampling import Position
 from ...proto.border import Hostile, below
+from ...proto.files import file_digest
 from .tensor_header import makes_no_sense
 
 MANIFEST = "manifest.json"
 TENSORS = ".safetensors"
-_READ = 1 << 22
 _LARGEST = {"optimizer_steps"}
 _POSITION = {"step", "cursor", "redo", "unfinished", "pipelines"}
 
@@ -39,15 +38,6 @@ def damaged(folder: Path) -> str:
     except (OSError, ValueError, KeyError, AttributeError, TypeError, OverflowError, Hostile) as error:
         return str(error) or type(error).__name__
     return ""
-
-
-def file_digest(path: Path) -> str:
-    """sha256 (hex) of a file."""
-    hasher = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_READ):
-            hasher.update(block)
-    return hasher.hexdigest()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from ...proto.control_pb2 import Artifact
 from ...proto.errors import FarflungError
 from ...proto.pieces import piece_size
 from ..checkpoints.checkpoints import Checkpoints
-from .corpus import SUFFIX, Index
-from .streams import SourceChanged
+from .corpus.index import SUFFIX, Index
+from .corpus.streams import SourceChanged
 
 PIECE = 4 << 20
 CHUNK = 1 << 20

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,18 +20,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...job.files import pretrained_config
 from ...job.positions import longest_of
+from ...job.pretrained import pretrained_config
 from ...job.schema import Job
 from ...job.tokenizer import Bytes, Tokenizer, load_tokenizer, tokenizer_files
 from ...proto.errors import JobError
+from ...proto.files import whole_file
 from ...proto.progress import Meter, Tell, silent
-from .corpus import corpus_of, count_held, index_texts
+from .corpus.corpus import corpus_of, count_held
+from .corpus.index import index_texts
+from .corpus.kept import Kept
+from .corpus.reading import Point
+from .corpus.streams import Stream, TokenFiles, tokenised, unread
 from .density import Counted
-from .documents import Place, text_files, token_parts
-from .kept import Kept
-from .reading import Point
-from .streams import Stream, TokenFiles, tokenised, unread
+from .files.places import Place
+from .files.sources import text_files
+from .files.token_files import token_parts
 
 DEFAULT_CONTEXT = 1024
 _ROWS = 4096  # rows written at once
@@ -209,15 +212,10 @@ def split(windows: int, validation: float) -> tuple[npt.NDArray[np.int64], npt.N
 
 def write_rows(folder: Path, blocks: Iterator[npt.NDArray[Any]]) -> tuple[Path, str]:
     """Blocks into FOLDER/<sha256 of all bytes>, complete or not there at all."""
-    unfinished = folder / f".tokens-{os.getpid()}"
     hasher = hashlib.sha256()
-    with unfinished.open("wb") as file:
+    with whole_file(folder, hasher.hexdigest, sync=True) as file:
         for block in blocks:
             raw = np.ascontiguousarray(block, dtype=block.dtype.newbyteorder("<")).tobytes()
             hasher.update(raw)
             file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-    path = folder / hasher.hexdigest()
-    unfinished.replace(path)
-    return path, hasher.hexdigest()
+    return folder / hasher.hexdigest(), hasher.hexdigest()

@@ -17,20 +17,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...job import hub
-from ...job.files import check_facts, check_samples
+from ...job.checks.counts import check_facts, check_samples
+from ...job.facts import Facts, Profile
 from ...job.marks import MARKED
 from ...job.sampling import ORDER
-from ...job.schema import Facts, Job, Profile
+from ...job.schema import Job
 from ...job.tokenizer import Tokenizer, load_tokenizer, tokenizer_files
 from ...proto import python
 from ...proto.errors import JobError, RunFailed
+from ...proto.files import file_digest
 from ...proto.progress import Tell, silent
-from ..checkpoints.manifest import file_digest
-from .chat import tokenise_chat
-from .chat_template import find_template
-from .corpus import SUFFIX, VERSION, Index, index_tokens
+from .chat.chat import tokenise_chat
+from .chat.template import find_template
+from .corpus.index import SUFFIX, VERSION, Index, index_tokens
 from .data import TokenFile, counts_path, model_sizes, token_dtype, tokenise
-from .documents import Source, text_files
+from .files.sources import Source, text_files
 from .made import Made
 from .mix import tokenise_mix
 

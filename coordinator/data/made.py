@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...proto.files import file_digest
 from ...proto.progress import Tell
-from ..checkpoints.manifest import file_digest
-from . import kept
+from .corpus import kept
 from .data import TokenFile
-from .documents import Source
+from .files.sources import Source
 
 
 class Made:

@@ -20,8 +20,8 @@ from ...job.schema import Job
 from ...job.tokenizer import Tokenizer
 from ...proto.errors import JobError
 from ...proto.progress import Tell
-from .chat import tokenise_chat
-from .corpus import SUFFIX
+from .chat.chat import tokenise_chat
+from .corpus.index import SUFFIX
 from .data import TokenFile, counts_path, tokenise, write_rows
 
 _BLOCK = 4096  # rows handed on at once

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from ...proto.errors import JobError
-from .chat_rows import COLUMNS, first_row
-from .documents import text_files
+from .chat.rows import COLUMNS, first_row
+from .files.sources import text_files
 
 _CHAT = frozenset(COLUMNS) - {"tools", "system", "attention_mask", "labels"}
 _TEXT_FIELDS = ("text", "content", "body", "document")

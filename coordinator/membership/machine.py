@@ -34,7 +34,7 @@ from dataclasses import replace
 from typing import Any
 
 from . import signals as s
-from .members import DONE, Asking, Known, Patience, Planner, Result, State, put
+from .members import Planner, put
 from .phases import (
     catching_up,
     connections,
@@ -50,6 +50,7 @@ from .phases import (
 from .phases.given import Given
 from .phases.planning import why_needed
 from .questions import Unanswered
+from .state import DONE, Asking, Known, Patience, Result, State
 from .transitions import caused, counted, named, told
 from .transitions import noted as transited
 

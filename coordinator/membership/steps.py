@@ -7,7 +7,8 @@ from dataclasses import replace
 from heapq import nlargest
 
 from . import signals as s
-from .members import State, altered, trains
+from .members import altered, trains
+from .state import State
 
 
 def waited_by(seconds: Collection[float]) -> float:

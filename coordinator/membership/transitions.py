@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import signals as s
-from .members import FLUSHING, PREPARING, TRAINING, State
+from .state import FLUSHING, PREPARING, TRAINING, State
 
 KEPT = 8
 """Transitions that are remembered."""

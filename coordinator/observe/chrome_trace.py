@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...proto.files import write_whole
 from ...proto.trace import NodeTrace
 
 
@@ -71,6 +72,4 @@ def merged(run: str, nodes: Mapping[str, Recorded], missing: Mapping[str, str]) 
 
 def write(path: Path, trace: dict[str, Any]) -> None:
     """Write it as JSON, whole or not at all."""
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(json.dumps(trace, separators=(",", ":")), encoding="utf-8")
-    beside.replace(path)
+    write_whole(path, json.dumps(trace, separators=(",", ":")).encode())

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ...proto.files import write_whole
 from ..membership.faults.judged import value_of
 from ..store.rows import ScoreRow, WorkRow
 
@@ -85,6 +86,4 @@ def ledger(works: Iterable[WorkRow], scores: Iterable[ScoreRow]) -> list[dict[st
 
 def write_ledger(state: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Write the file in a run's state folder anew, whole. OSError."""
-    beside = state / f".{LEDGER}"
-    beside.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    beside.replace(state / LEDGER)
+    write_whole(state / LEDGER, "".join(json.dumps(record) + "\n" for record in records).encode())

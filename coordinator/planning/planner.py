@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ...job.schema import SECURE_MEMBERS, Facts, Job, LayerProfile
+from ...job.facts import Facts, LayerProfile
+from ...job.schema import SECURE_MEMBERS, Job
 from ...scheduler import Device, Layer, Network, PlanError, Workload, plan
 from ...scheduler.plans import Plan
 from ...scheduler.workloads import jobs

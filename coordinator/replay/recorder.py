@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..membership import signals as s
-from ..membership.members import Known, Patience, State
+from ..membership.state import Known, Patience, State
 from .kinds import VALUES, effect_text, event_plain
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...proto.errors import FarflungError
 from ..membership.machine import Membership
-from ..membership.members import Known, State
+from ..membership.state import Known, State
 from ..membership.transitions import named
 from ..records import Unreadable
 from .kinds import VALUES, effect_text, event_of

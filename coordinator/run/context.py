@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...job.schema import Facts, Job
+from ...job.facts import Facts
+from ...job.schema import Job
 from .. import events
 from ..checkpoints.checkpoints import Checkpoints
 from ..store.store import Store

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ..membership import signals as s
 from ..membership.machine import Membership
-from ..membership.members import Known, Patience, State
 from ..membership.questions import Answer, Question
+from ..membership.state import Known, Patience, State
 from ..replay.recorder import Recorder
 from ..store.database import LeaseLost
 

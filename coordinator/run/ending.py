@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 
 from ..membership import signals as s
-from ..membership.members import DONE, WAITING
 from ..membership.orders import order_of
+from ..membership.state import DONE, WAITING
 from .context import RunContext
 from .deciding import Deciding
 from .effects.outcome import Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..membership.members import State
+from ..membership.state import State
 from .nodes.attendance import Live
 from .nodes.streams import Streams
 from .verdicts import Verdicts

@@ -17,12 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...job.schema import CheckCodec, Facts, Job
+from ...job.facts import Facts
+from ...job.schema import CheckCodec, Job
 from ...job.shared import for_nodes
 from ...proto import control_pb2 as pb
 from ..membership import signals as s
-from ..membership.members import DONE, TRAINING, Known, Planner, State
+from ..membership.members import Planner
 from ..membership.resuming.resume import Rules
+from ..membership.state import DONE, TRAINING, Known, State
 from ..observe.status import status_of
 from ..planning.measured import Measured
 from ..store.rows import NodeRow

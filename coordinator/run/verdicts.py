@@ -11,7 +11,7 @@ from ...proto import control_pb2 as pb
 from ..membership import signals as s
 from ..membership.faults.judged import LOOK_ROUNDS, MOST, Judged
 from ..membership.faults.refusals import Refusals, circle_of
-from ..membership.members import DONE, TRAINING
+from ..membership.state import DONE, TRAINING
 from ..observe.useful_work import UsefulWork
 from .context import RunContext
 from .deciding import Deciding

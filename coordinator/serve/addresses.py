@@ -10,7 +10,7 @@ import grpc.aio
 from ...proto import rpc
 from ...proto.errors import FarflungError
 from ...proto.link import join_address, split_address
-from ..trust.identity import Authority
+from ..trust.authority import Authority
 from .calls.gate import Gate
 from .options import Options
 

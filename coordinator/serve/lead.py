@@ -30,8 +30,9 @@ from ..run.people.commands import standing
 from ..run.run import Run
 from ..store.database import LeaseLost
 from ..trust import sealing
-from ..trust.identity import Authority, given_out, is_older, load_authority, parse_duration, save_authority
-from ..trust.tickets import DEFAULT_TTL, DEFAULT_USES, IDENTITY, default_uses, make_link
+from ..trust.authority import Authority, is_older, load_authority, save_authority
+from ..trust.links import DEFAULT_TTL, DEFAULT_USES, IDENTITY, default_uses, make_link
+from ..trust.tickets import given_out, parse_duration
 from ..web.access import write_certificate
 from ..web.run_page import RunPage, is_loopback
 from ..web.server import bind as bind_page

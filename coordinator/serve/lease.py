@@ -13,7 +13,8 @@ import socket
 from collections.abc import AsyncIterator
 
 from .. import events
-from ..store.database import LEASE_S, LeaseLost, PostgreSQL
+from ..store.database import LeaseLost
+from ..store.postgresql import LEASE_S, PostgreSQL
 
 _ASK_S = 1.0
 

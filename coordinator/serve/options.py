@@ -13,7 +13,7 @@ from ..data.facts import PROFILE_COMMAND
 from ..membership.members import Planner
 from ..observe.loggers import Make
 from ..store.store import Store
-from ..trust.identity import NODE_LIFE
+from ..trust.authority import NODE_LIFE
 
 DEFAULT_LISTEN = "0.0.0.0:7070"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...job.files import moved_files, refused_changes
+from ...job.changes import moved_files, refused_changes
+from ...job.facts import Facts
 from ...job.sampling import ORDER
-from ...job.schema import Facts, Job
+from ...job.schema import Job
 from ...proto.errors import JobError
 from .. import events
 from ..data.facts import Prepared, prepare, restore

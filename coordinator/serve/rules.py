@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...job.schema import Facts, Job
+from ...job.facts import Facts
+from ...job.schema import Job
 from ..membership.resuming.handovers import residuals_of
 from ..membership.resuming.resume import Rules
 from ..planning.planner import data_bytes, layer_bytes, wanted_nodes

@@ -17,10 +17,12 @@ from ...proto.errors import FarflungError
 from ...proto.telling import undisturbed
 from .. import events
 from ..data.facts import PROFILE_COMMAND, Prepared
-from ..membership.members import DONE, Planner
+from ..membership.members import Planner
+from ..membership.state import DONE
 from ..observe.loggers import loggers_wanted
-from ..store.database import FILE, LeaseLost
+from ..store.database import LeaseLost
 from ..store.lock import StateLock
+from ..store.sqlite import FILE
 from ..store.store import Store
 from ..trust import sealing
 from .addresses import reserve

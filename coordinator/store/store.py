@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ...proto.errors import FarflungError
-from .database import FILE, Database, PostgreSQL, SQLite
+from .database import Database
+from .postgresql import PostgreSQL
 from .rows import CheckpointRow, EvalRow, NodeRow, ScoreRow, StepRow, Ticket, ViewRow, WorkRow
-from .schema import ADDED, LINK, NAMES, SCHEMA, SUMMED, TABLES, Row, upsert
+from .schema import ADDED, LINK, NAMES, SCHEMA, TABLES, Row, upsert
+from .sqlite import FILE, SQLite
+from .sums import Sums
 from .writer import Writer
 
 LOCKED_S = 0.25
@@ -33,10 +36,9 @@ class Store:
         FarflungError when there is no run (unless ``create``) or it cannot be read.
         """
         self.place = place
-        self._totals: tuple[int, dict[str, int]] | None = None
-        """The last step, and ``totals`` up to there, once they were asked for."""
         self.database = _open(place, create)
         self.writer = Writer(self.database)
+        self._sums = Sums(self.database, self.writer)
         try:
             schema = self.get("schema")
             if schema is None:
@@ -112,7 +114,7 @@ class Store:
         """One more than the last start's term, stored; with a database server it is the lease's."""
         term = self.server.term if self.server else int(self.get("term") or 0) + 1
         self.put("term", str(term))
-        self._totals = None  # another coordinator may have led meanwhile
+        self._sums.forget()  # another coordinator may have led meanwhile
         if why := self.catch_up():
             raise FarflungError(why, "make room, then start again")
         return term
@@ -181,7 +183,7 @@ class Store:
     def put_view(self, row: ViewRow) -> None:
         """Store a view, before anybody is told of it. Steps and evaluations after its first did not happen."""
         gone = [(f"delete from {table} where step > ?", (row.step,)) for table in ("steps", "evals")]
-        self._totals = None
+        self._sums.forget()
         self.writer.write(upsert("views", row.__dict__), *gone)
 
     def last_view(self) -> ViewRow | None:
@@ -194,13 +196,10 @@ class Store:
 
     def put_step(self, row: StepRow) -> None:
         """Store a step; a step trained again replaces what was there."""
-        known, self._totals = self._totals, None
-        self._put_row(row)
-        if self.is_behind:
-            self.writer.late_steps.append(row)
-        if known is not None and row.step > known[0]:
-            sums = {name: known[1][name] + getattr(row, name) for name in SUMMED}
-            self._totals = row.step, {"steps": known[1]["steps"] + 1, **sums}
+        with self._sums.adding(row):
+            self._put_row(row)
+            if self.is_behind:
+                self.writer.late_steps.append(row)
 
     def steps(self, last: int | None = None) -> list[StepRow]:
         """All steps, or the newest ``last``, in order."""
@@ -220,24 +219,13 @@ class Store:
         return [tuple(kind(value) for kind, value in zip(kinds, row, strict=True)) for row in rows]  # type: ignore[misc]
 
     def totals(self) -> dict[str, int]:
-        """Sums over all steps: steps, samples, tokens and the byte counters. The rows are read once; steps that are
-        stored after that are added. Samples count once: those that the newest view begins with, and its steps'."""
-        if self._totals is None:
-            sums = ", ".join(f"coalesce(sum({name} * 1.0), 0)" for name in SUMMED)  # whole numbers would overflow
-            last, *found = self.database.read(f"select coalesce(max(step), 0), count(*), {sums} from steps")[0]
-            totals = dict(zip(("steps", *SUMMED), map(int, found), strict=True))
-            if view := self.last_view():  # steps before a checkpoint have samples that are not in it, and trained again
-                query = "select coalesce(sum(samples * 1.0), 0) from steps where step > ?"
-                since = int(self.database.read(query, (view.step,))[0][0])
-                totals["samples"] = view.cursor - len(json.loads(view.redo or "[]")) + since
-            if self.is_behind:
-                for row in self.writer.late_steps:
-                    if row.step > last:
-                        totals["steps"] += 1
-                        totals.update({name: totals[name] + getattr(row, name) for name in SUMMED})
-                return totals
-            self._totals = int(last), totals
-        return dict(self._totals[1])
+        """Sums over all steps: steps, samples, tokens and the byte counters."""
+        return self._sums.now(self._begun)
+
+    def _begun(self) -> tuple[int, int] | None:
+        """The step that the newest view began after, and the samples that its weights have seen."""
+        view = self.last_view()
+        return None if view is None else (view.step, view.cursor - len(json.loads(view.redo or "[]")))
 
     def bytes_until(self, step: int) -> tuple[int, int]:
         """(sent, in fp16) of updates and activations in the first steps, up to this one."""

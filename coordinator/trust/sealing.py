@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from ...proto.errors import FarflungError
 from ..store.store import Store
-from .identity import Authority, authority_of, fingerprint_of, make_authority
+from .authority import Authority, authority_of, fingerprint_of, make_authority
 
 PASSPHRASE = "FARFLUNG_IDENTITY_PASSPHRASE"
 _KEY, _OLD = "identity", "authority"

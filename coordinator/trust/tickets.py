@@ -1,77 +1,104 @@
-"""``farflung coordinator token``: more links for a run, or the end of one. Works beside a running coordinator."""
+"""Tickets: secrets that admit nodes, or give commands, until they expire, are used up or are revoked.
+
+Of a secret only its sha256 is stored: secrets are random and have 128 bits or more, so a slow hash would add nothing.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import replace
-from pathlib import Path
+import hashlib
+import hmac
+import re
+import secrets
 
-from ...proto.errors import FarflungError
-from ...proto.link import NO_FINGERPRINT, Link, split_address
+from ...proto.errors import FarflungError, Refused
+from ..store.rows import Ticket
 from ..store.store import Store
-from .identity import load_authority, make_operator, make_ticket, parse_duration
-from .sealing import shared_fingerprint
 
-DEFAULT_TTL = "24h"
-DEFAULT_USES = 100
-"""Nodes that a link admits unless it is told otherwise: more than people paste a line, fewer than ruin a run."""
-IDENTITY = "identity"
+_AGAIN = "ask for a new link: `farflung coordinator token STATE` prints one"
 
 
-def issue(place: Path | str, ttl: str = DEFAULT_TTL, uses: int | None = None, operator: bool = False) -> Link:
-    """A new link; ``place``: the state folder or the database's address. ``operator``: it gives ``uses`` commands
-    (None: any number), and admits no node; else it admits ``uses`` nodes.
+def digest(secret: str) -> str:
+    """What is stored of a secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()
 
-    FarflungError: no such run, a run that never listened, a duration that is none.
+
+def same(secret: str, stored: str) -> bool:
+    """Whether ``secret`` is the one whose digest was stored, in constant time."""
+    return hmac.compare_digest(digest(secret), stored)
+
+
+def make_ticket(store: Store, now: float, ttl: float | None = None, uses: int | None = None) -> str:
+    """A new ticket, ``"ID.SECRET"``: valid ``ttl`` seconds (None: for ever) for ``uses`` first joins or,
+    an operator's, commands (None: any number)."""
+    number, secret = secrets.token_hex(4), secrets.token_hex(16)
+    store.add_ticket(Ticket(number, digest(secret), now, None if ttl is None else now + ttl, uses, False))
+    return f"{number}.{secret}"
+
+
+def given_out(store: Store, ticket: str) -> Ticket:
+    """A ticket that this run gave out and did not revoke, expired and used up ones too. Refused."""
+    number, _, secret = ticket.partition(".")
+    known = store.ticket(number)
+    if known is None or not same(secret, known.secret_hash):
+        raise Refused("the ticket is wrong: this run never gave it out", _AGAIN)
+    if known.revoked:
+        raise Refused(f"the ticket {number} was revoked", _AGAIN)
+    return known
+
+
+def check_ticket(store: Store, ticket: str, now: float, take_use: bool, returns: bool = False) -> str:
+    """The id of a valid ticket, one use of it taken if wanted; Refused says why it is not valid and what to do.
+
+    ``returns``: for a node that comes back with its key an expired or used-up ticket will do.
     """
-    seconds = parse_duration(ttl)
-    with closing(Store(place)) as store:
-        link = make_link(store, place, seconds, uses)
-        if operator:
-            make_operator(store, link.ticket)
-        return link
+    known = given_out(store, ticket)
+    number, again = known.number, _AGAIN
+    if known.expires is not None and now >= known.expires and not returns:
+        raise Refused(f"the ticket {number} expired {_ago(now - known.expires)} ago", again)
+    if (known.uses == 0 and not returns) or (take_use and not store.take_ticket_use(number)):
+        raise Refused(f"the ticket {number} is used up", again)
+    return number
 
 
-@contextmanager
-def operating(place: Path | str) -> Iterator[Link]:
-    """A link for a command from beside the state folder: whoever may write the database may command the run."""
-    link = issue(place, "10m", operator=True)
-    try:
-        with closing(Store(place)) as store:
-            # With a shared database the coordinator may be anywhere.
-            near = store.get("listening") if store.server is None else None
-        host, port = split_address(near or link.address)
-        yield replace(link, host=host, port=port)
-    finally:
-        revoke_ticket(place, link.ticket.partition(".")[0])
+def make_operator(store: Store, ticket: str) -> None:
+    """Let a ticket ("ID.SECRET") give commands, and admit no node."""
+    store.put(f"operator {ticket.partition('.')[0]}", "1")
 
 
-def make_link(store: Store, place: Path | str, ttl: float | None, uses: int | None = None) -> Link:
-    """A new ticket and the link around it; ``ttl`` in seconds, None for ever."""
-    run, address = store.get("run"), store.get("address")
-    if run is None or address is None:
-        raise FarflungError(f"the run in {store.name} has not started yet", "start it: farflung coordinator start JOB")
-    host, port = split_address(address)
-    insecure = store.get("insecure") == "1"
-    if insecure:
-        fingerprint = NO_FINGERPRINT
-    elif store.server is not None:
-        fingerprint = shared_fingerprint(store)
-    else:
-        fingerprint = load_authority(Path(place) / IDENTITY).fingerprint
-    return Link(host, port, run, make_ticket(store, time.time(), ttl, uses), fingerprint)
+def is_operator(store: Store, ticket: str) -> bool:
+    """Whether a ticket ("ID.SECRET" or ID) is one that gives commands."""
+    return store.get(f"operator {ticket.partition('.')[0]}") is not None
 
 
-def default_uses(nodes: int) -> int:
-    """Uses of the link of a run that begins with ``nodes`` nodes: each may come from a new machine once."""
-    return max(DEFAULT_USES, 2 * nodes)
+def check_joining(store: Store, ticket: str, now: float, take_use: bool, returns: bool = False) -> str:
+    """``check_ticket`` for a node; an operator's ticket admits none."""
+    if is_operator(store, ticket):
+        again = "give nodes a link of `farflung coordinator token STATE`"
+        raise Refused("this link gives commands, and admits no node", again)
+    return check_ticket(store, ticket, now, take_use, returns)
 
 
-def revoke_ticket(place: Path | str, number: str) -> None:
-    """End a ticket by its id. Nodes that joined with it stay. FarflungError when there is none."""
-    with closing(Store(place)) as store:
-        if not store.revoke_ticket(number):
-            known = ", ".join(ticket.number for ticket in store.tickets() if not ticket.revoked) or "none"
-            raise FarflungError(f"there is no ticket {number!r}", f"tickets of this run: {known}")
+def check_operator(store: Store, ticket: str, now: float) -> str:
+    """The id of a valid ticket that may give commands, one use of it taken; one of nodes may not. Refused."""
+    number = check_ticket(store, ticket, now, take_use=False)
+    if not is_operator(store, number):
+        raise Refused(
+            "this link lets nodes join, and commands nobody",
+            "give the state folder; or a link of `farflung coordinator token STATE --operator`",
+        )
+    return check_ticket(store, ticket, now, take_use=True)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of "90s", "15m", "24h", "7d". FarflungError when it is not one."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    if not found:
+        raise FarflungError(f"{text!r} is not a duration", "write it like 90s, 15m, 24h or 7d")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

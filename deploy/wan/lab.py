@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...proto.files import write_whole
 from . import files, netem, system
 from .errors import WanError
 from .kernel import NETNS
@@ -70,9 +71,7 @@ class Lab:
             "process": self.process,
             "notes": self.notes,
         }
-        fresh = self.folder / "state.json.new"
-        fresh.write_text(json.dumps(data))
-        fresh.replace(self.folder / "state.json")
+        write_whole(self.folder / "state.json", json.dumps(data).encode())
 
     def change(self, change: Change) -> list[str]:
         """Set, cut or restore live; returns the names of the hosts and the links that are different now."""

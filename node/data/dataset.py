@@ -20,10 +20,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ...job.facts import Facts
 from ...job.marks import MARKED, places_of, targets_of, tokens_of
-from ...job.schema import Facts, Job
+from ...job.schema import Job
 from ...proto.border import below
 from ...proto.errors import FarflungError
+from ...proto.files import file_digest
 from ..device.disk_cache import Held, make_room
 from ..models.builds import build_data
 from ..models.weights.fetch import Fetch
@@ -232,7 +234,7 @@ def _cached(fetch: Fetch, size: int, digest: str, cache: Path) -> Path:
     if path.is_file() and path.stat().st_size == size:
         path.touch()  # nobody removes it before this node holds it
         with contextlib.closing(Held(path)):
-            if digest_of(path) == digest:
+            if file_digest(path) == digest:
                 path.touch()
                 return path
     cache.mkdir(parents=True, exist_ok=True)
@@ -242,7 +244,7 @@ def _cached(fetch: Fetch, size: int, digest: str, cache: Path) -> Path:
             offset = 0
             while offset < size:
                 offset += file.write(_piece(fetch, offset, min(PIECE, size - offset)))
-        _check(digest_of(Path(temporary)), digest)
+        _check(file_digest(Path(temporary)), digest)
         os.replace(temporary, path)  # whole or not there: another node of this machine may read it now
     finally:
         Path(temporary).unlink(missing_ok=True)
@@ -257,15 +259,6 @@ def _piece(fetch: Fetch, offset: int, length: int) -> bytes:
             hint="start the coordinator again: its data are damaged",
         )
     return piece
-
-
-def digest_of(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(PIECE):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _check(found: str, wanted: str) -> None:

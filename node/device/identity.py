@@ -5,7 +5,6 @@ check that the coordinator is the one that the link names.
 from __future__ import annotations
 
 import hashlib
-import os
 import socket
 import ssl
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from cryptography.x509.oid import NameOID
 from ...proto import names
 from ...proto.border import below
 from ...proto.errors import FarflungError, Unreachable
+from ...proto.files import write_whole
 from .large_packets import HINT, black_hole
 
 
@@ -68,11 +68,7 @@ def save_key(folder: Path, run: str, name: str, key: bytes) -> None:
     path = _key_path(folder, run, name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial = path.with_suffix(f".{os.getpid()}")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(key)
-        partial.replace(path)
+        write_whole(path, key, mode=0o600)
     except OSError as error:
         raise FarflungError(
             f"cannot keep the node's key in {path.parent}: {error.strerror}", "free or name a folder"

@@ -24,11 +24,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ...job.schema import Facts, Job
+from ...job.facts import Facts
+from ...job.schema import Job
 from ...job.tokenizer import FILES as TOKENIZER_FILES
 from ...proto.border import below
 from ...proto.errors import FarflungError
-from ..data.dataset import digest_of
+from ...proto.files import file_digest
 from ..models.definition import LanguageModel, ModelDefinition
 from ..models.factory import model_of
 from ..models.lora import ADAPTER_WEIGHTS, LoraModel, write_adapter
@@ -276,7 +277,7 @@ def check_base(checkpoint: Checkpoint, source: Path) -> None:
         path = source / name.removeprefix(PREFIX)
         if not name.startswith(PREFIX) or path.suffix != ".safetensors":
             continue
-        if digest_of(path) != digest:
+        if file_digest(path) != digest:
             raise FarflungError(
                 f"{path} is not the file that the run's adapters were trained beside", hint="put that folder back"
             )

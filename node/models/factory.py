@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...job.schema import Facts, Job
+from ...job.facts import Facts
+from ...job.schema import Job
 from ...proto.errors import FarflungError
 from .builds import sequential_model
 from .decoders.families import fresh_config, stored_config

@@ -28,7 +28,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...job.schema import Facts, Job
+from ...job.facts import Facts
+from ...job.schema import Job
 from ...proto import python
 from ...proto.control_pb2 import Device
 from ...proto.errors import FarflungError, RunFailed

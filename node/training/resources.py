@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...job.schema import Facts, Job
+from ...job.facts import Facts
+from ...job.schema import Job
 from ..context import NodeContext
 from ..data.dataset import Dataset, tokens_size
 from ..device.limits import Owner

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from ... import compress
-from ...job.schema import Facts, Job
+from ...job.facts import Facts
+from ...job.schema import Job
 from ...proto import control_pb2
 from ...proto.errors import RunFailed
 from ...scheduler import Plan

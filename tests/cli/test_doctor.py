@@ -13,17 +13,20 @@ import pytest
 from join_answers import JOB
 from ports import free_port
 
-from farflung.cli.doctor import RECOMMENDED, Finding, examine, found_lines, network, show, ways
+from farflung.cli.doctor.checks import examine
+from farflung.cli.doctor.findings import Finding, found_lines, show
+from farflung.cli.doctor.machine import RECOMMENDED, network
+from farflung.cli.doctor.of_a_run import ways
 from farflung.cli.screen.output import Output
-from farflung.coordinator.trust.identity import Authority, load_authority
+from farflung.coordinator.trust.authority import Authority, load_authority
 from farflung.proto.link import Link
 
 
 def findings(link: Link) -> dict[str, Finding]:
     """The checks that need the coordinator, by name."""
-    from farflung.cli.doctor import _coordinator
+    from farflung.cli.doctor.of_a_run import coordinator
 
-    return {finding.check: finding for finding in _coordinator(link)}
+    return {finding.check: finding for finding in coordinator(link)}
 
 
 def link_to(host: str, port: int, fingerprint: bytes = b"\1" * 32) -> Link:
@@ -153,16 +156,16 @@ def test_which_way_links_go() -> None:
 
 
 def test_what_the_run_would_do_with_this_machine() -> None:
-    from farflung.cli.doctor import _terms
+    from farflung.cli.doctor.of_a_run import terms_of
 
     job = json.loads(JOB)
-    told = [one.found for one in _terms({"job": job}, link_to("x", 1))]
+    told = [one.found for one in terms_of({"job": job}, link_to("x", 1))]
     assert "reads no files of this machine: the coordinator sends it the training data that it needs" in told
     assert not any("no TLS" in one for one in told)
-    assert any("no TLS" in one.found for one in _terms({"job": job}, link_to("x", 1, bytes(32))))
-    (wrong,) = _terms({"job": {"run": "\x1b[2J"}}, link_to("x", 1))
+    assert any("no TLS" in one.found for one in terms_of({"job": job}, link_to("x", 1, bytes(32))))
+    (wrong,) = terms_of({"job": {"run": "\x1b[2J"}}, link_to("x", 1))
     assert not wrong.ok and "makes no sense" in wrong.found and wrong.found.isprintable()
-    assert not list(_terms({}, link_to("x", 1)))  # of a version that does not tell
+    assert not list(terms_of({}, link_to("x", 1)))  # of a version that does not tell
 
 
 def test_what_was_found_stays_below_itself_in_a_narrow_terminal() -> None:

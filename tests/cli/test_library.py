@@ -15,7 +15,7 @@ from transformers.integrations import TensorBoardCallback
 import farflung
 from farflung.api.library import job_text
 from farflung.api.rows import rows_of
-from farflung.coordinator.data.chat_rows import conversations
+from farflung.coordinator.data.chat.rows import conversations
 from farflung.job.files import load_job
 from farflung.proto.errors import FarflungError, JobError
 

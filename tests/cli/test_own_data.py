@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from farflung.cli.own_data import opener
-from farflung.job.files import leaves_its_folder, load_job
-from farflung.job.schema import Facts, Profile
+from farflung.job.checks.data import leaves_its_folder
+from farflung.job.facts import Facts, Profile
+from farflung.job.files import load_job
 from farflung.node.agent import OwnDataUnusable, _own_data
 from farflung.node.data.dataset import Dataset, OwnData
 from farflung.proto.errors import FarflungError, JobError

@@ -2,7 +2,8 @@
 
 import pytest
 
-from farflung.cli.screen.story import Story, sentence
+from farflung.cli.screen.sentences import sentence
+from farflung.cli.screen.story import Story
 
 
 def said(step: int, checkpoint: int, why: str = "") -> str:

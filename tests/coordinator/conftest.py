@@ -23,8 +23,9 @@ from tensor_files import stage_file
 from farflung import __version__
 from farflung.coordinator.serve.options import Options
 from farflung.coordinator.serve.serve import run_coordinator
+from farflung.job.facts import Facts, LayerProfile, Profile
 from farflung.job.sampling import Position, of_runs
-from farflung.job.schema import Facts, Job, LayerProfile, Profile
+from farflung.job.schema import Job
 from farflung.proto import PROTOCOL, rpc
 from farflung.proto import control_pb2 as pb
 from farflung.proto.link import parse_link

@@ -30,16 +30,17 @@ from farflung.coordinator.checkpoints.manifest import damaged, position_in, read
 from farflung.coordinator.checkpoints.receiver import receive
 from farflung.coordinator.checkpoints.refused import ShardRefused
 from farflung.coordinator.data.artifacts import Artifacts
-from farflung.coordinator.membership.members import TRAINING
+from farflung.coordinator.membership.state import TRAINING
 from farflung.coordinator.run.context import RunContext
 from farflung.coordinator.run.run import Run
 from farflung.coordinator.serve.calls.joining import Identity
 from farflung.coordinator.serve.calls.service import CoordinatorService
 from farflung.coordinator.store.rows import NodeRow
 from farflung.coordinator.store.store import Store
-from farflung.coordinator.trust.identity import digest
+from farflung.coordinator.trust.tickets import digest
+from farflung.job.facts import Facts, LayerProfile, Profile
 from farflung.job.files import load_job
-from farflung.job.schema import Facts, Job, LayerProfile, Profile
+from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.node.peers.header_compression import Expander
 from farflung.node.rounds.arithmetic.exchange import Exchange

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from wires import Nodes, descriptors
 
-from farflung.coordinator.trust.identity import load_authority
+from farflung.coordinator.trust.authority import load_authority
 from farflung.node.device import identity
 
 GRPC_KEEPS = 2

@@ -127,7 +127,7 @@ def test_two_that_dial_out_meet_at_the_coordinator(relay, nodes):
         wire.enter(1, members)
     exchange(a, b, "ab")
     exchange(a, c, "ac", 3)
-    assert relay.relay.passed_bytes > 15_000_000
+    assert relay.relayed_bytes > 15_000_000
     (there,) = a.measure([member for member in members if member.name == "b"]).links
     assert there.bandwidth_bps > 1e6
 
@@ -142,14 +142,14 @@ def test_only_what_is_needed_is_opened_and_relayed(relay, thread_nodes):
         wire.enter(1, members, needed)
     exchange(a, c, "ac", 3)
     exchange(b, d, "bd", 3)
-    assert not relay.relay.passed_bytes and not relay.relay._waiting
+    assert not relay.relayed_bytes and not relay.relay._waiting
     for wire, needed in ((a, ["b"]), (b, ["a"])):
         wire.enter(2, members, needed)
     for wire, to in ((a, "b"), (b, "a")):
         wire.send(to, Header(kind=Kind.STATE, view=2, step=9), b"now")
     for wire in (a, b):
         assert receive(wire)[0].header.step == 9
-    assert relay.relay.passed_bytes
+    assert relay.relayed_bytes
 
 
 def test_the_relay_serves_only_sessions_of_the_run(relay, thread_nodes):

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from wires import Nodes, receive
 
-from farflung.coordinator.trust.identity import load_authority
+from farflung.coordinator.trust.authority import load_authority
 from farflung.node.device import identity
 from farflung.proto.data_pb2 import Header, Kind
 

@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from farflung.job.files import check_facts, job_mistakes, key_lines, load_job, refused_changes
-from farflung.job.schema import Facts, Job, LayerProfile, Profile
+from farflung.job.changes import refused_changes
+from farflung.job.checks.counts import check_facts
+from farflung.job.checks.whole import job_mistakes
+from farflung.job.facts import Facts, LayerProfile, Profile
+from farflung.job.files import load_job
+from farflung.job.key_lines import key_lines
+from farflung.job.schema import Job
 from farflung.proto.errors import JobError
 
 GOOD = """\

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from farflung.cli.screen.story import sentence
+from farflung.cli.screen.sentences import sentence
 from farflung.node.agent import telling
 from farflung.proto.progress import Meter
 

@@ -1,6 +1,6 @@
 """Identities of a run with TLS, for members in one process."""
 
-from farflung.coordinator.trust.identity import make_authority
+from farflung.coordinator.trust.authority import make_authority
 from farflung.node.device.identity import Identity, certificate_request, make_key
 
 

@@ -1,6 +1,7 @@
 """What a coordinator answers to a join of a small run, and the link and the device of who asks."""
 
-from farflung.job.schema import Facts, Job, Profile
+from farflung.job.facts import Facts, Profile
+from farflung.job.schema import Job
 from farflung.proto.control_pb2 import Device
 
 RUN, TICKET = "0123456789abcdef", "00000001." + "ab" * 16

@@ -25,7 +25,7 @@ import transformers.modeling_utils  # noqa: F401 what a node spends its first se
 import farflung.node.agent
 from farflung.__main__ import main
 from farflung.coordinator.data import facts
-from farflung.job.schema import Profile
+from farflung.job.facts import Profile
 
 
 def remembers(folder, ask):

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import threading
 import time
+from types import SimpleNamespace
 
 import grpc
 import grpc.aio
@@ -36,10 +37,22 @@ class StubCoordinator(rpc.CoordinatorServicer):
         self._streams = []
         self.knows = lambda *session: session in self.sessions
         self.relay = Relay("run-1", lambda *session: self.knows(*session))
+        self.relayed_bytes = 0  # that the relay wrote to either end
         self._started, self._stop = threading.Event(), None
         self._port, self.port = port or free_port(), None
         self._work = IoThread.run(self._serve())
         assert self._started.wait(60)
+
+    async def _relayed(self, context):
+        write = context.write
+
+        async def counted(message):
+            self.relayed_bytes += len(message)
+            await write(message)
+
+        names = ("read", "peer", "invocation_metadata")
+        same = {name: getattr(context, name) for name in names}
+        await self.relay.serve(SimpleNamespace(**same, write=counted))
 
     @property
     def address(self):
@@ -74,7 +87,7 @@ class StubCoordinator(rpc.CoordinatorServicer):
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         server = grpc.aio.server(options=rpc.server_options())
         rpc.add_CoordinatorServicer_to_server(self, server)
-        server.add_generic_rpc_handlers((rpc.peer_handler(self.relay.serve),))
+        server.add_generic_rpc_handlers((rpc.peer_handler(self._relayed),))
         credentials = rpc.coordinator_server_credentials(*self.authority) if self.authority else None
         self.port = rpc.bind(server, f"127.0.0.1:{self._port}", credentials)
         await server.start()

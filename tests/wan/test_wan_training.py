@@ -27,8 +27,8 @@ from farflung.deploy.wan.files import prepare
 from farflung.deploy.wan.lab import Lab
 from farflung.deploy.wan.run import run
 from farflung.deploy.wan.topology import Topology, dns_name
+from farflung.job.facts import Facts
 from farflung.job.files import load_job
-from farflung.job.schema import Facts
 from farflung.node.data.dataset import Tokens
 
 pytestmark = pytest.mark.timeout(1200)

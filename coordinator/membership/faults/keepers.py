@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Collection
 
 from ....scheduler.plans import Plan
-from ..members import State
 from ..resuming.resume import Rules
+from ..state import State
 from .overdue import FILES_BPS, longest_s
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 
-from ..members import FLUSHING, State
+from ..state import FLUSHING, State
 from .waits import MOVING
 
 LEAST_BPS = 1e6

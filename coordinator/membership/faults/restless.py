@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..members import State
+from ..state import State
 from .waits import aside
 
 MOST, WITHIN_S = 20, 600.0

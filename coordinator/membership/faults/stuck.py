@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from .. import signals as s
-from ..members import TRAINING, WAITING, Node, State, trains
+from ..members import trains
+from ..state import TRAINING, WAITING, Node, State
 
 STEPS_OF_PATIENCE = 10
 ASKED_S = 30.0

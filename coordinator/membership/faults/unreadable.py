@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ....scheduler.plans import Plan
 from .. import signals as s
-from ..members import State
+from ..state import State
 
 OTHERS_S = 10.0
 """How long others may take to say that they cannot read it either, once the coordinator has found nothing."""

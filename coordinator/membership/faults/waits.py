@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ....scheduler.plans import Plan
-from ..members import TRAINING, State, trains
+from ..members import trains
+from ..state import TRAINING, State
 from .standstill import Aside, Standstill
 from .stuck import ASKED_S, STEPS_OF_PATIENCE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....proto.patience import patience
 from ..faults.stuck import STEPS_OF_PATIENCE
-from ..members import FLUSHING, State
+from ..state import FLUSHING, State
 from .given import Given
 
 

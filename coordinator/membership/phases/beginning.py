@@ -9,20 +9,8 @@ from .. import signals as s
 from ..faults.restless import quiet
 from ..faults.unreadable import distrust
 from ..measuring import ALL, chosen
-from ..members import (
-    FLUSHING,
-    PREPARING,
-    TRAINING,
-    WAITING,
-    Change,
-    Node,
-    Result,
-    State,
-    all_finished,
-    no_place,
-    plannable,
-    put,
-)
+from ..members import all_finished, no_place, plannable, put
+from ..state import FLUSHING, PREPARING, TRAINING, WAITING, Change, Node, Result, State
 
 PEERS_IN_TIME = 4
 """Slow links that a node measures within ``Rules.measure_s``, one after the other; more nodes get more time."""

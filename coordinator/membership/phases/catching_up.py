@@ -7,8 +7,9 @@ from dataclasses import replace
 from ....scheduler.plans import Plan
 from .. import signals as s
 from ..faults.stuck import STEPS_OF_PATIENCE
-from ..members import TRAINING, Node, Result, State, put
+from ..members import put
 from ..resuming.shadows import place_to_follow
+from ..state import TRAINING, Node, Result, State
 from .awaited import may_wait
 from .beginning import begin
 from .given import Given

@@ -8,7 +8,7 @@ from dataclasses import replace
 from .. import signals as s
 from ..faults.overdue import overdue
 from ..faults.waits import MOVING
-from ..members import FLUSHING, PREPARING, State
+from ..state import FLUSHING, PREPARING, State
 from .awaited import least_wait, may_wait
 from .beginning import begin
 from .catching_up import let_catch_up, slow_joiners, stay_spare

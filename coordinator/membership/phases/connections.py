@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .. import signals as s
-from ..members import TRAINING, Result, State, in_view, put
+from ..members import in_view, put
+from ..state import TRAINING, Result, State
 from .beginning import begin_anew
 from .departures import remove
 from .given import Given

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from .. import signals as s
 from ..faults.waits import aside
-from ..members import DONE, FLUSHING, PREPARING, TRAINING, WAITING, Node, Result, State, in_view, put
+from ..members import in_view, put
+from ..state import DONE, FLUSHING, PREPARING, TRAINING, WAITING, Node, Result, State
 from .beginning import begin, wait
 from .changing import look_at_change
 from .finishing import check_finished

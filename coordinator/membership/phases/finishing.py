@@ -10,8 +10,9 @@ from ..faults.keepers import blamed, trickles
 from ..faults.majority import Split, split
 from ..faults.unreadable import apart
 from ..faults.waits import aside
-from ..members import DONE, TRAINING, Result, State, put
+from ..members import put
 from ..resuming.last_checkpoint import NOT_DONE, Last, Unstored, last_of
+from ..state import DONE, TRAINING, Result, State
 from .beginning import begin, go_back
 from .given import Given
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..members import Known, Patience, Planner
+from ..members import Planner
+from ..state import Known, Patience
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from .. import signals as s
 from ..faults.restless import joined_at, noted
 from ..faults.stuck import is_aside
-from ..members import FLUSHING, PREPARING, TRAINING, WAITING, Node, Result, State, arrived, in_view, put
+from ..members import arrived, in_view, put
+from ..state import FLUSHING, PREPARING, TRAINING, WAITING, Node, Result, State
 from .beginning import begin
 from .departures import progress, remove
 from .given import Given

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from ....scheduler.errors import PlanError
 from ....scheduler.plans import Plan
-from ..members import DONE, WAITING, State, no_place, plannable
+from ..members import no_place, plannable
 from ..questions import Question, answer_to
 from ..resuming.shadows import CATCHES_UP
+from ..state import DONE, WAITING, State
 from .given import Given
 
 

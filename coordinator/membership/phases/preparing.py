@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .. import signals as s
-from ..members import FLUSHING, PREPARING, Result, State
+from ..state import FLUSHING, PREPARING, Result, State
 from .beginning import begin
 from .departures import check_prepared
 from .flushing import check_flushed, say_again

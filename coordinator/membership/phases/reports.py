@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from .. import signals as s
 from ..faults.standstill import Claim
-from ..members import DONE, TRAINING, Result, State, beaten, trains
+from ..members import beaten, trains
 from ..resuming.learnt import noted
+from ..state import DONE, TRAINING, Result, State
 from ..steps import stepped
 from .given import Given
 

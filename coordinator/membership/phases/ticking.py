@@ -7,7 +7,8 @@ from dataclasses import replace
 from .. import signals as s
 from ..faults.stuck import ASKED_S, ask, awake, standing
 from ..faults.waits import look
-from ..members import TRAINING, Node, Result, State, no_place, put
+from ..members import no_place, put
+from ..state import TRAINING, Node, Result, State
 from .beginning import begin_anew
 from .connections import plan_apart
 from .departures import missing, progress, remove, set_aside

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from ....scheduler.errors import PlanError
 from .. import signals as s
-from ..members import Result, State, no_place, plannable, put
+from ..members import no_place, plannable, put
+from ..state import Result, State
 from .beginning import begin, is_settled, measure
 from .catching_up import admit_caught_up, let_catch_up
 from .given import Given

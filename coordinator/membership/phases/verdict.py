@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import signals as s
-from ..members import State
+from ..state import State
 
 
 @dataclass(frozen=True)

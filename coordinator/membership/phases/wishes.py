@@ -7,7 +7,8 @@ from dataclasses import replace
 from ....scheduler.errors import PlanError
 from .. import signals as s
 from ..faults.restless import noted
-from ..members import PREPARING, TRAINING, Result, State, leaves, no_place, plannable, put, trains
+from ..members import leaves, no_place, plannable, put, trains
+from ..state import PREPARING, TRAINING, Result, State
 from .beginning import begin, begin_anew
 from .departures import progress, remove
 from .given import Given

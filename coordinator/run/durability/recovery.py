@@ -10,8 +10,9 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ....job.files import refused_changes
-from ....job.schema import Facts, Job
+from ....job.changes import refused_changes
+from ....job.facts import Facts
+from ....job.schema import Job
 from ....job.shared import for_nodes
 from ....proto.errors import FarflungError, JobError
 from ...checkpoints.checkpoints import Checkpoints, Complete

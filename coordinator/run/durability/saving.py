@@ -15,8 +15,9 @@ from ...checkpoints.manifest import read_manifest
 from ...data.facts import in_thread
 from ...membership import signals as s
 from ...membership.faults.keepers import upload_s
-from ...membership.members import TRAINING, all_finished
+from ...membership.members import all_finished
 from ...membership.resuming.learnt import unsent_in
+from ...membership.state import TRAINING
 from ...store.rows import CheckpointRow
 from ..attempt import attempt
 from ..context import RunContext

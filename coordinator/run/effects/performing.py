@@ -12,9 +12,10 @@ from ....job.schema import UNAGREED
 from ....proto.errors import FarflungError
 from ... import events
 from ...membership import signals as s
-from ...membership.members import WAITING, Planner, State
+from ...membership.members import Planner
 from ...membership.orders import Send
 from ...membership.questions import answered
+from ...membership.state import WAITING, State
 from ...store.database import LeaseLost
 from ..attempt import attempt
 from ..context import RunContext

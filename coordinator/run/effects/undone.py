@@ -7,7 +7,7 @@ At most MOST wait: where a database takes nothing for hours, sentences for peopl
 from __future__ import annotations
 
 from ...membership import signals as s
-from ...membership.members import FLUSHING, PREPARING, TRAINING, State
+from ...membership.state import FLUSHING, PREPARING, TRAINING, State
 
 AGAIN_S = 1.0
 MOST = 1000

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...store.rows import NodeRow
 from ...store.store import Store
-from ...trust.identity import digest
+from ...trust.tickets import digest
 
 _NOT_BACK = "it has not come back since the coordinator started again"
 

@@ -13,15 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....job.files import check_facts, with_value
+from ....job.changes import with_value
+from ....job.checks.counts import check_facts
+from ....job.facts import Facts
 from ....job.forward import AUTO, settled
-from ....job.schema import CheckCodec, Facts, Job
+from ....job.schema import CheckCodec, Job
 from ....job.shared import for_nodes
 from ....proto.border import printable
 from ....proto.errors import JobError, Refused
 from ...membership import signals as s
 from ...membership.machine import Membership
-from ...membership.members import State
+from ...membership.state import State
 from ...store.store import Store
 
 KINDS = ("drain", "evict", "readmit", "forget", "pause", "resume", "set")

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from ....proto.errors import Refused
 from ... import events
-from ...membership.members import DONE
 from ...membership.questions import Answer, Question, Unanswered
+from ...membership.state import DONE
 from ..context import RunContext
 from ..deciding import Deciding
 from ..nodes.sessions import Sessions

@@ -6,8 +6,8 @@ from ....job.tokenizer import Tokenizer
 from ....proto import control_pb2 as pb
 from ....proto.errors import Refused
 from ....proto.trace import MOST_STEPS
-from ...membership.members import TRAINING
 from ...membership.signals import Announcement
+from ...membership.state import TRAINING
 from ..context import RunContext
 from ..deciding import Deciding
 from ..nodes.streams import Streams

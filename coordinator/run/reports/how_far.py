@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ....job.schema import Facts, Job
+from ....job.facts import Facts
+from ....job.schema import Job
 from ....proto.control_pb2 import Ledger
 from ...checkpoints.acceptance import finished
-from ...membership.members import State
+from ...membership.state import State
 
 
 def last_step(state: State, job: Job, facts: Facts) -> int:

@@ -9,9 +9,9 @@ from ....scheduler.plans import Plan
 from ...checkpoints.checkpoints import Checkpoints
 from ...checkpoints.manifest import read_manifest
 from ...membership import signals as s
-from ...membership.members import State
 from ...membership.resuming.learnt import from_json, unsent_in
 from ...membership.resuming.resume import Rules, planned_nodes
+from ...membership.state import State
 from ...observe.status import position_of
 from ...store.store import Store
 from .stand import reported_in, stand_in

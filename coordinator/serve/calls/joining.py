@@ -20,8 +20,10 @@ from ....proto.errors import FarflungError, Refused
 from ...run.nodes.second import check_alone
 from ...run.run import Run
 from ...store.rows import NodeRow
+from ...trust.authority import NODE_LIFE, Authority
 from ...trust.clocks import check_clock
-from ...trust.identity import NODE_LIFE, Authority, check_joining, digest, public_key_digest, requested
+from ...trust.requests import public_key_digest, requested
+from ...trust.tickets import check_joining, digest
 from .dial_back import Network, caller_of, dial_back
 
 

@@ -69,8 +69,6 @@ class Relay:
         cannot be dialled."""
         self._run, self._knows, self._door, self._meets = run, knows, door or Door(), meets
         self._waiting: dict[tuple[Key, bool], _End] = {}
-        self.passed_bytes = 0
-        """Payload and frames passed on so far."""
 
     async def serve(self, context: rpc.PeerContext) -> None:
         """One end, from its greeting to the end of either."""
@@ -125,7 +123,6 @@ class Relay:
     async def _copy(self, source: rpc.PeerContext, sink: _End) -> None:
         await sink.welcomed.wait()
         while (message := await source.read()) is not rpc.END:
-            self.passed_bytes += len(message)
             await sink.context.write(message)
 
     def _session(self, context: rpc.PeerContext) -> tuple[str, str, str]:

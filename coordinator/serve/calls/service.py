@@ -22,15 +22,12 @@ from ....proto.errors import FarflungError, NotNow, Refused
 from ....proto.fields import checked
 from ....proto.sockets import end_of
 from ...data.artifacts import Artifacts, NoArtifact
-from ...data.streams import SourceUnreachable
+from ...data.corpus.streams import SourceUnreachable
 from ...run.nodes.attendance import Attendance
 from ...run.people.commands import Command
 from ...run.run import Run
 from ...store.database import LeaseLost
-from ...trust.identity import (
-    check_operator,
-    check_ticket,
-)
+from ...trust.tickets import check_operator, check_ticket
 from .files import FileStore
 from .joining import Identity, Joining
 

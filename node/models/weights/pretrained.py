@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....job.schema import Facts, Job
+from ....job.facts import Facts
+from ....job.schema import Job
 from ....proto.errors import FarflungError
 from ..definition import LanguageModel, ModelDefinition
 from .conversion import Made, conversions

@@ -8,9 +8,9 @@ from tokenizers import Tokenizer as Rust
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from farflung.coordinator.data.chat import tokenise_chat
-from farflung.coordinator.data.chat_template import Asked, Template, Templates
-from farflung.coordinator.data.packing import packed
+from farflung.coordinator.data.chat.chat import tokenise_chat
+from farflung.coordinator.data.chat.packing import packed
+from farflung.coordinator.data.chat.template import Asked, Template, Templates
 from farflung.job.marks import FIRST, TRAINED, places_of, tokens_of
 from farflung.job.schema import Job
 from farflung.job.tokenizer import load_tokenizer

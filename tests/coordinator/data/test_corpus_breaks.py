@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from farflung.coordinator.data.artifacts import Artifacts
-from farflung.coordinator.data.corpus import index_tokens
+from farflung.coordinator.data.corpus.index import index_tokens
 from farflung.coordinator.serve.calls.joining import Identity
 from farflung.coordinator.serve.calls.service import CoordinatorService
 from farflung.job.schema import Job

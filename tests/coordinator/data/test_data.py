@@ -14,7 +14,7 @@ import pytest
 
 from farflung.coordinator.data import data, facts
 from farflung.coordinator.serve.resumed import prepare_or_restore
-from farflung.job.files import check_samples
+from farflung.job.checks.counts import check_samples
 from farflung.job.forward import settled, too_few
 from farflung.job.schema import Job
 from farflung.job.tokenizer import load_tokenizer

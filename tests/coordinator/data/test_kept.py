@@ -10,8 +10,10 @@ import corpora
 import numpy as np
 import pytest
 
-from farflung.coordinator.data import data, documents, facts, kept, streams
-from farflung.coordinator.data.corpus import Index
+from farflung.coordinator.data import data, facts
+from farflung.coordinator.data.corpus import kept, streams
+from farflung.coordinator.data.corpus.index import Index
+from farflung.coordinator.data.files import documents, places, sources
 from farflung.job.schema import Job
 from farflung.job.tokenizer import load_tokenizer
 
@@ -24,7 +26,8 @@ def often(monkeypatch):
     monkeypatch.setattr(kept, "EVERY_S", 0.0)
     monkeypatch.setattr(streams, "_EVERY", 500)
     monkeypatch.setattr(streams, "_ONCE", 500)
-    monkeypatch.setattr(documents, "LENGTH", 1000)
+    for module in (documents, places):
+        monkeypatch.setattr(module, "LENGTH", 1000)
 
 
 def job(kind, pattern, **keys):
@@ -161,7 +164,7 @@ def test_nothing_is_trusted(reader, tmp_path, damage, said):
 
 
 def test_a_place_that_tells_no_time_is_read_again(reader, tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "_STAMPS", set())
+    monkeypatch.setattr(sources, "_STAMPS", set())
     asked = job("jsonl", corpora.write(f"file://{tmp_path}/texts", "jsonl", TEXTS, 4))
     reader.start(asked, 30)
     _, again = reader.start(asked)
@@ -186,7 +189,8 @@ def test_a_process_that_is_killed(tmp_path):
     pattern = corpora.write(f"file://{tmp_path}/texts", "jsonl", TEXTS, 4)
     script = f"""
 import os, signal, sys
-from farflung.coordinator.data import data, kept, streams
+from farflung.coordinator.data import data
+from farflung.coordinator.data.corpus import kept, streams
 from farflung.job.schema import Job
 from farflung.job.tokenizer import load_tokenizer
 kept.EVERY_S, streams._ONCE, count, parts = 0.0, 500, 0, streams.parts
@@ -216,7 +220,7 @@ print(count, made.digest)
 
 
 def test_points_stay_few(monkeypatch):
-    from farflung.coordinator.data import reading
+    from farflung.coordinator.data.corpus import reading
 
     monkeypatch.setattr(reading, "MOST", 8)
     found = streams.unread()

@@ -12,10 +12,13 @@ import fsspec
 import numpy as np
 import pytest
 
-from farflung.coordinator.data import data, documents, facts, streams
+from farflung.coordinator.data import data, facts
 from farflung.coordinator.data.artifacts import Artifacts, NoArtifact
-from farflung.coordinator.data.corpus import Index
-from farflung.job.schema import Job, Profile
+from farflung.coordinator.data.corpus import streams
+from farflung.coordinator.data.corpus.index import Index
+from farflung.coordinator.data.files import documents
+from farflung.job.facts import Profile
+from farflung.job.schema import Job
 from farflung.job.tokenizer import load_tokenizer
 from farflung.proto.errors import JobError
 

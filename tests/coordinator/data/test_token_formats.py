@@ -5,9 +5,9 @@ import struct
 import numpy as np
 import pytest
 
-from farflung.coordinator.data.documents import token_parts
-from farflung.coordinator.data.streams import TokenFiles
-from farflung.job.schema import Data
+from farflung.coordinator.data.corpus.streams import TokenFiles
+from farflung.coordinator.data.files.token_files import token_parts
+from farflung.job.data_table import Data
 from farflung.proto.errors import JobError
 
 TOKENS = np.random.default_rng(1).integers(0, 151_936, 5000)

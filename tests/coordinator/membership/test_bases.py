@@ -4,11 +4,8 @@ from membership_script import Script, holding, planner
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.membership.members import (
-    FLUSHING,
-    TRAINING,
-    expected_bases,
-)
+from farflung.coordinator.membership.members import expected_bases
+from farflung.coordinator.membership.state import FLUSHING, TRAINING
 
 BASE = dict.fromkeys(range(4), 7)
 

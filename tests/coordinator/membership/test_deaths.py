@@ -6,9 +6,7 @@ import pytest
 from membership_script import Script, holding, silence
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.members import (
-    TRAINING,
-)
+from farflung.coordinator.membership.state import TRAINING
 from farflung.job.sampling import Position
 
 

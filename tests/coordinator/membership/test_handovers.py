@@ -6,9 +6,9 @@ import pytest
 from membership_script import LAYERS, Script, holding, rules
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.members import State
 from farflung.coordinator.membership.orders import flushed_of, view_of
 from farflung.coordinator.membership.resuming.handovers import Residuals, residuals_of
+from farflung.coordinator.membership.state import State
 from farflung.job.schema import Job
 from farflung.proto import control_pb2 as pb
 

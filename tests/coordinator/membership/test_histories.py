@@ -5,10 +5,7 @@ from dataclasses import replace
 from membership_script import Script, holding
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.members import (
-    FLUSHING,
-    TRAINING,
-)
+from farflung.coordinator.membership.state import FLUSHING, TRAINING
 from farflung.job.sampling import Position
 
 

@@ -3,10 +3,7 @@
 from membership_script import Script, holding, silence
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.members import (
-    FLUSHING,
-    TRAINING,
-)
+from farflung.coordinator.membership.state import FLUSHING, TRAINING
 
 
 def test_joined_and_never_came():

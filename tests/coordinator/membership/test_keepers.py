@@ -9,7 +9,7 @@ from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.faults.keepers import blamed
 from farflung.coordinator.membership.faults.overdue import LEAST_BPS
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.membership.members import DONE, FLUSHING, TRAINING, Known
+from farflung.coordinator.membership.state import DONE, FLUSHING, TRAINING, Known
 from farflung.job.sampling import Position
 from farflung.scheduler.plans import Plan
 

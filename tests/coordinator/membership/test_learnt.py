@@ -5,7 +5,6 @@ from dataclasses import replace
 from farflung.coordinator.checkpoints.manifest import manifest_of, position_in
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.membership.members import State
 from farflung.coordinator.membership.orders import flushed_of, order_of
 from farflung.coordinator.membership.resuming.learnt import (
     Norms,
@@ -17,6 +16,7 @@ from farflung.coordinator.membership.resuming.learnt import (
     unsent_in,
 )
 from farflung.coordinator.membership.resuming.resume import Rules
+from farflung.coordinator.membership.state import State
 from farflung.job.sampling import Position, of_runs
 from farflung.proto import control_pb2 as pb
 from farflung.scheduler.plans import Plan

@@ -12,7 +12,7 @@ import pytest
 from membership_script import Script
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.members import TRAINING
+from farflung.coordinator.membership.state import TRAINING
 
 NAMES = "abcd"
 LOSS = 0.1

@@ -4,11 +4,7 @@ from membership_script import Script, holding, planner
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.membership.members import (
-    FLUSHING,
-    TRAINING,
-    Known,
-)
+from farflung.coordinator.membership.state import FLUSHING, TRAINING, Known
 from farflung.scheduler.plans import Plan
 
 

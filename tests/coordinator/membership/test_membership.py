@@ -10,11 +10,7 @@ from membership_script import BATCH, planner, rules
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.membership.members import (
-    DONE,
-    TRAINING,
-    State,
-)
+from farflung.coordinator.membership.state import DONE, TRAINING, State
 
 HEARTBEATS = 10
 """Seconds, at one heartbeat a second, after which everybody has its place when nothing happens any more."""

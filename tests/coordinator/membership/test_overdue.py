@@ -11,7 +11,7 @@ from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.faults.overdue import FILES_BPS, LEAST_BPS, longest_s
 from farflung.coordinator.membership.faults.waits import MOVING
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.membership.members import FLUSHING, PREPARING, TRAINING, WAITING, Known
+from farflung.coordinator.membership.state import FLUSHING, PREPARING, TRAINING, WAITING, Known
 from farflung.scheduler.errors import PlanError
 
 QUICK = {"flush_s": 6.0, "prepare_s": 6.0, "first_s": 6.0}

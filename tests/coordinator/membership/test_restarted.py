@@ -6,7 +6,7 @@ import contextlib
 from membership_script import Script, holding, rules
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.members import FLUSHING, WAITING, State
+from farflung.coordinator.membership.state import FLUSHING, WAITING, State
 from farflung.coordinator.store.store import Store
 from farflung.job.sampling import Position
 

@@ -7,7 +7,7 @@ from membership_script import Script, holding, planner, rules, steps
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.faults.restless import MOST, ROWS, WITHIN_S, joined_at, noted, quiet
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.membership.members import FLUSHING, PREPARING, TRAINING, WAITING, State
+from farflung.coordinator.membership.state import FLUSHING, PREPARING, TRAINING, WAITING, State
 
 
 @given(st.lists(st.floats(0, 400), max_size=60))

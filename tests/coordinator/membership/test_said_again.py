@@ -5,7 +5,7 @@ from dataclasses import replace
 from membership_script import Script
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.members import FLUSHING, PREPARING, TRAINING
+from farflung.coordinator.membership.state import FLUSHING, PREPARING, TRAINING
 
 
 def flushing():

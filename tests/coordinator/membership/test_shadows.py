@@ -3,8 +3,8 @@
 from membership_script import flushed, holding, slow, view_of
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.members import FLUSHING, PREPARING, TRAINING
 from farflung.coordinator.membership.resuming.shadows import place_to_follow, shadows
+from farflung.coordinator.membership.state import FLUSHING, PREPARING, TRAINING
 from farflung.scheduler.plans import Plan
 
 TWO_STAGES = Plan((("a", "b"), ("c", "d")), ((0, 1), (2, 3)), (2, 2))

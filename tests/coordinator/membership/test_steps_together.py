@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from membership_script import Script
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.members import Node, altered, replace
+from farflung.coordinator.membership.members import altered, replace
+from farflung.coordinator.membership.state import Node
 
 REPORTS = st.lists(
     st.tuples(st.sampled_from("abcdx"), st.integers(0, 2), st.integers(0, 9), st.floats(0, 1e3), st.floats(0, 5)),

@@ -4,7 +4,7 @@ from membership_script import Script, holding, planner
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.membership.members import FLUSHING, TRAINING, WAITING
+from farflung.coordinator.membership.state import FLUSHING, TRAINING, WAITING
 
 
 def beats(script, seconds, idle=None):

@@ -8,7 +8,7 @@ from membership_script import Script
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import HANDLERS
-from farflung.coordinator.membership.members import TRAINING
+from farflung.coordinator.membership.state import TRAINING
 from farflung.coordinator.membership.transitions import KEPT, Impossible
 
 

@@ -3,10 +3,7 @@
 from membership_script import Script, holding
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.members import (
-    FLUSHING,
-    PREPARING,
-)
+from farflung.coordinator.membership.state import FLUSHING, PREPARING
 from farflung.job.sampling import Position
 
 

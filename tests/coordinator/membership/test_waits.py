@@ -8,7 +8,7 @@ from membership_script import Script, holding, planner
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.faults.waits import explaining, may_wait_for
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.membership.members import TRAINING, WAITING
+from farflung.coordinator.membership.state import TRAINING, WAITING
 from farflung.scheduler.plans import Plan
 
 A, B, C, D, Z = "abcdz"

@@ -9,7 +9,8 @@ from membership_script import planner
 from farflung.coordinator.membership.questions import Question
 from farflung.coordinator.planning.claims import MOST
 from farflung.coordinator.planning.measured import Measured, MediansBeside
-from farflung.job.schema import Facts, Job, LayerProfile, Profile
+from farflung.job.facts import Facts, LayerProfile, Profile
+from farflung.job.schema import Job
 
 CLAIMS = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.0, 1.0, 2.0, 3.5, 7.0]), max_size=8)
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from farflung.cli.codecs_of_a_job import check_codec
-from farflung.cli.plan import workload_of_file
+from farflung.cli.plan import workload_asked
 from farflung.coordinator.planning.planner import workload_of
+from farflung.job.facts import Facts
 from farflung.job.files import load_job
 from farflung.job.forward import with_forward
-from farflung.job.schema import Facts, Job
+from farflung.job.schema import Job
 from farflung.node.models.profiling.cost import profile
 from farflung.scheduler import Network, Workload, plan
 from farflung.scheduler.workloads import jobs
@@ -87,7 +88,7 @@ def test_a_hundred_jobs_count_the_same(tmp_path: Path) -> None:
         tables = drawn(dice)
         path = tmp_path / f"{number}.toml"
         path.write_text(toml(tables))
-        planned = workload_of_file(path)
+        planned = workload_asked(path)[0]
         job = load_job(path, check_codec, files=False)
         if job.activations.forward == "auto":
             job = with_forward(job, "aqsgd:bits=4")
@@ -107,7 +108,7 @@ WITHOUT_FOLDER = sorted(path.name for path in EXAMPLES.glob("*.toml") if path.st
 def test_an_example_counts_the_same(tmp_path: Path, name: str) -> None:
     shutil.copy(EXAMPLES / name, tmp_path / name)
     job = load_job(tmp_path / name, check_codec, files=False)
-    planned = workload_of_file(tmp_path / name)
+    planned = workload_asked(tmp_path / name)[0]
     assert_same(planned, workload_of_run(job))
     assert plan(NETWORK, planned, time_limit=1).layers == len(planned.layers)
 
@@ -123,7 +124,7 @@ def test_what_a_run_sends_plainly_is_fp32_in_bf16_too(tmp_path: Path) -> None:
             }
         )
     )
-    planned = workload_of_file(tmp_path / "job.toml")
+    planned = workload_asked(tmp_path / "job.toml")[0]
     assert planned.activation_bits == planned.gradient_bits == planned.update_bits == 32.0
     assert planned.microbatch == 3 and planned.mode == "gradient"
     assert planned.layers[0].parameters == (256 + 8) * 16

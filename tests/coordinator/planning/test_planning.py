@@ -4,7 +4,8 @@ import pytest
 from planners import planner_of
 
 from farflung.coordinator.planning.planner import fit_shape, memory_of, wanted_nodes, workload_of
-from farflung.job.schema import Facts, Job, LayerProfile, Profile
+from farflung.job.facts import Facts, LayerProfile, Profile
+from farflung.job.schema import Job
 from farflung.scheduler import Device, PlanError
 
 LAYERS = [

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from farflung.__main__ import app
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.membership.members import Known
 from farflung.coordinator.membership.questions import answered
+from farflung.coordinator.membership.state import Known
 from farflung.coordinator.membership.transitions import Impossible
 from farflung.coordinator.replay import recorder as recording
 from farflung.coordinator.replay.kinds import VALUES

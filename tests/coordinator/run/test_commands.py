@@ -8,16 +8,17 @@ from dataclasses import replace
 import pytest
 
 from farflung.coordinator.membership.machine import Membership
-from farflung.coordinator.membership.members import State
 from farflung.coordinator.membership.resuming.resume import Rules
+from farflung.coordinator.membership.state import State
 from farflung.coordinator.observe.status import read_status
 from farflung.coordinator.run.people.commands import Command, CommandHandler, held_in, standing
 from farflung.coordinator.store.database import NoRoom
 from farflung.coordinator.store.rows import NodeRow
 from farflung.coordinator.store.store import Store
-from farflung.coordinator.trust.identity import make_ticket
-from farflung.coordinator.trust.tickets import issue, operating, revoke_ticket
-from farflung.job.files import load_job, with_value
+from farflung.coordinator.trust.links import issue, operating, revoke_ticket
+from farflung.coordinator.trust.tickets import make_ticket
+from farflung.job.changes import with_value
+from farflung.job.files import load_job
 from farflung.job.schema import Job
 from farflung.proto import control_pb2 as pb
 from farflung.proto.errors import JobError

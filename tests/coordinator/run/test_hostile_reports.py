@@ -8,7 +8,7 @@ import pytest
 from farflung.cli.screen.output import Output
 from farflung.cli.status import show
 from farflung.coordinator.observe.status import read_status
-from farflung.coordinator.trust.tickets import issue
+from farflung.coordinator.trust.links import issue
 from farflung.proto import control_pb2 as pb
 
 LONG = (("steps = 12", "steps = 60000"), ("every = 4\nkeep", "every = 90000\nkeep"))

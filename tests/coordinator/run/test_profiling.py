@@ -12,7 +12,7 @@ import pytest
 from farflung.coordinator.checkpoints.refused import ShardRefused
 from farflung.coordinator.observe.chrome_trace import Recorded, merged
 from farflung.coordinator.run.people.profiling import Clock, Profiling, first_step, received
-from farflung.coordinator.trust.tickets import issue
+from farflung.coordinator.trust.links import issue
 from farflung.proto import control_pb2 as pb
 from farflung.proto.trace import MOST_BYTES, MOST_SPANS, BadTrace, NodeTrace, Span, pack, unpack
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from membership_script import Script
 
-from farflung.coordinator.membership.members import Known
 from farflung.coordinator.membership.questions import Answer, Question
+from farflung.coordinator.membership.state import Known
 from farflung.coordinator.run.deciding import Deciding
 from farflung.coordinator.run.second_look import AFTER_S, FEW, SecondLook
 from farflung.scheduler import Plan

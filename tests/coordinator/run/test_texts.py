@@ -6,7 +6,7 @@ import json
 import pytest
 
 from farflung.coordinator.run.people.texts import CONTEXT, LONGEST_LETTER, Text, check_wanted, ends_of
-from farflung.coordinator.trust.tickets import issue
+from farflung.coordinator.trust.links import issue
 from farflung.job.schema import Job
 from farflung.job.tokenizer import Bytes, load_tokenizer
 from farflung.node.generation.byte_tokenizer import write_byte_tokenizer

@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import replace
 
 from farflung.coordinator.membership import signals as s
-from farflung.coordinator.membership.members import FLUSHING, TRAINING, State
 from farflung.coordinator.membership.resuming.resume import Rules
+from farflung.coordinator.membership.state import FLUSHING, TRAINING, State
 from farflung.coordinator.run.effects.performing import PERFORMERS
 from farflung.coordinator.run.effects.undone import AGAIN_S, Undone
 from farflung.coordinator.run.intake import TAKERS

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from farflung.coordinator.store import database, late
+from farflung.coordinator.store import late, postgresql
 from farflung.coordinator.store.database import LeaseLost, NoRoom
 from farflung.coordinator.store.rows import NodeRow, StepRow
 from farflung.coordinator.store.server_address import hidden
@@ -107,7 +107,7 @@ def test_a_statement_that_never_works_is_no_reason_to_wait(store, admin):
 
 def test_a_session_that_is_killed_in_the_middle_of_a_transaction(store, admin, monkeypatch):
     """It waits for a lock when its server process is ended: the transaction is done once, on another connection."""
-    monkeypatch.setattr(database, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(postgresql, "PATIENCE_S", 60.0)
     old = store.server._connection.info.backend_pid
     store.add_warning(1.0, "a", "before")
     with admin.transaction():
@@ -126,7 +126,7 @@ def test_a_session_that_is_killed_in_the_middle_of_a_transaction(store, admin, m
 @pytest.mark.parametrize("whole", [False, True], ids=["one session", "the server"])
 def test_a_server_that_is_frozen_stops_nobody_for_long(store, postgres, monkeypatch, whole):
     """SIGSTOP: the kernel acknowledges, and nothing answers."""
-    monkeypatch.setattr(database, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(postgresql, "PATIENCE_S", 0.2)
     store.server._watch.most_s = 0.5
     frozen = [store.server._connection.info.backend_pid] + [postgres._process.pid] * whole
     for pid in frozen:
@@ -138,7 +138,7 @@ def test_a_server_that_is_frozen_stops_nobody_for_long(store, postgres, monkeypa
     finally:
         for pid in frozen:
             os.kill(pid, signal.SIGCONT)
-    monkeypatch.setattr(database, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(postgresql, "PATIENCE_S", 60.0)
     store.server._watch.most_s = 60.0
     assert store.get("schema") == "1", "on another connection"
 

@@ -7,9 +7,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from farflung.cli.doctor import beside
+from farflung.cli.doctor.of_a_run import beside
+from farflung.coordinator.trust.authority import NODE_LIFE, make_authority
 from farflung.coordinator.trust.clocks import check_clock
-from farflung.coordinator.trust.identity import NODE_LIFE, make_authority
 from farflung.node.device import identity
 from farflung.node.join import ended_by
 from farflung.proto.errors import NotNow, Unreachable

@@ -10,13 +10,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from farflung.coordinator.store.store import Store
-from farflung.coordinator.trust.identity import (
-    check_ticket,
-    load_authority,
-    make_ticket,
-    parse_duration,
-    public_key_digest,
-)
+from farflung.coordinator.trust.authority import load_authority
+from farflung.coordinator.trust.requests import public_key_digest
+from farflung.coordinator.trust.tickets import check_ticket, make_ticket, parse_duration
 from farflung.proto import names
 from farflung.proto.errors import FarflungError, Refused
 

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from farflung.coordinator.trust.identity import load_authority, make_authority
-from farflung.coordinator.trust.tickets import IDENTITY, issue
+from farflung.coordinator.trust.authority import load_authority, make_authority
+from farflung.coordinator.trust.links import IDENTITY, issue
 from farflung.node.device import identity as of_node
 from farflung.proto import control_pb2 as pb
 from farflung.proto import names, rpc

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from farflung.coordinator.trust.identity import load_authority
+from farflung.coordinator.trust.authority import load_authority
 from farflung.coordinator.web.access import FORGERY_HEADER, write_certificate
 from farflung.coordinator.web.app import make_app
 from farflung.coordinator.web.server import PageServer, bind, url_of

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from farflung.job.schema import Facts, Job, Profile
+from farflung.job.facts import Facts, Profile
+from farflung.job.schema import Job
 from farflung.node.data.dataset import Tokens, disk_for_tokens
 from farflung.node.data.streamed import StreamedTokens
 from farflung.node.device.disk_cache import Held, make_room

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from farflung import compress
-from farflung.job.files import job_mistakes
+from farflung.job.checks.whole import job_mistakes
 from farflung.job.robust import Robust, parse_robust
 from farflung.job.schema import Job
 from farflung.node.rounds.arithmetic.exchange import Exchange

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from ...proto.errors import JobError
-from .documents import compression_of, opened, whole_text
+from ....proto.errors import JobError
+from ..files.records import whole_text
+from ..files.sources import compression_of, opened
 
 COLUMNS = (
     "messages", "conversations", "conversation", "prompt", "completion", "tools", "system", "input_ids", "labels",

@@ -1,192 +1,33 @@
-"""``farflung doctor``: what would stop this machine from joining, without joining.
-
-Each check answers in one line: fine, or what to type next. A check never raises; whatever it can't find out is
-its answer.
-"""
+"""What of a run would stop this machine from joining: its coordinator, certificate, ticket, clocks, and links."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import socket
 import ssl
-import subprocess
-import tempfile
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from ..coordinator.trust.clocks import check_clock, span
-from ..coordinator.trust.identity import NODE_LIFE
-from ..node.device.large_packets import HINT, black_hole
-from ..node.device.memory import available_memory
-from ..proto import python
-from ..proto.border import harmless_values, printable
-from ..proto.errors import FarflungError
-from ..proto.fields import checked
-from ..proto.link import Link, parse_link, split_address
-from .screen.output import DONE, WRONG, Output
-from .screen.units import bytes_text, seconds_text
+from ...coordinator.trust.authority import NODE_LIFE
+from ...coordinator.trust.clocks import check_clock, span
+from ...node.device.large_packets import HINT, black_hole
+from ...proto.border import harmless_values, printable
+from ...proto.errors import FarflungError
+from ...proto.fields import checked
+from ...proto.link import Link, split_address
+from ..screen.units import seconds_text
+from .findings import Finding
 
 _SECONDS = 5.0
+
+
 _AT_ONCE, _NAMED = 16, 5
-_FREE_DISK = 2_000_000_000
-_FREE_FILES = 1024
-
-_PROBE = """
-import json, sys, time, torch
-wish = sys.argv[1]
-mps = getattr(torch.backends, "mps", None)
-if wish == "auto":
-    wish = "cuda" if torch.cuda.is_available() else ("mps" if mps and mps.is_available() else "cpu")
-device = torch.device(wish)
-x = torch.randn(1024, 1024, device=device)
-def settle():
-    if device.type == "cuda": torch.cuda.synchronize(device)
-    elif device.type == "mps": torch.mps.synchronize()
-(x @ x); settle()
-began, count = time.perf_counter(), 0
-while time.perf_counter() - began < 0.3:
-    x @ x; settle(); count += 1
-rate = 2 * 1024**3 * count / (time.perf_counter() - began)
-name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
-print(json.dumps({"device": str(device), "name": name, "tflops": rate / 1e12, "torch": torch.__version__}))
-"""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One check: ``ok``, what was found, and the next thing to do where it is not ok."""
-
-    check: str
-    ok: bool
-    found: str
-    hint: str = ""
-    better: str = ""
-    """What would make it better, where it is good enough to join."""
-
-
-def examine(link: str | None, device: str = "auto") -> Iterator[Finding]:
-    """Run every check, one after the other; those of the coordinator only with a link."""
-    yield _disk()
-    yield _files()
-    yield _memory()
-    yield _device(device)
-    yield network()
-    if link is None:
-        return
-    try:
-        address = parse_link(link)
-    except FarflungError as error:
-        yield Finding("link", False, error.message, error.hint)
-        return
-    yield from _coordinator(address)
-
-
-def show(output: Output, findings: Iterator[Finding]) -> int:
-    """Write the findings as they come; the exit status is 2 when something would stop a join."""
-    good = True
-    for finding in findings:
-        good = good and finding.ok
-        if output.json:
-            output.record(asdict(finding))
-        else:
-            output.say("\n".join(found_lines(finding, shutil.get_terminal_size().columns if output.rich else 0)))
-            if not finding.ok and finding.hint:
-                output.say(f"{'':16} next: {finding.hint}")
-            if finding.better:
-                output.say(f"{'':16} faster over long ways: {finding.better}")
-    return DONE if good else WRONG
-
-
-def found_lines(finding: Finding, columns: int) -> list[str]:
-    """What was found, as lines of at most so many columns with the text below itself; 0: one line."""
-    head = f"{'ok ' if finding.ok else 'NO '} {finding.check:<12} "
-    if columns <= len(head) + 20:
-        return [head + finding.found]
-    return textwrap.wrap(head + finding.found, columns, subsequent_indent=" " * len(head), break_long_words=False)
-
-
-def _disk() -> Finding:
-    folder = Path(tempfile.gettempdir())
-    free = shutil.disk_usage(folder).free
-    found = f"{bytes_text(free)} free in {folder}"
-    return Finding("disk", free >= _FREE_DISK, found, "free some space, or set TMPDIR to a folder on a larger disk")
-
-
-def _files() -> Finding:
-    try:
-        import resource
-    except ImportError:
-        return Finding("open files", True, "this system has no limit to ask for")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    hint = f"ulimit -n {_FREE_FILES if hard == resource.RLIM_INFINITY else min(hard, 65536)}"
-    return Finding("open files", soft >= _FREE_FILES, f"{soft} at most", hint)
-
-
-def _memory() -> Finding:
-    free = available_memory()
-    hint = "end programs that hold memory, or give the container more"
-    return Finding("memory", free >= 500_000_000, f"{bytes_text(free)} available", hint)
-
-
-RECOMMENDED = {
-    "net.ipv4.tcp_congestion_control": "bbr",
-    "net.ipv4.tcp_wmem": "4096 16384 33554432",
-    "net.ipv4.tcp_rmem": "4096 131072 33554432",
-    "net.ipv4.tcp_slow_start_after_idle": "0",
-}
-"""With these one connection fills 500 Mbit/s at 300 ms, and a loss is no reason for it to slow down."""
-
-
-def network(settings: Path = Path("/proc/sys")) -> Finding:
-    """How far one TCP connection carries with this machine's settings, and what would carry further."""
-    now = {}
-    for name in RECOMMENDED:
-        try:
-            now[name] = (settings / name.replace(".", "/")).read_text().split()
-        except OSError:
-            return Finding("network", True, "this system does not show its TCP settings")
-    congestion, largest = now["net.ipv4.tcp_congestion_control"][0], int(now["net.ipv4.tcp_wmem"][-1])
-    found = (
-        f"{congestion}, {bytes_text(largest)} to send: up to {8 * 0.62 * largest / 0.1 / 1e6:.0f} Mbit/s a connection"
-    )
-    better = [
-        f"{name}='{value}'"
-        for name, value in RECOMMENDED.items()
-        if (int(now[name][-1]) < int(value.split()[-1]) if name.endswith("mem") else now[name] != [value])
-    ]
-    advice = f"sysctl -w {' '.join(better)}" if better else ""
-    return Finding("network", True, f"{found} at 100 ms", better=advice)
-
-
-def _device(device: str) -> Finding:
-    """Import torch in a process of its own: a broken installation must not end the examination."""
-    try:
-        done = subprocess.run(
-            python.code(_PROBE, device),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        answer = json.loads(done.stdout.splitlines()[-1])
-    except (subprocess.TimeoutExpired, OSError) as error:
-        return Finding("device", False, f"torch did not answer: {error}", "python -c 'import torch'")
-    except (ValueError, IndexError):
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return Finding("device", False, f"torch can't use {device!r}: {last}", "farflung doctor --device cpu")
-    found = f"{answer['device']} ({answer['name']}), {answer['tflops']:.3g} Tflop/s, torch {answer['torch']}"
-    return Finding("device", True, found)
-
-
-def _coordinator(link: Link) -> Iterator[Finding]:
+def coordinator(link: Link) -> Iterator[Finding]:
     """Name, connection, certificate and clock of the coordinator, in this order; the first failure ends it."""
     try:
         found = socket.getaddrinfo(link.host, link.port, type=socket.SOCK_STREAM)
@@ -248,8 +89,8 @@ def _ticket(link: Link, pinned: bytes) -> Iterator[Finding]:
     """Whether the coordinator takes the ticket, asked with a question that uses nothing up; and the answer's links."""
     import grpc
 
-    from ..proto import rpc
-    from ..proto.control_pb2 import StatusRequest
+    from ...proto import rpc
+    from ...proto.control_pb2 import StatusRequest
 
     with rpc.blocking_coordinator_channel(link.address, pinned) as channel:
         try:
@@ -266,7 +107,7 @@ def _ticket(link: Link, pinned: bytes) -> Iterator[Finding]:
     yield Finding("ticket", True, "the coordinator takes it")
     status = harmless_values(json.loads(reply.status))
     yield beside(time.time(), float(status.get("time") or 0.0))
-    yield from _terms(status, link)
+    yield from terms_of(status, link)
     yield from ways(status, _dial)
 
 
@@ -279,9 +120,9 @@ def beside(ours: float, theirs: float) -> Finding:
     return Finding("clocks", True, f"{span(abs(ours - (theirs or ours)))} from the coordinator's")
 
 
-def _terms(status: dict[str, Any], link: Link) -> Iterator[Finding]:
+def terms_of(status: dict[str, Any], link: Link) -> Iterator[Finding]:
     """What the run would do with this machine."""
-    from ..node.promises import job_in, terms
+    from ...node.promises import job_in, terms
 
     try:
         job = job_in(status)

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ...job.marks import FIRST
-from ...proto.progress import Meter
-from .data import split
+from ....job.marks import FIRST
+from ....proto.progress import Meter
+from ..data import split
 
 _OPEN = 64  # rows that still take documents
 _BLOCK = 4096  # rows handed on at once

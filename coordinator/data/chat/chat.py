@@ -19,16 +19,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ...job.marks import MARKED, marked, trained_in
-from ...job.schema import Job
-from ...job.tokenizer import Tokenizer
-from ...proto.errors import JobError
-from ...proto.progress import Meter, Tell
-from .chat_rows import FORMS, Conversation, conversations
-from .chat_template import Asked, Span, Templates, find_template
-from .data import TokenFile, counts_path, write_rows
-from .documents import text_files
+from ....job.marks import MARKED, marked, trained_in
+from ....job.schema import Job
+from ....job.tokenizer import Tokenizer
+from ....proto.errors import JobError
+from ....proto.progress import Meter, Tell
+from ..data import TokenFile, counts_path, write_rows
+from ..files.sources import text_files
 from .packing import Spool, packed
+from .rows import FORMS, Conversation, conversations
+from .template import Asked, Span, Templates, find_template
 
 _ONCE = 64  # conversations rendered and tokenised at once
 LEFT_OUT = {

@@ -1,51 +1,34 @@
-"""Who may join and how both sides prove themselves: the run's two keys, node certificates, tickets, session secrets.
+"""The run's identity: the coordinator's own key and certificate, and the CA that signs those of nodes.
 
 Both keys are made at the first start, in STATE/identity (or in the database, see ``sealing.py``), and never leave it.
 The coordinator's own certificate is what a link's fingerprint pins: it is signed by itself, is no CA, and its key signs
 nothing else, so a client that trusts it alone can be shown no other. Nodes' certificates are signed by the second key,
 whose certificate is a CA for DNS names of nodes only; nodes get it when they join.
-Secrets are stored as sha256 only: they are random and 128 bits or longer, so a slow hash would add nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
-import os
-import re
-import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ...proto import names
-from ...proto.errors import FarflungError, Refused
-from ..store.rows import Ticket
-from ..store.store import Store
+from ...proto.errors import FarflungError
+from ...proto.files import write_whole
+from .requests import public_key_digest, requested
 
 NODE_LIFE = 24 * 3600.0
 """Seconds that a node's certificate is good for; nodes have it renewed after two thirds of them."""
 CA_DAYS = 3650
 OLD = "ca.pem"
 """What earlier versions had in the folder: one certificate that was the coordinator's and signed those of nodes."""
-_AGAIN = "ask for a new link: `farflung coordinator token STATE` prints one"
 _SKEW = timedelta(days=1)  # a joiner's clock may be wrong by hours
-
-
-def digest(secret: str) -> str:
-    """What is stored of a secret."""
-    return hashlib.sha256(secret.encode()).hexdigest()
-
-
-def same(secret: str, stored: str) -> bool:
-    """Whether ``secret`` is the one whose digest was stored, in constant time."""
-    return hmac.compare_digest(digest(secret), stored)
 
 
 @dataclass(frozen=True)
@@ -86,26 +69,6 @@ class Authority:
         return certificate.public_bytes(serialization.Encoding.PEM), public_key_digest(csr)
 
 
-def requested(request: bytes) -> x509.CertificateSigningRequest:
-    """A node's CSR (PEM). Refused when it is none, has another kind of key, or is not signed by its own."""
-    try:
-        csr = x509.load_pem_x509_csr(request)
-        key = csr.public_key()
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise Refused(f"the certificate request is not one: {error}") from None
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise Refused("the certificate request is not for a P-256 key")
-    if not csr.is_signature_valid:
-        raise Refused("the certificate request is not signed by its own key")
-    return csr
-
-
-def public_key_digest(holder: x509.CertificateSigningRequest | x509.Certificate) -> str:
-    """sha256 (hex) of the public key: the same key is the same machine."""
-    der = holder.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return hashlib.sha256(der).hexdigest()
-
-
 _FILES = ("coordinator.pem", "coordinator.key", "nodes.pem", "nodes.key")
 
 
@@ -133,9 +96,7 @@ def save_authority(folder: Path, authority: Authority) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     parts = (authority.certificate, authority.key, authority.nodes, authority.nodes_key)
     for name, text in reversed(list(zip(_FILES, parts, strict=True))):  # the first, by which it is found, comes last
-        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text)
+        write_whole(folder / name, text, mode=0o600)
 
 
 def authority_of(certificate: bytes, key: bytes, nodes: bytes, nodes_key: bytes) -> Authority:
@@ -219,83 +180,3 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-# ---- tickets -------------------------------------------------------------------------------
-
-
-def make_ticket(store: Store, now: float, ttl: float | None = None, uses: int | None = None) -> str:
-    """A new ticket, ``"ID.SECRET"``: valid ``ttl`` seconds (None: for ever) for ``uses`` first joins or,
-    an operator's, commands (None: any number)."""
-    number, secret = secrets.token_hex(4), secrets.token_hex(16)
-    store.add_ticket(Ticket(number, digest(secret), now, None if ttl is None else now + ttl, uses, False))
-    return f"{number}.{secret}"
-
-
-def given_out(store: Store, ticket: str) -> Ticket:
-    """A ticket that this run gave out and did not revoke, expired and used up ones too. Refused."""
-    number, _, secret = ticket.partition(".")
-    known = store.ticket(number)
-    if known is None or not same(secret, known.secret_hash):
-        raise Refused("the ticket is wrong: this run never gave it out", _AGAIN)
-    if known.revoked:
-        raise Refused(f"the ticket {number} was revoked", _AGAIN)
-    return known
-
-
-def check_ticket(store: Store, ticket: str, now: float, take_use: bool, returns: bool = False) -> str:
-    """The id of a valid ticket, one use of it taken if wanted; Refused says why it is not valid and what to do.
-
-    ``returns``: for a node that comes back with its key an expired or used-up ticket will do.
-    """
-    known = given_out(store, ticket)
-    number, again = known.number, _AGAIN
-    if known.expires is not None and now >= known.expires and not returns:
-        raise Refused(f"the ticket {number} expired {_ago(now - known.expires)} ago", again)
-    if (known.uses == 0 and not returns) or (take_use and not store.take_ticket_use(number)):
-        raise Refused(f"the ticket {number} is used up", again)
-    return number
-
-
-def make_operator(store: Store, ticket: str) -> None:
-    """Let a ticket ("ID.SECRET") give commands, and admit no node."""
-    store.put(f"operator {ticket.partition('.')[0]}", "1")
-
-
-def is_operator(store: Store, ticket: str) -> bool:
-    """Whether a ticket ("ID.SECRET" or ID) is one that gives commands."""
-    return store.get(f"operator {ticket.partition('.')[0]}") is not None
-
-
-def check_joining(store: Store, ticket: str, now: float, take_use: bool, returns: bool = False) -> str:
-    """``check_ticket`` for a node; an operator's ticket admits none."""
-    if is_operator(store, ticket):
-        again = "give nodes a link of `farflung coordinator token STATE`"
-        raise Refused("this link gives commands, and admits no node", again)
-    return check_ticket(store, ticket, now, take_use, returns)
-
-
-def check_operator(store: Store, ticket: str, now: float) -> str:
-    """The id of a valid ticket that may give commands, one use of it taken; one of nodes may not. Refused."""
-    number = check_ticket(store, ticket, now, take_use=False)
-    if not is_operator(store, number):
-        raise Refused(
-            "this link lets nodes join, and commands nobody",
-            "give the state folder; or a link of `farflung coordinator token STATE --operator`",
-        )
-    return check_ticket(store, ticket, now, take_use=True)
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of "90s", "15m", "24h", "7d". FarflungError when it is not one."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
-    if not found:
-        raise FarflungError(f"{text!r} is not a duration", "write it like 90s, 15m, 24h or 7d")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
-
-
-def _ago(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

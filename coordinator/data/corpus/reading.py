@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...proto.pieces import MOST
-from .documents import START, Place
+from ....proto.pieces import MOST
+from ..files.places import START, Place
 
 Mark = tuple[int, int, int, int, int]
 """(token, number of a file, and the three of the place in it where that token begins a part)."""

@@ -18,10 +18,13 @@ import fsspec
 import numpy as np
 import numpy.typing as npt
 
-from ...job.tokenizer import Tokenizer, load_tokenizer
-from ...proto.errors import FarflungError, JobError
-from ...proto.pieces import MOST
-from .documents import START, Place, TokenPart, check_tokens, compression_of, opened, parts
+from ....job.tokenizer import Tokenizer, load_tokenizer
+from ....proto.errors import FarflungError, JobError
+from ....proto.pieces import MOST
+from ..files.documents import parts
+from ..files.places import START, Place
+from ..files.sources import compression_of, opened
+from ..files.token_files import TokenPart, check_tokens
 from .reading import Reading
 
 _EVERY = 1 << 17  # tokens between two marks at least

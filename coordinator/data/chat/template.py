@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...proto import python
-from ...proto.errors import JobError
+from ....proto import python
+from ....proto.errors import JobError
 
 SECONDS = 5.0
 """Of processor time for one conversation."""
@@ -142,7 +142,7 @@ class Templates:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             pipe = subprocess.PIPE
-            command = python.module("farflung.coordinator.data.chat_template")
+            command = python.module("farflung.coordinator.data.chat.template")
             self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
             words = {"source": self._template.source, "words": dict(self._template.words)}
             limits = {"seconds": self._seconds, "memory": self._memory}

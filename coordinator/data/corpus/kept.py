@@ -19,8 +19,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from ...proto.progress import Tell
-from .documents import Source
+from ....proto.files import write_whole
+from ....proto.progress import Tell
+from ..files.sources import Source
 from .reading import Point, Reading
 
 VERSION = 1
@@ -165,12 +166,7 @@ def _why(source: Source, now: Sequence[Source]) -> str:
 
 def save(path: Path, content: dict[str, Any]) -> None:
     """Write JSON, whole or not there."""
-    unfinished = path.with_suffix(".unfinished")
-    with unfinished.open("w", encoding="utf-8") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+    write_whole(path, json.dumps(content).encode(), sync=True)
 
 
 def load(path: Path) -> dict[str, Any] | None:

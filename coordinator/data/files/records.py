@@ -1,0 +1,102 @@
+"""Documents that are records of a file: lines of jsonl, rows of parquet, members of a WebDataset shard."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO
+
+from ....proto.errors import JobError
+from .places import Place, skip
+
+BOM = codecs.BOM_UTF8
+
+
+def jsonl(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
+    offset, first, _ = start
+    skip(file, offset)
+    for number, line in enumerate(file, first):
+        text = line.removeprefix(BOM) if not offset else line
+        if text.strip():
+            yield offset, number, field_of(f"{name}:{number + 1}", text, field)
+        offset += len(line)
+
+
+def field_of(where: str, line: str | bytes, field: str) -> str:
+    try:
+        item = json.loads(line)
+    except ValueError as error:
+        raise JobError(f"{where}: not JSON: {error}", "one JSON object is wanted here") from None
+    value = item.get(field) if isinstance(item, dict) else None
+    if isinstance(item, dict) and field in item and not isinstance(value, str):
+        raise no_text(f"{where}: {field!r}", value)
+    if not isinstance(value, str):
+        keys = ", ".join(item) if isinstance(item, dict) else "no object"
+        raise JobError(f"{where}: no text under {field!r}; it has: {keys}", "set data.field to one of them")
+    return whole_text(value)
+
+
+def no_text(where: str, value: Any) -> JobError:
+    """The error of a field that is there and holds something else."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return JobError(
+            f"{where} holds a list of messages, not text",
+            "write chat = [...] under [data] in place of this key (docs/how-to/chat.md)",
+        )
+    kind = "nothing (null)" if value is None else type(value).__name__
+    return JobError(f"{where} holds {kind}, not text", "leave such rows out, or set data.field to another")
+
+
+def whole_text(text: str) -> str:
+    """The text, with U+FFFD for halves of a surrogate pair, which JSON may have and UTF-8 has not."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def parquet(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise JobError("data.parquet needs the package pyarrow", "pip install 'farflung[parquet]'") from None
+    try:
+        table = ParquetFile(file)
+        columns = table.schema_arrow.names
+        if field not in columns:
+            keys = ", ".join(columns)
+            raise JobError(f"{name}: no column {field!r}; it has: {keys}", "set data.field to one of them")
+        for group in range(start[0], table.num_row_groups):
+            before = sum(table.metadata.row_group(one).num_rows for one in range(group))
+            row, skipped = 0, start[1] if group == start[0] else 0
+            for batch in table.iter_batches(columns=[field], batch_size=1024, row_groups=[group]):
+                begin = min(max(skipped - row, 0), len(batch))
+                for number, value in enumerate(batch.column(0).slice(begin).to_pylist(), row + begin):
+                    if not isinstance(value, str):
+                        where = f"{name}: row {before + number + 1} (row group {group})"
+                        raise no_text(f"{where}: column {field!r}", value)
+                    yield group, number, value
+                row += len(batch)
+    except ArrowInvalid as error:
+        raise JobError(f"{name}: not parquet: {error}") from None
+
+
+def webdataset(name: str, file: BinaryIO, field: str, start: Place) -> Iterator[tuple[int, int, str]]:
+    """The members ``*.txt``, and the texts under ``field`` in the members ``*.json``; others belong to other fields."""
+    try:
+        skip(file, start[0])
+        with tarfile.open(fileobj=file, mode="r|") as shard:
+            for member in shard:
+                kind = PurePosixPath(member.name).suffix
+                content = shard.extractfile(member) if member.isfile() and kind in (".txt", ".json") else None
+                if content is None:
+                    continue
+                raw = content.read()
+                text = raw.decode() if kind == ".txt" else field_of(f"{name}: {member.name}", raw, field)
+                yield start[0] + member.offset, 0, text
+    except tarfile.TarError as error:
+        hint = "data.webdataset wants shards as *.tar, or compressed as *.tar.gz, *.tgz, *.tar.bz2 or *.tar.xz"
+        raise JobError(f"{name}: not a tar file: {error}", hint) from None

@@ -1,0 +1,109 @@
+"""Changes of a job: what a run may be resumed with, and what may be set while it goes on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..proto.errors import JobError
+from .checks.whole import job_mistakes
+from .data_table import SOURCES
+from .schema import CheckCodec, Job
+from .sentences import nearest, schema_mistakes, shown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+_RESUMABLE = {
+    ("run", "steps"),
+    ("run", "epochs"),
+    ("updates", "codec"),
+    ("activations", "forward"),
+    ("activations", "backward"),
+    ("activations", "by_link"),
+    ("train", "learning_rate"),
+    ("train", "min_learning_rate_ratio"),
+    ("train", "warmup_steps"),
+    ("train", "decay"),
+    ("train", "cooldown_steps"),
+    ("train", "eval_every"),
+    ("parallel", "min_nodes"),
+    ("checkpoint", "every"),
+    ("checkpoint", "keep"),
+}
+
+
+_SETTABLE = sorted(".".join(key) for key in _RESUMABLE - {("parallel", "min_nodes")})
+
+
+_FILES = {("data", name) for name in (*SOURCES, "validation", "tokenizer", "mix")}
+
+
+_FILES |= {("model", "pretrained")}
+
+
+def refused_changes(old: Job, new: Job) -> list[str]:
+    """Keys that differ between a run's job and the one it is resumed with, and that may not change.
+
+    Files may have other names (``moved_files``): they are the same when their digests are.
+    """
+    return [
+        f"{'.'.join(key)} ({shown(before)} -> {shown(after)})"
+        for key, before, after in _changes(old, new)
+        if key[0] != "checkpoint" and key not in _RESUMABLE and key not in _FILES
+    ]
+
+
+def moved_files(old: Job, new: Job) -> bool:
+    """Whether two jobs name different files: on another machine, for one."""
+    return any(key in _FILES for key, _, _ in _changes(old, new))
+
+
+def _changes(old: Job, new: Job) -> Iterator[tuple[tuple[str, str], Any, Any]]:
+    before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
+    for table, values in after.items():
+        for name, value in values.items():
+            if value != before[table][name]:
+                yield (table, name), before[table][name], value
+
+
+def with_value(job: Job, text: str, check_codec: CheckCodec | None = None) -> tuple[Job, str]:
+    """The job with ``KEY=VALUE`` put in, and the key: one of those that may change while the run goes on.
+
+    A key's last word will do where it is clear; a value is written as in a job file, quotes may be left out. JobError.
+    """
+    wished, equals, value = (part.strip() for part in text.partition("="))
+    known = [key for key in _SETTABLE if wished in (key, key.partition(".")[2])]
+    hint = f"what may be changed while a run goes on: {', '.join(_SETTABLE)}"
+    if not equals or not value:
+        raise JobError(f"{text!r} is not KEY=VALUE", "write it like train.learning_rate=0.0005")
+    if len(known) != 1:
+        raise JobError(f"{wished} cannot be changed while the run goes on{nearest(wished, _SETTABLE)}", hint)
+    table, _, name = known[0].partition(".")
+    raw = job.model_dump(mode="json")
+    raw["checkpoint"]["options"] = job.checkpoint.options  # no dump has them
+    raw[table][name] = _value(value)
+    if table == "run":
+        raw[table]["epochs" if name == "steps" else "steps"] = None
+    try:
+        changed = Job.model_validate(raw)
+    except ValidationError as error:
+        raise JobError("; ".join(sentence for _, sentence in schema_mistakes(error, raw)), hint) from None
+    mistakes = [sentence for _, sentence in job_mistakes(changed, check_codec)]
+    if mistakes:
+        raise JobError("; ".join(mistakes), "the run goes on as it was")
+    return changed, known[0]
+
+
+def _value(text: str) -> Any:
+    """A value as a job file has it; what is none is a word."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

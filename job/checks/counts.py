@@ -1,0 +1,37 @@
+"""Checks that need counts: the model's layers, the data's samples, the run's steps."""
+
+from __future__ import annotations
+
+from ...proto.errors import JobError
+from ..facts import Facts
+from ..schema import Job
+
+AQSGD_ONCE = (
+    "activations.forward: aqsgd sends changes since a sample's last visit, and with under two epochs there is none; "
+    'allowed: run.epochs of 2 or more, or another codec (int8, or "auto": aqsgd where it can be)'
+)
+
+
+def uses_aqsgd(job: Job) -> bool:
+    """Whether activations go as AQ-SGD: of one stage none go anywhere."""
+    return job.parallel.stages != 1 and job.activations.forward.split(":")[0].strip() == "aqsgd"
+
+
+def check_facts(job: Job, facts: Facts) -> None:
+    """What only the data and the model can tell: samples for one batch, stages, epochs of AQ-SGD. JobError."""
+    layers, stages = len(facts.profile.layers), job.parallel.stages
+    if stages != "auto" and stages > layers:
+        raise JobError(
+            f"parallel.stages = {stages} is more than the model's {layers} layers", f"write stages = {layers} or fewer"
+        )
+    check_samples(job, facts.samples, facts.steps)
+
+
+def check_samples(job: Job, samples: int, steps: int) -> None:
+    """What the numbers of training samples and steps can tell, known before the model's profile is. JobError."""
+    if samples < 1:
+        raise JobError(
+            "the data has no training sample left beside the validation part", "write a smaller data.validation"
+        )
+    if uses_aqsgd(job) and steps * job.train.batch < 2 * samples:
+        raise JobError(AQSGD_ONCE, f"run.steps = {steps} visits less than 2 x {samples} samples")

@@ -1,0 +1,75 @@
+"""What is wrong with ``[model]``, and with stages of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...proto.errors import JobError
+from ..pretrained import block_count, pretrained_config
+from ..schema import Job
+from ..sentences import Mistake, allowed
+
+
+def model_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
+    """``files``: the model folder is of this machine and is looked into."""
+    model = job.model
+    given = [name for name in ("family", "pretrained", "build", "parameters") if getattr(model, name) is not None]
+    if len(given) != 1:
+        have = f"both {' and '.join(given)}" if given else "none of them"
+        yield ("model",), f"[model] needs exactly one of family, pretrained, build, parameters; it has {have}"
+        return
+    shape = [
+        name
+        for name in ("layers", "width", "heads", "vocabulary", "kv_heads", "tie")
+        if getattr(model, name) is not None
+    ]
+    if given != ["family"] and shape:
+        keys = ", ".join(f"model.{name}" for name in shape)
+        yield ("model", shape[0]), f"{keys} cannot be given with model.{given[0]}, which decides it; leave it out"
+    if model.family:
+        for name in ("layers", "width", "heads", "context"):
+            if getattr(model, name) is None:
+                yield ("model",), f"model.{name} is missing; allowed: {allowed(('model', name))}"
+        if model.width and model.heads and model.width % model.heads:
+            yield ("model", "width"), f"model.width = {model.width} is not a multiple of model.heads = {model.heads}"
+        if model.kv_heads and model.heads and model.heads % model.kv_heads:
+            yield (
+                ("model", "kv_heads"),
+                f"model.kv_heads = {model.kv_heads} does not divide model.heads = {model.heads}",
+            )
+        if model.kv_heads and model.family in ("gpt2", "gpt_neox"):
+            yield ("model", "kv_heads"), f"model.kv_heads has no meaning in the family {model.family}; leave it out"
+    if model.pretrained and files:
+        yield from pretrained_mistakes(model.pretrained)
+    if model.lora is not None:
+        if not model.pretrained:
+            yield ("model", "lora"), "model.lora needs model.pretrained, the model beside which adapters train"
+        if model.lora.base == "bf16" and job.train.precision != "bf16":
+            sentence = 'model.lora.base = "bf16" computes in bf16'
+            yield ("model", "lora", "base"), f'{sentence}: it needs train.precision = "bf16"'
+        if model.lora.dropout:
+            sentence = f"not yet: model.lora.dropout = {model.lora.dropout}: a step that is computed again"
+            yield ("model", "lora", "dropout"), f"{sentence} would drop other elements; allowed: 0"
+    stages, layers = job.parallel.stages, block_count(job) if files else model.layers
+    if model.lora is not None and stages != "auto" and layers and stages > layers:
+        sentence = f"parallel.stages = {stages} is more than the model's {layers} blocks"
+        yield ("parallel", "stages"), f"{sentence}, and with model.lora each stage needs one"
+        return
+    if stages != "auto" and layers and stages > layers + 2:
+        sentence = f"parallel.stages = {stages} is more than the model's {layers + 2} layers"
+        yield ("parallel", "stages"), f"{sentence} (embedding, {layers} blocks, head)"
+
+
+def pretrained_mistakes(folder: str) -> Iterator[Mistake]:
+    key = ("model", "pretrained")
+    try:
+        config = pretrained_config(folder)
+    except JobError as error:
+        yield key, str(error)
+        return
+    family = config.get("model_type")
+    if not isinstance(family, str) or not family:
+        yield key, f"model.pretrained = {folder!r}: its config.json names no model_type"
+    if not any(Path(folder).glob("*.safetensors")):
+        yield key, f"model.pretrained = {folder!r} has no *.safetensors; save it with safe_serialization=True"

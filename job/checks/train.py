@@ -1,0 +1,48 @@
+"""What is wrong with ``[run]`` and ``[train]``: batch, optimiser, schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..schema import Job
+from ..sentences import Mistake, allowed
+
+
+def train_mistakes(job: Job) -> Iterator[Mistake]:
+    """Batch and microbatches, and what an optimiser or a schedule does not go with."""
+    train, run = job.train, job.run
+    if (run.epochs is None) == (run.steps is None):
+        which = "not both" if run.epochs else "it has neither"
+        yield ("run", "epochs"), f"[run] needs epochs or steps, {which}"
+    if train.microbatch < 1 or train.batch % train.microbatch:
+        near = [size for size in range(1, train.batch + 1) if train.batch % size == 0]
+        near = sorted(sorted(near, key=lambda size: abs(size - train.microbatch))[:3])
+        sentence = f"train.microbatch = {train.microbatch} does not divide train.batch = {train.batch}"
+        yield ("train", "microbatch"), f"{sentence}; allowed near it: {', '.join(map(str, near))}"
+    elif job.parallel.pipelines != "auto" and train.microbatches < job.parallel.pipelines:
+        sentence = f"parallel.pipelines = {job.parallel.pipelines} is more than the {train.microbatches} microbatches"
+        yield ("parallel", "pipelines"), f"{sentence} of a step (train.batch / train.microbatch); each needs one"
+    if not all(0 <= beta < 1 for beta in train.betas):
+        yield ("train", "betas"), f"train.betas = {list(train.betas)}: allowed is {allowed(('train', 'betas'))}"
+    if train.optimizer == "onebit_adam":
+        if job.updates.mode != "gradient":
+            sentence = "train.optimizer = 'onebit_adam' averages momentum every step"
+            yield ("train", "optimizer"), f'{sentence}; it needs updates.mode = "gradient"'
+        elif not job.updates.dense_rounds:
+            sentence = "train.optimizer = 'onebit_adam' needs updates.dense_rounds, the steps before it freezes"
+            yield ("train", "optimizer"), f"{sentence}; some 15 % of all steps"
+    if train.optimizer == "muon":
+        if job.updates.mode != "delta":
+            sentence = "train.optimizer = 'muon' multiplies matrices, whose last bits differ from device to device"
+            yield ("train", "optimizer"), f'{sentence}; it needs updates.mode = "delta"'
+        if job.model.build is not None:
+            sentence = "train.optimizer = 'muon' is for language models, whose embedding and head are known"
+            yield ("train", "optimizer"), f"{sentence}; allowed with model.build: adamw, sgd, lamb, lion"
+    if train.cooldown_steps and train.decay in ("cosine", "linear"):
+        sentence = f"train.cooldown_steps has no meaning with decay = {train.decay!r}, which ends at its floor anyway"
+        yield ("train", "cooldown_steps"), f"{sentence}; allowed with wsd, inverse_sqrt, none"
+    if train.moments != "fp32" and train.optimizer not in ("adamw", "lamb", "lion", "muon"):
+        sentence = f"train.moments = {train.moments!r} is for adamw, lamb, lion and muon, not for {train.optimizer}"
+        yield ("train", "moments"), f'{sentence}; allowed: "fp32"'
+    if train.momentum and train.optimizer != "sgd":
+        yield ("train", "momentum"), f"train.momentum belongs to sgd; {train.optimizer} has betas"

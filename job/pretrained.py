@@ -1,0 +1,49 @@
+"""What the config.json of a pretrained model's folder says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from ..proto.errors import JobError
+from .lfs import HINT, pointer_at
+from .schema import Job
+
+
+def pretrained_config(folder: str) -> dict[str, Any]:
+    """config.json of a model folder. JobError when it is missing or not JSON."""
+    path = Path(folder) / "config.json"
+    try:
+        if pointer_at(path):
+            raise JobError(f"model.pretrained: {path} is a Git LFS pointer, not the file itself", HINT)
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        what = "has no config.json" if Path(folder).is_dir() else "is not a folder"
+        raise JobError(f"model.pretrained = {folder!r} {what}", folder_hint(folder)) from None
+    except (OSError, ValueError) as error:
+        raise JobError(f"model.pretrained: cannot read {path}: {error}") from None
+    return config if isinstance(config, dict) else {}
+
+
+def folder_hint(name: str) -> str:
+    """What to do where a model folder is none: a name of the Hugging Face hub is to be downloaded first."""
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists():
+        local = name.rpartition("/")[2]
+        return f"a name on the Hugging Face hub is downloaded first: hf download {name} --local-dir {local}"
+    return "give a folder as transformers' save_pretrained writes it"
+
+
+def block_count(job: Job) -> int | None:
+    """Transformer blocks of the job's model where the job or the model folder says so, else None."""
+    if job.model.layers:
+        return job.model.layers
+    if job.model.pretrained:
+        try:
+            config = pretrained_config(job.model.pretrained)
+        except JobError:
+            return None
+        count = config.get("num_hidden_layers", config.get("n_layer"))
+        return count if isinstance(count, int) else None
+    return None
