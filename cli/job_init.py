@@ -53,18 +53,18 @@ decay = "cosine"                # cosine | linear | wsd | inverse_sqrt | none
 weight_decay = 0.0
 clip = 1.0                      # largest global gradient norm; 0: none
 precision = {precision}              # fp32 | bf16: on GPUs of 2020 and later
-recompute = false               # activations again in the backward pass: slower, less memory
+recompute = false               # activations again in the backward pass: slower, less memory; or "auto"
 eval_every = 50
 
 [parallel]
 stages = "auto"                 # how many pieces the model is cut into; or a number
 pipelines = "auto"              # how many copies of it train; or a number
-schedule = "1f1b"               # 1f1b | gpipe
+schedule = "1f1b"               # 1f1b | gpipe | interleaved | auto
 min_nodes = {nodes:<19} # the run starts when so many nodes have joined
 
 [updates]
 mode = "delta"                  # delta: compressed changes of weights | gradient: exactly data-parallel SGD
-every = 1                       # steps between two rounds
+every = 1                       # steps between two rounds; or "auto": as few as the links allow
 overlap = 1                     # steps that a round may be in flight: 0 waits for it, 1 hides it; or "auto"
 codec = "cocktail:random=0.1,top=0.2,bits=4"    # `farflung codecs` lists them; or "auto": as gentle as the links allow
 dense_rounds = 20               # the first rounds go uncompressed

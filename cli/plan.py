@@ -29,6 +29,7 @@ from ..scheduler.timing.estimate import Estimator
 from ..scheduler.timing.simulated import run as simulate_plan
 from ..scheduler.workloads.codecs import bits_of
 from ..scheduler.workloads.jobs import paper_workload, workload_of
+from ..scheduler.workloads.settled import as_settled
 from ..scheduler.workloads.workload import CodecChoice, Workload
 from .codecs_of_a_job import check_codec
 from .screen.view_lines import stage_text
@@ -77,6 +78,7 @@ def run(
     began = time.monotonic()
     made = plan(network, workload, objective=objective, time_limit=time_limit, seed=seed, speed=speed)
     searched = time.monotonic() - began
+    workload = as_settled(workload, made)
     result = describe(network, workload, made)
     result["objective"] = objective
     result["search_s"] = round(searched, 3)
@@ -105,6 +107,7 @@ def describe(network: Network, workload: Workload, made: Plan) -> dict[str, Any]
         "regions": [list(row) for row in made.regions],
         "schedule": made.schedule,
         "in_flight": [list(row) for row in made.in_flight],
+        "chosen": made.chosen,
         "why": made.why,
         "predicted": predicted.to_dict(),
         "dtfm_total_s": published_cost(network, made),

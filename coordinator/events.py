@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..job.chosen import every_of
 from ..job.schema import Job
 from .membership.signals import Announcement
 from .store.rows import EvalRow, StepRow
@@ -70,9 +71,10 @@ def view(announced: Announcement, job: Job) -> Event:
         spares=sorted(plan.spares),
         codecs=codecs,
         dense_rounds=job.updates.dense_rounds,
-        round_every=job.updates.interval,
+        round_every=every_of(job, plan.chosen) // job.updates.fragments,
         overlap=job.updates.overlap if plan.overlap is None else plan.overlap,
         step=announced.position.step,
+        chosen=plan.chosen,
         why=announced.why,
     )
 

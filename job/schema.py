@@ -97,7 +97,9 @@ class Train(Table):
     precision: Annotated[Literal["fp32", "bf16"], choice("fp32", "bf16", later=("fp16", "fp8"))] = Field(
         default="fp32", description="fp32, bf16"
     )
-    recompute: bool = Field(default=False, description="true or false")
+    recompute: Literal["auto"] | bool = Field(
+        default=False, description='true, false, or "auto": where memory is short'
+    )
     eval_every: int = Field(default=50, ge=0, description="a whole number of steps; 0: only at the end")
 
     @model_validator(mode="before")
@@ -120,12 +122,17 @@ class Parallel(Table):
 
     stages: Literal["auto"] | Count = Field(default="auto", description='"auto" or a whole number')
     pipelines: Literal["auto"] | Count = Field(default="auto", description='"auto" or a whole number')
-    schedule: Annotated[Literal["gpipe", "1f1b", "interleaved"], choice("gpipe", "1f1b", "interleaved")] = Field(
-        default="1f1b", description="gpipe, 1f1b, interleaved (a node has up to 4 stages of its pipeline)"
+    schedule: Annotated[
+        Literal["gpipe", "1f1b", "interleaved", "auto"], choice("gpipe", "1f1b", "interleaved", "auto")
+    ] = Field(
+        default="1f1b",
+        description="gpipe, 1f1b, interleaved (a node has up to 4 stages of its pipeline), auto (1f1b or interleaved)",
     )
     min_nodes: Count = Field(default=1, description="a whole number of nodes")
 
 
+EVERY = (1, 2, 5, 10, 20, 50, 100)
+"""What a plan may choose for ``updates.every``."""
 SECURE_MEMBERS = 3
 """Members that a group needs before a sum hides what went into it: each of two could take off its own."""
 UNAGREED = (
@@ -141,7 +148,9 @@ class Updates(Table):
     mode: Annotated[Literal["gradient", "delta"], choice("gradient", "delta")] = Field(
         default="gradient", description="gradient, delta"
     )
-    every: Count = Field(default=1, description="a whole number of steps between rounds (1 in gradient mode)")
+    every: Literal["auto"] | Count = Field(
+        default=1, description='a whole number of steps between rounds (1 in gradient mode), or "auto"'
+    )
     fragments: Count = Field(
         default=1, description="a divisor of every: pieces of the weights that go one after another, each every steps"
     )
@@ -183,7 +192,14 @@ class Updates(Table):
     @property
     def interval(self) -> int:
         """Steps between the beginnings of two rounds."""
-        return self.every // self.fragments
+        return self.period // self.fragments
+
+    @property
+    def period(self) -> int:
+        """``every``, of a job whose plan has been made (job/chosen.py). ValueError: nothing has been chosen yet."""
+        if isinstance(self.every, str):
+            raise ValueError('updates.every = "auto" is chosen by the plan of a view')
+        return self.every
 
     @property
     def outer_optimizer(self) -> Outer:

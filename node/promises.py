@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from ..job.changes import refused_changes
 from ..job.checks.whole import job_mistakes
+from ..job.chosen import mistakes
 from ..job.facts import Facts
 from ..job.schema import SECURE_MEMBERS, CheckCodec, Job
 from ..proto import border
@@ -126,6 +127,7 @@ class Promises:
         for word in sorted(self.required):
             if why := REQUIREMENTS[word][1](job):
                 yield f"this node joined only with {word!r}: {why}"
+        yield from mistakes(job, plan.chosen)
         if job.data.where == "node" and len(plan.stages) != 1:
             yield (
                 f"its plan has {len(plan.stages)} stages, and this node's data are private: with more than one stage "

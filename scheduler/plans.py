@@ -26,6 +26,7 @@ class Plan:
     regions: nodes near each other, where rounds go in two levels, inside a region and between them; else empty.
     schedule: the order in which nodes compute. in_flight: of each pipeline, how many microbatches each stage may have
         in flight (1F1B); empty: the schedule's own.
+    chosen: keys of the job that say "auto" -> what the plan chose for them.
     why: one sentence.
     """
 
@@ -41,6 +42,7 @@ class Plan:
     regions: tuple[tuple[str, ...], ...] = ()
     pieces: tuple[int, ...] = ()
     in_flight: tuple[tuple[int, ...], ...] = ()
+    chosen: dict[str, int | bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # A plan written by hand may have lists; tuples make it comparable with one from the scheduler.
@@ -198,6 +200,7 @@ class Plan:
             "overlap": self.overlap,
             "pieces": self.pieces,
             "in_flight": self.in_flight,
+            "chosen": self.chosen,
         }
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
@@ -214,6 +217,7 @@ class Plan:
                 codecs=dict(content.get("codecs", {})),
                 publishers=tuple(tuple(map(float, row)) for row in content.get("publishers", ())),
                 schedule=str(content.get("schedule", "1f1b")),
+                chosen={str(key): _plain(value) for key, value in dict(content.get("chosen", {})).items()},
                 why=str(content.get("why", "")),
                 pieces=tuple(map(int, content.get("pieces", ()))),
                 in_flight=tuple(tuple(map(int, row)) for row in content.get("in_flight", ())),
@@ -238,4 +242,11 @@ class Plan:
             and self.regions == other.regions
             and self.overlap == other.overlap
             and self.codecs == other.codecs
+            and self.chosen == other.chosen
         )
+
+
+def _plain(value: object) -> int | bool:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is no number and no truth value")
+    return value

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...job.chosen import every_of
 from ...job.facts import Facts
 from ...job.schema import Job
 from ...scheduler.plans import Plan
@@ -137,7 +138,7 @@ def is_due(view: Announcement, job: Job, step: int, last: int) -> bool:
     begin, every = view.position.step, job.checkpoint.every
     if step in (begin, last) or (every and step % every == 0):
         return True
-    return job.updates.mode == "delta" and step <= begin + 3 * job.updates.every + 2
+    return job.updates.mode == "delta" and step <= begin + 3 * every_of(job, view.plan.chosen) + 2
 
 
 def tensors_of(job: Job, facts: Facts, plan: Plan, stage: int) -> Tensors:
@@ -166,5 +167,5 @@ def finished(plan: Plan, begin: int, reported: Mapping[str, int], job: Job) -> i
     nodes = set(plan.nodes)
     steps = sorted((max(begin, reported.get(name, begin)) for name in nodes), reverse=True)
     believed = steps[max(len(nodes) // 2, min(_LEAST_REPORTS, len(nodes)) - 1)] if len(nodes) > 1 else steps[0]
-    ahead = 3 * job.updates.every if job.updates.mode == "delta" else 0
+    ahead = 3 * every_of(job, plan.chosen) if job.updates.mode == "delta" else 0
     return min(steps[0], believed + ahead)

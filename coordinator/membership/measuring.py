@@ -3,7 +3,7 @@
 A plan of n nodes uses about one link a node and stage, and what training really gets over those is learnt while it
 trains (link_rates.py). Measuring all n² would take a joiner as long as there are nodes. So beyond ALL nodes a joiner
 measures LINKS of them, drawn with its name as the seed, so that no node is measured by much more than others. What was
-not measured is estimated from what was (scheduler/guesses.py).
+not measured is estimated from what was (scheduler/networks/guesses.py).
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ class Schedule:
 def schedule_of(updates: Mapping[str, Any]) -> Schedule:
     """That of a job's table ``updates`` as plain values; a job that is not known compresses always."""
     after = None if updates.get("codec") == "none" else int(updates.get("dense_rounds") or 0)
-    return Schedule(after, max(1, int(updates.get("every") or 1) // int(updates.get("fragments") or 1)))
+    every = updates.get("every") or 1
+    every = 1 if every == "auto" else int(every)  # before there is a plan, which chooses it, nothing is sent
+    return Schedule(after, max(1, every // int(updates.get("fragments") or 1)))
 
 
 def savings_text(schedule: Schedule, step: int, sent: float, dense: float) -> str:

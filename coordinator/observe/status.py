@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from ...job.chosen import EVERY_KEY
 from ...job.sampling import Position
 from ...job.schema import Job
 from ...job.shared import for_nodes
@@ -87,7 +88,7 @@ def status_of(
         "bytes_other": totals["bytes_other"],
         "bytes_dense": totals["bytes_dense"],
         "aqsgd_hit_rate": last.hit_rate if last else None,
-        "savings": _savings(store, job, last.step if last else 0, sent, totals["bytes_dense"]),
+        "savings": _savings(store, _updates_of(job, plan), last.step if last else 0, sent, totals["bytes_dense"]),
         "times_fewer_bytes": totals["bytes_dense"] / sent if sent else None,
         "view": _view(view, plan) if view else None,
         "nodes": nodes,
@@ -104,9 +105,15 @@ def status_of(
     return record
 
 
-def _savings(store: Store, job: Mapping[str, Any], step: int, sent: int, dense: int) -> str:
+def _updates_of(job: Mapping[str, Any], plan: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The job's table ``updates``, with what the newest plan chose of it."""
+    every = ((plan or {}).get("chosen") or {}).get(EVERY_KEY)
+    return {**(job.get("updates") or {}), **({} if every is None else {"every": every})}
+
+
+def _savings(store: Store, updates: Mapping[str, Any], step: int, sent: int, dense: int) -> str:
     """What compression saves, in a sentence; ``sent`` and ``dense`` are the whole run's."""
-    schedule = schedule_of(job.get("updates") or {})
+    schedule = schedule_of(updates)
     early_sent, early_dense = store.bytes_until(schedule.last_dense_step)
     return savings_text(schedule, step, sent - early_sent, dense - early_dense)
 

@@ -9,20 +9,18 @@ lies outside, so that nodes which share a line are not taken for slow.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from statistics import median
 
 from ...proto.control_pb2 import Sent
 from ...proto.rates import rate_text
 from ...scheduler.networks.network import NOISE
+from .counted import CHANGED, joined
 from .speeds import FIRST_PAUSE_S, FORGET_S, LONGEST_PAUSE_S
 
 REPORTS = 8
 LEAST_REPORTS = 4
 """Steps with the link full after which it is believed."""
-CHANGED = 1.5
-"""A plan is looked at again when a link carries so many times more or less than it counted with."""
-
 Pair = tuple[str, str]
 """(from, to)."""
 
@@ -36,7 +34,7 @@ class LinkRates:
         """When, the rate, and that of all that the sender sent meanwhile."""
         self._beside: dict[Pair, deque[float]] = {}
         """How many times what came by this link came to its receiver meanwhile."""
-        self._counted: Mapping[Pair, float] = {}
+        self._counted = measured
         self._told: frozenset[Pair] = frozenset()
         self._next, self._pause = 0.0, FIRST_PAUSE_S
 
@@ -55,14 +53,16 @@ class LinkRates:
             for pair in [pair for pair in known if node in pair]:
                 del known[pair]
 
+    def confirmed(self, now: float) -> set[Pair]:
+        """The links that training has shown lately, as they were measured or otherwise."""
+        self._drop_old(now)
+        return {pair for pair, seen in self._seen.items() if len(seen) >= LEAST_REPORTS}
+
     def believed(self, now: float) -> dict[Pair, float]:
         """Bits per second of each link that turned out to be another than measured, by more than measurements vary."""
         found = {}
-        for pair, seen in list(self._seen.items()):
-            while seen and now - seen[0][0] > FORGET_S:  # nobody uses it: it may have recovered
-                seen.popleft()
-            if len(seen) < LEAST_REPORTS:
-                continue
+        for pair in self.confirmed(now):
+            seen = self._seen[pair]
             low = median(rate for _, rate, _ in seen)
             high = max(median(every for _, _, every in seen), low * median(self._beside.get(pair, [1.0])))
             known = self._measured(*pair)
@@ -71,9 +71,14 @@ class LinkRates:
                 found[pair] = rate
         return found
 
-    def enter(self, now: float) -> None:
-        """A view begins, whose plan counts with what is believed now."""
-        self._counted = self.believed(now)
+    def _drop_old(self, now: float) -> None:
+        for seen in self._seen.values():
+            while seen and now - seen[0][0] > FORGET_S:  # nobody uses it: it may have recovered
+                seen.popleft()
+
+    def enter(self, counted: Callable[[str, str], float | None]) -> None:
+        """A view begins. ``counted(from, to)``: bits per second that its plan counts with, None: that is not known."""
+        self._counted = counted
 
     def news(self, now: float) -> str:
         """A sentence when links carry much more or less than the plan counted with, and the planner was not asked about
@@ -82,7 +87,7 @@ class LinkRates:
             return ""
         told = {}
         for pair, rate in self.believed(now).items():
-            counted = self._counted.get(pair) or self._measured(*pair)
+            counted = self._counted(*pair)
             if counted and not counted / CHANGED < rate < counted * CHANGED:
                 told[pair] = f"{pair[0]} > {pair[1]} carries {rate_text(rate)}, not {rate_text(counted)}"
         if not told:
@@ -90,5 +95,4 @@ class LinkRates:
         same = frozenset(told) == self._told
         self._pause = min(2 * self._pause, LONGEST_PAUSE_S) if same else FIRST_PAUSE_S
         self._told, self._next = frozenset(told), now + self._pause
-        few = [told[pair] for pair in sorted(told)[:3]]
-        return "; ".join(few) + (f"; and {len(told) - 3} links more" if len(told) > 3 else "")
+        return joined(told)

@@ -17,6 +17,7 @@ from ...scheduler.networks.network import DEFAULT_LATENCY
 from ...scheduler.plans import Plan
 from ..membership.questions import Question
 from .claims import Claims
+from .counted import Counted
 from .equals import Equals
 from .link_rates import LinkRates
 from .planner import Search, fetch_seconds, memory_of, step_seconds, workload_of
@@ -26,12 +27,23 @@ Pair = tuple[str, str]
 
 
 class Measured:
-    """``links``: (from, to) -> (seconds one way, bits a second), as measured. ``devices``: of each node, as JSON."""
+    """``links``: (from, to) -> (seconds one way, bits a second), as measured; ``when``: on the clock of ``now``, and at
+    0 where that is not said. ``devices``: of each node, as JSON."""
 
     def __init__(
-        self, job: Job, facts: Facts, devices: dict[str, dict[str, Any]], links: dict[Pair, tuple[float, float]]
+        self,
+        job: Job,
+        facts: Facts,
+        devices: dict[str, dict[str, Any]],
+        links: dict[Pair, tuple[float, float]],
+        when: Mapping[Pair, float] | None = None,
     ) -> None:
         self.job, self.facts, self.devices, self.links = job, facts, devices, links
+        self.when = dict.fromkeys(links, 0.0) | dict(when or {})
+        self._asked: Counted | None = None
+        self._counted = Counted({}, (), 0.0)
+        self._new: set[Pair] = set()
+        """Links that were measured since the plan in force was asked for."""
         self._equals = Equals(devices)
         self.rates = LinkRates(self._rate)
         self.speeds = Speeds(facts, job.train.microbatch, lambda name: self.tflops(name) or 1.0)
@@ -42,9 +54,17 @@ class Measured:
         self.devices[name] = device
         self._equals.joined(name, device)
         # A life that ended frozen or cut off left numbers that would keep the next one out.
-        self.links = {pair: found for pair, found in self.links.items() if name not in pair}
+        for pair in [pair for pair in self.links if name in pair]:
+            del self.links[pair], self.when[pair]
+        self._new &= self.links.keys()
         self.rates.forget(name)
         self.claims.forget(name)
+
+    def found(self, links: Mapping[Pair, tuple[float, float]], now: float) -> None:
+        """A node has measured links."""
+        self.links.update(links)
+        self.when.update(dict.fromkeys(links, now))
+        self._new.update(links)
 
     def step(self, name: str, report: StepDone, now: float) -> None:
         """A node's report of a step."""
@@ -55,7 +75,10 @@ class Measured:
         """A view begins: other work for everybody."""
         self.speeds.enter(plan)
         self.claims.enter(self.speeds.work)
-        self.rates.enter(now)
+        counted, self._asked = self._asked, None
+        self._counted = counted or self._counts(plan.nodes, now)
+        self._new = {pair for pair in self._new if self.when[pair] > self._counted.at}
+        self.rates.enter(self._counted.rate)
 
     def news(self, now: float) -> tuple[str, dict[Pair, tuple[float, float]]]:
         """What has turned out to be another than the plan counted with, as a sentence, empty where nothing has; and the
@@ -65,18 +88,35 @@ class Measured:
         if links := self.rates.news(now):
             known = self.known_links(now)
             return links, {pair: known[pair] for pair in self.rates.believed(now)}
+        if self._new and (late := self._counted.late(self._measured_since(now), self.when)):
+            return late, {}
         # How long a step computes, where the plan chooses updates by it.
-        return (self.speeds.pace() if "auto" in (self.job.updates.codec, self.job.updates.overlap) else ""), {}
+        return (
+            self.speeds.pace()
+            if "auto" in (self.job.updates.codec, self.job.updates.overlap, self.job.updates.every)
+            else ""
+        ), {}
 
     def search(self, question: Question, present: Iterable[str], now: float) -> Search:
         """A question for a plan, with what is known now. ``present``: who is in, whose claims bound each other's."""
+        self._asked = self._counts(question.names, now)
+        known, trained = self.known_links(now), self.rates.confirmed(now)
+        ages = {pair: 0.0 if pair in trained else max(0.0, now - self.when.get(pair, now)) for pair in known}
         return Search(
             replace(workload_of(self.job, self.facts), reached=self.speeds.reached),
             question,
             self._devices_of(question.names, present, now),
-            tuple((*pair, *found) for pair, found in self.known_links(now).items()),
+            tuple((*pair, *found) for pair, found in known.items()),
             SECURE_MEMBERS if self.job.updates.secure else 1,
+            ages=tuple(round(age) for age in ages.values()),
         )
+
+    def _measured_since(self, now: float) -> dict[Pair, float]:
+        """Bits a second of links that were measured since the plan was asked for, and that training has not shown."""
+        return {pair: self.links[pair][1] for pair in self._new - self.rates.believed(now).keys()}
+
+    def _counts(self, names: Iterable[str], now: float) -> Counted:
+        return Counted({pair: rate for pair, (_, rate) in self.known_links(now).items()}, names, now)
 
     def known_links(self, now: float) -> dict[Pair, tuple[float, float]]:
         """As they were measured, and as training has shown them to be since."""

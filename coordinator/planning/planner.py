@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ...job.facts import Facts, LayerProfile
 from ...job.schema import SECURE_MEMBERS, Job
 from ...scheduler import Device, Layer, Network, PlanError, Workload, plan
+from ...scheduler.networks.guesses import confidence_of
 from ...scheduler.plans import Plan
 from ...scheduler.workloads import jobs
 from ..membership.questions import Question
@@ -55,7 +56,8 @@ def workload_of(job: Job, facts: Facts) -> Workload:
 @dataclass(frozen=True)
 class Search:
     """A question for a plan with all that was known when it was asked. ``measured``: (from, to, seconds one way, bits a
-    second). ``least``: the fewest pipelines."""
+    second). ``least``: the fewest pipelines. ``ages``: seconds since each of ``measured`` was, 0 where training shows
+    it; empty: all are new."""
 
     workload: Workload
     question: Question
@@ -64,6 +66,7 @@ class Search:
     least: int = 1
     seed: int = 0
     seconds: float = _SEARCH_S
+    ages: tuple[float, ...] = ()
 
 
 def search(asked: Search) -> Plan:
@@ -76,12 +79,16 @@ def search(asked: Search) -> Plan:
     if not question.names:
         raise PlanError("no node is left")
     measured = {(source, target): (latency, rate) for source, target, latency, rate in asked.measured}
+    pairs = [(source, target) for source, target, _, _ in asked.measured]
+    ages = dict(zip(pairs, asked.ages, strict=True)) if asked.ages else {}
     for one, other in question.broken:
         measured[one, other] = measured[other, one] = (0.0, 0.0)
     network = Network.measured(
         list(asked.devices),
         {pair: latency for pair, (latency, _) in measured.items()},
         {pair: bandwidth for pair, (_, bandwidth) in measured.items()},
+        confidence={pair: confidence_of(ages.get(pair, 0.0)) for pair in measured},
+        age=ages,
     )
     fitted = fit_shape(asked.workload, len(question.names))
     if (fitted.pipelines or len(question.names)) < least:

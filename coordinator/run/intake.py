@@ -92,7 +92,7 @@ class Intake:
             known = stream.name in (source, link.to) and {source, link.to} <= self.measured.devices.keys()
             if known and 0 <= latency <= LONGEST_LATENCY_S and 0 <= rate <= FASTEST_BPS:
                 found[source, link.to] = (latency, rate)
-        self.measured.links.update(found)
+        self.measured.found(found, self.context.clock())
         self.context.store.put_links(found, time.time())
         self.deciding.feed(s.Measured(stream.name, stream.session))
 

@@ -83,7 +83,8 @@ class Run:
         self.warn = Warnings(context).warn
         devices = {row.name: json.loads(row.device or "{}") for row in store.nodes()}
         links = {(source, target): (latency, rate) for source, target, latency, rate in store.links()}
-        self.measured = Measured(job, context.facts, devices, links)
+        when = {pair: clock() - age for pair, age in store.ages_of_links(time.time()).items()}
+        self.measured = Measured(job, context.facts, devices, links, when)
         self.planning = Planning(context, self.measured, planner)
         self._trips = RoundTrips(self.streams.tell, clock)
         state = replace(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from ...job.chosen import every_of
 from ...proto import control_pb2 as pb
 from ..membership import signals as s
 from ..membership.faults.judged import LOOK_ROUNDS, MOST, Judged
@@ -69,7 +70,8 @@ class Verdicts:
         }
         if by not in members or not said:
             return
-        now = max([view.position.step, *state.reported.values()]) // updates.interval
+        interval = every_of(self._context.job, view.plan.chosen) // updates.fragments
+        now = max([view.position.step, *state.reported.values()]) // interval
         findings = self.judged.count(by, view.plan.nodes, (report.view, report.round), now, said)
         if findings is None:
             return

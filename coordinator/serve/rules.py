@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...job.chosen import every_of
 from ...job.facts import Facts
 from ...job.schema import Job
 from ..membership.resuming.handovers import residuals_of
@@ -25,7 +26,7 @@ def rules_of(job: Job, facts: Facts, options: Options) -> Rules:
         wanted=wanted,
         wanted_why=why,
         checkpoint_every=job.checkpoint.every,
-        round_every=job.updates.every if job.updates.mode == "delta" and job.updates.agreed else 0,
+        round_every=every_of(job, {}) if job.updates.mode == "delta" and job.updates.agreed else 0,
         base=job.model.pretrained or "",
         residuals=residuals_of(job),
         eval_every=job.train.eval_every,

@@ -287,6 +287,11 @@ class Store:
         found = self.database.read("select source, target, latency_s, bandwidth_bps from links")
         return [(source, target, latency, rate) for source, target, latency, rate in found]
 
+    def ages_of_links(self, now: float) -> dict[tuple[str, str], float]:
+        """Seconds since each link was measured; ``now`` as of ``put_link``."""
+        found = self.database.read("select source, target, time from links")
+        return {(source, target): max(0.0, now - float(when)) for source, target, when in found}
+
 
 def is_server(place: Path | str) -> bool:
     """Whether a place is the address of a database server, not a state folder."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..schema import CheckCodec, Job
+from ..schema import EVERY, CheckCodec, Job
 from ..sentences import Mistake
 from .counts import AQSGD_ONCE, uses_aqsgd
 from .exclusions import judge_mistakes, secure_mistakes, unagreed_mistakes
@@ -28,6 +28,16 @@ def update_mistakes(job: Job, check_codec: CheckCodec | None) -> Iterator[Mistak
         if updates.fragments != 1:
             sentence = f"updates.fragments = {updates.fragments}: a step of mode gradient needs the whole gradient"
             yield ("updates", "fragments"), f"{sentence}; allowed: 1"
+    elif updates.every == "auto":
+        if updates.fragments != 1:
+            sentence = f'updates.fragments = {updates.fragments} needs an updates.every that it divides, not "auto"'
+            yield ("updates", "fragments"), f"{sentence}; allowed: 1"
+        if updates.overlap != "auto" and updates.overlap > EVERY[-1]:
+            sentence = f'updates.overlap = {updates.overlap} is more than the {EVERY[-1]} steps that "auto" may choose'
+            yield ("updates", "overlap"), f"{sentence}: a round would overtake the next"
+        if not updates.agreed:
+            sentence = 'not yet: updates.every = "auto" without agreed weights'
+            yield ("updates", "every"), f"{sentence}; allowed: a whole number"
     elif updates.every % updates.fragments:
         sentence = f"updates.fragments = {updates.fragments} does not divide updates.every = {updates.every}"
         yield ("updates", "fragments"), f"{sentence}: a round begins every (every / fragments) steps"

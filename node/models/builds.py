@@ -133,7 +133,7 @@ def sequential_model(job: Job, allow_code: Sequence[str] | None = None) -> Seque
             raise FarflungError(f"model.build: {spec} returned no loss function", hint="return (model, loss)")
         return model, loss
 
-    return SequentialModel(make, spec, job.run.seed, job.train.recompute)
+    return SequentialModel(make, spec, job.run.seed, job.train.recompute is True)
 
 
 def build_data(

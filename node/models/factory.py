@@ -43,14 +43,14 @@ def model_of(
         if balance and facts is not None and facts.packed:
             raise FarflungError("not yet: model.router_loss with packed documents", hint="leave one of the two out")
         if job.model.lora is not None:
-            return LoraModel(config, job.model.lora, job.train.recompute, balance)
-        return LanguageModel(config, job.train.recompute, balance=balance)
+            return LoraModel(config, job.model.lora, job.train.recompute is True, balance)
+        return LanguageModel(config, job.train.recompute is True, balance=balance)
     if vocabulary is None or context is None:
         raise FarflungError("model.context is missing", hint="write context = a number of tokens under [model]")
     if job.model.vocabulary is not None:
         _check_vocabulary(vocabulary, job.model.vocabulary, "under [model]")
         vocabulary = job.model.vocabulary
-    return LanguageModel(fresh_config(job.model, vocabulary, context), job.train.recompute)
+    return LanguageModel(fresh_config(job.model, vocabulary, context), job.train.recompute is True)
 
 
 def _check_vocabulary(tokens: int | None, rows: int, where: str) -> None:

@@ -84,6 +84,7 @@ class Hand:
         if self._state is None or not self._state.same_place(self._definition, plan, name):
             self._state = None  # before the next takes its memory
             self._state = StageState(self._definition, self._job, plan, name, SGD(0.0, 0.0), self.device)
+        self._state.obey(plan)
         return {}, None
 
     def _base(self, words: Words) -> tuple[Words, None]:

@@ -10,6 +10,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
+from ...job.chosen import RECOMPUTE_KEY
 from ...job.schema import Job, Updates
 from ...scheduler import Plan
 from ..ipc.arena import release_freed_memory
@@ -65,6 +66,13 @@ class StageState:
         self.use_local()
         places = {name: values for one in self.sections.values() for name, values in one.layout.views(one.grad)}
         self.gradients = Gradients(self._parameters(), places)
+
+    def obey(self, plan: Plan) -> None:
+        """Compute as the plan of the view chose, where the job leaves it to it."""
+        again = plan.chosen.get(RECOMPUTE_KEY)
+        if again is not None:
+            for model in self.models:
+                model.recompute = bool(again)
 
     # ---- which weights the module computes with --------------------------------------------
 

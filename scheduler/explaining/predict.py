@@ -18,6 +18,7 @@ from ..timing.simulate import positions
 from ..timing.simulated import device_work, slowest_end
 from ..timing.transport import OVERLAPPED, Transport
 from ..workloads.jobs import workload_of
+from ..workloads.settled import as_chosen
 from ..workloads.workload import Workload
 from .explain import bottleneck_of
 from .helps import best_help
@@ -123,15 +124,6 @@ def predict(
         cost_per_million_tokens=cost,
         seconds=parts,
     )
-
-
-def as_chosen(workload: Workload, plan: Plan) -> Workload:
-    """The workload with the overlap and the codecs of updates that the plan chose, if it chose any."""
-    bits = dict(workload.update_ladder)
-    found = [plan.update_codec(place) or "" for place in range(len(set(plan.pipelines[0])))]
-    if plan.overlap is None or any(name not in bits for name in found):
-        return workload
-    return replace(workload, overlap=plan.overlap, update_bits=tuple(bits[name] for name in found))
 
 
 def indices(network: Network, workload: Workload, plan: Plan) -> tuple[numpy.ndarray, Cut]:

@@ -1,11 +1,17 @@
-"""Links that nobody measured, from those that were: of a large network only a few links a device are.
+"""Links that nobody measured, from those that were, and those that were measured long ago.
 
 Latency: the shortest way over devices between which it is known; the real one is hardly longer, and among devices of
 one place not much shorter. Rate: what the sender's best link carries, or the receiver's best, whichever is less: of two
 ends on lines of their own the narrower line decides.
+
+Age: what a burst found an hour ago may have changed, and what training shows now has not. So an old rate counts with a
+part of itself, never below the slowest line that its ends have shown: between two links that were measured alike a plan
+takes the one that it knows, and it does not leave links that it uses for numbers of yesterday.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy
 from numpy.typing import NDArray
@@ -16,6 +22,25 @@ HOPS = 3
 """Times that ways are joined: after that a way has up to 2^HOPS links."""
 CLOSEST = 24
 """Of each device, the nearest known ones over which ways are sought."""
+
+
+OLD_S = 3600.0
+"""Seconds after which a measurement has lost half of what it loses by age."""
+LEAST = 0.75
+"""The part of itself with which the oldest measurement counts."""
+
+
+def confidence_of(age: float) -> float:
+    """From 1 (just now, or shown by training) to LEAST. age: seconds."""
+    return LEAST + (1.0 - LEAST) * math.pow(0.5, max(0.0, age) / OLD_S)
+
+
+def cautious(rates: Matrix, confidence: Matrix, lines: Matrix) -> Matrix:
+    """float64 [n, n] bit/s: what to count with. rates: measured or guessed. confidence: 0 for a guess, which is
+    cautious already. lines: the slowest that either end has shown (slowest_lines)."""
+    floor = numpy.minimum(rates, lines)
+    counted: Matrix = numpy.where(confidence > 0, numpy.maximum(rates * confidence, floor), rates)
+    return counted
 
 
 def fill_latency(known: Matrix, otherwise: float) -> Matrix:

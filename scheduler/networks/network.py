@@ -14,7 +14,7 @@ import numpy
 from ..errors import PlanError
 from .clusters import Cluster, parse_cluster, read_cluster
 from .devices import Device, Matrix, check_device
-from .guesses import fill_bandwidth, fill_latency, slowest_lines
+from .guesses import cautious, fill_bandwidth, fill_latency, slowest_lines
 
 if TYPE_CHECKING:
     import networkx
@@ -128,7 +128,8 @@ class Network:
         A pair that was measured in the other direction only takes that number. One that was never measured takes
         `default` (50 ms, 100 Mbit/s) or the slowest line known of either end, with confidence 0; without a `default`
         and with more than ALL_MEASURED devices it is estimated from the links that were (guesses.py). Pairs that name
-        an unknown device are ignored. A bandwidth of 0 means that the two can't reach each other.
+        an unknown device are ignored. A bandwidth of 0 means that the two can't reach each other. Measurements with a
+        confidence below 1 count with less than they say (guesses.py).
         """
         fallback = default or Link(confidence=0.0)
         index = {device.name: position for position, device in enumerate(devices)}
@@ -154,11 +155,12 @@ class Network:
             seconds[rates == 0] = numpy.nan  # no way leads over a link that carries nothing
             seconds = fill_latency(seconds, fallback.latency)
             rates = fill_bandwidth(rates, fallback.bandwidth)
+        sure = matrix(confidence or known, 0.0)
         return cls(
             devices,
             seconds,
-            rates,
-            confidence=matrix(confidence or known, 0.0),
+            cautious(rates, sure, slowest_lines(measured(bandwidth), fallback.bandwidth)) if confidence else rates,
+            confidence=sure,
             age=matrix(age or {}, 0.0),
         )
 

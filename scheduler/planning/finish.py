@@ -80,6 +80,7 @@ def finish(
         overlap=None if updates is None else updates.overlap,
         regions=regions,
         in_flight=in_flight(coded, best.places, best.cut, best.microbatches),
+        chosen=dict(workload.chosen),
     )
 
 

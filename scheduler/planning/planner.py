@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..errors import PlanError
@@ -14,7 +16,9 @@ from ..published.search import plan_dtfm
 from ..search.candidates import best_candidate
 from ..timing.estimate import Estimator
 from ..workloads.jobs import workload_of
+from ..workloads.settled import as_settled, is_open, settled
 from ..workloads.workload import Workload
+from .choose_settings import plan_settings
 from .cost import plan_cost
 from .finish import finish
 from .replan import replan
@@ -49,7 +53,15 @@ def plan(
     deadline = time.monotonic() + time_limit
     ordered = network.subset(sorted(network.names, key=natural))
     if objective == "dtfm":
-        return plan_dtfm(ordered, workload, deadline, seed)
+        return plan_dtfm(ordered, settled(workload), deadline, seed)
+    if is_open(workload):
+        fixed = partial(plan, ordered, seed=seed, current=current, stay=stay)
+        limit = time_limit / 2 if objective == "cost" else time_limit
+        found = plan_settings(ordered, workload, lambda one, s: fixed(one, time_limit=s), limit, current)
+        if objective == "step":
+            return found
+        made = fixed(as_settled(workload, found), objective=objective, time_limit=limit, speed=speed)
+        return replace(made, why=f"{made.why}; for speed alone: {found.why}")
     if current is not None:
         return replan(ordered, workload, current, deadline, seed, stay)
     if objective == "cost":

@@ -77,7 +77,9 @@ def replan(network: Network, workload: Workload, current: Plan, deadline: float,
 
 def _kept(estimator: Estimator, kept: Candidate, current: Plan) -> Plan:
     """The plan in force, the same object unless its rounds, or what goes from stage to stage, would now travel another
-    way."""
+    way, or something else is chosen for the job's open keys."""
+    if current.chosen != (chosen := dict(estimator.workload.chosen)):
+        current = replace(current, chosen=chosen, why="the placement in force")
     links = links_now(estimator, kept, current)
     if not estimator.workload.update_ladder:
         if current.overlap is None and links == _links(current):

@@ -14,9 +14,11 @@ from ..errors import PlanError
 from ..networks.files import load_json
 from .codecs import BLOCK, SUMMED, bits_of
 from .decoders import Shape, adapter_layers, decoder_layers, shape_of
-from .ladder import link_choices, workload_fields
-from .workload import Layer, Workload
+from .ladder import intervals, link_choices, workload_fields
+from .workload import EVERY, Layer, Workload
 
+AUTO = "auto"
+SCHEDULES_OF_AUTO = ("1f1b", "interleaved")
 BYTE_VOCABULARY = 256
 MOMENT_BYTES = {"sgd": 4.0, "adamw": 8.0, "lamb": 8.0, "lion": 4.0, "muon": 8.0, "onebit_adam": 8.0}
 HALF = {"fp32": 1.0, "bf16": 0.5}
@@ -72,7 +74,8 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
     batch = _whole(train, "batch", 32)
     microbatch = _whole(train, "microbatch", max(size for size in range(1, 5) if batch % size == 0))
     mode, codec = str(updates.get("mode", "gradient")), str(updates.get("codec", "none"))
-    every, fragments = _whole(updates, "every", 1), _whole(updates, "fragments", 1)
+    seldom = updates.get("every") == AUTO
+    every, fragments = EVERY[-1] if seldom else _whole(updates, "every", 1), _whole(updates, "fragments", 1)
     if every % fragments:
         raise PlanError(f"fragments of the job must divide every: {fragments} does not divide {every}")
     interval = every // fragments
@@ -91,21 +94,25 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
     moments = 0.0 if train.get("offload") else moment_bytes(train)
     sent = microbatch * max((layer.activation for layer in layers[:-1]), default=1)
     forward, backward = str(activations.get("forward", "none")), str(activations.get("backward", "none"))
+    schedule, block = str(parallel.get("schedule", "1f1b")), _whole(updates, "block", BLOCK)
     return Workload(
         layers=tuple(layers),
         batch=batch,
         microbatch=microbatch,
         stages=_wish(parallel, "stages"),
         pipelines=pipelines,
-        schedule=str(parallel.get("schedule", "1f1b")),
+        schedule=SCHEDULES_OF_AUTO[0] if schedule == AUTO else schedule,
+        schedules=SCHEDULES_OF_AUTO if schedule == AUTO else (),
         mode=mode,
-        **workload_fields(mode, codec, overlap, interval, fragments, _whole(updates, "block", BLOCK)),
+        **workload_fields(mode, codec, overlap, interval, fragments, block),
+        intervals=intervals(mode, codec, overlap, block) if seldom else (),
         pattern=pattern,
         activation_bits=bits_of(forward, sent, PLAIN_BITS),
         gradient_bits=bits_of(backward, sent, PLAIN_BITS),
         codecs=link_choices(forward, backward, sent, PLAIN_BITS) if activations.get("by_link") else (),
         optimizer_bytes=WEIGHT_BYTES + moments + reference_bytes(updates),
-        recompute=bool(train.get("recompute", False)),
+        recompute=train.get("recompute", False) is True,
+        auto_recompute=train.get("recompute") == AUTO,
         tied=tied,
         tokens_per_sample=max(1, tokens),
     )

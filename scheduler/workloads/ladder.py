@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import PlanError
 from .codecs import BLOCK, bits_of
-from .workload import CodecChoice
+from .workload import EVERY, CodecChoice, Interval
 
 _DENSE = ("none", "bf16", "int8", "int4")
 _SPARSE = ((0.5, 0.5), (0.25, 0.4), (0.2, 0.2), (0.1, 0.2), (0.1, 0.1), (0.05, 0.1))
@@ -44,6 +45,21 @@ def workload_fields(
         fields["update_ladder"] = tuple(zip(steps, bits, strict=True))
         fields["auto_overlap"] = overlap == "auto"
     return fields
+
+
+def intervals(mode: str, codec: str, overlap: int | str, block: int = BLOCK) -> tuple[Interval, ...]:
+    """The numbers of steps between rounds that a plan may choose, with what ``workload_fields`` says of each.
+    PlanError: rounds are in flight for longer than all of them."""
+    least = 1 if isinstance(overlap, str) else max(1, overlap)
+    found = []
+    for every in EVERY:
+        if every >= least:
+            fields = workload_fields(mode, codec, overlap, every, 1, block)
+            fields.pop("auto_overlap", None)
+            found.append(Interval(**fields))
+    if not found:
+        raise PlanError(f"overlap {overlap} is more than the {EVERY[-1]} steps between rounds that a plan may choose")
+    return tuple(found)
 
 
 LINKS = (("none", "none"), ("bf16", "bf16"), ("int8", "int8"))

@@ -46,6 +46,20 @@ class CodecChoice:
     seconds: float = 0.0
 
 
+EVERY = (1, 2, 5, 10, 20, 50, 100)
+"""Steps between rounds among which a plan chooses where the job says "auto"; job/schema.py has the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """So many steps between two rounds, and what follows from it: fields of Workload with these names."""
+
+    every: int
+    overlap: int
+    update_bits: float | tuple[float, ...]
+    update_ladder: tuple[tuple[str, float], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """One step of a job, in numbers.
@@ -61,6 +75,9 @@ class Workload:
     update_ladder: (codec, bits for each parameter), the least lossy first, among which the plan chooses for updates;
     empty where the job names one and an overlap. auto_overlap: the plan chooses the overlap too. reached: the part of
     their tflops that devices were seen to reach, for that choice alone.
+    intervals, schedules, auto_recompute: what the job leaves to the plan (planning/choose_settings.py): the numbers of
+    steps between rounds, rarer ones last; the schedules, the plainest first; whether forwards are computed again.
+    chosen: keys of the job with what was chosen for them.
     """
 
     layers: tuple[Layer, ...]
@@ -88,6 +105,10 @@ class Workload:
     update_ladder: tuple[tuple[str, float], ...] = ()
     auto_overlap: bool = False
     reached: float = 1.0
+    intervals: tuple[Interval, ...] = ()
+    schedules: tuple[str, ...] = ()
+    auto_recompute: bool = False
+    chosen: tuple[tuple[str, int | bool], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.layers:

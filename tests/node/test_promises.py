@@ -67,6 +67,27 @@ def test_codecs_of_links_are_those_that_the_job_lets_a_plan_choose():
             promises_of(job).read_view(view_of(job, stages=2, pipelines=1, codecs={"a>b": codec}))
 
 
+def test_a_plan_chooses_what_the_job_leaves_to_it_and_nothing_else():
+    job = job_with(updates={"mode": "delta", "every": "auto"})
+    plan = json.loads(view_of(job).plan)
+
+    def read(of, chosen):
+        return promises_of(of).read_view(view_of(of, plan=json.dumps({**plan, "chosen": chosen})))
+
+    assert read(job, {"updates.every": 20})[0].chosen == {"updates.every": 20}
+    for chosen in (
+        {},
+        {"updates.every": 0},
+        {"updates.every": 10**9},
+        {"updates.every": True},
+        {"train.recompute": True},
+    ):
+        with pytest.raises(Broken, match="its plan"):
+            read(job, chosen)
+    with pytest.raises(Broken, match="does not leave to it"):
+        read(job_with(), {"updates.every": 20})
+
+
 def two_stages(job):
     return view_of(job, stages=2)
 

@@ -193,7 +193,7 @@ def _after_delta(
         for last in (pipeline[-1] for pipeline in plan.pipelines)
     ]
     if rules.round_every and len(finished) > 1:  # rounds let nobody further ahead: whoever says so lost the samples
-        limit = sorted(finished)[-2] + 3 * rules.round_every
+        limit = sorted(finished)[-2] + 3 * int(plan.chosen.get("updates.every", rules.round_every))
         finished = [one if one <= limit else sorted(finished)[-2] for one in finished]
     step = max(finished)
     again = unfinished(base.position, finished, step, plan.microbatches, rules.microbatch, rules.seed, rules.samples)

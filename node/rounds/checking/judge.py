@@ -138,7 +138,7 @@ class Judge:
         job = context.job
         self._context, self._data, self._state = context, data, state
         self._plan, self._position, self._base = plan, position, base
-        self._interval, self._every, self._train = job.updates.interval, job.updates.every, job.train
+        self._interval, self._every, self._train = job.updates.interval, job.updates.period, job.train
         self._last_step = last_step
         # What a member computes between two rounds, in samples forward; a backward pass is two.
         own = 3.0 * self._interval * job.train.batch / len(plan.pipelines)

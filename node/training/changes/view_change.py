@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ....job.chosen import with_chosen
 from ....job.sampling import Position, of_runs
 from ....job.schema import Job
 from ....proto import control_pb2
@@ -111,6 +112,7 @@ class ViewChange:
         if new is not None:
             for section in new.sections.values():
                 section.restart_chain(view.number, round)
+            new.obey(plan)
             start = self._start_of(view, plan, position)
             holdings.training = ViewTraining(self._context, holdings.resources, new, start)
             self.placement.keep_snapshots(view, plan, new)
@@ -130,6 +132,8 @@ class ViewChange:
         holdings = self._holdings
         plan, job = read_view(view, self._promises)
         before = holdings.context
+        if plan.chosen:
+            job = with_chosen(job or before.job, plan.chosen)
         if job is None:
             holdings.context = replace(before, view=view.number)
         else:

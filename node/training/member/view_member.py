@@ -239,7 +239,7 @@ def last_step_of(job: Job, facts: Facts, position: Position) -> int:
 
 def last_outer_round(base: int, step: int, last_step: int, updates: Updates) -> int:
     """The last round that is an outer step in a view that begins with round ``base`` after ``step``."""
-    interval = updates.every // updates.fragments
+    interval = updates.interval
     return base + max(0, last_step // interval - step // interval)
 
 

@@ -54,14 +54,13 @@ def test_a_link_that_nobody_uses_may_have_recovered_and_a_new_life_is_another():
 
 def test_news_once_and_then_more_and_more_rarely():
     made = rates()
-    made.enter(0.0)
     show(made, "ab", 80)
     assert made.news(1.0) == "", "not enough for another plan"
     show(made, "ab", 10, reports=8, now=1.0)
     assert made.news(1.0) == "a > b carries 10 Mbit/s, not 100 Mbit/s"
     assert made.news(1.0 + FIRST_PAUSE_S / 2) == ""
     assert made.news(1.0 + FIRST_PAUSE_S) and not made.news(1.0 + 2 * FIRST_PAUSE_S), "the pause has doubled"
-    made.enter(2.0)
+    made.enter(lambda source, target: 10e6 if (source, target) == ("a", "b") else 100e6)
     assert made.news(1000.0 - FORGET_S) == "", "the new plan counts with it"
 
 

@@ -5,12 +5,11 @@ from statistics import median
 from hypothesis import given
 from hypothesis import strategies as st
 from membership_script import planner
+from planners import measured
 
 from farflung.coordinator.membership.questions import Question
 from farflung.coordinator.planning.claims import MOST
-from farflung.coordinator.planning.measured import Measured, MediansBeside
-from farflung.job.facts import Facts, LayerProfile, Profile
-from farflung.job.schema import Job
+from farflung.coordinator.planning.measured import MediansBeside
 
 CLAIMS = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.0, 1.0, 2.0, 3.5, 7.0]), max_size=8)
 
@@ -19,32 +18,6 @@ CLAIMS = st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.0, 1.0,
 def test_the_median_of_the_others(claimed, name):
     others = [one for other, one in claimed.items() if other != name and one > 0]
     assert MediansBeside(claimed)(name) == (median(others) if others else 0.0)
-
-
-def measured(count):
-    names = [f"n{number}" for number in range(count)]
-    job = Job.model_validate(
-        {
-            "run": {"name": "many", "steps": 10},
-            "model": {"build": "none:none"},
-            "data": {"build": "none:none"},
-            "train": {"batch": 8, "microbatch": 1},
-        }
-    )
-    layer = LayerProfile(name="block", parameters=10, flops_per_sample=1e9, activation_elements_per_sample=8)
-    facts = Facts(
-        samples=100,
-        validation_samples=1,
-        context=16,
-        vocabulary=10,
-        token_dtype="uint16",
-        steps=10,
-        tokens_digest="",
-        profile=Profile(layers=[layer] * 4, tied=False, family="build"),
-        artifacts={},
-    )
-    device = {"kind": "cuda", "description": "one kind", "tflops": 30.0, "memory_bytes": 24 << 30}
-    return names, Measured(job, facts, {name: dict(device) for name in names}, {})
 
 
 def test_a_question_of_thousands_of_equal_devices_is_put_at_once():

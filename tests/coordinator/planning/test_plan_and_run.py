@@ -62,19 +62,24 @@ def drawn(dice: random.Random) -> dict:
     model |= dice.choice([{}, {"tie": True}, {"tie": False}, {"vocabulary": 300}])
     if family == "llama":
         model |= dice.choice([{}, {"kv_heads": heads // 2}])
-    train = {"batch": batch, **dice.choice([{}, {"precision": "bf16"}, {"recompute": True}, {"offload": True}])}
+    train = {
+        "batch": batch,
+        **dice.choice([{}, {"precision": "bf16"}, {"recompute": True}, {"recompute": "auto"}, {"offload": True}]),
+    }
     train |= dice.choice([{}, {"microbatch": dice.choice([n for n in range(1, 7) if batch % n == 0])}])
     train |= dice.choice([{}, {"optimizer": "sgd"}, {"optimizer": "lamb"}, {"moments": "bf16"}])
     codec = dice.choice(["none", "int8", "cocktail", "topk", "randomk", "powersgd", "demo", "auto"])
-    every = dice.choice([1, 4, 12])
+    every = dice.choice([1, 4, 12, "auto"])
     delta = {"mode": "delta", "codec": codec, "every": every, "overlap": dice.choice(["auto", 0, 1])}
     delta |= dice.choice([{}, {"outer": "nesterov:lr=0.7"}, {"outer": "sgd:lr=0.7"}, {"outer": "sgd:momentum=0.5"}])
-    delta |= dice.choice([{}, {"block": 1024}, {"fragments": every}])
+    delta |= dice.choice([{}, {"block": 1024}, {"fragments": 1 if every == "auto" else every}])
     gradient = {"mode": "gradient", "codec": dice.choice(["none", "int8", "bf16", "auto"])}
     updates = dice.choice([{}, gradient, delta, delta])
     activations = dice.choice([{}, {"forward": "int8", "backward": "int8"}, {"forward": "aqsgd:bits=4"}])
     activations |= dice.choice([{}, {"forward": "auto"}])
-    parallel = dice.choice([{}, {"stages": 2}, {"pipelines": 2}, {"schedule": "gpipe"}, {"schedule": "interleaved"}])
+    parallel = dice.choice(
+        [{}, {"stages": 2}, {"pipelines": 2}, {"schedule": "gpipe"}, {"schedule": "interleaved"}, {"schedule": "auto"}]
+    )
     if batch // train.get("microbatch", 4) < 2:
         parallel.pop("pipelines", None)
     tables = {"train": train, "updates": updates, "activations": activations, "parallel": parallel}

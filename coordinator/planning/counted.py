@@ -1,0 +1,70 @@
+"""What the plan in force counts with for each link, and which measurements have come since. Pure.
+
+A plan is made with what is known when it is asked for, and with guesses for the rest: the slowest line that either end
+has shown, of many nodes the narrower of both ends' best. A measurement that ends later may say that such a guess was
+wrong, and nothing else would ask for another plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+from ...proto.rates import rate_text
+from ...scheduler.networks.network import ALL_MEASURED, DEFAULT_BANDWIDTH
+
+CHANGED = 1.5
+"""A plan is looked at again when a link carries so many times more or less than it counted with."""
+
+Pair = tuple[str, str]
+"""(from, to)."""
+
+
+class Counted:
+    """``rates``: bits a second of each link that was known when a plan of ``names`` was asked for, at time ``at``."""
+
+    def __init__(self, rates: Mapping[Pair, float], names: Iterable[str], at: float) -> None:
+        self.at = at
+        self._names = frozenset(names)
+        self._known = {(there, here): rate for (here, there), rate in rates.items()} | dict(rates)
+        self._few = len(self._names) <= ALL_MEASURED
+        self._told: set[Pair] = set()
+
+    def rate(self, source: str, target: str) -> float:
+        """Bits a second that the plan counts with, measured or guessed; 0: the two cannot reach each other."""
+        if (known := self._known.get((source, target))) is not None:
+            return known
+        out, into = self._lines
+        return min(out.get(source, DEFAULT_BANDWIDTH), into.get(target, DEFAULT_BANDWIDTH))
+
+    @cached_property
+    def _lines(self) -> tuple[dict[str, float], dict[str, float]]:
+        """What a link counts as that nobody has measured, by its sender and by its receiver."""
+        better = min if self._few else max
+        out: dict[str, float] = {}
+        into: dict[str, float] = {}
+        for (source, target), rate in self._known.items():
+            if rate > 0:
+                out[source] = better(out.get(source, rate), rate)
+                into[target] = better(into.get(target, rate), rate)
+        return out, into
+
+    def late(self, links: Mapping[Pair, float], when: Mapping[Pair, float]) -> str:
+        """A sentence when measurements that came after the question say that links carry much more or less than the
+        plan counts with; once for each link. ``when``: it was measured."""
+        told = {}
+        for pair, rate in links.items():
+            if when.get(pair, self.at) <= self.at or pair in self._told or not self._names.issuperset(pair):
+                continue
+            counted = self.rate(*pair)
+            if not counted / CHANGED < rate < counted * CHANGED:
+                before = f"{rate_text(counted)} {'counted with' if pair in self._known else 'guessed'}"
+                told[pair] = f"{pair[0]} > {pair[1]} was measured late: {rate_text(rate)}, not the {before}"
+        self._told.update(told)
+        return joined(told)
+
+
+def joined(told: Mapping[Pair, str]) -> str:
+    """The first three sentences, and how many more there are."""
+    few = [told[pair] for pair in sorted(told)[:3]]
+    return "; ".join(few) + (f"; and {len(told) - 3} links more" if len(told) > 3 else "")

@@ -1,0 +1,59 @@
+"""What a plan chooses of a job: keys that say "auto", of which the plan of each view has the value.
+
+Nodes and the coordinator work with ``with_chosen``; a plan may choose what the job leaves open and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .schema import EVERY, Job
+
+AUTO = "auto"
+EVERY_KEY, RECOMPUTE_KEY = "updates.every", "train.recompute"
+COUNTS = range(1, EVERY[-1] + 1)
+KINDS: Mapping[str, type] = {EVERY_KEY: int, RECOMPUTE_KEY: bool}
+
+
+def left_open(job: Job) -> tuple[str, ...]:
+    """The keys that the plan is to choose."""
+    return tuple(key for key in KINDS if _value(job, key) == AUTO)
+
+
+def with_chosen(job: Job, chosen: Mapping[str, Any]) -> Job:
+    """The job with what a plan chose in the place of "auto". A job that leaves nothing open is returned as it is."""
+    tables: dict[str, Any] = {}
+    for key, value in chosen.items():
+        if key in KINDS:
+            table, _, name = key.partition(".")
+            tables[table] = tables.get(table, getattr(job, table)).model_copy(update={name: value})
+    return job.model_copy(update=tables) if tables else job
+
+
+def every_of(job: Job, chosen: Mapping[str, Any]) -> int:
+    """Steps between the rounds of one piece of the weights in a view; at most so many where its plan does not say."""
+    every = chosen.get(EVERY_KEY, job.updates.every)
+    return every if isinstance(every, int) else EVERY[-1]
+
+
+def mistakes(job: Job, chosen: Mapping[str, Any]) -> Iterator[str]:
+    """Why these cannot be a plan's choices for this job."""
+    wanted = left_open(job)
+    for key in wanted:
+        if key not in chosen:
+            yield f"its plan does not say {key}, which the job leaves to it"
+    for key, value in chosen.items():
+        if key not in wanted:
+            yield f"its plan chooses {key}, which the job does not leave to it"
+        elif type(value) is not KINDS[key] or (key == EVERY_KEY and value not in COUNTS):
+            yield f"its plan has no possible {key}"
+    every = chosen.get(EVERY_KEY)
+    overlap = job.updates.overlap
+    if type(every) is int and isinstance(overlap, int) and overlap > every:
+        yield f"its plan has {EVERY_KEY} = {every}, and rounds are {overlap} steps in flight"
+
+
+def _value(job: Job, key: str) -> Any:
+    table, _, name = key.partition(".")
+    return getattr(getattr(job, table), name)

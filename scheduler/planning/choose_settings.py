@@ -1,0 +1,169 @@
+"""What a plan chooses of the job beside a placement: steps between rounds, the schedule, and recompute.
+
+Each choice is made by planning it: the plans are compared by the seconds of a step as simulated, and the plan's `why`
+says what the next other choice would have given.
+
+* Recompute and the schedule change no number that is learnt, so the fastest is taken; the plainest of those that are
+  about as fast.
+* Rarer rounds cost loss, so rounds are as frequent as the network allows: the fewest steps between them with which the
+  plan has ENOUGH of the speed that the rarest would give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ..errors import PlanError
+from ..networks.network import NOISE, Network
+from ..plans import Plan
+from ..timing.estimate import Estimator
+from ..timing.seconds import candidate_seconds
+from ..workloads.settled import EVERY_KEY, RECOMPUTE_KEY, as_chosen, settled
+from ..workloads.workload import Workload
+from .replan import as_candidate
+
+ENOUGH = 0.9
+"""The part of the speed with the rarest rounds that more frequent ones must reach."""
+SLOWER = 0.02
+"""A plainer choice may cost this part of a step."""
+MOST_DEVICES = 256
+"""Of more devices a plan in force keeps what it chose."""
+
+Planned = Callable[[Workload, float], Plan]
+"""A plan for a workload that leaves nothing open, found in so many seconds. PlanError: there is none."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A workload that leaves nothing open, its plan, and the seconds of a step."""
+
+    workload: Workload
+    plan: Plan
+    seconds: float
+
+
+def plan_settings(
+    network: Network, workload: Workload, planned: Planned, time_limit: float, current: Plan | None = None
+) -> Plan:
+    """The plan with the best choices for what ``workload`` leaves open. PlanError: no choice has one.
+
+    current: the one in force. It keeps its choices unless others make a step shorter by more than measurements vary,
+    or rounds can be more frequent: from there nothing leads back but a gain of that size.
+    """
+    kept = None if current is None else _in_force(network, workload, planned, time_limit, current)
+    if kept is not None and len(network) > MOST_DEVICES:
+        return kept.plan
+    tries = _Tries(network, workload, planned, time_limit)
+    best = tries.kind(None)
+    if workload.intervals:
+        best = tries.kind(tries.every(best).workload.every)
+    if kept is not None:
+        frequent = best.workload.every < kept.workload.every and best.seconds * ENOUGH <= kept.seconds
+        if not frequent and best.seconds * (1 + NOISE) >= kept.seconds:
+            return kept.plan
+    return replace(best.plan, why="; ".join([best.plan.why, *tries.reasons(best)]))
+
+
+def _in_force(network: Network, workload: Workload, planned: Planned, time_limit: float, current: Plan) -> Made | None:
+    every, again = current.chosen.get(EVERY_KEY), current.chosen.get(RECOMPUTE_KEY)
+    schedule = current.schedule if current.schedule in workload.schedules else None
+    fixed = settled(workload, every, schedule, None if again is None else bool(again))
+    if dict(fixed.chosen) != current.chosen:
+        return None
+    try:
+        return _timed(network, fixed, planned(fixed, time_limit / 4))
+    except PlanError:
+        return None
+
+
+def _timed(network: Network, workload: Workload, plan: Plan) -> Made:
+    estimator = Estimator(network, replace(as_chosen(workload, plan), schedule=plan.schedule), plan.codecs)
+    found = as_candidate(estimator, plan)
+    if found is None:
+        raise PlanError("a plan does not fit the network that it was made for")
+    return Made(workload, plan, candidate_seconds(estimator, found, bool(plan.regions)))
+
+
+class _Tries:
+    """Plans with one choice and another, each made once."""
+
+    def __init__(self, network: Network, workload: Workload, planned: Planned, time_limit: float) -> None:
+        self._network, self._workload, self._planned = network, workload, planned
+        self._kinds = [
+            (schedule, again)
+            for again in ((False, True) if workload.auto_recompute else (None,))
+            for schedule in workload.schedules or (None,)
+        ]
+        self._steps = [one.every for one in workload.intervals]
+        self._each = time_limit / (len(self._kinds) * (1 + bool(self._steps)) + len(self._steps).bit_length())
+        self._made: dict[Workload, Made | PlanError] = {}
+
+    def made(self, every: int | None, schedule: str | None, recompute: bool | None) -> Made | PlanError:
+        """The plan with these choices, or why there is none."""
+        fixed = settled(self._workload, every, schedule, recompute)
+        if fixed not in self._made:
+            try:
+                self._made[fixed] = _timed(self._network, fixed, self._planned(fixed, self._each))
+            except PlanError as error:
+                self._made[fixed] = error
+        return self._made[fixed]
+
+    def kind(self, every: int | None) -> Made:
+        """The best schedule and recompute; ``every`` None: with the rarest rounds. PlanError: there is no plan."""
+        tried = [self.made(every, *kind) for kind in self._kinds]
+        found = [one for one in tried if isinstance(one, Made)]
+        if not found:
+            raise next(one for one in tried if isinstance(one, PlanError))
+        limit = min(one.seconds for one in found) * (1 + SLOWER)
+        return next(one for one in found if one.seconds <= limit)
+
+    def every(self, rarest: Made) -> Made:
+        """The most frequent rounds with ENOUGH of the speed."""
+        low, high, best = 0, len(self._steps) - 1, rarest
+        while low < high:  # steps[high] is enough
+            middle = (low + high) // 2
+            one = self._like(rarest, every=self._steps[middle])
+            if isinstance(one, Made) and one.seconds * ENOUGH <= rarest.seconds:
+                best, high = one, middle
+            else:
+                low = middle + 1
+        return best
+
+    def reasons(self, best: Made) -> list[str]:
+        """A sentence for each choice: what the plan takes, and what another choice would."""
+        workload, took = best.workload, f"a step takes {best.seconds:.3g} s"
+        said = []
+        if self._steps:
+            at = self._steps.index(workload.every)
+            others = {self._steps[max(0, at - 1)], self._steps[-1]} - {workload.every}
+            with_others = [
+                f"with one every {_steps(every)} {other.seconds:.3g} s"
+                for every in sorted(others)
+                if isinstance(other := self._like(best, every=every), Made)
+            ]
+            said.append(f"a round every {_steps(workload.every)}: {', '.join([took, *with_others])}")
+        if self._workload.schedules:
+            name = next(one for one in self._workload.schedules if one != workload.schedule)
+            said.append(f"{workload.schedule}: {took}, {_with(name, self._like(best, schedule=name))}")
+        if self._workload.auto_recompute:
+            words = "forwards are computed again" if workload.recompute else "nothing is computed again"
+            name = "nothing computed again" if workload.recompute else "forwards computed again"
+            said.append(f"{words}: {took}, {_with(name, self._like(best, recompute=not workload.recompute))}")
+        return said
+
+    def _like(
+        self, made: Made, every: int | None = None, schedule: str | None = None, recompute: bool | None = None
+    ) -> Made | PlanError:
+        """The plan with the choices of another but these."""
+        own = made.workload
+        again = own.recompute if recompute is None else recompute
+        return self.made(own.every if every is None else every, schedule or own.schedule, again)
+
+
+def _steps(every: int) -> str:
+    return "step" if every == 1 else f"{every} steps"
+
+
+def _with(name: str, other: Made | PlanError) -> str:
+    return f"with {name} {other.seconds:.3g} s" if isinstance(other, Made) else f"with {name} there is no plan"
