@@ -41,9 +41,15 @@ def available() -> bool:
     return bool(numba)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=32)
 def _loops(what: str = "") -> Any:
     return importlib.import_module(f".loops{what}", __package__)
+
+
+def room(count: int) -> torch.Tensor:
+    """fp32 ``[count]``, not filled. numpy asks the system for large pages: of small ones, each costs its first touch as
+    much as a copy of it."""
+    return torch.from_numpy(np.empty(count, np.float32))
 
 
 def hadamard(x: torch.Tensor) -> torch.Tensor:
@@ -234,6 +240,13 @@ def largest(x: torch.Tensor, group: int) -> torch.Tensor:
     return out.view(torch.float32)
 
 
+def sums(x: torch.Tensor, size: int, what: int) -> torch.Tensor:
+    """As ``primitives.sums.sums``."""
+    out = torch.empty(-(-x.numel() // size), dtype=torch.float64)
+    _loops("_sums").sums(x.numpy(), size, what, out.numpy())
+    return out
+
+
 def add_table(
     out: torch.Tensor, packed: Any, table: torch.Tensor, units: torch.Tensor, group: int, bits: int,
     weight: float | None,
@@ -254,17 +267,6 @@ def minifloat(
     randomness = key is not None, *_key(key or Key())
     numbers = group, len(scale) == 1, first, second, mantissa, least, most
     _loops("_tables").minifloat(x.numpy(), *numbers, *randomness, bits, packed.numpy())
-    return packed
-
-
-def dithered(x: torch.Tensor, group: int, units: torch.Tensor, bits: int, equal: bool, key: Key) -> torch.Tensor:
-    """Packed codes of x / unit: a sign and one of equal levels, or of powers of two, at random."""
-    packed = torch.empty(packed_bytes(x.numel(), bits), dtype=torch.uint8)
-    if equal:
-        levels = (1 << (bits - 1)) - 1
-        _loops("_tables").dithered(x.numpy(), group, units.numpy(), levels, *_key(key), bits, packed.numpy())
-    else:
-        _loops("_tables").powers(x.numpy(), group, units.numpy(), *_key(key), bits, packed.numpy())
     return packed
 
 

@@ -9,7 +9,7 @@ import torch
 
 from ..primitives import scales
 from ..primitives.key import Key
-from .dispatch import _factor, _key, _loops, largest, packed_bytes
+from .dispatch import _factor, _key, _loops, packed_bytes
 
 
 def tile(
@@ -49,16 +49,6 @@ def chunk_largest(x: torch.Tensor, chunk: int, k: int) -> torch.Tensor:
     order = torch.empty(x.numel() // chunk, k, dtype=torch.int64)
     _loops("_tiles").chunk_largest(x.numpy(), chunk, k, order.numpy())
     return order
-
-
-def lengths(x: torch.Tensor, size: int) -> torch.Tensor | None:
-    """fp32: the norm of each ``size`` of a flat vector; None where the squares could leave fp32's range."""
-    most = largest(x, size)
-    if not bool(((most < 2.0**20) & ((most > 2.0**-20) | (most == 0))).all()):
-        return None
-    sums = torch.empty(len(most), dtype=torch.float64)
-    _loops("_rotated").squares(x.numpy(), size, sums.numpy())
-    return sums.sqrt().to(torch.float32)
 
 
 def turn(x: torch.Tensor, units: torch.Tensor, dividing: bool, signs: torch.Tensor, out: torch.Tensor) -> None:
@@ -101,3 +91,19 @@ def quic_values(packed: Any, bits: int, table: torch.Tensor, key: Key, count: in
     z = torch.empty(count)
     _loops("_rotated").quic_values(np.frombuffer(packed, np.uint8), bits, table.numpy(), *_key(key), z.numpy())
     return z
+
+
+def add_product(out: torch.Tensor, p: torch.Tensor, q: torch.Tensor, weight: float | None) -> None:
+    """p @ q.T of fp32 ``[m, r]`` and ``[k, r]``, as ``lowrank.product``, as far as flat ``out`` goes: written to it or
+    added with a weight."""
+    factors = p.contiguous().numpy(), q.T.contiguous().numpy()
+    _loops("_factors").product(*factors, _factor(weight), weight is not None, out.numpy())
+
+
+def add_cosines(
+    out: torch.Tensor, index: torch.Tensor, sizes: torch.Tensor, basis: torch.Tensor, weight: float | None
+) -> None:
+    """Tiles of 64 x 64 of the cosines that ``index`` (int64 ``[tiles, k]``) names, as far as flat ``out`` goes: written
+    to it or added with a weight."""
+    numbers = index.numpy(), sizes.contiguous().numpy(), basis.numpy()
+    _loops("_factors").cosines(*numbers, _factor(weight), weight is not None, out.numpy())

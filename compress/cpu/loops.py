@@ -11,11 +11,16 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from .kept import Kept
+
 _numba: Any = numba
 
 
 def jit(function: Any) -> Any:
-    return _numba.njit(cache=True, nogil=True, fastmath=False, error_model="numpy")(function)
+    """Compiled at its first call, and kept on disk until the text of any loop changes."""
+    compiled = _numba.njit(nogil=True, fastmath=False, error_model="numpy")(function)
+    compiled._cache = Kept(function)
+    return compiled
 
 
 @jit

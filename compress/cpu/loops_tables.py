@@ -99,53 +99,6 @@ def minifloat(
 
 
 @jit
-def dithered(x: Any, group: int, units: Any, levels: int, seed: Any, step: Any, bits: int, packed: Any) -> None:
-    """QSGD's codes: levels + 1 and the level of x / unit, at random among ``levels`` on each side, packed."""
-    count, s, offset = len(x), np.float32(levels), np.float32(levels + 1)
-    z, u, codes = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.float32), np.empty(CHUNK, np.uint8)
-    for start in range(0, count, CHUNK):
-        size = min(CHUNK, count - start)
-        scale(x, start, group, True, units, units, z[:size])
-        dither(start, seed, step, 0, u[:size])
-        for i in range(size):
-            scaled = np.abs(z[i]) * s
-            level = min(np.floor(scaled + u[i]), s)
-            level = -level if z[i] < np.float32(0.0) else level
-            codes[i] = np.uint8(np.int32(level + offset))
-        planes(codes[:size], bits, packed, count, start)
-
-
-@jit
-def powers(x: Any, group: int, units: Any, seed: Any, step: Any, bits: int, packed: Any) -> None:
-    """NUQSGD's codes: the power of two below x / unit or the next, at random, and a sign, packed."""
-    count = len(x)
-    most = np.int32((1 << (bits - 1)) - 1)
-    lowest, sign = np.int32(1) - most, np.int32(bits - 1)
-    floor = np.int32((lowest + 127) << 23)
-    z, u, codes = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.float32), np.empty(CHUNK, np.uint8)
-    low = np.empty(CHUNK, np.int32)
-    words, lows = z.view(np.int32), low.view(np.float32)
-    one = np.empty(1, np.int32)
-    one[0] = floor
-    least = one.view(np.float32)[0]
-    for start in range(0, count, CHUNK):
-        size = min(CHUNK, count - start)
-        scale(x, start, group, True, units, units, z[:size])
-        dither(start, seed, step, 0, u[:size])
-        for i in range(size):
-            low[i] = np.int32(words[i] & 0x7F800000)
-        for i in range(size):
-            a = np.abs(z[i])
-            small = a < least
-            index = np.int32(0) if small else np.int32(np.int32(low[i] >> 23) - np.int32(126) - lowest)
-            gap = least if small else lows[i]
-            rest = a if small else a - lows[i]
-            index = min(np.int32(index + np.int32(u[i] < rest / gap)), most)
-            codes[i] = np.uint8(index | np.int32(np.int32(z[i] < np.float32(0.0)) << sign))
-        planes(codes[:size], bits, packed, count, start)
-
-
-@jit
 def edges(x: Any, group: int, units: Any, between: Any, bits: int, packed: Any) -> None:
     """How many of the rising edges between levels are below x / unit, packed."""
     count = len(x)

@@ -14,7 +14,7 @@ import torch
 from ..cpu import dispatch as fast
 from ..errors import CodecError
 from ..gpu import dispatch as gpu
-from . import philox
+from . import philox, sums
 from .key import Key
 
 EXACT = 8192
@@ -162,11 +162,10 @@ def put_rows(out: torch.Tensor, segment: Segment, rows: torch.Tensor) -> None:
     out[segment.start : segment.start + segment.length] = rows.reshape(-1)[: segment.length]
 
 
-def lengths(rows: torch.Tensor, flag: torch.Tensor | None = None) -> torch.Tensor:
-    """The fp32 norm of each row. CodecError where it is beyond fp32: a length that is cut would shorten the row. With a
-    ``flag`` (int32 [1], there) that becomes 1 instead, and nothing waits for the device."""
-    scaled, exponent = rescale(rows)
-    found = torch.ldexp(scaled.square().sum(1, dtype=torch.float64).sqrt().to(torch.float32), exponent)
+def lengths(x: torch.Tensor, size: int, flag: torch.Tensor | None = None) -> torch.Tensor:
+    """The fp32 norm of each ``size`` of a flat vector. CodecError where it is beyond fp32: a length that is cut would
+    shorten the row. With a ``flag`` (int32 [1], there) that becomes 1 instead, and nothing waits for the device."""
+    found = sums.norms(x, size)
     fine = torch.isfinite(found).all()
     if flag is not None:
         flag |= ~fine

@@ -7,35 +7,63 @@ from __future__ import annotations
 
 import torch
 
-from ..codec import Codec, bytes_tensor, tensor_bytes
+from ..codec import bytes_tensor, tensor_bytes
+from ..cpu import dispatch_values as loops
 from ..errors import CodecError
 from ..primitives.key import Key
+from ..primitives.scales import LARGEST
 from ..wire import Buffer, Header, Reader
-from .tables import blocks_of
+from .looped import Looped, Put
+from .tables import blocks_of, pieces
 
 
-class Affine(Codec):
+class Affine(Looped):
     """q = round(x / s) + z in 0..255, s = (max - min) / 255 of the tensor (or each row of 512), z = round(-min / s)."""
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        rows = self._rows(x)
-        low, high = rows.amin(1).clamp(max=0.0), rows.amax(1).clamp(min=0.0)
-        scale = high / 255.0 - low / 255.0
-        safe = torch.where(scale > 0, scale, torch.ones_like(scale))[:, None]
-        zero = (-(low[:, None] / safe).round()).clamp(0, 255)
-        codes = ((rows / safe).round() + zero).clamp(0, 255).view(-1)[: x.numel()].to(torch.uint8)
-        return [tensor_bytes(scale), tensor_bytes(zero.view(-1).to(torch.uint8)), tensor_bytes(codes)]
+    def _size(self, n: int) -> int:
+        return 512 if self.spec.name == "int8_channel" else n
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        n, size = x.numel(), self._size(x.numel())
+        if self.quick(n, x.device):
+            return [tensor_bytes(part) for part in loops.affine(x, size)]
+        rows = blocks_of(x, size)
+        least, largest = torch.aminmax(rows, dim=1)
+        low, high = least.clamp(max=0.0), largest.clamp(min=0.0)
+        scale = high / 255.0 - low / 255.0
+        safe = torch.where(scale > 0, scale, torch.ones_like(scale))
+        zero = (-(low / safe).round()).clamp(0, 255)
+        codes = torch.empty(n, dtype=torch.uint8, device=x.device)
+        for start, stop in pieces(n, size, x.device):
+            part, first = blocks_of(x[start:stop], min(size, stop - start)), start // size
+            level = (part / safe[first : first + len(part), None]).round_() + zero[first : first + len(part), None]
+            codes[start:stop] = level.clamp_(0, 255).view(-1)[: stop - start]
+        return [tensor_bytes(scale), tensor_bytes(zero.to(torch.uint8)), tensor_bytes(codes)]
+
+    def _body(
+        self, reader: Reader, header: Header, device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor, memoryview]:
+        """(fp32 scales, uint8 zero points, codes)."""
         n = header.elements
-        rows = -(-n // 512) if self.spec.name == "int8_channel" else 1
+        rows = -(-n // self._size(n))
         scale_bytes, zero_bytes, packed = reader.take(4 * rows), reader.take(rows), reader.take(n)
         scale = bytes_tensor(scale_bytes, torch.float32, device)
         if not bool(torch.isfinite(scale).all()):
             raise CodecError("the blob has a scale that is not finite")
-        level = bytes_tensor(packed, torch.uint8, device).to(torch.float32)
-        level = self._rows(level) - bytes_tensor(zero_bytes, torch.uint8, device).to(torch.float32)[:, None]
-        return (level * scale[:, None]).clamp(-3.4028234663852886e38, 3.4028234663852886e38).view(-1)[:n]
+        return scale, bytes_tensor(zero_bytes, torch.uint8, device), packed
 
-    def _rows(self, x: torch.Tensor) -> torch.Tensor:
-        return blocks_of(x, 512) if self.spec.name == "int8_channel" else x.view(1, -1)
+    def opened(self, reader: Reader, header: Header) -> Put:
+        scale, zero, packed = self._body(reader, header, torch.device("cpu"))
+        size = self._size(header.elements)
+        return lambda out, weight: loops.add_affine(out, packed, size, scale, zero, weight)
+
+    def plain(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        n, size = header.elements, self._size(header.elements)
+        scale, zero, packed = self._body(reader, header, device)
+        code, out = bytes_tensor(packed, torch.uint8, device), torch.empty(n, device=device)
+        for start, stop in pieces(n, size, device):
+            level, first = blocks_of(code[start:stop].to(torch.float32), min(size, stop - start)), start // size
+            level -= zero[first : first + len(level), None].to(torch.float32)
+            level *= scale[first : first + len(level), None]
+            out[start:stop] = level.clamp_(-LARGEST, LARGEST).view(-1)[: stop - start]
+        return out

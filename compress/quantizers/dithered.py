@@ -6,34 +6,29 @@ import struct
 
 import torch
 
-from ..codec import Codec, bytes_tensor, tensor_bytes
-from ..cpu import dispatch as fast
+from ..codec import bytes_tensor, tensor_bytes
+from ..cpu import dispatch_values as loops
 from ..errors import CodecError
-from ..primitives import philox, scales
+from ..primitives import philox, scales, sums
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader
-from .tables import Parts, Tabled, blocks_of, largest_of
+from .looped import Looped, Put
+from .tables import Parts, Tabled, blocks_of, largest_of, pieces
 
 LARGEST = 3.4028234663852886e38
 
 
-def norm(rows: torch.Tensor, kind: str) -> torch.Tensor:
-    """The max or l2 norm of each row, fp32; the squares can't overflow or vanish."""
-    largest = rows.abs().amax(1)
-    if kind == "max":
-        return largest
-    safe = torch.where(largest > 0, largest, torch.ones_like(largest))
-    ratio = (rows / safe[:, None]).square().sum(1, dtype=torch.float64).sqrt().to(torch.float32)
-    return (largest * ratio).clamp(max=LARGEST)
+def norm(x: torch.Tensor, size: int, kind: str) -> torch.Tensor:
+    """The max or l2 norm of each ``size`` of a flat vector, fp32, held to its range."""
+    return largest_of(x, size) if kind == "max" else sums.norms(x, size).clamp(max=LARGEST)
 
 
 class Qsgd(Tabled):
     """QSGD (Alistarh et al., NeurIPS 2017): |x| / norm to one of 2^(b-1) equal levels, at random, and a sign."""
 
-    equal = True
-    """Whether levels are equally spaced."""
+    kind = loops.EQUAL
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -44,16 +39,18 @@ class Qsgd(Tabled):
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         size = self._size(x.numel())
-        found = largest_of(x, size) if self.norm == "max" else norm(blocks_of(x, size), self.norm)
-        code = scales.to_codes(found, up=True)
-        if x.device.type == "cpu" and fast.worth(x.numel()):
-            packed = fast.dithered(x, size, scales.to_scales(code), self.bits, self.equal, key.dither)
+        code = scales.to_codes(norm(x, size, self.norm), up=True)
+        unit = scales.to_scales(code)
+        if self.quick(x.numel(), x.device):
+            packed = loops.dithered(x, size, unit, self.kind, self.bits, key.dither, 1 << (self.bits - 1))
             return [tensor_bytes(code), tensor_bytes(packed)]
-        rows = blocks_of(x, size)
-        unit = scales.to_scales(code)[:, None]
-        y = rows / torch.where(unit > 0, unit, torch.ones_like(unit))
-        u = philox.uniform(x.numel(), key.dither, 0, 0, x.device)
-        codes = self.levels(y.view(-1)[: x.numel()], u)
+        unit = torch.where(unit > 0, unit, torch.ones_like(unit))[:, None]
+        codes = torch.empty(x.numel(), dtype=torch.uint8, device=x.device)
+        for start, stop in pieces(x.numel(), size, x.device):
+            rows = blocks_of(x[start:stop], min(size, stop - start))
+            y = (rows / unit[start // size :][: len(rows)]).view(-1)[: stop - start]
+            u = philox.uniform(stop - start, key.dither, 0, start, x.device)
+            codes[start:stop] = self.levels(y, u)
         return [tensor_bytes(code), tensor_bytes(pack(codes, self.bits))]
 
     def levels(self, y: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
@@ -80,7 +77,7 @@ class Nuqsgd(Qsgd):
     """NUQSGD (Ramezani-Kebrya et al., JMLR 2021): levels 0 and powers of two down from 1. The zero level is here, as in
     the paper and not in the public code, which rounds small values away from zero."""
 
-    equal = False
+    kind = loops.POWERS
 
     def levels(self, y: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
         count = 1 << (self.bits - 1)
@@ -99,7 +96,7 @@ class Nuqsgd(Qsgd):
         return torch.tensor(ladder + [-v for v in ladder])
 
 
-class Terngrad(Codec):
+class Terngrad(Looped):
     """TernGrad (Wen et al., NeurIPS 2017): -1, 0 or 1 times the largest, five values to a byte. Clipping at
     ``clip`` standard deviations (0: none) lowers the variance and is a bias."""
 
@@ -108,52 +105,80 @@ class Terngrad(Codec):
         self.clip = spec.real("clip")
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+        n = x.numel()
         if self.clip:
-            bound = self.clip * float(x.double().std(correction=0))
+            first, second = (float(sums.sums(x, n, what)) / n for what in (sums.VALUES, sums.SQUARES))
+            bound = self.clip * max(0.0, second - first * first) ** 0.5
             x = x.clamp(-bound, bound)
-        scale = x.abs().max()
-        y = x.abs() / torch.where(scale > 0, scale, torch.ones_like(scale))
-        hit = philox.uniform(x.numel(), key.dither, 0, 0, x.device) < y
-        trit = torch.where(hit, torch.where(x < 0, 0, 2), 1).to(torch.uint8)
-        digits = torch.nn.functional.pad(trit, (0, -x.numel() % 5), value=1).view(-1, 5)
-        place = torch.tensor([1, 3, 9, 27, 81], dtype=torch.uint8, device=x.device)
-        return [tensor_bytes(scale.view(1)), tensor_bytes((digits * place).sum(1).to(torch.uint8))]
+        scale = largest_of(x, n)
+        if self.quick(n, x.device):
+            return [tensor_bytes(scale), tensor_bytes(loops.dithered(x, n, scale, loops.TERNARY, 2, key.dither))]
+        safe = torch.where(scale > 0, scale, torch.ones_like(scale))
+        trit = torch.empty(n, dtype=torch.uint8, device=x.device)
+        for start, stop in pieces(n, n, x.device):
+            part = x[start:stop]
+            hit = philox.uniform(stop - start, key.dither, 0, start, x.device) < part.abs() / safe
+            trit[start:stop] = torch.where(hit, torch.where(part < 0, 0, 2), 1)
+        digits = torch.nn.functional.pad(trit, (0, -n % 5), value=1).view(-1, 5)
+        byte = digits[:, 0].clone()
+        for lane in range(1, 5):
+            byte += digits[:, lane] * 3**lane
+        return [tensor_bytes(scale), tensor_bytes(byte)]
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
-        n = header.elements
-        scale = reader.float32()
-        code = bytes_tensor(reader.take(-(-n // 5)), torch.uint8, device).to(torch.int32)
+    def _body(self, reader: Reader, header: Header, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """(bytes, the five fp32 values of each of the 243 that there may be)."""
+        scale, packed = reader.float32(), reader.take(-(-header.elements // 5))
+        code = bytes_tensor(packed, torch.uint8, device)
         if int(code.max()) > 242:
             raise CodecError("the blob has a byte that is no five ternary digits")
-        place = torch.tensor([1, 3, 9, 27, 81], dtype=torch.int32, device=device)
-        trits = (code[:, None] // place) % 3 - 1
-        return trits.view(-1)[:n].to(torch.float32) * scale
+        place = torch.tensor([1, 3, 9, 27, 81], device=device)
+        trits = (torch.arange(243, device=device)[:, None] // place) % 3 - 1
+        return code, trits.to(torch.float32) * scale
+
+    def opened(self, reader: Reader, header: Header) -> Put:
+        code, values = self._body(reader, header, torch.device("cpu"))
+        return lambda out, weight: loops.add_ternary(out, code.numpy(), values, weight)
+
+    def plain(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        code, values = self._body(reader, header, device)
+        return values.index_select(0, code.to(torch.int32)).view(-1)[: header.elements]
 
 
-class Natural(Codec):
+class Natural(Looped):
     """Natural compression (Horváth et al., 2019): the sign and a power of two, up or down at random; 9 bits.
 
     Adding random bits below the mantissa and keeping the exponent is exactly that, denormals included.
     """
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        bits = x.view(torch.int32) & 0x7FFFFFFF
-        noise = (philox.uniform(x.numel(), key.dither, 0, 0, x.device) * 8388608.0).to(torch.int32)
-        exponent = ((bits + noise) >> 23).clamp(max=254).to(torch.uint8)
+        n = x.numel()
+        if self.quick(n, x.device):
+            return [tensor_bytes(loops.dithered(x, n, torch.ones(1), loops.NATURAL, 9, key.dither))]
+        exponent = torch.empty(n, dtype=torch.uint8, device=x.device)
+        for start, stop in pieces(n, n, x.device):
+            bits = x[start:stop].view(torch.int32) & 0x7FFFFFFF
+            noise = (philox.uniform(stop - start, key.dither, 0, start, x.device) * 8388608.0).to(torch.int32)
+            exponent[start:stop] = ((bits + noise) >> 23).clamp(max=254)
         return [tensor_bytes(exponent), tensor_bytes(pack((x < 0).to(torch.uint8), 1))]
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
-        n = header.elements
-        exponent_bytes, sign_bytes = reader.take(n), reader.take(packed_size(n, 1))
-        exponent = bytes_tensor(exponent_bytes, torch.uint8, device).to(torch.int32)
-        if int(exponent.max()) > 254:
+    def _body(self, reader: Reader, header: Header) -> memoryview:
+        packed = reader.take(header.elements + packed_size(header.elements, 1))
+        if int(bytes_tensor(packed[: header.elements], torch.uint8).max()) > 254:
             raise CodecError("the blob has an exponent that is not a number")
-        sign = unpack(bytes_tensor(sign_bytes, torch.uint8, device), n, 1)
-        value = (exponent << 23).view(torch.float32)
+        return packed
+
+    def opened(self, reader: Reader, header: Header) -> Put:
+        packed = self._body(reader, header)
+        return lambda out, weight: loops.add_natural(out, packed, weight)
+
+    def plain(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        n, packed = header.elements, self._body(reader, header)
+        value = (bytes_tensor(packed[:n], torch.uint8, device).to(torch.int32) << 23).view(torch.float32)
+        sign = unpack(bytes_tensor(packed[n:], torch.uint8, device), n, 1)
         return torch.where(sign > 0, -value, value)
 
 
-class Sign(Codec):
+class Sign(Tabled):
     """One bit, and one scale: mean|x| (least error; EF-signSGD, Karimireddy et al., ICML 2019), rms (keeps the norm, as
     1-bit Adam does) or two (the mean of each side; 1-bit SGD, Seide et al., 2014). sign(0) is +1."""
 
@@ -162,22 +187,21 @@ class Sign(Codec):
         self.scale = spec.word("scale")
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        negative = x < 0
-        bits = pack((~negative).to(torch.uint8), 1)
+        n = x.numel()
+        bits = loops.signs(x) if self.quick(n, x.device) else pack((x >= 0).to(torch.uint8), 1)
         if self.scale == "two":
-            below = torch.where(negative, -x, 0.0).sum(dtype=torch.float64) / negative.sum().clamp(min=1)
-            above = torch.where(negative, 0.0, x).sum(dtype=torch.float64) / (~negative).sum().clamp(min=1)
-            scale = struct.pack("<ff", float(below), float(above))
+            below, above = (float(sums.sums(x, n, what)) for what in (sums.BELOW, sums.ABOVE))
+            positive = int((x >= 0).sum())
+            scale = struct.pack("<ff", below / max(1, n - positive), above / max(1, positive))
         elif self.scale == "rms":
-            length = norm(x.view(1, -1), "l2").double() / x.numel() ** 0.5
-            scale = struct.pack("<f", float(length))
+            scale = struct.pack("<f", (float(sums.sums(x, n, sums.SQUARES)) / n) ** 0.5)
         else:
-            scale = struct.pack("<f", float(x.abs().sum(dtype=torch.float64) / x.numel()))
+            scale = struct.pack("<f", float(sums.sums(x, n, sums.MAGNITUDES)) / n)
         return [scale, tensor_bytes(bits)]
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+    def parts(self, reader: Reader, header: Header, device: torch.device) -> Parts:
         n = header.elements
         below = reader.float32()
         above = reader.float32() if self.scale == "two" else below
-        bits = unpack(bytes_tensor(reader.take(packed_size(n, 1)), torch.uint8, device), n, 1)
-        return torch.where(bits > 0, torch.tensor(above, device=device), torch.tensor(-below, device=device))
+        packed = reader.take(packed_size(n, 1))
+        return Parts(packed, torch.tensor([-below, above], device=device), torch.ones(1, device=device), n, 1)

@@ -46,21 +46,15 @@ class QuicFl(Rotated):
         quick = self._is_quick(n, x.device)
         for segment in rotation.layout(n, self.block):
             part = x[segment.start : segment.start + segment.length]
-            if quick and (found := blocks.lengths(part, segment.size)) is not None:
-                lengths[segment.row : segment.row + segment.rows] = found
-                rows = z[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
-                ones, signs = torch.ones(segment.rows), rotation.sign_words(segment, key)
-                blocks.turn(part, ones, False, signs, rows)
-                rows /= torch.where(found > 0, found, ones)[:, None]
-                continue
-            rows, exponent = rotation.rescale(rotation.rows_of(x, segment))
-            length = rows.square().sum(1, dtype=torch.float64).sqrt().to(torch.float32)
-            turned = rotation.forward(rows, segment, shared)
-            turned = turned / torch.where(length > 0, length, torch.ones_like(length))[:, None]
-            z[segment.code : segment.code + turned.numel()] = turned.view(-1)
-            lengths[segment.row : segment.row + segment.rows] = torch.ldexp(length, exponent)
-        if not bool(torch.isfinite(lengths).all()):
-            raise CodecError(rotation.BEYOND)
+            found = rotation.lengths(part, segment.size)
+            lengths[segment.row : segment.row + segment.rows] = found
+            found = torch.where(found > 0, found, torch.ones_like(found))
+            rows = z[segment.code : segment.code + segment.rows * segment.size].view(segment.rows, segment.size)
+            if quick:
+                blocks.turn(part, found, True, rotation.sign_words(segment, key), rows)
+            else:
+                scaled = rotation.rows_of(x, segment) / found[:, None]
+                rows.copy_(rotation.forward(scaled, segment, shared))
         if quick and self.shared:
             message, probability = _sender(self.bits)
             codes, outlier = blocks.quic_codes(z, self.reach, _GRID, message, probability, key.private)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
-from ..codec import Codec, bytes_tensor
+from ..codec import bytes_tensor
 from ..cpu import dispatch as fast
-from ..primitives.packing import unpack
+from ..primitives.packing import planes, unpack
 from ..primitives.scales import LARGEST
 from ..wire import Header, Reader
+from .looped import Looped, Put
+
+_PIECE = 1 << 16
+"""Elements at once on a CPU: what torch makes on the way stays in the cache."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,27 @@ def blocks_of(x: torch.Tensor, size: int) -> torch.Tensor:
     return torch.nn.functional.pad(x, (0, -x.numel() % size)).view(-1, size)
 
 
+def pieces(count: int, group: int, device: torch.device) -> Iterator[tuple[int, int]]:
+    """(start, stop) of pieces of whole groups and whole bytes of codes, for torch operations on a CPU; elsewhere, and
+    of one group, all at once."""
+    step = _PIECE // group * group if device.type == "cpu" else 0
+    while step and step % 8:
+        step *= 2
+    step = step or (_PIECE if group >= count and device.type == "cpu" else count)
+    for start in range(0, count, step):
+        yield start, min(count, start + step)
+
+
+def piece_of(packed: memoryview, count: int, bits: int, start: int, stop: int) -> bytes:
+    """The packed codes of elements ``start`` to ``stop`` of ``count``, as if they were a vector of their own; start is
+    a multiple of 8."""
+    out, base = [], 0
+    for _, width in planes(bits):
+        out.append(packed[base + start * width // 8 : base + -(-stop * width // 8)])
+        base += -(-count * width // 8)
+    return b"".join(out)
+
+
 def largest_of(x: torch.Tensor, group: int) -> torch.Tensor:
     """fp32 ``[groups]``: the largest magnitude of each group."""
     if x.device.type == "cpu" and fast.worth(x.numel()):
@@ -38,35 +63,26 @@ def largest_of(x: torch.Tensor, group: int) -> torch.Tensor:
     return blocks_of(x, group).abs().amax(1)
 
 
-class Tabled(Codec):
+class Tabled(Looped):
     """table[code] * unit of the group, held to fp32's range."""
 
     @abc.abstractmethod
     def parts(self, reader: Reader, header: Header, device: torch.device) -> Parts:
         """What a body has. CodecError where no encoder wrote it; nothing of its size was allocated then."""
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+    def opened(self, reader: Reader, header: Header) -> Put:
+        parts = self.parts(reader, header, torch.device("cpu"))
+        numbers = parts.packed, parts.table, parts.units, parts.group, parts.bits
+        return lambda out, weight: fast.add_table(out, *numbers, weight)
+
+    def plain(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         parts, n = self.parts(reader, header, device), header.elements
-        if device.type == "cpu" and fast.worth(n):
-            out = torch.empty(n)
-            fast.add_table(out, parts.packed, parts.table, parts.units, parts.group, parts.bits, None)
-            return out
-        codes = unpack(bytes_tensor(parts.packed, torch.uint8, device), n, parts.bits)
-        values = blocks_of(parts.table[codes.to(torch.int64)], parts.group)
-        return (values * parts.units[:, None]).clamp(-LARGEST, LARGEST).view(-1)[:n]
-
-    def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
-        if outs[0].device.type != "cpu" or not fast.worth(header.elements):
-            super().accumulate(reader, header, outs, weight)
-            return
-        parts = self.parts(reader, header, outs[0].device)
-        reader.end()
-        for out in outs:
-            fast.add_table(out, parts.packed, parts.table, parts.units, parts.group, parts.bits, weight)
-
-    def write_to(self, reader: Reader, header: Header, out: torch.Tensor) -> None:
-        if out.device.type != "cpu" or out.dtype != torch.float32 or not fast.worth(out.numel()):
-            super().write_to(reader, header, out)
-            return
-        parts = self.parts(reader, header, out.device)
-        fast.add_table(out, parts.packed, parts.table, parts.units, parts.group, parts.bits, None)
+        out = torch.empty(n, device=device)
+        for start, stop in pieces(n, parts.group, device):
+            packed = piece_of(parts.packed, n, parts.bits, start, stop)
+            codes = unpack(bytes_tensor(packed, torch.uint8, device), stop - start, parts.bits)
+            values = blocks_of(parts.table[codes.to(torch.int32)], min(parts.group, stop - start))
+            first = start // parts.group
+            values *= parts.units[first : first + len(values), None]
+            out[start:stop] = values.clamp_(-LARGEST, LARGEST).view(-1)[: stop - start]
+        return out

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from ..codec import Codec, bytes_tensor, tensor_bytes
-from ..cpu import dispatch as fast
+from ..codec import bytes_tensor, tensor_bytes
 from ..cpu import dispatch_blocks as blocks
 from ..primitives import philox, rotation, scales
 from ..primitives.key import Key
@@ -16,10 +13,11 @@ from ..primitives.packing import pack, packed_size, unpack
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader
 from .dithered import LARGEST
+from .looped import Looped, Put
 from .tables import blocks_of
 
 
-class Tile(Codec):
+class Tile(Looped):
     """Tiles of ``tile`` neighbours with one 16-bit step. A tile whose largest value is over ``outlier`` times its root
     mean square goes through a Walsh-Hadamard transform, which spreads the outlier over the tile; one bit says so."""
 
@@ -30,7 +28,7 @@ class Tile(Codec):
         self.top = (1 << (self.bits - 1)) - 1
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        if x.device.type == "cpu" and fast.worth(x.numel()):
+        if self.quick(x.numel(), x.device):
             quick = blocks.tile(x, self.tile, self.bits, self.outlier, key.dither if self.stochastic else None)
             if quick is not None:
                 return [tensor_bytes(quick[0]), tensor_bytes(pack(quick[1], 1)), tensor_bytes(quick[2])]
@@ -54,14 +52,9 @@ class Tile(Codec):
             tensor_bytes(pack(codes, self.bits)),
         ]
 
-    def accumulate(self, reader: Reader, header: Header, outs: Sequence[torch.Tensor], weight: float) -> None:
-        if outs[0].device.type != "cpu" or not fast.worth(header.elements):
-            super().accumulate(reader, header, outs, weight)
-            return
-        units, turned, packed = self._parts(reader, header, outs[0].device)
-        reader.end()
-        for out in outs:
-            blocks.tile_back(packed, units, turned, self.tile, self.bits, weight, out)
+    def opened(self, reader: Reader, header: Header) -> Put:
+        units, turned, packed = self._parts(reader, header, torch.device("cpu"))
+        return lambda out, weight: blocks.tile_back(packed, units, turned, self.tile, self.bits, weight, out)
 
     def _parts(
         self, reader: Reader, header: Header, device: torch.device
@@ -74,13 +67,9 @@ class Tile(Codec):
         scales.check_codes(code)
         return scales.to_scales(code), unpack(bytes_tensor(flag_bytes, torch.uint8, device), tiles, 1), packed
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+    def plain(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         n = header.elements
         units, turned, packed = self._parts(reader, header, device)
-        if device.type == "cpu" and fast.worth(n):
-            out = torch.empty(n)
-            blocks.tile_back(packed, units, turned, self.tile, self.bits, None, out)
-            return out
         tiles = len(units)
         count = tiles * self.tile
         level = unpack(bytes_tensor(packed, torch.uint8, device), count, self.bits).to(torch.float32)

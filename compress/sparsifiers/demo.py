@@ -10,16 +10,20 @@ from functools import lru_cache
 
 import torch
 
-from ..codec import Codec, bytes_tensor, tensor_bytes
+from ..codec import bytes_tensor, tensor_bytes
+from ..cpu import dispatch_blocks as blocks
 from ..errors import CodecError
-from ..primitives import scales
+from ..primitives import scales, sums
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
+from ..quantizers.looped import Looped, Put
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader
 
 SIDE = 64
 TILE = SIDE * SIDE
+_PIECE = 16
+"""Tiles at once: what is made on the way stays in the cache."""
 
 
 @lru_cache(maxsize=1)
@@ -32,7 +36,25 @@ def basis() -> torch.Tensor:
     return rounded
 
 
-class Demo(Codec):
+@lru_cache(maxsize=1)
+def _halves() -> torch.Tensor:
+    """``[2, 32, 32]``: what the even and the odd frequencies take of the sums and of the differences of a position and
+    its mirror, half the products of the whole basis."""
+    return torch.stack([basis()[0::2, : SIDE // 2].T, basis()[1::2, : SIDE // 2].T]).contiguous()
+
+
+def cosines(tiles: torch.Tensor) -> torch.Tensor:
+    """The coefficients of ``[tiles, 64, 64]``: fp32, alike."""
+    even, odd = _halves().to(tiles.device)
+    for _ in range(2):  # along the last dimension, which then is the middle one
+        rows = tiles.reshape(-1, SIDE)
+        left, right = rows[:, : SIDE // 2], rows[:, SIDE // 2 :].flip(1)
+        both = torch.stack([(left + right) @ even, (left - right) @ odd], 2)
+        tiles = both.view(-1, SIDE, SIDE).transpose(1, 2)
+    return tiles.contiguous()
+
+
+class Demo(Looped):
     """k coefficients of each tile of 4096: a 12-bit index and a sign each, and the mean of their magnitudes."""
 
     def __init__(self, spec: Spec) -> None:
@@ -40,25 +62,34 @@ class Demo(Codec):
         self.k = spec.number("k")
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        tiles = torch.nn.functional.pad(x, (0, -x.numel() % TILE)).view(-1, SIDE, SIDE)
-        largest = tiles.abs().amax((1, 2), keepdim=True)
-        exponent = torch.where(largest > 0, torch.frexp(largest)[1], 0)
-        dct = basis().to(x.device)
-        scaled = torch.ldexp(torch.ldexp(tiles, -(exponent // 2)), -(exponent - exponent // 2))
-        coefficients = (dct @ scaled @ dct.T).view(-1, TILE)
-        order = torch.argsort(coefficients.abs(), dim=1, descending=True, stable=True)[:, : self.k].sort(1).values
-        kept = coefficients.gather(1, order)
-        size = torch.ldexp(kept.abs().mean(1), exponent.view(-1).clamp(max=126))
-        code = scales.to_codes(size, up=False)
-        index = order.view(-1)
+        n, step = x.numel(), _PIECE * TILE if x.device.type == "cpu" else x.numel()
+        done = [self._largest(x[start : start + step], self.quick(n, x.device)) for start in range(0, n, step)]
+        code, index, negative = (torch.cat(parts) for parts in zip(*done, strict=True))
         return [
             tensor_bytes(code),
             tensor_bytes((index & 255).to(torch.uint8)),
             tensor_bytes(pack((index >> 8).to(torch.uint8), 4)),
-            tensor_bytes(pack((kept < 0).to(torch.uint8).view(-1), 1)),
+            tensor_bytes(pack(negative, 1)),
         ]
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+    def _largest(self, x: torch.Tensor, quick: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(int16 sizes, int64 places, whether below zero) of the largest coefficients of some tiles."""
+        tiles = torch.nn.functional.pad(x, (0, -x.numel() % TILE)).view(-1, TILE)
+        exponent = torch.frexp(tiles.abs().amax(1))[1]
+        half = -exponent // 2
+        scaled = torch.ldexp(torch.ldexp(tiles, half[:, None]), (-exponent - half)[:, None])
+        coefficients = cosines(scaled.view(-1, SIDE, SIDE)).view(-1, TILE)
+        if quick:
+            order = blocks.chunk_largest(coefficients.view(-1), TILE, self.k)
+        else:
+            order = torch.argsort(coefficients.abs(), dim=1, descending=True, stable=True)[:, : self.k].sort(1).values
+        kept = coefficients.gather(1, order)
+        mean = (sums.tree(kept.abs().double()) / self.k).to(torch.float32)
+        code = scales.to_codes(torch.ldexp(mean, exponent.clamp(max=126)), up=False)
+        return code, order.view(-1), (kept < 0).to(torch.uint8).view(-1)
+
+    def _parts(self, reader: Reader, header: Header, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """(int64 indices, fp32 sizes), each ``[tiles, k]``."""
         n = header.elements
         tiles = -(-n // TILE)
         count = tiles * self.k
@@ -73,11 +104,21 @@ class Demo(Codec):
             raise CodecError("the blob has a coefficient twice")
         sign = unpack(bytes_tensor(sign_bytes, torch.uint8, device), count, 1).view(tiles, self.k)
         unit = scales.to_scales(code)[:, None]
-        size = torch.where(sign > 0, -unit, unit)
-        dct = basis().to(device)
-        out = torch.zeros(tiles, SIDE, SIDE, device=device)
-        for j in range(self.k):
-            left = dct[index[:, j] // SIDE] * size[:, j, None]
-            out += left[:, :, None] * dct[index[:, j] % SIDE][:, None, :]
-        limit = torch.finfo(torch.float32).max
-        return out.clamp_(-limit, limit).view(-1)[:n]
+        return index, torch.where(sign > 0, -unit, unit)
+
+    def opened(self, reader: Reader, header: Header) -> Put:
+        index, size = self._parts(reader, header, torch.device("cpu"))
+        return lambda out, weight: blocks.add_cosines(out, index, size, basis(), weight)
+
+    def plain(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        index, size = self._parts(reader, header, device)
+        dct, limit = basis().to(device), torch.finfo(torch.float32).max
+        out = torch.zeros(len(index), SIDE, SIDE, device=device)
+        step = _PIECE if device.type == "cpu" else len(index)
+        for first in range(0, len(index), step):
+            here, places = out[first : first + step], index[first : first + step]
+            for j in range(self.k):
+                left = dct[places[:, j] // SIDE] * size[first : first + step, j, None]
+                here += left[:, :, None] * dct[places[:, j] % SIDE][:, None, :]
+            here.clamp_(-limit, limit)
+        return out.view(-1)[: header.elements]

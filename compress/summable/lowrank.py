@@ -11,13 +11,23 @@ import math
 
 import torch
 
-from ..codec import Codec, bytes_tensor, flatten, tensor_bytes
+from ..codec import bytes_tensor, flatten, tensor_bytes
+from ..cpu import dispatch as fast
+from ..cpu import dispatch_blocks as blocks
 from ..errors import CodecError
 from ..exchange.requests import Context, Program, Reduce
 from ..primitives import philox
 from ..primitives.key import Key
+from ..primitives.scales import LARGEST
+from ..quantizers.looped import Looped, Put
+from ..quantizers.tables import largest_of
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader, build
+
+_FAR = 60
+"""A largest value within 2^60 of 1 needs no scaling: products and sums stay in fp32's range, and its bits are those of
+any scale."""
+_PIECE = 1 << 16
 
 
 def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -59,13 +69,38 @@ def dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def product(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """p @ q.T of ``[m, r]`` and ``[k, r]`` as rank-1 terms added in order, each product rounded before its sum."""
+    if p.device.type == "cpu" and fast.worth(len(p) * len(q)):
+        out = fast.room(len(p) * len(q))
+        blocks.add_product(out, p, q, None)
+        return out.view(len(p), len(q))
     out = torch.zeros(p.shape[0], q.shape[0], device=p.device)
-    for i in range(p.shape[1]):
-        out += p[:, i, None] * q[None, :, i]
-    return out
+    step = max(1, _PIECE // len(q)) if p.device.type == "cpu" else len(p)
+    for first in range(0, len(p), step):
+        here = out[first : first + step]
+        for i in range(p.shape[1]):
+            here += p[first : first + step, i, None] * q[None, :, i]
+    return out.clamp_(-LARGEST, LARGEST)
 
 
-class PowerSgd(Codec):
+def times(x: torch.Tensor, columns: int, q: torch.Tensor) -> torch.Tensor:
+    """The matrix of ``columns``, whose last row is filled with zeros, times ``q``: no copy of it is made."""
+    whole = x.numel() // columns
+    done = x[: whole * columns].view(whole, columns) @ q
+    rest = x[whole * columns :]
+    return torch.cat([done, (rest @ q[: len(rest)])[None]]) if len(rest) else done
+
+
+def times_back(x: torch.Tensor, columns: int, p: torch.Tensor) -> torch.Tensor:
+    """The same matrix, transposed, times ``p``."""
+    whole = x.numel() // columns
+    done = x[: whole * columns].view(whole, columns).T @ p[:whole]
+    rest = x[whole * columns :]
+    if len(rest):
+        done[: len(rest)] += rest[:, None] * p[whole]
+    return done
+
+
+class PowerSgd(Looped):
     """rank; iterations of the power step for one encode (1: cold). In an exchange the workers multiply the mean's
     factors (two reductions), and ``context.memory`` keeps Q for a warm start; losing it only costs error."""
 
@@ -98,14 +133,19 @@ class PowerSgd(Codec):
         rows, columns, rank = self._plan(shape)
         if not rank:
             return [tensor_bytes(x)]
-        matrix, exponent = _matrix(x, rows, columns)
+        exponent = torch.frexp(largest_of(x, x.numel()))[1]
+        apart = int(exponent) if abs(int(exponent)) > _FAR else 0
+        matrix = torch.ldexp(torch.ldexp(x, -exponent // 2), -exponent - -exponent // 2) if apart else x
         q = self._start(columns, rank, key, x.device)
         for turn in range(self.iterations):
-            p = orthonormal(matrix @ (q if turn == 0 else orthonormal(q)))
-            q = matrix.T @ p
-        return [tensor_bytes(p), tensor_bytes(torch.ldexp(q, exponent).clamp(-3e38, 3e38))]
+            p = orthonormal(_filled(times(matrix, columns, q if turn == 0 else orthonormal(q)), rows))
+            q = times_back(matrix, columns, p)
+        return [tensor_bytes(p), tensor_bytes((torch.ldexp(q, exponent) if apart else q).clamp(-3e38, 3e38))]
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+    def _read_factors(
+        self, reader: Reader, header: Header, device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(``[rows, rank]``, ``[columns, rank]``), or (the values, None)."""
         n = header.elements
         rows, columns, rank = self._plan(header.shape)
         size = 4 * ((rows + columns) * rank if rank else n)
@@ -113,11 +153,20 @@ class PowerSgd(Codec):
         if not bool(torch.isfinite(values).all()):
             raise CodecError("the blob has values that are not finite")
         if not rank:
-            return values
+            return values, None
         if n > 4096 * max(1, reader.at):
             raise CodecError(f"the blob claims {n} elements, too many for its bytes")
-        p, q = values[: rows * rank].view(rows, rank), values[rows * rank :].view(columns, rank)
-        return product(p, q).clamp(-3.4e38, 3.4e38).view(-1)[:n]
+        return values[: rows * rank].view(rows, rank), values[rows * rank :].view(columns, rank)
+
+    def opened(self, reader: Reader, header: Header) -> Put:
+        p, q = self._read_factors(reader, header, torch.device("cpu"))
+        if q is None:
+            q, p = p[:, None], torch.ones(1, 1)
+        return lambda out, weight: blocks.add_product(out, p, q, weight)
+
+    def plain(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        p, q = self._read_factors(reader, header, device)
+        return p if q is None else product(p, q).view(-1)[: header.elements]
 
     def rounds(self, x: torch.Tensor, context: Context) -> Program:
         rows, columns, rank = self._plan(tuple(x.shape))
@@ -128,7 +177,6 @@ class PowerSgd(Codec):
             total = yield Reduce(flat, "sum")
             context.own = flat
             return total.view(x.shape)  # type: ignore[no-any-return]
-        padded = torch.nn.functional.pad(flat, (0, rows * columns - flat.numel())).view(rows, columns)
         warm = context.memory.get("q")
         fits = warm is not None and warm.shape == (columns, rank) and bool(warm.abs().sum(0).min() > 0)
         q = (
@@ -136,9 +184,9 @@ class PowerSgd(Codec):
             if fits and warm is not None
             else self._start(columns, rank, Key(context.tensor_seed, context.step), x.device)
         )
-        total_p = yield Reduce(padded @ q, "sum")
+        total_p = yield Reduce(_filled(times(flat, columns, q), rows), "sum")
         p = orthonormal(total_p)
-        total_q = yield Reduce(padded.T @ p, "sum")
+        total_q = yield Reduce(times_back(flat, columns, p), "sum")
         context.memory["q"] = total_q.clone()
         # The error is against the mean's approximation, as in the paper, not against a local one that nobody uses.
         out = product(p, total_q).view(-1)[: flat.numel()]
@@ -146,10 +194,6 @@ class PowerSgd(Codec):
         return out.view(x.shape)
 
 
-def _matrix(x: torch.Tensor, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(the matrix scaled by a power of two to a largest value below 1, the power)."""
-    padded = torch.nn.functional.pad(x, (0, rows * columns - x.numel())).view(rows, columns)
-    largest = padded.abs().max()
-    exponent = torch.where(largest > 0, torch.frexp(largest)[1], 0)
-    half = exponent // 2
-    return torch.ldexp(torch.ldexp(padded, -half), -(exponent - half)), exponent
+def _filled(p: torch.Tensor, rows: int) -> torch.Tensor:
+    """Rows of zeros below, where the vector has none for them."""
+    return torch.nn.functional.pad(p, (0, 0, 0, rows - len(p)))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from ..codec import Codec, bytes_tensor, tensor_bytes
+from ..cpu import dispatch_values as loops
 from ..errors import CodecError
 from ..exchange.requests import Context, Gather, Program, Reduce
 from ..pieces import Piece
@@ -20,6 +21,7 @@ from ..primitives import philox
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
 from ..quantizers.dithered import LARGEST, norm
+from ..quantizers.tables import Parts, Tabled, largest_of, pieces
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader
 
@@ -105,7 +107,30 @@ class Summed(Codec):
         return self.restore(total, statistic, key, context.size, flat.numel()).view(x.shape)
 
 
-class GlobalQsgd(Summed):
+class Alone(Tabled, Summed):
+    """A sum whose levels stand for multiples of one unit: one worker's blob is a table and that unit."""
+
+    @abc.abstractmethod
+    def unit(self, statistic: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(fp32 values of all codes of one worker, fp32 ``[1]`` by which they are multiplied)."""
+
+    @abc.abstractmethod
+    def packed(self, x: torch.Tensor, statistic: torch.Tensor, key: Key) -> torch.Tensor:
+        """``write``'s packed codes, by the compiled loops."""
+
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
+        if not self.quick(x.numel(), x.device):
+            return super().write(x, key)
+        statistic = self.statistic(x)
+        return [tensor_bytes(statistic), tensor_bytes(self.packed(x, statistic, key))]
+
+    def parts(self, reader: Reader, header: Header, device: torch.device) -> Parts:
+        statistic, packed = self.body(reader, header, device)
+        table, unit = self.unit(statistic, header.elements)
+        return Parts(packed, table, unit, header.elements, self.bits)
+
+
+class GlobalQsgd(Alone):
     """Global-QSGD (Xin et al., 2023), standard dithering: equal levels up to the largest |x| of all workers."""
 
     def __init__(self, spec: Spec) -> None:
@@ -117,32 +142,50 @@ class GlobalQsgd(Summed):
         return (1 << self.bits) - 2
 
     def statistic(self, x: torch.Tensor) -> torch.Tensor:
-        return x.abs().amax().view(1) if x.numel() else torch.zeros(1, device=x.device)
+        return largest_of(x, x.numel()) if x.numel() else torch.zeros(1, device=x.device)
 
     def levels(self, x: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int) -> torch.Tensor:
+        s, n = self.top // 2, x.numel()
+        safe, out = torch.where(statistic > 0, statistic, torch.ones_like(statistic)), x.new_empty(n, dtype=torch.int32)
+        for start, stop in pieces(n, max(1, n), x.device):
+            y = x[start:stop] / safe
+            level = (y.abs() * s + philox.uniform(stop - start, key.dither, 0, start, x.device)).floor().clamp(max=s)
+            out[start:stop] = torch.where(y < 0, s - level, s + level)
+        return out
+
+    def packed(self, x: torch.Tensor, statistic: torch.Tensor, key: Key) -> torch.Tensor:
+        return loops.dithered(x, x.numel(), statistic, loops.EQUAL, self.bits, key.dither, self.top // 2)
+
+    def unit(self, statistic: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         s = self.top // 2
-        y = x / torch.where(statistic > 0, statistic, torch.ones_like(statistic))
-        level = (y.abs() * s + philox.uniform(x.numel(), key.dither, 0, 0, x.device)).floor().clamp(max=s)
-        return torch.where(y < 0, s - level, s + level).to(torch.int32)
+        codes = torch.arange(1 << self.bits, device=statistic.device)
+        return (codes - s).to(torch.float32), statistic / float(s)
 
     def restore(self, total: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int, count: int) -> torch.Tensor:
         s = self.top // 2
         return (total - s * workers).to(torch.float32) * (statistic / float(s))
 
 
-class GlobalExponential(Codec):
+class GlobalExponential(Tabled):
     """Global-QSGD, exponential dithering: a sign and a power of two below twice the largest, 8 bits. Two encodings are
     combined without decoding, each combination unbiased; a tree, not a ring, keeps the exponents in range."""
 
     def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
-        top = x.abs().max()
-        return [tensor_bytes(top.view(1)), tensor_bytes(self.codes(x, top, 1, key))]
+        top = largest_of(x, x.numel())
+        if self.quick(x.numel(), x.device):
+            codes = loops.dithered(x, x.numel(), top, loops.EXPONENTS, 8, key.dither, 2)
+        else:
+            codes = torch.empty(x.numel(), dtype=torch.uint8, device=x.device)
+            for start, stop in pieces(x.numel(), x.numel(), x.device):
+                codes[start:stop] = self.codes(x[start:stop], top, 1, key, start)
+        return [tensor_bytes(top), tensor_bytes(codes)]
 
-    def codes(self, x: torch.Tensor, top: torch.Tensor, workers: int, key: Key) -> torch.Tensor:
-        """uint8: 0 is zero, else sign << 7 | -exponent (1 .. 127) of a fraction of 2 * workers * top."""
+    def codes(self, x: torch.Tensor, top: torch.Tensor, workers: int, key: Key, start: int = 0) -> torch.Tensor:
+        """uint8: 0 is zero, else sign << 7 | -exponent (1 .. 127) of a fraction of 2 * workers * top; of the elements
+        ``start`` on."""
         safe = torch.where(top > 0, top, torch.ones_like(top))
         y = (x.abs() / safe) / float(2 * workers)
-        u = philox.uniform(x.numel(), key.dither, 0, 0, x.device)
+        u = philox.uniform(x.numel(), key.dither, 0, start, x.device)
         mantissa, exponent = torch.frexp(y)
         exponent = torch.where(u < 2 * mantissa - 1, exponent, exponent - 1)
         code = (-exponent).clamp(min=1)
@@ -170,10 +213,10 @@ class GlobalExponential(Codec):
         size = torch.where(exponent > 0, size, torch.zeros_like(size)) * top
         return torch.where((codes >> 7) > 0, -size, size)
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
-        top = torch.tensor(reader.float32(), device=device)
-        codes = bytes_tensor(reader.take(header.elements), torch.uint8, device)
-        return self.values(codes, top, 1).clamp(-LARGEST, LARGEST)
+    def parts(self, reader: Reader, header: Header, device: torch.device) -> Parts:
+        top, n = torch.tensor([reader.float32()], device=device), header.elements
+        table = self.values(torch.arange(256, dtype=torch.int32, device=device), torch.ones(1, device=device), 1)
+        return Parts(reader.take(n), table, top, n, 8)
 
     def rounds(self, x: torch.Tensor, context: Context) -> Program:
         flat = x.detach().reshape(-1).to(torch.float32) * context.weight
@@ -195,7 +238,7 @@ class GlobalExponential(Codec):
         return self.values(level[0], top, context.size).view(x.shape)
 
 
-class IntSgd(Summed):
+class IntSgd(Alone):
     """IntSGD (Mishchenko et al., ICLR 2022): round(alpha * x) at random, alpha known everywhere.
 
     rule=norm: alpha = sqrt(d) / (sqrt(2) * |x|), the paper's with the norm of this step instead of a running one, or
@@ -218,11 +261,11 @@ class IntSgd(Summed):
     def statistic(self, x: torch.Tensor) -> torch.Tensor:
         if not x.numel():
             return torch.zeros(1, device=x.device)
-        largest = x.abs().amax().view(1)
+        largest = largest_of(x, x.numel())
         if self.rule == "max":
             return largest
         whole = largest.double() * (self.gain * math.sqrt(x.numel() / 2.0) / 127.0)  # the scale that cuts nothing
-        return torch.maximum(norm(x.view(1, -1), "l2").double(), whole).clamp(max=LARGEST).to(torch.float32)
+        return torch.maximum(norm(x, x.numel(), "l2").double(), whole).clamp(max=LARGEST).to(torch.float32)
 
     def _alpha(self, statistic: torch.Tensor, workers: int, count: int) -> float:
         size = float(statistic) if self.rule == "max" else float(statistic) / workers
@@ -234,9 +277,21 @@ class IntSgd(Summed):
 
     def levels(self, x: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int) -> torch.Tensor:
         alpha = self._alpha(statistic, workers, x.numel())
-        y = x.to(torch.float64) * alpha
-        u = philox.uniform(x.numel(), key.dither, 0, 0, x.device)
-        return ((y + u).floor().clamp(-127, 127) + 127).to(torch.int32)
+        n, out = x.numel(), x.new_empty(x.numel(), dtype=torch.int32)
+        for start, stop in pieces(n, max(1, n), x.device):
+            y = x[start:stop].to(torch.float64) * alpha
+            y += philox.uniform(stop - start, key.dither, 0, start, x.device)
+            out[start:stop] = y.floor_().clamp_(-127, 127) + 127
+        return out
+
+    def packed(self, x: torch.Tensor, statistic: torch.Tensor, key: Key) -> torch.Tensor:
+        alpha = self._alpha(statistic, 1, x.numel())
+        return loops.dithered(x, x.numel(), torch.ones(1), loops.WHOLE, 8, key.dither, alpha)
+
+    def unit(self, statistic: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        codes = torch.arange(256, dtype=torch.int32, device=statistic.device)
+        values = self.own(codes, statistic, Key(), 1, count)
+        return values.clamp(-LARGEST, LARGEST), torch.ones(1, device=statistic.device)
 
     def own(self, levels: torch.Tensor, statistic: torch.Tensor, key: Key, workers: int, count: int) -> torch.Tensor:
         alpha = self._alpha(statistic, workers, count)

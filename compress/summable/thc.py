@@ -59,11 +59,8 @@ class Thc(Summed):
         """The norm of each block; a ``flag`` on its device as in ``rotation.lengths``."""
         out = torch.zeros(rotation.blocks(x.numel(), self.block), device=x.device)
         for segment in rotation.layout(x.numel(), self.block):
-            quick = self._is_quick(x.numel(), x.device) or None
-            found = quick and blocks.lengths(x[segment.start : segment.start + segment.length], segment.size)
-            if found is None:
-                found = rotation.lengths(rotation.rows_of(x, segment), flag)
-            out[segment.row : segment.row + segment.rows] = found
+            part = x[segment.start : segment.start + segment.length]
+            out[segment.row : segment.row + segment.rows] = rotation.lengths(part, segment.size, flag)
         return out
 
     def looks(self, device: torch.device) -> bool:
