@@ -1,12 +1,12 @@
 """Searches for a placement side by side, on generated networks, at equal processor time.
 
-    python -m benchmarks.placement [--networks 20] [--seeds 5] [--limits 1,5,20] [--out FILE]
+    python -m benchmarks.placement [--networks 20] [--seeds 5] [--limits 1,5,20] [--lines FILE]
 
 The published cost (Yuan et al. 2022), 64 devices as 8 x 8. ``ours``: search_dtfm. ``annealer``: one run of simulated
 annealing of uniformly drawn swaps from a random start, compiled as ours is, as long as its time allows. ``original``:
 the published search (crossover of five devices, cyclic moves by gain) with this project's exact cost, which is some
 hundred times faster than theirs. Runs of the three take turns, so that a busy moment of the machine meets all. Times
-are CPU seconds; compiling (a few seconds, once, then cached) is not counted.
+are CPU seconds; compiling (a few seconds, once, then cached) is not counted. With --lines a run goes on where it ended.
 """
 
 from __future__ import annotations
@@ -224,33 +224,50 @@ def cyclic(model: Dtfm, label: numpy.ndarray) -> None:
             break
 
 
-def compare(limits: list[float], seeds: int, count: int, out: Path | None) -> dict[str, Any]:
-    """Medians over the seeds of each network, search and limit."""
-    found: dict[str, dict[str, list[float]]] = {}
-    models = {name: (network, Dtfm(network, SIDE, SIDE)) for name, network in list(networks().items())[:count]}
-    warm(next(iter(models.values())))
-    for limit, (name, (network, model)), seed in product(limits, models.items(), range(seeds)):
-        row = found.setdefault(f"{limit:g}", {}).setdefault(name, {})
-        for search in ("ours", *OTHERS):
-            if search == "ours":
-                end = time.process_time() + limit
-                value = search_dtfm(network, SIDE, SIDE, end, seed, clock=time.process_time).total
-            else:
-                value = (annealer if search == "annealer" else original)(model, limit, seed)
-            row.setdefault(search, []).append(value)
-        if seed == seeds - 1:
-            cells = [f"{search} {median(values):8.3f}" for search, values in row.items()]
-            print(f"{limit:>4g} s  {name:24}", *cells, flush=True)
-    result: dict[str, Any] = {"seeds": seeds, "limits": {}}
-    for told, rows in found.items():
-        middle = {name: {search: round(median(got), 4) for search, got in row.items()} for name, row in rows.items()}
-        over = max(row["ours"] / min(row.values()) - 1 for row in middle.values())
+def compare(limits: list[float], seeds: int, count: int, lines_file: Path | None) -> list[dict[str, Any]]:
+    """Runs what ``lines_file`` does not have yet, a line of JSON for each limit, network and seed, and returns all."""
+    done = (
+        [json.loads(line) for line in lines_file.read_text().splitlines()] if lines_file and lines_file.exists() else []
+    )
+    rows = [row for row in done if row["limit"] in limits and row["seed"] < seeds]
+    had = {(row["limit"], row["network"], row["seed"]) for row in rows}
+    made_networks = {name: (network, Dtfm(network, SIDE, SIDE)) for name, network in list(networks().items())[:count]}
+    warm(next(iter(made_networks.values())))
+    for limit, seed, (name, (network, model)) in product(limits, range(seeds), made_networks.items()):
+        if (limit, name, seed) in had:
+            continue
+        row: dict[str, Any] = {"limit": limit, "network": name, "seed": seed}
+        end = time.process_time() + limit
+        row["ours"] = search_dtfm(network, SIDE, SIDE, end, seed, clock=time.process_time).total
+        row["annealer"], row["original"] = annealer(model, limit, seed), original(model, limit, seed)
+        rows.append(row)
+        if lines_file is not None:
+            with lines_file.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    return rows
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over the seeds of each limit, network and search, printed, with how ours compares."""
+    result: dict[str, Any] = {}
+    for limit in sorted({row["limit"] for row in rows}):
+        middle: dict[str, dict[str, float]] = {}
+        for name in dict.fromkeys(row["network"] for row in rows if row["limit"] == limit):
+            mine = [row for row in rows if row["limit"] == limit and row["network"] == name]
+            middle[name] = {search: round(median(row[search] for row in mine), 4) for search in ("ours", *OTHERS)}
+            cells = [f"{search} {value:8.3f}" for search, value in middle[name].items()]
+            print(f"{limit:>4g} s  {name:24}", *cells, f"{len(mine)} seeds", flush=True)
+        over = {name: row["ours"] / min(row.values()) - 1 for name, row in middle.items()}
         gains = {search: mean(1 - row["ours"] / row[search] for row in middle.values()) for search in OTHERS}
-        result["limits"][told] = {"networks": middle, "worst_over_best": over, "mean_gain": gains}
+        best = mean(1 - row["ours"] / min(row[search] for search in OTHERS) for row in middle.values())
+        result[f"{limit:g}"] = {"networks": middle, "over_best": over, "mean_gain": gains, "mean_gain_over_best": best}
         words = ", ".join(f"{gain:.2%} below {search}" for search, gain in gains.items())
-        print(f"{told} s: at most {over:.2%} over the best of the three; in the mean {words}")
-    if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n")
+        worst = max(over, key=lambda name: over[name])
+        print(
+            f"{limit:g} s: at most {over[worst]:.2%} over the best of the three ({worst}); in the mean {words}, ",
+            end="",
+        )
+        print(f"{best:.2%} below the better of both")
     return result
 
 
@@ -269,9 +286,10 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--limits", default="1,5,20")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--lines", type=Path, help="a file of JSON lines, to which runs are added that it lacks")
     asked = parser.parse_args()
-    compare([float(limit) for limit in asked.limits.split(",")], asked.seeds, asked.networks, asked.out)
+    rows = compare([float(limit) for limit in asked.limits.split(",")], asked.seeds, asked.networks, asked.lines)
+    summary(rows)
 
 
 if __name__ == "__main__":
