@@ -127,8 +127,9 @@ def finish_of(result: Mapping[str, Any], tokens: float) -> dict[str, Any]:
 
 
 def published_cost(network: Network, made: Plan) -> float | None:
-    """DT-FM's TOTAL of the plan's groups; None where it has nothing to say (interleaved pipelines, one device)."""
-    if len(made.nodes) < 2 or len(made.nodes) != len(made.pipelines) * len(made.stages):
+    """DT-FM's TOTAL of the plan's groups; None where it has nothing to say (interleaved pipelines, one device) and for
+    networks of thousands."""
+    if not network.written_out or len(made.nodes) < 2 or len(made.nodes) != len(made.pipelines) * len(made.stages):
         return None
     part = network.subset(sorted(made.nodes, key=natural))
     rows = [[part.index[node] for node in row] for row in made.pipelines]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from ..errors import PlanError
+from .blocks import Blocks
 from .devices import DEFAULT_TFLOPS, Device, Matrix
 from .files import load_json
 
@@ -49,8 +51,8 @@ class Cluster(NamedTuple):
     """What a cluster file says: the arguments of a Network (its docstring has shapes and units)."""
 
     devices: list[Device]
-    latency: Matrix
-    bandwidth: Matrix
+    latency: Blocks
+    bandwidth: Blocks
     site_upload: dict[str, float]
     site_download: dict[str, float]
 
@@ -101,11 +103,10 @@ def parse_cluster(cluster: Mapping[str, Any], where: str) -> Cluster:
     latency = _matrix(cluster, "latency_ms", regions, counts, where) / 1e3
     bandwidth = _matrix(cluster, "bandwidth_gbps", regions, counts, where) * 1e9
     home = numpy.array([regions.index(device.region) for device in devices])
-    square = numpy.ix_(home, home)
     return Cluster(
         devices,
-        latency[square],
-        bandwidth[square],
+        Blocks(home, latency, 0.0),
+        Blocks(home, bandwidth, math.inf),
         site_upload=_sites(cluster, "site_upload_gbps", regions, where),
         site_download=_sites(cluster, "site_download_gbps", regions, where),
     )

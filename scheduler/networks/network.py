@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy
 
 from ..errors import PlanError
+from .blocks import WRITTEN_OUT, Blocks, Gathered
 from .clusters import Cluster, parse_cluster, read_cluster
 from .devices import Device, Matrix, check_device
 from .guesses import cautious, fill_bandwidth, fill_latency, slowest_lines
@@ -47,13 +48,15 @@ class Network:
     latency: float64 [n, n] seconds, bandwidth: float64 [n, n] bit/s, row = sender, column = receiver. The diagonal is
     0 seconds and infinite bandwidth. A link that does not exist has infinite latency and bandwidth 0.
     site_upload, site_download: region -> bit/s that all links leaving or entering the region share.
+
+    Given as Blocks, and of more than WRITTEN_OUT devices, both stay tables by region that answer [rows, columns].
     """
 
     def __init__(
         self,
         devices: Sequence[Device],
-        latency: Matrix,
-        bandwidth: Matrix,
+        latency: Matrix | Blocks,
+        bandwidth: Matrix | Blocks,
         *,
         confidence: Matrix | None = None,
         age: Matrix | None = None,
@@ -70,18 +73,28 @@ class Network:
             raise PlanError(f"two devices are called {twice!r}")
         for device in self.devices:
             check_device(device)
+        if count <= WRITTEN_OUT:
+            latency, bandwidth = (one.written_out() if isinstance(one, Blocks) else one for one in (latency, bandwidth))
         for what, matrix in (("latency", latency), ("bandwidth", bandwidth)):
             if matrix.shape != (count, count):
                 raise PlanError(f"{what} must be a {count} x {count} matrix, not {' x '.join(map(str, matrix.shape))}")
-            if numpy.isnan(matrix).any() or (matrix < 0).any():
+            entries = matrix.table if isinstance(matrix, Blocks) else matrix
+            if numpy.isnan(entries).any() or (entries < 0).any():
                 raise PlanError(f"{what} has a negative or undefined entry")
         self.names = tuple(names)
         self.index = {name: position for position, name in enumerate(names)}
-        self.latency = latency.astype(numpy.float64)
-        self.bandwidth = bandwidth.astype(numpy.float64)
-        numpy.fill_diagonal(self.latency, 0.0)
-        numpy.fill_diagonal(self.bandwidth, math.inf)
-        self.latency[self.bandwidth == 0] = math.inf
+        if isinstance(latency, Blocks) and isinstance(bandwidth, Blocks):
+            missing = numpy.where(bandwidth.table == 0, math.inf, latency.table)
+            self.latency = cast(Matrix, Blocks(latency.home, missing, 0.0))
+            self.bandwidth = cast(Matrix, Blocks(bandwidth.home, bandwidth.table, math.inf))
+        else:
+            self.latency, self.bandwidth = (
+                numpy.array(one.written_out() if isinstance(one, Blocks) else one, dtype=numpy.float64)
+                for one in (latency, bandwidth)
+            )
+            numpy.fill_diagonal(self.latency, 0.0)
+            numpy.fill_diagonal(self.bandwidth, math.inf)
+            self.latency[self.bandwidth == 0] = math.inf
         self.confidence = confidence
         self.age = age
         self.site_upload = dict(site_upload or {})
@@ -194,9 +207,22 @@ class Network:
     @cached_property
     def rate(self) -> Matrix:
         """float64 [n, n]: bit/s that one flow alone gets: the link, the sender's uplink, the receiver's downlink."""
+        if not self.written_out:
+            up, down, links = self.upload, self.download, self.bandwidth
+
+            def rates(rows: numpy.ndarray, columns: numpy.ndarray) -> Matrix:
+                narrow = numpy.minimum(links[rows, columns], numpy.minimum(up[rows], down[columns]))
+                return numpy.where(rows == columns, math.inf, narrow)
+
+            return cast(Matrix, Gathered(len(self), rates))
         rate = numpy.minimum(self.bandwidth, numpy.minimum(self.upload[:, None], self.download[None, :]))
         numpy.fill_diagonal(rate, math.inf)
         return rate
+
+    @property
+    def written_out(self) -> bool:
+        """Whether latency, bandwidth and rate are arrays, and not tables by region."""
+        return not isinstance(self.latency, Blocks)
 
     @property
     def regions(self) -> tuple[str, ...]:
@@ -240,12 +266,16 @@ class Network:
 
     def subset(self, names: Sequence[str]) -> Network:
         """The network of some of its devices, in the order given."""
+        if tuple(names) == self.names:
+            return self
         picked = numpy.array([self.index[name] for name in names])
         square = numpy.ix_(picked, picked)
+        latency: Any = self.latency
+        bandwidth: Any = self.bandwidth
         return Network(
             [self.devices[position] for position in picked],
-            self.latency[square],
-            self.bandwidth[square],
+            latency[square] if self.written_out else latency.take(picked),
+            bandwidth[square] if self.written_out else bandwidth.take(picked),
             confidence=None if self.confidence is None else self.confidence[square],
             age=None if self.age is None else self.age[square],
             site_upload=self.site_upload,
@@ -273,6 +303,8 @@ class Network:
 
 def components(network: Network) -> list[list[int]]:
     """Device indices in parts that can reach each other both ways, the largest part first."""
+    if not network.written_out:
+        return _parts_by_region(cast(Blocks, network.bandwidth))
     linked = (network.bandwidth > 0) & (network.bandwidth.T > 0)
     left = set(range(len(network)))
     parts: list[list[int]] = []
@@ -285,4 +317,25 @@ def components(network: Network) -> list[list[int]]:
             stack += near
         left -= part
         parts.append(sorted(part))
+    return sorted(parts, key=lambda part: (-len(part), part))
+
+
+def _parts_by_region(bandwidth: Blocks) -> list[list[int]]:
+    """As components, of regions: those of one that don't reach each other may still meet in another."""
+    table = bandwidth.table
+    linked = (table > 0) & (table.T > 0)
+    here = numpy.unique(bandwidth.home).tolist()
+    left, parts = set(here), []
+    while left:
+        stack = [min(left)]
+        part = set(stack)
+        while stack:
+            near = {region for region in here if linked[stack[-1], region]} - part
+            stack.pop()
+            part |= near
+            stack += near
+        left -= part
+        members = numpy.flatnonzero(numpy.isin(bandwidth.home, list(part))).tolist()
+        lonely = len(part) == 1 and not linked[next(iter(part)), next(iter(part))]
+        parts += [[device] for device in members] if lonely else [members]
     return sorted(parts, key=lambda part: (-len(part), part))

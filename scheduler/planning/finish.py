@@ -24,6 +24,9 @@ from .choose_updates import choose_updates, recorded
 
 Dollars = Callable[[Candidate, float], float]
 """(a candidate, seconds of its step) -> dollars for a million tokens."""
+TOLD, TOLD_OF_MANY, LAST = 512, 16, 8
+"""Spares that are told of their best place, of networks that are written out and of others; of these it is sought in so
+many pipelines."""
 SIMULATED, FEW = 16, 64
 """Spares whose best place is simulated, of so many devices; of others it is estimated."""
 
@@ -110,17 +113,22 @@ def why_spare(estimator: Estimator, best: Candidate, now: float, dollars: Dollar
     spare = list(best.spare)
     searcher = Searcher(estimator, best.cut, best.places, spare)
     places = numpy.arange(best.places.size)
-    for position, device in enumerate(spare[:512]):
+    told = TOLD
+    if not network.written_out:
+        # One of the pipelines that end last is the best place, and a few spares are told so.
+        last = numpy.argsort(-(searcher.fixed + searcher.period * numpy.asarray(best.microbatches)))[:LAST]
+        places, told = (last[:, None] * nodes + numpy.arange(nodes)).reshape(-1), TOLD_OF_MANY
+    for position, device in enumerate(spare[:told]):
         name = network.names[device]
-        reach = (network.bandwidth[device] > 0) & (network.bandwidth[:, device] > 0)
-        if not reach[best.places.reshape(-1)].any():
+        others = best.places.reshape(-1)
+        if not ((network.bandwidth[device, others] > 0) & (network.bandwidth[others, device] > 0)).any():
             reasons[name] = "it can't reach any node that trains"
             continue
         values = searcher.values_of_swaps(places, numpy.full(len(places), best.places.size + position))
-        slot = int(values.argmin())
+        slot = int(places[int(values.argmin())])
         swapped = best.places.copy()
         swapped.flat[slot] = device
-        seconds = now * float(values[slot]) / searcher.value
+        seconds = now * float(values.min()) / searcher.value
         found = best
         if dollars is not None or (position < SIMULATED and len(network) <= FEW):
             swap = candidate(estimator, swapped, [], best.cut, "")
@@ -142,7 +150,7 @@ def why_spare(estimator: Estimator, best: Candidate, now: float, dollars: Dollar
                 f"all {count} x {nodes} places are taken, and in the best of them ({where}) it is worth no more: "
                 f"{_s(seconds)} a step with it, {_s(now)} without"
             )
-    for device in spare[512:]:
+    for device in spare[told:]:
         reasons[network.names[device]] = f"all {count} x {nodes} places are taken"
     return reasons
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import PlanError
+from ..networks.blocks import WRITTEN_OUT
 from ..networks.network import Network
 from ..plans import Plan
 from ..published.search import plan_dtfm
@@ -53,6 +54,8 @@ def plan(
     deadline = time.monotonic() + time_limit
     ordered = network.subset(sorted(network.names, key=natural))
     if objective == "dtfm":
+        if not ordered.written_out:
+            raise PlanError(f"the objective dtfm is for up to {WRITTEN_OUT} devices: there are {len(ordered)}")
         return plan_dtfm(ordered, settled(workload), deadline, seed)
     if is_open(workload):
         fixed = partial(plan, ordered, seed=seed, current=current, stay=stay)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy
 
 from ..errors import PlanError
+from ..networks.blocks import WRITTEN_OUT
 from ..networks.network import Network, components
 from ..timing.candidate import Candidate, Shape
 from ..timing.compiled import is_loaded, ready
@@ -16,6 +17,7 @@ from ..timing.estimate import Estimator
 from ..timing.seconds import candidate_seconds, reshared
 from ..workloads.workload import Workload
 from .annealing import Found, Searcher, crossover
+from .many import best_of_many
 from .refine import ENUMERATED, MOST_DEVICES, enumerated, refined
 from .seeds import FEW, constructions, nearness
 from .shapes import candidate, cut_for, shapes, why_nothing_fits
@@ -59,12 +61,14 @@ def best_candidate(
         outside = [device for island in islands[1:] for device in island]
         spare = tuple([int(lift[device]) for device in inner.spare] + outside)
         return replace(inner, places=lift[inner.places], spare=spare)
+    ready(deadline - clock())
+    if len(network) > WRITTEN_OUT:
+        return _best_of_many(network, workload, deadline, seed, score, clock)
     estimator = Estimator(network, workload)
 
     def over() -> bool:
         return clock() > deadline
 
-    ready(deadline - clock())
     starts = _starts(estimator, shapes(len(network), workload), over)
     if not starts:
         raise PlanError(why_nothing_fits(network, workload))
@@ -83,6 +87,27 @@ def best_candidate(
         key=lambda found: (len(found.spare), found.origin != "in the order given", found.seconds),
     )
     return reshared(estimator, chosen)
+
+
+def _best_of_many(
+    network: Network,
+    workload: Workload,
+    deadline: float,
+    seed: int,
+    score: Callable[[Candidate], float] | None,
+    clock: Callable[[], float],
+) -> Candidate:
+    """The best of the candidates for thousands of devices; the sample's plan takes a fifth of the time."""
+    estimator, until = Estimator(network, workload), clock() + (deadline - clock()) / 5
+    measure = score or (lambda found: candidate_seconds(estimator, found))
+
+    def sampled(part: Network, less: Workload) -> Candidate:
+        return best_candidate(part, less, until, seed, clock=clock)
+
+    made = list(best_of_many(network, workload, sampled, seed, lambda: clock() > deadline))
+    if not made:
+        raise PlanError(why_nothing_fits(network, workload))
+    return reshared(estimator, min(made, key=measure))
 
 
 @dataclass

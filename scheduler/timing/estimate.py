@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy
 
+from ..networks.blocks import Gathered
 from ..networks.devices import Matrix
 from ..networks.network import Network
 from ..networks.regions import region_numbers
@@ -82,9 +84,11 @@ def link_codecs(
     size = (len(network), len(network))
     if not workload.codecs:
         shape = [workload.activation_bits, workload.gradient_bits, workload.codec_seconds]
-        forward, backward, coding = (numpy.full(size, value) for value in shape)
+        forward, backward, coding = (numpy.broadcast_to(numpy.float64(value), size) for value in shape)
         return forward, backward, coding
     table = numpy.array([[choice.forward, choice.backward, choice.seconds] for choice in workload.codecs])
+    if not network.written_out:
+        return _gathered_codecs(network, table, per_bit, [choice.name for choice in workload.codecs], codecs or {})
     # Both directions of a link share its codec, and the slower direction decides.
     slow = numpy.maximum(per_bit, per_bit.T)
     costs = [numpy.maximum(max(row[0], row[1]) * slow, row[2]) + 1e-3 * row[2] for row in table]
@@ -104,22 +108,75 @@ def link_codecs(
     return chosen[:, :, 0], chosen[:, :, 1], chosen[:, :, 2]
 
 
+def _gathered_codecs(
+    network: Network, table: Matrix, per_bit: Matrix, names: Sequence[str], codecs: Mapping[str, str]
+) -> tuple[Matrix, Matrix, Matrix]:
+    """The same of a network that is not written out, in which link classes are pairs of regions."""
+    regions, numbers = numpy.unique([device.region for device in network.devices], return_inverse=True)
+    at = {region: number for number, region in enumerate(regions.tolist())}
+    fixed = numpy.full((len(regions), len(regions)), -1)
+    for kind, name in codecs.items():
+        source, _, target = kind.partition(">")
+        if name in names and source in at and (target or source) in at:
+            fixed[at[source], at[target or source]] = names.index(name)
+
+    def pick(rows: numpy.ndarray, columns: numpy.ndarray) -> numpy.ndarray:
+        slow = numpy.maximum(per_bit[rows, columns], per_bit[columns, rows])
+        costs = [numpy.maximum(max(row[0], row[1]) * slow, row[2]) + 1e-3 * row[2] for row in table]
+        told = fixed[numbers[rows], numbers[columns]]
+        picked: numpy.ndarray = numpy.where(told >= 0, told, numpy.argmin(numpy.array(costs), axis=0))
+        return picked
+
+    def column(which: int) -> Matrix:
+        return cast(Matrix, Gathered(len(network), lambda rows, columns: table[pick(rows, columns), which]))
+
+    return column(0), column(1), column(2)
+
+
+def capped(matrix: Matrix, most: float) -> Matrix:
+    """What a matrix that is not written out has, at most ``most``."""
+    values = matrix
+    return cast(Matrix, Gathered(matrix.shape[0], lambda rows, columns: numpy.minimum(values[rows, columns], most)))
+
+
+def _gathered(network: Network) -> tuple[Matrix, Matrix]:
+    """(seconds a bit, seconds there and back) of a network that is not written out."""
+
+    def per_bit(rows: numpy.ndarray, columns: numpy.ndarray) -> Matrix:
+        with numpy.errstate(divide="ignore"):
+            seconds = numpy.minimum(1.0 / network.rate[rows, columns], UNREACHABLE)
+        result: Matrix = numpy.where(rows == columns, 0.0, seconds)
+        return result
+
+    def trip(rows: numpy.ndarray, columns: numpy.ndarray) -> Matrix:
+        ways = numpy.minimum(network.latency[rows, columns], UNREACHABLE)
+        result: Matrix = ways + numpy.minimum(network.latency[columns, rows], UNREACHABLE)
+        return result
+
+    count = len(network)
+    return cast(Matrix, Gathered(count, per_bit)), cast(Matrix, Gathered(count, trip))
+
+
 class Estimator:
     """Times placements of one workload on one network. Arrays of rows are vectorised over the first axis."""
 
     def __init__(self, network: Network, workload: Workload, codecs: Mapping[str, str] | None = None) -> None:
         self.network = network
         self.workload = workload
-        with numpy.errstate(divide="ignore"):
-            self.per_bit = numpy.minimum(1.0 / network.rate, UNREACHABLE)
-        numpy.fill_diagonal(self.per_bit, 0.0)
-        latency = numpy.where(numpy.isfinite(network.latency), network.latency, UNREACHABLE)
-        self.trip_latency = latency + latency.T
+        if network.written_out:
+            with numpy.errstate(divide="ignore"):
+                self.per_bit = numpy.minimum(1.0 / network.rate, UNREACHABLE)
+            numpy.fill_diagonal(self.per_bit, 0.0)
+            latency = numpy.where(numpy.isfinite(network.latency), network.latency, UNREACHABLE)
+            self.trip_latency = latency + latency.T
+        else:
+            self.per_bit, self.trip_latency = _gathered(network)
         self.upload_per_bit = 1.0 / network.upload
         self.download_per_bit = 1.0 / network.download
         self.regions = region_numbers(network)
         """int [n]: the number of each device's region."""
-        self.sent = numpy.minimum(per_bit_sent(network), UNREACHABLE)
+        sent = per_bit_sent(network)
+        self.sent = numpy.minimum(sent, UNREACHABLE) if network.written_out else capped(sent, UNREACHABLE)
         self.speed = network.tflops * 1e12 * workload.efficiency
         # Bits for each element over each link, forward and backward, and seconds of coding an element at one end.
         self.simulated: dict[Hashable, float] = {}

@@ -55,7 +55,8 @@ def traffic(
 def busiest_line(estimator: Estimator, bits: Matrix) -> tuple[float, str]:
     """(seconds, words) of the line that takes longest for the bits of a step: a link, a device's or a site's."""
     network = estimator.network
-    links = bits * estimator.per_bit
+    everyone = numpy.arange(len(network))
+    links = bits * estimator.per_bit[everyone[:, None], everyone[None, :]]
     sender, receiver = (int(at) for at in numpy.unravel_index(int(links.argmax()), links.shape))
     found = [(float(links.max()), f"the link {network.names[sender]} > {network.names[receiver]}")]
     for what, per_bit, sums in (

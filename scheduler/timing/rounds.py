@@ -8,14 +8,24 @@ predicted their measured rounds well.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from typing import cast
+
 import numpy
 
+from ..networks.blocks import Blocks, Gathered
 from ..networks.devices import Matrix
 from ..networks.network import Network
+
+AT_ONCE = 512
+"""Members of a group up to which all its pairs are looked at together; of more, so many senders at a time."""
 
 
 def per_bit_sent(network: Network) -> Matrix:
     """float64 [n, n]: seconds of the sender's time for each bit to a receiver, and of the receiver's."""
+    if not network.written_out:
+        return _gathered(network)
     with numpy.errstate(divide="ignore"):
         seconds: Matrix = 1.0 / network.rate
         # With a known uplink the paths run side by side, and only the uplink's own time is taken from the sender.
@@ -24,6 +34,20 @@ def per_bit_sent(network: Network) -> Matrix:
     seconds = numpy.where(network.bandwidth > 0, seconds, numpy.inf)
     numpy.fill_diagonal(seconds, 0.0)
     return seconds
+
+
+def _gathered(network: Network) -> Matrix:
+    """The same of a network that is not written out."""
+    fastest = cast(Blocks, network.bandwidth).row_max()
+    known = numpy.isfinite(network.upload) & (network.upload >= 0.5 * fastest)
+
+    def values(rows: numpy.ndarray, columns: numpy.ndarray) -> Matrix:
+        with numpy.errstate(divide="ignore"):
+            seconds = numpy.where(known[rows], 1.0 / network.upload[rows], 1.0 / network.rate[rows, columns])
+        seconds = numpy.where(network.bandwidth[rows, columns] > 0, seconds, numpy.inf)
+        return numpy.where(rows == columns, 0.0, seconds)
+
+    return cast(Matrix, Gathered(len(network), values))
 
 
 def _fastest(network: Network) -> Matrix:
@@ -50,6 +74,10 @@ def round_seconds(
     count = len(group)
     if count < 2:
         return 0.0
+    if count > AT_ONCE and pattern not in ("ring", "all_to_all"):
+        part = numpy.full(count, 1.0 / count) if fractions is None else fractions
+        levels = regions[group] if pattern == "two_level" and regions is not None else None
+        return _large(network, sent, group, bits, part, levels)
     square = numpy.ix_(group, group)
     cost, latency = sent[square], network.latency[square]
     with numpy.errstate(divide="ignore"):
@@ -87,6 +115,49 @@ def _two_level(part: Matrix, region: numpy.ndarray) -> tuple[Matrix, Matrix, Mat
     return inside + published, across, across.T + published.T, inside.T
 
 
+def _large(
+    network: Network, sent: Matrix, group: numpy.ndarray, bits: float, part: Matrix, region: numpy.ndarray | None
+) -> float:
+    """Seconds of a round of a large group: what ``_phase`` says of its phases, AT_ONCE senders at a time."""
+    count = len(group)
+    phases = 2 if region is None else 4
+    senders, receivers = numpy.zeros((phases, count)), numpy.zeros((phases, count))
+    late, alone = numpy.zeros((phases, count)), numpy.zeros(phases)
+    taken = size = numpy.zeros(0)
+    if region is not None:
+        _, region = numpy.unique(region, return_inverse=True)
+        size = numpy.bincount(region)[region].astype(numpy.float64)
+        taken = (1.0 - numpy.bincount(region, weights=part)[region]) / size
+    for first in range(0, count, AT_ONCE):
+        mine = slice(first, min(first + AT_ONCE, count))
+        rows, columns = group[mine, None], group[None, :]
+        own = rows == columns
+        if not (network.bandwidth[rows, columns] > 0).all():
+            return float("inf")
+        with numpy.errstate(divide="ignore"):
+            path = numpy.where(own, 0.0, 1.0 / network.rate[rows, columns])
+        cost, latency = sent[rows, columns], network.latency[rows, columns]
+        if region is None:
+            flows = [numpy.broadcast_to(part[None, :], path.shape), numpy.broadcast_to(part[mine, None], path.shape)]
+        else:
+            near = region[mine, None] == region[None, :]
+            flows = [
+                numpy.where(near, (taken + part)[None, :], 0.0),
+                numpy.where(near, 0.0, part[None, :] / size[mine, None]),
+                numpy.where(near, part[mine, None], part[mine, None] / size[None, :]),
+                numpy.where(near, taken[mine, None], 0.0),
+            ]
+        for phase, flow in enumerate(flows):
+            waits = numpy.where(flow > 0, latency, 0.0)
+            spent = bits * flow * cost
+            senders[phase, mine] = spent.sum(axis=1) + waits.max(axis=1)
+            receivers[phase] += spent.sum(axis=0)
+            late[phase] = numpy.maximum(late[phase], waits.max(axis=0))
+            alone[phase] = max(alone[phase], float((bits * flow * path + waits).max()))
+    each = numpy.maximum(senders.max(axis=1), (receivers + late).max(axis=1))
+    return float(numpy.maximum(each, alone).sum())
+
+
 def _phase(bits: Matrix, cost: Matrix, path: Matrix, latency: Matrix) -> float:
     """All flows of a phase at once: the slowest sender, receiver or path."""
     flows = bits * cost
@@ -106,9 +177,12 @@ def publisher_fractions(network: Network, sent: Matrix, group: numpy.ndarray) ->
     count = len(group)
     if count < 3:
         return (1.0 / count,) * count
-    square = numpy.ix_(group, group)
-    cost = sent[square]
-    bandwidth = (count - 1) / numpy.maximum(cost.sum(axis=1), cost.sum(axis=0))
+    out, into = numpy.zeros(count), numpy.zeros(count)
+    for first in range(0, count, AT_ONCE):
+        cost = sent[group[first : first + AT_ONCE, None], group[None, :]]
+        out[first : first + AT_ONCE] = cost.sum(axis=1)
+        into += cost.sum(axis=0)
+    bandwidth = (count - 1) / numpy.maximum(out, into)
     bandwidth = bandwidth / bandwidth.max()
     low, high = 0.0, (1.0 + (count - 2)) / float(bandwidth.min())
     for _ in range(60):
@@ -134,6 +208,15 @@ def site_seconds(
         return 0.0
     leaving: dict[str, float] = {}
     entering: dict[str, float] = {}
+    if pattern != "ring" and (pattern != "two_level" or regions is None):
+        # Each sends every other one as much: what counts is how many of a group are elsewhere.
+        share = 1.0 if pattern == "all_to_all" else 2.0 / count
+        for stage in range(places.shape[1]):
+            homes = Counter(network.devices[int(device)].region for device in places[:, stage])
+            for home, members in homes.items():
+                load = float(bits[stage]) * share * members * (count - members)
+                leaving[home] = leaving.get(home, 0.0) + load
+        return _busiest(network, leaving, leaving)
     for stage in range(places.shape[1]):
         group = [network.devices[int(device)].region for device in places[:, stage]]
         levels = None
@@ -141,12 +224,17 @@ def site_seconds(
             levels = numpy.sum(_two_level(numpy.full(count, 1.0 / count), regions[places[:, stage]]), axis=0)
         for one, source in enumerate(group):
             others = [(one + 1) % count] if pattern == "ring" else [two for two in range(count) if two != one]
-            share = {"ring": 2.0 * (count - 1) / count, "all_to_all": 1.0}.get(pattern, 2.0 / count)
+            share = 2.0 * (count - 1) / count if pattern == "ring" else 2.0 / count
             for two in others:
                 load = float(bits[stage]) * (share if levels is None else float(levels[one, two]))
                 if group[two] != source:
                     leaving[source] = leaving.get(source, 0.0) + load
                     entering[group[two]] = entering.get(group[two], 0.0) + load
+    return _busiest(network, leaving, entering)
+
+
+def _busiest(network: Network, leaving: Mapping[str, float], entering: Mapping[str, float]) -> float:
+    """Seconds of the site that takes longest. leaving, entering: bits of each site."""
     busiest = 0.0
     for traffic, limits in ((leaving, network.site_upload), (entering, network.site_download)):
         for site, load in traffic.items():

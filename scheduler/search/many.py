@@ -1,0 +1,167 @@
+"""Thousands of devices: cut into neighbourhoods, each searched by itself, one cut of layers for all.
+
+A sample's plan says how many stages a pipeline has. Devices of one region with lines of similar speed are neighbours;
+their pipelines are annealed against each other, and of all neighbourhoods' those train that no other waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy
+
+from ..networks.devices import Matrix
+from ..networks.network import Network
+from ..timing.candidate import Candidate, Places
+from ..timing.compiled import is_loaded
+from ..timing.estimate import Cut, Estimator
+from ..workloads.layers import balance, held_by_stage, smaller
+from ..workloads.workload import Workload
+from .annealing import Searcher
+from .seeds import stripes
+from .shapes import candidate, needed_memory
+from .swaps import swap
+
+NEIGHBOURHOOD, SAMPLE = 240, 120
+"""Devices of a neighbourhood, and of the sample whose plan gives all the number of stages."""
+EFFORT = 0.3
+"""Of a whole run of swaps, in each neighbourhood."""
+LEFT_OUT = (0.05, 0.15, 0.4)
+"""Parts of the pipelines, those with the thinnest lines, without which rounds may be quicker."""
+
+
+def best_of_many(
+    network: Network,
+    workload: Workload,
+    sampled: Callable[[Network, Workload], Candidate],
+    seed: int,
+    over: Callable[[], bool],
+) -> Iterator[Candidate]:
+    """Candidates for thousands of devices; none where a sample's plan fits none of them. sampled: plans a sample."""
+    random = numpy.random.default_rng(seed)
+    count = len(network)
+    estimator = Estimator(network, workload)
+    some = sorted(random.choice(count, min(SAMPLE, count), replace=False).tolist())
+    share = max(1, workload.microbatches * len(some) // count) * workload.microbatch
+    part = network.subset([network.names[device] for device in some])
+    first = sampled(part, replace(workload, batch=share, pipelines=None, schedule=_plain(workload)))
+    cut = _common_cut(network, workload, first.cut.nodes) or Cut(workload, first.cut.stages)
+    least, nodes = smaller(workload)[-1], cut.nodes
+    need = needed_memory(least, cut, -(-least.microbatches // max(1, count // nodes)))
+    rows: list[numpy.ndarray] = []
+    for members in neighbourhoods(network, numpy.flatnonzero(network.memory >= need.min()), nodes):
+        rows += _pipelines(network, workload, cut, members, need, random, over)
+    if not rows:
+        return
+    places = numpy.array(rows)
+    fixed, period = estimator.rows(places, cut)
+    kept = useful(workload.pipelines or workload.microbatches, workload.microbatches, fixed, period)
+    yield from _made(estimator, places[kept], cut)
+    thin = numpy.maximum(1.0 / network.upload, 1.0 / network.download)[places[kept]].max(axis=1)
+    order = numpy.argsort(thin, kind="stable")
+    for left_out in LEFT_OUT:
+        whole = len(order) - int(left_out * len(order))
+        if workload.pipelines is None and 1 < whole < len(order) and not over():
+            yield from _made(estimator, places[kept][numpy.sort(order[:whole])], cut)
+
+
+def _plain(workload: Workload) -> str:
+    return "1f1b" if workload.schedule == "interleaved" else workload.schedule
+
+
+def _made(estimator: Estimator, places: Places, cut: Cut) -> Iterator[Candidate]:
+    used = set(places.reshape(-1).tolist())
+    spare = [device for device in range(len(estimator.network)) if device not in used]
+    found = candidate(estimator, places, spare, cut, "neighbourhoods")
+    if found is not None:
+        yield found
+
+
+def _pipelines(
+    network: Network,
+    workload: Workload,
+    cut: Cut,
+    members: numpy.ndarray,
+    need: Matrix,
+    random: numpy.random.Generator,
+    over: Callable[[], bool],
+) -> list[numpy.ndarray]:
+    """The pipelines of a neighbourhood, int [nodes] devices of the whole network each."""
+    nodes = cut.nodes
+    count = max(1, len(members) // nodes)
+    if len(members) < nodes:
+        return []
+    part = network.subset([network.names[device] for device in members])
+    batch = max(count, workload.microbatches * len(members) // len(network)) * workload.microbatch
+    estimator = Estimator(part, replace(workload, batch=batch, schedule=_plain(workload)))
+    slots = count * nodes
+    by_speed = numpy.argsort(-part.tflops, kind="stable")
+    starts = [by_speed[:slots].reshape(count, nodes), by_speed[:slots].reshape(nodes, count).T]
+    starts += [stripes(list(range(len(members))), count, nodes, nodes)]
+    by_memory = numpy.lexsort((-part.tflops, -part.memory))[:slots].reshape(nodes, count)
+    hungry = numpy.argsort(numpy.argsort(-need, kind="stable"), kind="stable")
+    starts.append(by_memory[hungry].T)
+    best: Searcher | None = None
+    for places in starts:
+        if (part.memory[places] < need).any() and places is not starts[-1]:
+            continue
+        spare = sorted(set(range(len(members))) - set(places.reshape(-1).tolist()))
+        searcher = Searcher(estimator, cut, numpy.ascontiguousarray(places), spare)
+        if best is None or searcher.value < best.value:
+            best = searcher
+    assert best is not None
+    if is_loaded():
+        swap(best, random, over, 0.01, EFFORT)
+    else:
+        best.anneal(random, 40, over, 0.002, 256)
+    return [members[row] for row in best.places if (part.memory[row] >= need).all()]
+
+
+def neighbourhoods(network: Network, usable: numpy.ndarray, nodes: int) -> list[numpy.ndarray]:
+    """Devices of one region with lines of similar speed together, a whole number of pipelines where it can be.
+
+    usable: int [m], the devices that can hold something.
+    """
+    regions = numpy.array([device.region for device in network.devices])[usable]
+    line = numpy.minimum(network.upload, network.download)[usable]
+    found: list[numpy.ndarray] = []
+    rest: list[numpy.ndarray] = [usable[:0]]
+    for region in dict.fromkeys(regions.tolist()):
+        mine = numpy.flatnonzero(regions == region)
+        mine = usable[mine[numpy.argsort(-line[mine], kind="stable")]]
+        whole = len(mine) // nodes * nodes
+        found += _pieces(mine[:whole], nodes)
+        rest.append(mine[whole:])
+    return found + _pieces(numpy.concatenate(rest), nodes)
+
+
+def _pieces(members: numpy.ndarray, nodes: int) -> list[numpy.ndarray]:
+    """In pieces of about NEIGHBOURHOOD, each but the last a whole number of pipelines."""
+    pipelines = len(members) // nodes
+    count = max(1, round(pipelines * nodes / NEIGHBOURHOOD))
+    edges = [round(at * pipelines / count) * nodes for at in range(count)]
+    return [members[a:b] for a, b in pairwise([*edges, len(members)]) if b > a]
+
+
+def useful(most: int, microbatches: int, fixed: Matrix, period: Matrix) -> numpy.ndarray:
+    """int [k]: pipelines that get at least one microbatch when all end together; the others would be waited for."""
+    order = numpy.argsort(fixed + period, kind="stable")
+    inverse = 1.0 / period[order]
+    ends = (microbatches + numpy.cumsum(fixed[order] * inverse)) / numpy.cumsum(inverse)
+    count = max(1, int(((fixed + period)[order] <= ends).sum()))
+    kept: numpy.ndarray = numpy.sort(order[: min(count, most, microbatches)])
+    return kept
+
+
+def _common_cut(network: Network, workload: Workload, stages: int) -> Cut | None:
+    """Equal speeds at every position; the least memory with which there is a cut, of few devices' worth."""
+    for part in (0.0, 0.1, 0.3):
+        room = float(numpy.quantile(network.memory, part, method="higher"))
+        for less in smaller(workload):
+            held = held_by_stage(less, stages, 2 * stages)
+            ranges = balance(less, [1.0] * stages, [room] * stages, held)
+            if ranges is not None:
+                return Cut(workload, ranges)
+    return None
