@@ -56,11 +56,12 @@ class StageModel(nn.Module, ABC):
         """How many targets ``loss_sum`` adds up: every element of ``targets``."""
         return targets.numel()
 
-    def correct(self, logits: Tensor, targets: Tensor) -> int:
-        """How many targets the largest logit names; 0 where logits are not one row of classes for each target."""
+    def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """How many targets the largest logit names, an int64 scalar on their device; 0 where logits are not one row of
+        classes for each target."""
         if logits.shape[:-1] != targets.shape or targets.is_floating_point():
-            return 0
-        return int((logits.argmax(-1) == targets).sum())
+            return torch.zeros((), dtype=torch.int64, device=logits.device)
+        return (logits.argmax(-1) == targets).sum()
 
     def _run(self, layer: Callable[..., Any], hidden: Tensor, *rest: Any, **keywords: Any) -> Tensor:
         if self.recompute and self.training and torch.is_grad_enabled():
@@ -77,7 +78,7 @@ class Pass:
 
     Attributes:
         output: what the stage hands on; of the last stage the sum of the loss, a scalar.
-        correct: how many targets the last stage named right.
+        correct: how many targets the last stage named right, an int64 scalar.
     """
 
     def __init__(self, model: StageModel, inputs: Tensor, targets: Tensor, places: Tensor | None = None) -> None:
@@ -85,7 +86,8 @@ class Pass:
         if torch.is_grad_enabled() and not model.is_first:
             inputs.requires_grad_(True)
         self.output = model(inputs) if places is None else model(inputs, places)
-        self.correct, self._balance = 0, model.balance
+        self.correct = torch.zeros((), dtype=torch.int64)
+        self._balance = model.balance
         model.balance = None
         if model.is_last:
             logits = self.output

@@ -21,6 +21,7 @@ from ...compress.stateful.disk_store import DiskStore
 from ...compress.wire import open_blob
 from ...job.schema import Activations
 from ...proto import data_pb2
+from ...scheduler.workloads.ladder import wire_codec
 from ..rounds.protocol.messages import Contribution
 from ..rounds.protocol.payloads import contribution_of, pieces_of
 
@@ -44,23 +45,30 @@ def without_state(spec: str) -> str:
     return f"tile:bits={parse(spec).number('bits')}" if stateful(spec) else spec
 
 
-def evaluation_codec(activations: Activations) -> str:
-    """Evaluation goes uncompressed; in bf16 where training compresses anyway."""
-    return "none" if activations.forward == "none" else "bf16"
+def evaluation_codec(activations: Activations, precision: str = "fp32") -> str:
+    """Evaluation goes uncompressed; in bf16 where training compresses anyway, or computes in it."""
+    return wire_codec("none" if activations.forward == "none" else "bf16", precision)
 
 
 class Outgoing:
     """The sending side of a stage: activations to the next stage, gradients to the one before."""
 
     def __init__(
-        self, activations: Activations, seed: int, sender: Sender | None, forward: str = "", backward: str = ""
+        self,
+        activations: Activations,
+        seed: int,
+        sender: Sender | None,
+        forward: str = "",
+        backward: str = "",
+        precision: str = "fp32",
     ) -> None:
-        """``forward``, ``backward``: the plan's codecs of the links to the stage after and before; empty: the job's."""
+        """``forward``, ``backward``: the plan's codecs of the links to the stage after and before; empty: the job's.
+        ``precision``: what stages compute in."""
         self.sender = sender
-        self.forward_codec = compress.make(without_state(forward or activations.forward))
+        self.forward_codec = compress.make(wire_codec(without_state(forward or activations.forward), precision))
         """What goes where no state is kept: a link whose AQ-SGD did not pay, or any other codec."""
-        self.backward_codec = compress.make(backward or activations.backward)
-        self.plain_codec = compress.make(evaluation_codec(activations))
+        self.backward_codec = compress.make(wire_codec(backward or activations.backward, precision))
+        self.plain_codec = compress.make(evaluation_codec(activations, precision))
         self.seed = seed
         self.trouble = ""
 
@@ -69,7 +77,7 @@ class Outgoing:
         if not self._finite(output, step, "output"):
             return NOT_FINITE
         if self.sender is not None:
-            output = output.to(compress.home(output.device))
+            output = output.to(self.sender.device)  # where it keeps what it sent, which may be more than a GPU holds
             return contribution_of([self.sender.encode((step, microbatch), samples, output)])
         return contribution_of([self.forward_codec.encode(output, seed=self._seed(microbatch, 0), step=step)])
 

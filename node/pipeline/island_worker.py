@@ -111,7 +111,7 @@ class Hand:
         if words["train"]:
             self._passes[words["number"]] = made
         output = made.output.detach().contiguous()
-        return {"tensor": described(output), "correct": made.correct}, output
+        return {"tensor": described(output), "correct": int(made.correct)}, output
 
     def _backward(self, words: Words) -> tuple[Words, Tensor | None]:
         gradient = self._passes.pop(words["number"]).backward(receive(words["tensors"][0], self.device), words["scale"])

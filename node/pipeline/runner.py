@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +19,7 @@ from ...compress import CodecError
 from ...proto import data_pb2
 from ...scheduler import Action, Order
 from ..context import NodeContext
+from ..device.onto import onto
 from ..models.stage import Pass
 from ..rounds.protocol.messages import Contribution
 from .activations import MOST_ELEMENTS, Incoming
@@ -27,24 +27,13 @@ from .chunk import Chunk, ScheduleSlot
 from .island import SpreadPass
 from .island_worker import autocast
 from .neighbours import Neighbours, activation_header
+from .tally import Tally
 
 
 class Batches(Protocol):
     """Where samples come from; see node/data/dataset.py."""
 
     def placed(self, ids: list[int]) -> tuple[Tensor, Tensor, Tensor | None]: ...
-
-
-@dataclass
-class Tally:
-    """What a step or an evaluation added up on this node."""
-
-    loss_sum: float = 0.0
-    tokens: int = 0
-    samples: int = 0
-    correct: int = 0
-    activation_elements: int = 0
-    """Elements sent to neighbours, both ways."""
 
 
 class Runner(Protocol):
@@ -93,6 +82,7 @@ class StageRunner:
             else:
                 self._backward(chunk, step, microbatch, held.pop(forward), tally, scale)
             self._pump(0.0)  # rounds of the step before go on while this one computes
+        self._settle(tally)
         return tally
 
     def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Tally:
@@ -102,13 +92,19 @@ class StageRunner:
             for chunk in self._chunks:
                 chunk.model.eval()
                 for number, samples in enumerate(microbatches):
-                    batch = self._inputs(chunk, data_pb2.EVALUATION, step, number, samples)
+                    batch = self._inputs(chunk, data_pb2.EVALUATION, step, number, samples, tally)
                     output = self._compute(chunk, *batch, tally).output
                     if not chunk.model.is_last:
                         encoded = chunk.outgoing.plain(output)
                         self._send(chunk, data_pb2.EVALUATION, step, number, encoded, output)
                 chunk.model.train()
+        self._settle(tally)
         return tally
+
+    def _settle(self, tally: Tally) -> None:
+        if self._chunks[-1].model.is_last:
+            with self._clock.computing("loss"):
+                tally.settle()
 
     def _next(self, order: Order, step: int) -> Action:
         """The next action whose input is there, waiting for it where there is none."""
@@ -139,7 +135,8 @@ class StageRunner:
     # ---- forward ---------------------------------------------------------------------------
 
     def _forward(self, chunk: Chunk, step: int, microbatch: int, samples: list[int], tally: Tally) -> Pass | SpreadPass:
-        made = self._compute(chunk, *self._inputs(chunk, data_pb2.ACTIVATION, step, microbatch, samples), tally)
+        batch = self._inputs(chunk, data_pb2.ACTIVATION, step, microbatch, samples, tally)
+        made = self._compute(chunk, *batch, tally)
         if not chunk.model.is_last:
             output = made.output
             with self._clock.coding("encode activation", microbatch):
@@ -149,25 +146,28 @@ class StageRunner:
         return made
 
     def _inputs(
-        self, chunk: Chunk, kind: data_pb2.Kind, step: int, microbatch: int, samples: list[int]
+        self, chunk: Chunk, kind: data_pb2.Kind, step: int, microbatch: int, samples: list[int], tally: Tally
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """(inputs, targets, places) of a microbatch, as far as this stage needs them."""
         places = None
         if chunk.model.is_first or chunk.model.is_last or self._packed:
             tokens, targets, places = self._data().placed(samples)
-            targets = targets.to(self._device)
-            places = None if places is None else places.to(self._device)
+            places = None if places is None else onto(places, self._device)
         else:
             tokens = targets = torch.empty(0)
+        if chunk.model.is_last:
+            tally.tokens += chunk.model.target_count(targets)  # here, where no device is asked
+            tally.samples += len(targets)
+            targets = onto(targets, self._device)
         if chunk.model.is_first:
-            return tokens.to(self._device), targets, places
+            return onto(tokens, self._device), targets, places
         read = chunk.incoming.plain if kind == data_pb2.EVALUATION else chunk.incoming.forward
         wanted = (len(samples), self._samples.get(chunk.stage))
         hidden = None
         while hidden is None:  # again where this end lacks entries: it has asked for them whole
             header, payload = self._neighbours.take(kind, step, microbatch, chunk.model.first)
             hidden = self._received(chunk.before, chunk.incoming, read, header, payload, wanted)
-        return hidden.to(self._device), targets, places
+        return onto(hidden, self._device), targets, places
 
     def _received(
         self,
@@ -207,11 +207,7 @@ class StageRunner:
         if not chunk.model.is_first:
             self._samples[chunk.stage] = tuple(inputs.shape[1:])
         if chunk.model.is_last:
-            with self._clock.computing("loss"):
-                tally.loss_sum += float(made.output.detach())
-            tally.tokens += chunk.model.target_count(targets)
-            tally.samples += len(targets)
-            tally.correct += made.correct
+            tally.add(made.output, made.correct)
         return made
 
     # ---- backward --------------------------------------------------------------------------
@@ -229,7 +225,7 @@ class StageRunner:
             read = chunk.incoming.backward
             received = self._received(chunk.after, chunk.incoming, read, header, payload, wanted)
             assert received is not None
-            gradient = received.to(self._device, output.dtype)
+            gradient = onto(received, self._device).to(output.dtype)
             chunk.outgoing.commit(step, microbatch)  # the receiver has used what was sent
         with self._clock.computing("backward", chunk.stage):
             back = made.backward(gradient, scale)

@@ -14,7 +14,7 @@ from ..errors import PlanError
 from ..networks.files import load_json
 from .codecs import BLOCK, SUMMED, bits_of
 from .decoders import Shape, adapter_layers, decoder_layers, shape_of
-from .ladder import intervals, link_choices, workload_fields
+from .ladder import intervals, link_choices, wire_codec, workload_fields
 from .workload import EVERY, Layer, Workload
 
 AUTO = "auto"
@@ -25,7 +25,7 @@ HALF = {"fp32": 1.0, "bf16": 0.5}
 WEIGHT_BYTES = 8.0
 """Of a weight and its gradient."""
 PLAIN_BITS = 32.0
-"""Of an element that codec none sends: what stages hand on is fp32 under autocast too."""
+"""Of an element that codec none sends between stages that compute in fp32."""
 
 
 def paper_workload(layers: int = 24, batch: int = 1024, **changes: Any) -> Workload:
@@ -95,6 +95,7 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
     sent = microbatch * max((layer.activation for layer in layers[:-1]), default=1)
     forward, backward = str(activations.get("forward", "none")), str(activations.get("backward", "none"))
     schedule, block = str(parallel.get("schedule", "1f1b")), _whole(updates, "block", BLOCK)
+    plain = plain_bits(str(train.get("precision", "fp32")), sent)
     return Workload(
         layers=tuple(layers),
         batch=batch,
@@ -107,15 +108,20 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
         **workload_fields(mode, codec, overlap, interval, fragments, block),
         intervals=intervals(mode, codec, overlap, block) if seldom else (),
         pattern=pattern,
-        activation_bits=bits_of(forward, sent, PLAIN_BITS),
-        gradient_bits=bits_of(backward, sent, PLAIN_BITS),
-        codecs=link_choices(forward, backward, sent, PLAIN_BITS) if activations.get("by_link") else (),
+        activation_bits=bits_of(forward, sent, plain),
+        gradient_bits=bits_of(backward, sent, plain),
+        codecs=link_choices(forward, backward, sent, plain) if activations.get("by_link") else (),
         optimizer_bytes=WEIGHT_BYTES + moments + reference_bytes(updates),
         recompute=train.get("recompute", False) is True,
         auto_recompute=train.get("recompute") == AUTO,
         tied=tied,
         tokens_per_sample=max(1, tokens),
     )
+
+
+def plain_bits(precision: str, elements: int) -> float:
+    """Bits of each of ``elements`` elements that codec none sends between stages."""
+    return bits_of(wire_codec("none", precision), elements, PLAIN_BITS)
 
 
 def moment_bytes(train: Mapping[str, Any]) -> float:

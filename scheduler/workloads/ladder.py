@@ -68,6 +68,12 @@ CODING_SECONDS = 5e-10
 """Device seconds an element at one end beyond those of a copy, of a codec with state: what a link must gain by it."""
 
 
+def wire_codec(spec: str, precision: str) -> str:
+    """The codec that a link between stages of this precision really has: what is computed in bf16 goes in bf16 where
+    the job, or the plan, names none."""
+    return "bf16" if spec == "none" and precision == "bf16" else spec
+
+
 def link_ladder(forward: str, backward: str, elements: int = BLOCK) -> tuple[tuple[str, str], ...]:
     """The codecs that one link between stages may have, (forward, backward), the least lossy first: those of LINKS that
     are less lossy than the job's own, and that last. ``elements``: of a message."""

@@ -20,6 +20,7 @@ from ....compress.cpu import dispatch as fast
 from ....job.schema import Job
 from ..sections.moments import STRETCH, Kept
 from ..sections.section import Section, Stretch
+from . import adamw_fused
 
 
 class Optimizer(Protocol):
@@ -60,6 +61,9 @@ class AdamW(_OfGradients):
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
 
     def step(self, section: Section, count: int, rate: float) -> None:
+        if adamw_fused.takes(section):
+            adamw_fused.step(section, count, rate, self.betas, self.eps, self.weight_decay)
+            return
         move = self._mover(section, rate, count, count)
         for here in section.stretches(count):
             move(here)

@@ -21,7 +21,7 @@ import torch
 
 from ...device.clock import StepClock
 from ...device.limits import Owner, Wish
-from ...pipeline.runner import Tally
+from ...pipeline.tally import Tally
 from ...state.sections.gradients import Gradients
 from ...state.sections.section import Section
 from ...state.stage_state import StageState

@@ -11,7 +11,7 @@ from typing import Any
 from ....proto import control_pb2
 from ...pipeline.activations import notes_of, without_state
 from ...pipeline.chunk import Chunk
-from ...pipeline.runner import Tally
+from ...pipeline.tally import Tally
 from ..member.view_member import ViewMember
 
 

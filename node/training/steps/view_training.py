@@ -16,7 +16,8 @@ from ...models.stage import Pass
 from ...pipeline.activations import Incoming, Outgoing
 from ...pipeline.chunk import Chunk, ScheduleSlot
 from ...pipeline.neighbours import MAIL_KINDS, Neighbours
-from ...pipeline.runner import Runner, StageRunner, Tally
+from ...pipeline.runner import Runner, StageRunner
+from ...pipeline.tally import Tally
 from ...state.stage_state import StageState
 from ..member.view_member import COMMIT_KINDS, ViewMember, ViewStart
 from ..modes.gossip_mode import UnagreedMode
@@ -75,7 +76,7 @@ class ViewTraining:
             sender, receiver = ends.sender(after, model.last + 1, ahead), ends.receiver(before, model.first)
             incoming = Incoming(receiver, partial(self._neighbours.ask_again, before, model.first))
             begin = partial(Pass, model) if island is None else partial(island.begin, number, model)
-            outgoing = Outgoing(job.activations, job.run.seed, sender, ahead, back)
+            outgoing = Outgoing(job.activations, job.run.seed, sender, ahead, back, job.train.precision)
             chunks.append(Chunk(stage, model, begin, before, after, outgoing, incoming))
         ends.keep(
             {(chunk.after, chunk.model.last + 1) for chunk in chunks}
