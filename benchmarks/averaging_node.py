@@ -49,6 +49,7 @@ class Ours:
         from farflung.node.rounds.arithmetic.exchange import Exchange
         from farflung.node.rounds.protocol.machine import Rounds
         from farflung.node.rounds.protocol.messages import Part, RoundPlan
+        from farflung.node.rounds.protocol.outlet import Outlet
         from farflung.node.rounds.round_link import RoundLink
         from farflung.node.state.sections.moments import Kept
         from farflung.node.state.sections.section import Layout, Section
@@ -75,7 +76,9 @@ class Ours:
         exchange = Exchange(self.section, plan, names[rank], codec, seed=7)
         exchange.place_in(self.wire.place)
         self.link = RoundLink(
-            exchange, Rounds(plan, names[rank], 0, self.section.chain), self._send, self._refuse, self._refuse
+            exchange,
+            Rounds(plan, names[rank], 0, self.section.chain),
+            Outlet(self._send, self._refuse, self._refuse),
         )
 
     def _send(self, to: str, header: Any, payload: Any) -> None:
@@ -91,13 +94,14 @@ class Ours:
 
     def average(self) -> None:
         from farflung.node.wire.client import Received
+        from farflung.proto import bodies
 
         self.link.begin()
         until = time.monotonic() + PATIENCE
         while not self.link.complete:
             for event in self.wire.poll(0.05):
                 if isinstance(event, Received):
-                    self.link.handle(event.sender, event.header, event.payload)
+                    self.link.handle(event.sender, bodies.of_round(event.header), event.payload)
             self.link.tick()
             assert time.monotonic() < until, "the round did not end"
         results = self.link.results

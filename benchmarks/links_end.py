@@ -19,7 +19,7 @@ import numpy as np
 
 from farflung.node.wire.client import ProcessWire, Received, WireConfig
 from farflung.proto.control_pb2 import Member
-from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.data_pb2 import Activation, Header, Kind
 
 PIECE = 4 << 20
 """Bytes of a message: about what a block of a round or a piece of a stage's state has."""
@@ -27,6 +27,10 @@ PATIENCE = 120.0
 TCP_PORT = 7072
 URGENT = 1_000_000
 """Steps above this number the urgent messages."""
+
+
+def _of_step(kind: Kind.ValueType, step: int) -> Header:
+    return Header(kind=kind, activation=Activation(step=step))
 
 
 class End:
@@ -54,9 +58,9 @@ class End:
     def send(self, to: str, size: int, step: int, priority: int = 1) -> dict[str, Any]:
         """Sends so many bytes in messages of PIECE, and says when it began."""
         began = time.monotonic()
-        kind = Kind.ACTIVATION if priority == 0 else Kind.STATE
+        kind = Kind.ACTIVATION if priority == 0 else Kind.EVALUATION
         for at in range(0, size, PIECE):
-            self.wire.send(to, Header(kind=kind, step=step), self.payload[: min(PIECE, size - at)], priority)
+            self.wire.send(to, _of_step(kind, step), self.payload[: min(PIECE, size - at)], priority)
         self.wire.poll()
         return {"began": began}
 
@@ -65,7 +69,7 @@ class End:
         got, until = 0, time.monotonic() + PATIENCE
         while time.monotonic() < until:
             for event in [*self.seen, *self.wire.poll(0.5)]:
-                if isinstance(event, Received) and event.header.step == step:
+                if isinstance(event, Received) and event.header.activation.step == step:
                     got += len(event.payload)
             self.seen.clear()
             if got >= size:
@@ -78,7 +82,7 @@ class End:
         for _ in range(count):
             at.append(time.monotonic())
             self.urgents += 1
-            self.wire.send(to, Header(kind=Kind.ACTIVATION, step=URGENT + self.urgents), self.payload[:size], 0)
+            self.wire.send(to, _of_step(Kind.ACTIVATION, URGENT + self.urgents), self.payload[:size], 0)
             self._idle(gap)
         return {"at": at}
 
@@ -93,8 +97,8 @@ class End:
         until = time.monotonic() + PATIENCE
         while len(at) < count and time.monotonic() < until:
             for event in self.wire.poll(0.5):
-                if isinstance(event, Received) and event.header.step > URGENT:
-                    at[event.header.step] = time.monotonic()
+                if isinstance(event, Received) and event.header.activation.step > URGENT:
+                    at[event.header.activation.step] = time.monotonic()
         return {"at": [at[index] for index in sorted(at)]}
 
     def measure(self, member: dict[str, Any]) -> dict[str, Any]:

@@ -56,8 +56,9 @@ class Watch:
         self, sender: str, to: str, header: data_pb2.Header, data: npt.NDArray[np.uint8]
     ) -> npt.NDArray[np.uint8]:
         if header.kind == data_pb2.ACTIVATION:
-            self.bytes[header.step] = self.bytes.get(header.step, 0) + data.nbytes
-        if header.kind in (data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT) and header.step == AT + 1:
+            step = header.activation.step
+            self.bytes[step] = self.bytes.get(step, 0) + data.nbytes
+        if header.kind in (data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT) and header.activation.step == AT + 1:
             # Either end commits a microbatch of a step after its own first message of that step.
             ends = self.hub.trainers[sender].resources.ends
             for end in (*ends._senders.values(), *ends._receivers.values()):

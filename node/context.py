@@ -15,7 +15,7 @@ import torch
 
 from ..job.facts import Facts
 from ..job.schema import Job
-from ..proto import control_pb2, data_pb2
+from ..proto import bodies, control_pb2, data_pb2
 from .device.clock import StepClock
 from .models.definition import ModelDefinition
 from .wire.api import Payload, Wire
@@ -50,7 +50,7 @@ class NodeContext:
         if self.clock.spans is None:
             self.wire.send(to, header, payload, priority)
             return
-        with self.clock.span(f"send {data_pb2.Kind.Name(header.kind)}", to):
+        with self.clock.span(f"send {bodies.kind_name(header.kind)}", to):
             self.wire.send(to, header, payload, priority)
 
     def report(self, report: control_pb2.Report) -> None:

@@ -34,8 +34,10 @@ _COMPARED = """JoinRequest.version JoinRequest.run JoinRequest.ticket JoinReques
 Device.kind Device.description ArtifactName.name Artifact.name Range.name Shard.file ShardName.file StatusRequest.run
 StatusRequest.ticket CommandRequest.run CommandRequest.ticket CommandRequest.command CommandRequest.node
 CommandRequest.argument CommandRequest.by CommandRequest.why ProfileRequest.run ProfileRequest.ticket
-GenerateRequest.run GenerateRequest.ticket GenerateRequest.prompt Header.run Header.session Header.section Header.codec
-Header.dtype Header.text Greeting.run Greeting.name Greeting.session Greeting.to Greeting.to_session"""
+GenerateRequest.run GenerateRequest.ticket GenerateRequest.prompt Header.run Header.session Contribution.section
+Result.section Held.section ResultWanted.section ContributionWanted.section Mixing.section Audit.section
+MaskKey.section Equivocation.section Receipts.section StateRequest.name State.name Greeting.run Greeting.name
+Greeting.session Greeting.to Greeting.to_session"""
 """Looked up, or compared with what is known, or checked by who answers: they come once for each message of a round, or
 are answered with a sentence of their own."""
 

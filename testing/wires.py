@@ -13,7 +13,7 @@ from ..node.device.identity import Identity
 from ..node.rounds.protocol.payloads import joined
 from ..node.wire.api import Blob, Bytes, Payload
 from ..node.wire.events import Event, Received
-from ..proto import control_pb2, data_pb2
+from ..proto import bodies, control_pb2, data_pb2
 
 Tamper = Callable[[str, str, data_pb2.Header, npt.NDArray[np.uint8]], npt.NDArray[np.uint8] | None]
 """``tamper(sender, to, header, data)`` gives the data to deliver, None to lose the message."""
@@ -74,6 +74,7 @@ class LoopbackWire:
     def send(self, to: str, header: data_pb2.Header, payload: Payload = b"", priority: int = 1) -> None:
         if not self.view:
             return
+        bodies.check(header)
         copy = data_pb2.Header()
         copy.CopyFrom(header)
         copy.view = self.view

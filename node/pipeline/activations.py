@@ -144,26 +144,26 @@ class Incoming:
         self.limit = MOST_ELEMENTS
         """The most elements that the next message may have."""
 
-    def forward(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor | None:
+    def forward(self, sent: data_pb2.Activation, payload: npt.NDArray[np.uint8]) -> Tensor | None:
         """The output of the stage before; None while samples that this end lacks are asked for again."""
-        if self.receiver is None or not header.sizes:
-            return _decoded(header, payload, self.limit)
-        blob = _only_piece(header, payload)
+        if self.receiver is None or not sent.sizes:
+            return _decoded(sent, payload, self.limit)
+        blob = _only_piece(sent, payload)
         if not stateful(str(open_blob(blob)[0].spec)):  # the sender has found that AQ-SGD does not pay
             self.receiver.clear()
             return compress.decode(blob, limit=self.limit)
-        got = self.receiver.receive((header.step, header.microbatch), blob)
+        got = self.receiver.receive((sent.step, sent.microbatch), blob)
         if got.values is None:
-            self.nack(header.step, header.microbatch, got.missing, self.receiver.anew)
+            self.nack(sent.step, sent.microbatch, got.missing, self.receiver.anew)
         return got.values
 
-    def backward(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:
+    def backward(self, sent: data_pb2.Activation, payload: npt.NDArray[np.uint8]) -> Tensor:
         """The gradient of this stage's output."""
-        return _decoded(header, payload, self.limit)
+        return _decoded(sent, payload, self.limit)
 
-    def plain(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:
+    def plain(self, sent: data_pb2.Activation, payload: npt.NDArray[np.uint8]) -> Tensor:
         """A validation microbatch from the stage before."""
-        return _decoded(header, payload, self.limit)
+        return _decoded(sent, payload, self.limit)
 
     def commit(self, step: int, microbatch: int) -> None:
         """The microbatch's gradient goes back, which tells the sender that its message was used."""
@@ -229,14 +229,14 @@ class AqsgdEnds:
         return DiskStore(self.disk) if self.disk else None
 
 
-def _decoded(header: data_pb2.Header, payload: npt.NDArray[np.uint8], limit: int) -> Tensor:
-    if not header.sizes:
-        return torch.full(tuple(header.shape), torch.nan)
-    return compress.decode(_only_piece(header, payload), limit=limit)
+def _decoded(sent: data_pb2.Activation, payload: npt.NDArray[np.uint8], limit: int) -> Tensor:
+    if not sent.sizes:
+        return torch.full(tuple(sent.shape), torch.nan)
+    return compress.decode(_only_piece(sent, payload), limit=limit)
 
 
-def _only_piece(header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> bytes | memoryview:
-    pieces = list(pieces_of(payload.data, header.sizes))
+def _only_piece(sent: data_pb2.Activation, payload: npt.NDArray[np.uint8]) -> bytes | memoryview:
+    pieces = list(pieces_of(payload.data, sent.sizes))
     if len(pieces) != 1:
         raise compress.CodecError(f"an activation of {len(pieces)} pieces")
     return pieces[0]

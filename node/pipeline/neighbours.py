@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from ...proto import data_pb2
+from ...proto import bodies, data_pb2
 from ..context import URGENT, NodeContext
 from ..rounds.protocol.messages import Contribution
-from ..rounds.round_link import ENOUGH
+from ..rounds.protocol.outlet import ENOUGH
 from .chunk import Chunk
 
 MAIL_KINDS = {data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT, data_pb2.EVALUATION}
 AHEAD = 2
 """Steps by which a neighbour may be further than this node."""
-Mail = tuple[data_pb2.Header, npt.NDArray[np.uint8]]
 Waits = Callable[[Callable[[], Collection[str]]], AbstractContextManager[None]]
 """``waits(peers)``: a context in which this node waits for those of ``peers()``."""
+
+
+class Mail(NamedTuple):
+    """A message of one of ``MAIL_KINDS``."""
+
+    kind: int
+    sent: data_pb2.Activation
+    payload: npt.NDArray[np.uint8]
 
 
 class Neighbours:
@@ -35,20 +42,22 @@ class Neighbours:
 
     # ---- what arrives ----------------------------------------------------------------------
 
-    def deliver(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8], step: int) -> None:
+    def deliver(
+        self, sender: str, kind: int, sent: data_pb2.Activation, payload: npt.NDArray[np.uint8], step: int
+    ) -> None:
         """A message of one of ``MAIL_KINDS``; one that nobody waits for is refused. ``step``: the last one that is
         finished here."""
-        if self._expects(sender, header, step):
-            self._mail[header.kind, header.step, header.microbatch, header.layer] = (header, payload)
+        if self._expects(sender, kind, sent, step):
+            self._mail[kind, sent.step, sent.microbatch, sent.layer] = Mail(kind, sent, payload)
         else:
-            self._context.refuse(sender, f"an activation of step {header.step} that nobody waits for")
+            self._context.refuse(sender, f"an activation of step {sent.step} that nobody waits for")
 
-    def _expects(self, sender: str, header: data_pb2.Header, step: int) -> bool:
+    def _expects(self, sender: str, kind: int, sent: data_pb2.Activation, step: int) -> bool:
         """Whether an activation comes from the neighbour that sends this kind, for a step that is near."""
-        evaluation = header.kind == data_pb2.EVALUATION
+        evaluation = kind == data_pb2.EVALUATION
         samples = self._context.facts.validation_samples if evaluation else self._context.job.train.batch
-        near = step <= header.step <= step + AHEAD
-        return (sender, header.layer) in self._ends(header.kind) and near and header.microbatch * self._size < samples
+        near = step <= sent.step <= step + AHEAD
+        return (sender, sent.layer) in self._ends(kind) and near and sent.microbatch * self._size < samples
 
     def _ends(self, kind: int) -> set[tuple[str | None, int]]:
         """The neighbours that send activations, or their gradients, and the borders that these go over."""
@@ -65,7 +74,7 @@ class Neighbours:
         ViewEnds."""
         key = (kind, step, microbatch, layer)
         if key not in self._mail:
-            what = f"wait for {data_pb2.Kind.Name(data_pb2.Kind.ValueType(kind))}"
+            what = f"wait for {bodies.kind_name(kind)}"
             senders = {name for name, border in self._ends(kind) if name is not None and border == layer}
             with self._context.clock.span(what, microbatch), self.waits(lambda: senders):
                 while key not in self._mail:
@@ -90,17 +99,15 @@ class Neighbours:
         self, before: str | None, layer: int, step: int, microbatch: int, samples: Iterable[int], anew: bool
     ) -> None:
         """This end of a link of AQ-SGD lacks samples: the stage before is to send them whole (`Incoming`)."""
-        header = data_pb2.Header(kind=data_pb2.NACK, step=step, microbatch=microbatch, samples=list(samples))
-        header.layer, header.value = layer, float(anew)
-        self._context.send(before or "", header, b"", URGENT)
+        asked = data_pb2.MissingSamples(step=step, microbatch=microbatch, layer=layer, samples=samples, anew=anew)
+        self._context.send(before or "", data_pb2.Header(kind=data_pb2.NACK, missing_samples=asked), b"", URGENT)
 
-    def send_again(self, sender: str, header: data_pb2.Header) -> None:
+    def send_again(self, sender: str, asked: data_pb2.MissingSamples) -> None:
         """The stage after lacks entries of AQ-SGD: it gets these samples of a microbatch whole."""
         for chunk in self.chunks:
-            if chunk.after == sender and chunk.model.last + 1 == header.layer:
-                samples, anew = list(header.samples), header.value == 1
-                again = chunk.outgoing.again(header.step, header.microbatch, samples, anew)
-                answer = activation_header(data_pb2.ACTIVATION, header.step, header.microbatch, header.layer, again, ())
+            if chunk.after == sender and chunk.model.last + 1 == asked.layer:
+                again = chunk.outgoing.again(asked.step, asked.microbatch, list(asked.samples), asked.anew)
+                answer = activation_header(data_pb2.ACTIVATION, asked.step, asked.microbatch, asked.layer, again, ())
                 self.send(sender, answer, again.payload)
 
 
@@ -109,7 +116,7 @@ def activation_header(
 ) -> data_pb2.Header:
     """Of the message of an encoded activation or gradient, whose payload goes beside it. ``layer``: the first of the
     later stage. ``shape``: of the values, for where there is nothing encoded, as they are not finite."""
-    header = data_pb2.Header(kind=kind, step=step, microbatch=microbatch, layer=layer, sizes=encoded.sizes)
+    sent = data_pb2.Activation(step=step, microbatch=microbatch, layer=layer, sizes=encoded.sizes)
     if not encoded.sizes:
-        header.shape.extend(shape)
-    return header
+        sent.shape.extend(shape)
+    return data_pb2.Header(kind=kind, activation=sent)

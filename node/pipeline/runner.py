@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...compress import CodecError
-from ...proto import data_pb2
+from ...proto import bodies, data_pb2
 from ...scheduler import Action, Order
 from ..context import NodeContext
 from ..device.onto import onto
@@ -26,7 +26,7 @@ from .activations import MOST_ELEMENTS, Incoming
 from .chunk import Chunk, ScheduleSlot
 from .island import SpreadPass
 from .island_worker import autocast
-from .neighbours import Neighbours, activation_header
+from .neighbours import Mail, Neighbours, activation_header
 from .tally import Tally
 
 
@@ -116,7 +116,7 @@ class StageRunner:
             kind = data_pb2.ACTIVATION if forward else data_pb2.ACTIVATION_GRADIENT
             if self._neighbours.has(kind, step, action.microbatch, model.first if forward else model.last + 1):
                 return True
-            missing.append((data_pb2.Kind.Name(kind), action.microbatch))
+            missing.append((bodies.kind_name(kind), action.microbatch))
             near = self._chunks[action.chunk].before if forward else self._chunks[action.chunk].after
             senders.update([near] if near is not None else [])
             return False
@@ -165,32 +165,31 @@ class StageRunner:
         wanted = (len(samples), self._samples.get(chunk.stage))
         hidden = None
         while hidden is None:  # again where this end lacks entries: it has asked for them whole
-            header, payload = self._neighbours.take(kind, step, microbatch, chunk.model.first)
-            hidden = self._received(chunk.before, chunk.incoming, read, header, payload, wanted)
+            mail = self._neighbours.take(kind, step, microbatch, chunk.model.first)
+            hidden = self._received(chunk.before, chunk.incoming, read, mail, wanted)
         return onto(hidden, self._device), targets, places
 
     def _received(
         self,
         sender: str | None,
         incoming: Incoming,
-        read: Callable[[data_pb2.Header, npt.NDArray[np.uint8]], Tensor | None],
-        header: data_pb2.Header,
-        payload: npt.NDArray[np.uint8],
+        read: Callable[[data_pb2.Activation, npt.NDArray[np.uint8]], Tensor | None],
+        mail: Mail,
         wanted: tuple[int, tuple[int, ...] | None],
     ) -> Tensor | None:
         """What a neighbour sent, if it makes sense; ``wanted``: samples and the shape of each, where that is known."""
-        samples, sample = wanted
+        (kind, sent, payload), (samples, sample) = mail, wanted
         incoming.limit = MOST_ELEMENTS if sample is None else samples * math.prod(sample)
         try:
-            if not header.sizes:
-                _check_shape(tuple(header.shape), *wanted)
-            with self._clock.coding("decode", header.microbatch):
-                values = read(header, payload)
+            if not sent.sizes:
+                _check_shape(tuple(sent.shape), *wanted)
+            with self._clock.coding("decode", sent.microbatch):
+                values = read(sent, payload)
             if values is not None:
                 _check_shape(tuple(values.shape), *wanted)
             return values
         except CodecError as problem:
-            what = f"{data_pb2.Kind.Name(header.kind)} of step {header.step}"
+            what = f"{bodies.kind_name(kind)} of step {sent.step}"
             self._neighbours.spoiled(sender or "", f"{what}: {problem}")
 
     def _compute(
@@ -220,10 +219,10 @@ class StageRunner:
             gradient = torch.full_like(output, scale)
         else:
             border = chunk.model.last + 1
-            header, payload = self._neighbours.take(data_pb2.ACTIVATION_GRADIENT, step, microbatch, border)
+            mail = self._neighbours.take(data_pb2.ACTIVATION_GRADIENT, step, microbatch, border)
             wanted = (len(output), tuple(output.shape[1:]))
             read = chunk.incoming.backward
-            received = self._received(chunk.after, chunk.incoming, read, header, payload, wanted)
+            received = self._received(chunk.after, chunk.incoming, read, mail, wanted)
             assert received is not None
             gradient = onto(received, self._device).to(output.dtype)
             chunk.outgoing.commit(step, microbatch)  # the receiver has used what was sent

@@ -44,7 +44,6 @@ class RoundLog:
         count = 0
 
         def send(header: data_pb2.Header, payload: Any) -> None:
-            header.request = request
             # Before the pieces of a snapshot: behind seconds of those, rounds would not come as fast as they are made.
             self._send(to, header, payload, ROUND)
 
@@ -56,11 +55,11 @@ class RoundLog:
             for name, one in logged.items():
                 assert one is not None
                 for result in one.results.values():
-                    send(result_header(name, number, one.chain, result), result.payload)
+                    send(result_header(name, number, one.chain, result, request), result.payload)
                 for (part, index), sent in one.contributions.items():
                     plain = replace(sent, signature=b"", certificate=b"")  # a spare looks at digests
-                    send(contribution_header(name, number, part, 0, plain, index), sent.payload)
+                    send(contribution_header(name, number, part, 0, plain, index, request), sent.payload)
                 count += len(one.results) + len(one.contributions)
-        header = data_pb2.Header(kind=data_pb2.ROUND_END, round=number, part=count, sizes=[applied])
-        header.value = self._norms.get(number, 0.0)
-        send(header, b"")
+        norm = self._norms.get(number, 0.0)
+        end = data_pb2.RoundEnd(round=number, messages=count, applied=applied, norm=norm, request=request)
+        send(data_pb2.Header(kind=data_pb2.ROUND_END, round_end=end), b"")

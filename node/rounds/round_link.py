@@ -3,20 +3,22 @@
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ...compress import CodecError
-from ...compress.summable.secure import Pairwise
 from ...proto import data_pb2
+from ...proto.bodies import RoundBody
 from .arithmetic.exchange import Exchange
 from .arithmetic.masked import Masked
 from .arithmetic.update import Update
-from .checking.audit import PROVEN, Auditor, NotShown
-from .checking.disputes import DISPUTE_KINDS, Disputes, Refuses, Send, Warn
+from .checking.audit import PROVEN, Auditor
+from .checking.disputes import Disputes
 from .checking.judge import Judge
+from .checking.shown_sums import ShownSums
 from .checking.signed import Signer
+from .mask_keys import MaskKeys
 from .protocol.headers import contribution_header, received_contribution, received_result, result_header
 from .protocol.machine import Rounds
 from .protocol.messages import (
@@ -36,10 +38,10 @@ from .protocol.messages import (
     what_counts,
 )
 from .protocol.open_round import KEPT_ROUNDS, OpenRound
+from .protocol.outlet import Outlet, blocking
 from .protocol.payloads import Refused
 
-ENOUGH = 30
-"""Points that evict a node, given by one member alone."""
+Payload = npt.NDArray[np.uint8]
 
 
 class RoundLink:
@@ -49,9 +51,7 @@ class RoundLink:
         self,
         exchange: Exchange,
         rounds: Rounds,
-        send: Send,
-        refuse: Refuses,
-        diverged: Warn,
+        outlet: Outlet,
         *,
         clock: Callable[[], float] = time.monotonic,
         coding: Callable[[str], AbstractContextManager[object]] = nullcontext,
@@ -63,27 +63,19 @@ class RoundLink:
         go into showing how it came to its sums. ``sending``: whether something is on its way that may be what is asked
         for: bulk does not go twice over a slow link. ``signer``: signs contributions and results where a member could
         send others different ones; without it (no TLS) nobody can show who sent what."""
+        self.exchange, self.rounds, self.outlet = exchange, rounds, outlet
+        self.clock, self.coding, self.sending = clock, coding, sending
         self._chains: dict[int, int] = {}
         """h before each of the last rounds."""
-        self.sending = sending
-        self._keys: dict[str, bytes] = {}
-        self.diverged = diverged
-        self.exchange = exchange
-        self.rounds = rounds
-        self.auditor = Auditor(exchange, audit)
-        self.send = send
-        self.refuse = refuse
         self._checked = self._spoiled = 0
-        self.clock = clock
-        self.coding = coding
-        self.disputes = Disputes(
-            rounds,
-            signer,
-            lambda to, header, payload: self.send(to, header, payload),
-            lambda node, why, points=1: self.refuse(node, why, points),
-            lambda node, why: self.diverged(node, why),
-            clock,
-        )
+        self.auditor = Auditor(exchange, audit)
+        self._sums = ShownSums(self.auditor, rounds.plan, rounds.me, outlet)
+        self.disputes = Disputes(rounds, signer, outlet, clock)
+        self._keys: MaskKeys | None = None
+        if isinstance(exchange.phased, Masked):
+            self._keys = MaskKeys(exchange.phased.masks, rounds, outlet)
+
+    # ---- a round, from its beginning to its end --------------------------------------------
 
     @property
     def complete(self) -> bool:
@@ -103,32 +95,22 @@ class RoundLink:
 
     def _spoil(self, number: int, problem: Refused) -> None:
         self._spoiled = number
-        self.refuse(problem.member, f"round {number} cannot be applied: {problem.why}", self._blocking)
+        self.outlet.refuse(problem.member, f"round {number} cannot be applied: {problem.why}", self._blocking)
 
     @property
     def _blocking(self) -> int:
-        """Points of what keeps everybody from going on: each of the others sees it, and there may be only one."""
-        return ENOUGH // min(3, max(1, len(self.rounds.plan.members) - 1))
+        return blocking(len(self.rounds.plan.members))
 
     def introduce(self, again: bool = False) -> None:
         """Tell the other members the key of this node's masks, where contributions are masked. ``again``: those whose
         keys have not come, who are to say theirs again."""
-        if isinstance(self.exchange.phased, Masked):
-            masks = self.exchange.phased.masks
-            missing = masks.missing
-            for name in self.rounds.plan.members:
-                if name != self.rounds.me and (not again or name in missing):
-                    self._send_key(name, masks.public, again)
-
-    def _send_key(self, to: str, key: bytes, wants: bool) -> None:
-        header = self._header(data_pb2.KEY, 0)
-        header.value = float(wants)
-        self.send(to, header, (key,))
+        if self._keys is not None:
+            self._keys.introduce(again)
 
     @property
     def unknown(self) -> Collection[str]:
         """Members whose keys the rounds need, and are not here."""
-        return self.exchange.phased.masks.missing if isinstance(self.exchange.phased, Masked) else ()
+        return self._keys.missing if self._keys is not None else ()
 
     def begin(self) -> None:
         """Encode this node's contribution and send it on its way."""
@@ -186,170 +168,183 @@ class RoundLink:
         """The update has been applied to ``g``: close the round and move the chain on."""
         self.auditor.finished(self.rounds.applied + 1, results)
         for publisher, why in self.auditor.overdue(self.rounds.applied + 1):
-            self.refuse(publisher, why, PROVEN)
+            self.outlet.refuse(publisher, why, PROVEN)
         section = self.exchange.section
         section.chain = section.next_chain(digests_of(results), block)
         self.rounds.finish(section.chain)
         self.disputes.applied(self.rounds.applied)
         section.round = self.rounds.applied
 
-    def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+    # ---- messages become events of the protocol --------------------------------------------
+
+    def handle(self, sender: str, body: RoundBody, payload: Payload) -> None:
         """A message of this section from another member."""
-        rounds, now = self.rounds, self.clock()
-        if header.kind == data_pb2.CONTRIBUTION:
-            of = sender if not header.contributors else self._member(header.contributors[0])
-            sent = received_contribution(header, payload.data)
-            self.disputes.learn(of, sent)
-            effects = rounds.contribution(sender, of, header.round, header.part, header.chain, sent, now)
-        elif header.kind == data_pb2.RESULT:
-            effects = rounds.result(sender, header.round, header.chain, received_result(header, payload.data), now)
-        elif header.kind == data_pb2.RESULT_HELD:
-            effects = rounds.held(sender, header.round, header.part, now)
-            before = self._chains.get(header.round, header.chain)
-            if header.chain and before != header.chain and sender in rounds.plan.members:
-                self.disputes.differs(sender, rounds.differ(sender, header.round - 1, header.chain, before))
-            if header.value:
-                self._show(sender, header.round, header.part)
-            self.auditor.held(sender, header.round, header.part)
-        elif header.kind == data_pb2.AUDIT:
-            with self.coding("audit"):
-                self._judge(sender, header, payload.data)
-            effects = []
-        elif header.kind in DISPUTE_KINDS:
-            self.disputes.handle(sender, header, payload)
-            effects = []
-        elif header.kind == data_pb2.RESULT_REQUEST:
-            effects = rounds.result_wanted(sender, header.round, header.part)
-        elif header.kind == data_pb2.CONTRIBUTION_REQUEST:
-            of_index = header.contributors[0] if header.contributors else -1
-            on_its_way = self._member(of_index) == rounds.me and self.sending() and not header.value
-            found = [] if on_its_way else rounds.contribution_wanted(sender, header.round, header.part, of_index)
-            effects = [self.disputes.with_certificate(one) for one in found]
-        elif header.kind == data_pb2.KEY and isinstance(self.exchange.phased, Masked):
-            self._take_key(sender, payload.tobytes(), bool(header.value), self.exchange.phased.masks)
-            effects = []
-        else:
-            raise ValueError(f"{data_pb2.Kind.Name(header.kind)} is no message of a round")
-        self._carry(effects)
+        self._carry(self._takes[type(body)](self, sender, body, payload) or ())
 
-    def _take_key(self, sender: str, key: bytes, wants: bool, masks: Pairwise) -> None:
-        if wants and sender in self.rounds.plan.members:
-            self._send_key(sender, masks.public, False)
-        if self._keys.get(sender) == key:
-            return  # once more
-        try:
-            masks.take(sender, key)
-            self._keys[sender] = key
-        except CodecError as problem:
-            self.refuse(sender, str(problem), self._blocking)
+    def _contribution(self, sender: str, sent: data_pb2.Contribution, payload: Payload) -> Iterable[Effect]:
+        of = self._member(sent.of) if sent.HasField("of") else sender
+        contribution = received_contribution(sent, payload.data)
+        self.disputes.learn(of, contribution)
+        return self.rounds.contribution(sender, of, sent.round, sent.part, sent.chain, contribution, self.clock())
 
-    def _show(self, to: str, round: int, part: int) -> None:
-        """``to`` wants to make this node's sum again."""
-        pieces = self.auditor.shown(round, part)
-        if pieces and to in self.rounds.plan.members:
-            header = self._header(data_pb2.AUDIT, part, round)
-            header.sizes.extend(len(piece) for piece in pieces)
-            self.send(to, header, pieces)
+    def _result(self, sender: str, sent: data_pb2.Result, payload: Payload) -> Iterable[Effect]:
+        result = received_result(sent, payload.data)
+        return self.rounds.result(sender, sent.round, sent.chain, result, self.clock())
 
-    def _judge(self, sender: str, header: data_pb2.Header, payload: memoryview) -> None:
-        """A publisher shows how it came to a sum; or another member says that it lied, and shows the same."""
-        members, (round, part) = self.rounds.plan.members, (header.round, header.part)
-        if sender not in members or part >= len(self.rounds.plan.parts):
-            self.refuse(sender, f"it shows a part {part} of {self.rounds.plan.section} that it has nothing to do with")
-            return
-        publisher, auditor = self.rounds.plan.parts[part].publisher, self.auditor
-        answer = sender == publisher
-        if not (auditor.answered(sender, round, part) if answer else auditor.first_time(sender, round, part)):
-            return  # perhaps asked in an earlier life of the link; evidence of what is forgotten proves nothing
-        try:
-            lie, why = auditor.check(round, part, payload, header.sizes), "what it shows holds"
-        except NotShown as problem:
-            lie, why = "", str(problem)
-            if answer:
-                self.refuse(sender, f"shows of part {part} of round {round} {why}", PROVEN)
-                return
-        if lie and publisher != self.rounds.me:
-            others = [name for name in members if name not in (self.rounds.me, publisher)]
-            self.refuse(publisher, f"part {part} of round {round}: {lie}", PROVEN if others else ENOUGH)
-            for name in others if answer else ():
-                self.send(name, header, payload)
-        elif not answer:
-            self.refuse(sender, f"it accuses {publisher} of a lie in part {part} of round {round}: {why}", PROVEN)
+    def _held(self, sender: str, held: data_pb2.Held, payload: Payload) -> Iterable[Effect]:
+        rounds = self.rounds
+        effects = rounds.held(sender, held.round, held.part, self.clock())
+        before = self._chains.get(held.round, held.chain)
+        if held.chain and before != held.chain and sender in rounds.plan.members:
+            self.disputes.differs(sender, rounds.differ(sender, held.round - 1, held.chain, before))
+        if held.show:
+            self._sums.show(sender, held.round, held.part)
+        self.auditor.held(sender, held.round, held.part)
+        return effects
+
+    def _result_wanted(self, sender: str, wanted: data_pb2.ResultWanted, payload: Payload) -> Iterable[Effect]:
+        return self.rounds.result_wanted(sender, wanted.round, wanted.part)
+
+    def _contribution_wanted(
+        self, sender: str, wanted: data_pb2.ContributionWanted, payload: Payload
+    ) -> Iterable[Effect]:
+        if self._member(wanted.of) == self.rounds.me and self.sending() and not wanted.certificate:
+            return ()  # it is on its way
+        found = self.rounds.contribution_wanted(sender, wanted.round, wanted.part, wanted.of)
+        return [self.disputes.with_certificate(one) for one in found]
+
+    def _audit(self, sender: str, shown: data_pb2.Audit, payload: Payload) -> None:
+        with self.coding("audit"):
+            self._sums.judge(sender, shown, payload.data)
+
+    def _key(self, sender: str, said: data_pb2.MaskKey, payload: Payload) -> None:
+        if self._keys is None:
+            raise ValueError("contributions are not masked here")
+        self._keys.take(sender, said, payload.tobytes())
+
+    def _dispute(self, sender: str, shown: data_pb2.Equivocation | data_pb2.Receipts, payload: Payload) -> None:
+        self.disputes.handle(sender, shown, payload.tobytes())
+
+    _takes: ClassVar[dict[type[RoundBody], Callable[[Any, str, Any, Payload], Iterable[Effect] | None]]] = {
+        data_pb2.Contribution: _contribution,
+        data_pb2.Result: _result,
+        data_pb2.Held: _held,
+        data_pb2.ResultWanted: _result_wanted,
+        data_pb2.ContributionWanted: _contribution_wanted,
+        data_pb2.Audit: _audit,
+        data_pb2.MaskKey: _key,
+        data_pb2.Equivocation: _dispute,
+        data_pb2.Receipts: _dispute,
+    }
 
     def _member(self, index: int) -> str:
         members = self.rounds.plan.members
-        return members[index] if 0 <= index < len(members) else ""
+        return members[index] if index < len(members) else ""
+
+    # ---- effects of the protocol become messages -------------------------------------------
 
     def _carry(self, effects: Iterable[Effect]) -> None:
         waiting = list(effects)
         while waiting:
             effect = waiting.pop(0)
-            if isinstance(effect, SendContribution):
-                self._send_contribution(effect)
-            elif isinstance(effect, SendResult):
-                self._send_result(effect)
-            elif isinstance(effect, SendHeld):
-                header = self._header(data_pb2.RESULT_HELD, effect.part)
-                assert self.rounds.open is not None
-                self.auditor.staged(header.round, self.rounds.open.results[effect.part])
-                self.disputes.staged(header.round, self.rounds.open.results[effect.part])
-                header.value = float(self.auditor.wants(header.round, effect.part))
-                self.send(effect.to, header, ())
-                self.disputes.tell_next(effect.part)
-            elif isinstance(effect, AskResult):
-                self.send(effect.to, self._header(data_pb2.RESULT_REQUEST, effect.part), ())
-            elif isinstance(effect, AskContribution):
-                header = self._header(data_pb2.CONTRIBUTION_REQUEST, effect.part)
-                header.contributors.append(effect.of)
-                assert self.rounds.open is not None
-                header.value = float((effect.part, effect.of) in self.rounds.open.unknown)
-                self.send(effect.to, header, ())
-            elif isinstance(effect, Decide):
-                with self.coding("add up and encode"):
-                    result, refused = self.exchange.decide(self.rounds.applied + 1, effect)
-                for problem in refused:
-                    points = self._blocking if self.rounds.plan.patient or self.rounds.plan.whole else 1
-                    self.refuse(problem.member, f"update refused: {problem.why}", points)
-                result = self.disputes.published(self.rounds.applied + 1, result)
-                waiting += self.rounds.decided(effect.part, result, self.clock())
-                self.auditor.staged(self.rounds.applied + 1, result)
-                self.auditor.keep(self.rounds.applied + 1, result, dict(effect.contributions))
-            elif isinstance(effect, Advance):
-                try:
-                    own = self.exchange.advance(effect.result)
-                except Refused as problem:
-                    self._spoil(self.rounds.applied + 1, problem)
-                    continue
-                waiting += self.rounds.advance(effect.result, own, self.clock())
-            elif isinstance(effect, Equivocated):
-                self.disputes.show_proof(effect)
-            elif isinstance(effect, TwoResults):
-                self.disputes.two_results(effect)
-            elif isinstance(effect, Refuse):
-                if effect.diverged:
-                    self.disputes.differs(effect.sender, effect.why)
-                else:
-                    self.refuse(effect.sender, effect.why, self._blocking if effect.blocks else 1)
-            elif not isinstance(effect, Complete):
-                raise TypeError(effect)
-
-    def _header(self, kind: data_pb2.Kind, part: int, round: int | None = None) -> data_pb2.Header:
-        return data_pb2.Header(
-            kind=kind,
-            section=self.rounds.plan.section,
-            round=self.rounds.applied + 1 if round is None else round,
-            part=part,
-        )
+            waiting += self._performs[type(effect)](self, effect) or ()
 
     def _send_contribution(self, effect: SendContribution) -> None:
         plan, sent = self.rounds.plan, effect.contribution
         of = None if effect.of == self.rounds.me else plan.members.index(effect.of)
         header = contribution_header(plan.section, effect.round, effect.part, effect.chain, sent, of)
-        self.send(effect.to, header, sent.payload)
+        self.outlet.send(effect.to, header, sent.payload)
 
     def _send_result(self, effect: SendResult) -> None:
         header = result_header(self.rounds.plan.section, effect.round, effect.chain, effect.result)
-        self.send(effect.to, header, effect.result.payload)
+        self.outlet.send(effect.to, header, effect.result.payload)
+
+    def _send_held(self, effect: SendHeld) -> None:
+        current = self._open_round()
+        result = current.results[effect.part]
+        self.auditor.staged(current.number, result)
+        self.disputes.staged(current.number, result)
+        held = data_pb2.Held(
+            section=self.rounds.plan.section,
+            round=current.number,
+            part=effect.part,
+            show=self.auditor.wants(current.number, effect.part),
+        )
+        self.outlet.send(effect.to, data_pb2.Header(kind=data_pb2.RESULT_HELD, held=held), ())
+        self.disputes.tell_next(effect.part)
+
+    def _ask_result(self, effect: AskResult) -> None:
+        number = self._open_round().number
+        wanted = data_pb2.ResultWanted(section=self.rounds.plan.section, round=number, part=effect.part)
+        self.outlet.send(effect.to, data_pb2.Header(kind=data_pb2.RESULT_REQUEST, result_wanted=wanted), ())
+
+    def _ask_contribution(self, effect: AskContribution) -> None:
+        current = self._open_round()
+        wanted = data_pb2.ContributionWanted(
+            section=self.rounds.plan.section,
+            round=current.number,
+            part=effect.part,
+            of=effect.of,
+            certificate=(effect.part, effect.of) in current.unknown,
+        )
+        header = data_pb2.Header(kind=data_pb2.CONTRIBUTION_REQUEST, contribution_wanted=wanted)
+        self.outlet.send(effect.to, header, ())
+
+    def _decide(self, effect: Decide) -> Iterable[Effect]:
+        rounds = self.rounds
+        number = rounds.applied + 1
+        with self.coding("add up and encode"):
+            result, refused = self.exchange.decide(number, effect)
+        for problem in refused:
+            points = self._blocking if rounds.plan.patient or rounds.plan.whole else 1
+            self.outlet.refuse(problem.member, f"update refused: {problem.why}", points)
+        result = self.disputes.published(number, result)
+        effects = rounds.decided(effect.part, result, self.clock())
+        self.auditor.staged(number, result)
+        self.auditor.keep(number, result, dict(effect.contributions))
+        return effects
+
+    def _advance(self, effect: Advance) -> Iterable[Effect]:
+        try:
+            own = self.exchange.advance(effect.result)
+        except Refused as problem:
+            self._spoil(self.rounds.applied + 1, problem)
+            return ()
+        return self.rounds.advance(effect.result, own, self.clock())
+
+    def _equivocated(self, effect: Equivocated) -> None:
+        self.disputes.show_proof(effect)
+
+    def _two_results(self, effect: TwoResults) -> None:
+        self.disputes.two_results(effect)
+
+    def _refuse(self, effect: Refuse) -> None:
+        if effect.diverged:
+            self.disputes.differs(effect.sender, effect.why)
+        else:
+            self.outlet.refuse(effect.sender, effect.why, self._blocking if effect.blocks else 1)
+
+    def _completed(self, effect: Complete) -> None:
+        """``complete`` says so."""
+
+    _performs: ClassVar[dict[type[Effect], Callable[[Any, Any], Iterable[Effect] | None]]] = {
+        SendContribution: _send_contribution,
+        SendResult: _send_result,
+        SendHeld: _send_held,
+        AskResult: _ask_result,
+        AskContribution: _ask_contribution,
+        Decide: _decide,
+        Advance: _advance,
+        Equivocated: _equivocated,
+        TwoResults: _two_results,
+        Refuse: _refuse,
+        Complete: _completed,
+    }
+
+    def _open_round(self) -> OpenRound:
+        if self.rounds.open is None:
+            raise RuntimeError("no round is open")
+        return self.rounds.open
 
 
 def digests_of(results: Sequence[Result]) -> list[int]:

@@ -14,28 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import compress
-from ...proto import control_pb2, data_pb2
+from ...proto import bodies, control_pb2, data_pb2
 from ..rounds.protocol.payloads import Refused
 from ..state.transfers.traffic import STATE_KINDS
 from ..wire.events import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received
 from .endings import Stopped, ViewEnds
+from .following.standby import Answer
 from .holdings import Holdings
 from .parting import Parting
 from .steps.view_training import ViewTraining
 
-ROUND_KINDS = {
-    data_pb2.CONTRIBUTION,
-    data_pb2.RESULT,
-    data_pb2.RESULT_HELD,
-    data_pb2.RESULT_REQUEST,
-    data_pb2.CONTRIBUTION_REQUEST,
-    data_pb2.AUDIT,
-    data_pb2.EQUIVOCATION,
-    data_pb2.RECEIPTS,
-    data_pb2.KEY,
-    data_pb2.ROUND_END,
-}
-FOLLOWED_KINDS = {data_pb2.RESULT, data_pb2.CONTRIBUTION, data_pb2.ROUND_END}
 LOADED_AT_ONCE = 16 << 20
 """Bytes: in between, peers hear that what they wait for is being loaded."""
 
@@ -170,25 +158,26 @@ class Router:
         try:
             self._route(sender, header, payload)
         except (Refused, compress.CodecError, ValueError) as problem:
-            kind = data_pb2.Kind.Name(header.kind)
-            self._holdings.context.refuse(sender, f"a {kind} that makes no sense: {problem}")
+            what = bodies.kind_name(header.kind)
+            self._holdings.context.refuse(sender, f"a {what} that makes no sense: {problem}")
 
     def _route(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
         holdings, kind = self._holdings, header.kind
         if header.view != holdings.view:
             return  # of a view that this node has left
-        if kind in ROUND_KINDS:
-            if header.request and kind in FOLLOWED_KINDS:
-                if holdings.follower is not None:
-                    holdings.follower.handle(sender, header, payload)
-                return
-            training = self._whose_round(header.round)
-            if training is not None and header.section in training.view.links:
-                training.view.links[header.section].handle(sender, header, payload)
+        answer, body = answer_of(header), bodies.of_round(header)
+        if answer is not None:
+            if holdings.follower is not None:
+                holdings.follower.handle(sender, answer, payload)
+        elif body is not None:
+            training = self._whose_round(body.round)
+            if training is not None and body.section in training.view.links:
+                training.view.links[body.section].handle(sender, body, payload)
         elif kind == data_pb2.ROUND_REQUEST:
-            training = self._whose_round(header.round)
+            wanted = header.round_request
+            training = self._whose_round(wanted.round)
             if training is not None:
-                training.view.log.request(sender, header.round, header.request)
+                training.view.log.request(sender, wanted.round, wanted.request)
         elif kind in STATE_KINDS:
             holdings.traffic.handle(sender, header, payload)
         elif holdings.training is not None:  # else it had arrived when the view ended
@@ -200,3 +189,11 @@ class Router:
         training = self._holdings.training
         old = training is None or round <= training.view.base_round
         return self._holdings.previous if old else training
+
+
+def answer_of(header: data_pb2.Header) -> Answer | None:
+    """What answers a spare's request for a round; None of the other messages."""
+    if header.kind == data_pb2.ROUND_END:
+        return header.round_end
+    body = bodies.of_round(header)
+    return body if isinstance(body, data_pb2.Result | data_pb2.Contribution) and body.request else None

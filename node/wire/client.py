@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...proto import bodies
 from ...proto import control_pb2 as control
 from ...proto.data_pb2 import Header
 from ...proto.errors import FarflungError, Parted, RunFailed
@@ -26,7 +27,7 @@ from ..device.memory import memory_at_most
 from ..ipc.arena import Arena, LastAction, keep_freed_memory, make_file
 from ..ipc.config import WireConfig
 from ..ipc.pipe import INLINE_LIMIT, PARTED_STATUS, From, To, TrainerEnd
-from ..peers.header_compression import FIELDS, MARK
+from ..peers.header_compression import MARK
 from .api import Bytes, Payload
 from .blocks import Blocks
 from .events import CoordinatorBack, CoordinatorLost, Event, OrderEvent, PeerLost, Received
@@ -121,9 +122,10 @@ class ProcessWire:
             raise ValueError(f"priority {priority} is not 0, 1 or 2")
         if header.ByteSize() > HEADER_LIMIT:
             raise ValueError(f"a header of {header.ByteSize()} bytes: long lists belong into the payload")
-        for field in FIELDS:
-            if getattr(header, field).startswith(MARK):
-                raise ValueError(f"{field} of a header must not begin with {MARK!r}")
+        bodies.check(header)
+        body = bodies.sectioned(header)
+        if body is not None and body.section.startswith(MARK):
+            raise ValueError(f"a section's name must not begin with {MARK!r}")
         if header.view not in (0, self.view) or not self.view:
             self.dropped += 1
             return

@@ -21,6 +21,7 @@ from farflung.node.rounds.protocol.headers import received_result
 from farflung.node.training.external.external_loop import OwnLoop
 from farflung.node.training.external.external_model import OwnModel, Samples
 from farflung.proto import data_pb2
+from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -101,7 +102,7 @@ def blob_of(values):
 
 def changed(header, data, change):
     blob = blob_of(change(compress.decode(data.tobytes())))
-    header.sizes[:] = [len(blob)]
+    body_of(header).sizes[:] = [len(blob)]
     return np.frombuffer(blob, dtype=np.uint8)
 
 
@@ -119,14 +120,14 @@ def test_a_lying_members_update_is_left_out_and_it_is_named(lie, pattern):
     kept = {}
 
     def tamper(hub, sender, to, header, data):
-        if sender != "d" or header.kind != data_pb2.CONTRIBUTION or header.round % 3:
+        if sender != "d" or header.kind != data_pb2.CONTRIBUTION or body_of(header).round % 3:
             if sender == "d" and header.kind == data_pb2.CONTRIBUTION:
-                kept[to, header.part] = (data_pb2.Header.FromString(header.SerializeToString()), data)
+                kept[to, body_of(header).part] = (data_pb2.Header.FromString(header.SerializeToString()), data)
             return data
         if lie != "the round before":
             return changed(header, data, CHANGES[lie])
-        header.CopyFrom(kept[to, header.part][0])  # a replay: nothing of this round comes of it
-        return kept[to, header.part][1]
+        header.CopyFrom(kept[to, body_of(header).part][0])  # a replay: nothing of this round comes of it
+        return kept[to, body_of(header).part][1]
 
     hub, members = begin("delta", pattern, tamper)
     if lie == "the round before":
@@ -156,11 +157,13 @@ def test_a_member_that_publishes_two_results_is_named_by_the_others(mode):
     made = identities(NAMES)
 
     def tamper(hub, sender, to, header, data):
-        if (sender, to) == ("d", "b") and header.kind == data_pb2.RESULT and header.round == 4:
-            header.error ^= 1
-            said = said_in(received_result(header, data.data))
+        if (sender, to) == ("d", "b") and header.kind == data_pb2.RESULT and body_of(header).round == 4:
+            body_of(header).error ^= 1
+            said = said_in(received_result(header.result, data.data))
             signer = Signer(made["d"], header.view, {"d": "d"})
-            header.signature = signer.attestation("d", header.section, header.round, header.part, said)
+            body_of(header).signature = signer.attestation(
+                "d", body_of(header).section, body_of(header).round, body_of(header).part, said
+            )
         return data
 
     hub, members = begin(mode, "publishers", tamper, made=made)

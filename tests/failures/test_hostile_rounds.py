@@ -27,6 +27,7 @@ from farflung.node.rounds.protocol.headers import received_result
 from farflung.node.rounds.protocol.payloads import received
 from farflung.node.wire.events import Received
 from farflung.proto import data_pb2
+from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -84,8 +85,8 @@ def rewritten(header, data, change):
     """The message's one piece with other values in it."""
     values = compress.decode(data.tobytes())
     blob = encoded(change(values))
-    del header.sizes[:]
-    header.sizes.append(len(blob))
+    del body_of(header).sizes[:]
+    body_of(header).sizes.append(len(blob))
     return np.frombuffer(bytes(blob), dtype=np.uint8)
 
 
@@ -103,7 +104,7 @@ def test_a_lying_contribution_is_left_out_and_its_sender_named(pattern, lie):
     change, why = LIES[lie]
 
     def tamper(hub, sender, to, header, data):
-        if sender == "d" and header.kind == data_pb2.CONTRIBUTION and header.round % 3 == 0:
+        if sender == "d" and header.kind == data_pb2.CONTRIBUTION and body_of(header).round % 3 == 0:
             return rewritten(header, data, change)
         return data
 
@@ -119,7 +120,7 @@ def test_a_lying_contribution_is_left_out_and_its_sender_named(pattern, lie):
 
 def test_a_lie_in_gradient_mode_costs_the_step_and_nothing_else():
     def tamper(hub, sender, to, header, data):
-        if sender == "d" and header.kind == data_pb2.CONTRIBUTION and header.round == 4:
+        if sender == "d" and header.kind == data_pb2.CONTRIBUTION and body_of(header).round == 4:
             return rewritten(header, data, nan)
         return data
 
@@ -139,7 +140,7 @@ def test_a_lying_publisher_stops_the_round_until_it_is_out(mode, lie):
     change, why = LIES[lie]
 
     def tamper(hub, sender, to, header, data):
-        if sender == "d" and header.kind == data_pb2.RESULT and header.round >= 7:
+        if sender == "d" and header.kind == data_pb2.RESULT and body_of(header).round >= 7:
             return rewritten(header, data, change)
         return data
 
@@ -161,10 +162,12 @@ def test_who_contributes_one_thing_to_the_publisher_and_another_to_the_rest_is_n
     made = identities(NAMES)
 
     def tamper(hub, sender, to, header, data):
-        if sender == "d" and to in ("b", "c") and header.kind == data_pb2.CONTRIBUTION and header.round == 4:
+        if sender == "d" and to in ("b", "c") and header.kind == data_pb2.CONTRIBUTION and body_of(header).round == 4:
             changed = rewritten(header, data, lambda values: -values)
-            signer, sent = Signer(made["d"], header.view, {"d": "d"}), received(changed.data, header.sizes)
-            header.signature = signer.signed("d", header.section, header.round, header.part, sent).signature
+            signer, sent = Signer(made["d"], header.view, {"d": "d"}), received(changed.data, body_of(header).sizes)
+            body_of(header).signature = signer.signed(
+                "d", body_of(header).section, body_of(header).round, body_of(header).part, sent
+            ).signature
             return changed
         return data
 
@@ -183,11 +186,13 @@ def test_who_publishes_one_result_to_some_and_another_to_others_is_named_by_all_
     rest = [name for name in NAMES if name != liar]
 
     def tamper(hub, sender, to, header, data):
-        if (sender, to) == (liar, "b") and header.kind == data_pb2.RESULT and header.round == 4:
-            header.error ^= 1
-            said = said_in(received_result(header, data.data))
+        if (sender, to) == (liar, "b") and header.kind == data_pb2.RESULT and body_of(header).round == 4:
+            body_of(header).error ^= 1
+            said = said_in(received_result(header.result, data.data))
             signer = Signer(made[liar], header.view, {liar: liar})
-            header.signature = signer.attestation(liar, header.section, header.round, header.part, said)
+            body_of(header).signature = signer.attestation(
+                liar, body_of(header).section, body_of(header).round, body_of(header).part, said
+            )
         return data
 
     hub = start(job_of(mode, pattern=pattern), tamper, made=made)
@@ -367,9 +372,9 @@ def test_nonsense_from_a_neighbour_stops_the_step_until_it_is_out():
     for kind, sender, victim in ((data_pb2.ACTIVATION, "c", "d"), (data_pb2.ACTIVATION_GRADIENT, "d", "c")):
 
         def tamper(hub, who, to, header, data, kind=kind, sender=sender):
-            if who == sender and header.kind == kind and header.step == 4:
+            if who == sender and header.kind == kind and body_of(header).step == 4:
                 blob = compress.make("none").encode(cut(compress.decode(data.tobytes())))
-                header.sizes[:] = [len(blob)]
+                body_of(header).sizes[:] = [len(blob)]
                 return np.frombuffer(blob, dtype=np.uint8)
             return data
 

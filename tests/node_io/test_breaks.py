@@ -7,10 +7,11 @@ import time
 import numpy as np
 import pytest
 from cable import Cable
+from numbered import number_of, numbered
 from wires import Nodes, descriptors, wait_for
 
 from farflung.node.wire.client import PeerLost, Received
-from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.data_pb2 import Kind
 
 
 @contextlib.contextmanager
@@ -47,11 +48,11 @@ def test_what_was_cut_goes_again_and_arrives_once(certificates, secure, cut_at):
     with through_a_cable(nodes) as (a, b, cable):
         cable.cut_at = cut_at
         for number in range(12):
-            a.send("b", Header(kind=Kind.STATE, step=number), payload_of(number), priority=1)
+            a.send("b", numbered(Kind.STATE, number), payload_of(number), priority=1)
         messages, lost = collect(b, 12)
-        assert [message.header.step for message in messages] == list(range(12))
+        assert [number_of(message.header) for message in messages] == list(range(12))
         for message in messages:
-            assert np.array_equal(message.payload, payload_of(message.header.step))
+            assert np.array_equal(message.payload, payload_of(number_of(message.header)))
         assert not lost and b.poll(0.3) == []
         assert wait_for(a, PeerLost).peer == "b"
         assert cable.cut_at is None
@@ -60,13 +61,13 @@ def test_what_was_cut_goes_again_and_arrives_once(certificates, secure, cut_at):
 def test_cut_again_and_again(thread_nodes):
     with through_a_cable(thread_nodes) as (a, b, cable):
         for number in range(40):
-            a.send("b", Header(kind=Kind.STATE, step=number), payload_of(number), priority=number % 3)
+            a.send("b", numbered(Kind.STATE, number), payload_of(number), priority=number % 3)
             if number % 8 == 7:
                 time.sleep(0.1)
                 cable.cut()
         messages, _ = collect(b, 40)
         for priority in range(3):
-            steps = [message.header.step for message in messages if message.header.step % 3 == priority]
+            steps = [number_of(message.header) for message in messages if number_of(message.header) % 3 == priority]
             assert steps == list(range(priority, 40, 3))
         assert b.poll(0.3) == []
 
@@ -75,7 +76,7 @@ def test_a_flipped_bit_never_reaches_the_trainer(thread_nodes):
     with through_a_cable(thread_nodes) as (a, b, cable):
         cable.flip_at = 5_000_000
         payload = np.random.default_rng(0).integers(0, 256, 20_000_000, dtype=np.uint8)
-        a.send("b", Header(kind=Kind.STATE), payload)
+        a.send("b", numbered(Kind.STATE), payload)
         messages, _ = collect(b, 1)
         assert np.array_equal(messages[0].payload, payload) and cable.flip_at is None
         assert "refused the stream: has a wrong checksum" in wait_for(a, PeerLost).why
@@ -105,10 +106,10 @@ def test_a_peer_that_has_restarted(thread_nodes):
 def test_a_node_that_leaves_while_it_is_sent_to_leaves_no_line_in_a_log(thread_nodes, caplog):
     a, b = thread_nodes.start("a"), thread_nodes.start("b")
     thread_nodes.enter(1)
-    a.send("b", Header(kind=Kind.STATE), b"here")
+    a.send("b", numbered(Kind.STATE), b"here")
     collect(b, 1)
     for _ in range(4):
-        a.send("b", Header(kind=Kind.STATE), np.zeros(16 << 20, np.uint8))
+        a.send("b", numbered(Kind.STATE), np.zeros(16 << 20, np.uint8))
     b.close("")
     wait_for(a, PeerLost, timeout=120)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
@@ -122,7 +123,7 @@ def test_strangers_at_the_port_do_no_harm(thread_nodes):
         with socket.create_connection(("127.0.0.1", b.port)) as stranger:
             stranger.sendall(noise)
     thread_nodes.enter(1)
-    a.send("b", Header(kind=Kind.STATE), b"still here")
+    a.send("b", numbered(Kind.STATE), b"still here")
     assert bytes(collect(b, 1)[0][0].payload) == b"still here"
 
 
@@ -130,7 +131,7 @@ def test_strangers_at_the_port_do_no_harm(thread_nodes):
 def test_sixty_breaks_leak_nothing(thread_nodes):
     with through_a_cable(thread_nodes) as (a, b, cable):
         for number in range(60):
-            a.send("b", Header(kind=Kind.STATE, step=number), payload_of(2))
+            a.send("b", numbered(Kind.STATE, number), payload_of(2))
             collect(b, 1)
             a.poll()
             cable.cut()
@@ -147,10 +148,10 @@ def test_sixty_breaks_leak_nothing(thread_nodes):
 def test_a_silent_hole_is_noticed_and_left(thread_nodes):
     """No FIN, no RST, and TCP still answers: pings notice, and what was sent meanwhile arrives afterwards."""
     with through_a_cable(thread_nodes) as (a, b, cable):
-        a.send("b", Header(kind=Kind.STATE), b"1")
+        a.send("b", numbered(Kind.STATE), b"1")
         collect(b, 1)
         cable.frozen = True
-        a.send("b", Header(kind=Kind.STATE), b"2")
+        a.send("b", numbered(Kind.STATE), b"2")
         begin = time.monotonic()
         assert wait_for(a, PeerLost, timeout=35).peer == "b"
         assert time.monotonic() - begin < 25

@@ -4,13 +4,14 @@ import contextlib
 import time
 
 import pytest
+from numbered import number_of, numbered
 from stub_coordinator import StubCoordinator
 from wires import Nodes, receive, wait_for
 
 from farflung.node.device import identity
 from farflung.node.wire.client import PeerLost, Received
 from farflung.proto.control_pb2 import Certificate
-from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.data_pb2 import Kind
 
 
 class TooSlow(Exception):
@@ -50,8 +51,8 @@ def live_and_outlive(life, renewed, authority, certificates, nodes):
         )
         b = nodes.start("b", **certificates("b"))
         nodes.enter(1)
-        a.send("b", Header(kind=Kind.STATE, step=1), b"x")
-        b.send("a", Header(kind=Kind.STATE, step=1), b"x")
+        a.send("b", numbered(Kind.STATE, 1), b"x")
+        b.send("a", numbered(Kind.STATE, 1), b"x")
         events = [wait_for(wire, lambda event: isinstance(event, Received | PeerLost)) for wire in (a, b)]
         still_good()
         assert [event.sender for event in events] == ["b", "a"]
@@ -63,14 +64,14 @@ def live_and_outlive(life, renewed, authority, certificates, nodes):
             still_good()
             # The old connections, and then, when the first certificate has ended, new ones in both directions.
             time.sleep(max(0.0, life + 0.5 - (time.monotonic() - began)))
-            a.send("b", Header(kind=Kind.STATE, step=2), b"x")
-            assert receive(b)[0].header.step == 2
+            a.send("b", numbered(Kind.STATE, 2), b"x")
+            assert number_of(receive(b)[0].header) == 2
         else:
             time.sleep(max(0.0, life + 1.0 - (time.monotonic() - began)))
         c = nodes.start("c", **certificates("c"))
         nodes.enter(2)
-        a.send("c", Header(kind=Kind.STATE, step=3), b"x")
-        c.send("a", Header(kind=Kind.STATE, step=3), b"x")
+        a.send("c", numbered(Kind.STATE, 3), b"x")
+        c.send("a", numbered(Kind.STATE, 3), b"x")
         if renewed:
             assert receive(c)[0].sender == "a" and receive(a)[0].sender == "c"
         else:

@@ -7,13 +7,14 @@ import time
 
 import numpy as np
 import pytest
+from numbered import numbered
 from stub_coordinator import StubCoordinator
 from wires import Nodes, kill, receive, wait_for
 
 from farflung.node.wire.client import CoordinatorBack, CoordinatorLost, OrderEvent, PeerLost
 from farflung.proto import control_pb2 as control
 from farflung.proto import delta
-from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.data_pb2 import Kind
 from farflung.proto.errors import FarflungError, RunFailed
 
 
@@ -142,7 +143,7 @@ def test_a_broken_link_is_evidence(coordinator, processes):
     a = start(processes, coordinator)
     b = processes.start("b")
     processes.enter(1)
-    b.send("a", Header(kind=Kind.STATE), b"1")
+    b.send("a", numbered(Kind.STATE), b"1")
     receive(a)
     kill(b)
     assert wait_for(a, PeerLost).peer == "b"
@@ -163,8 +164,8 @@ def test_a_step_report_carries_the_bytes_since_the_last(coordinator, thread_node
     a, b = start(thread_nodes, coordinator), thread_nodes.start("b")
     thread_nodes.enter(1)
     for size in (1000, 2000):
-        a.send("b", Header(kind=Kind.ACTIVATION), bytes(size))
-        a.send("b", Header(kind=Kind.CONTRIBUTION), bytes(10 * size))
+        a.send("b", numbered(Kind.ACTIVATION), bytes(size))
+        a.send("b", numbered(Kind.CONTRIBUTION), bytes(10 * size))
         receive(b, 2)
         a.report(control.Report(step=control.StepDone(step=size)))
     first, second = coordinator.wait("step", 2)

@@ -6,24 +6,25 @@ import time
 import numpy as np
 import pytest
 from cable import Cable
+from numbered import number_of, numbered
 from stub_coordinator import StubCoordinator
 from wires import behind_nat, kill, payload_of, receive, wait_for
 
 from farflung.coordinator.serve.calls import relay as relay_module
 from farflung.node.peers import greeting
 from farflung.node.wire.client import PeerLost, Received
-from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.data_pb2 import Kind
 
 
 def exchange(one, other, names, count=9):
     """Both send all sizes to each other; all arrive, in order, whole."""
     for wire, to in ((one, names[1]), (other, names[0])):
         for number in range(count):
-            wire.send(to, Header(kind=Kind.STATE, view=1, step=number), payload_of(number), priority=1)
+            wire.send(to, numbered(Kind.STATE, number, view=1), payload_of(number), priority=1)
     for wire in (one, other):
         got = receive(wire, count, 60)
-        assert [message.header.step for message in got] == list(range(count))
-        assert all(np.array_equal(message.payload, payload_of(message.header.step)) for message in got)
+        assert [number_of(message.header) for message in got] == list(range(count))
+        assert all(np.array_equal(message.payload, payload_of(number_of(message.header))) for message in got)
 
 
 @pytest.mark.parametrize("order", ["dialler first", "dialler last"])
@@ -43,9 +44,9 @@ def test_an_urgent_message_overtakes(thread_nodes):
     b = thread_nodes.start("b", dials_out=True)
     for wire in (a, b):
         wire.enter(1, behind_nat(thread_nodes, "b"))
-    a.send("b", Header(kind=Kind.STATE, view=1, step=1), bytes(20_000_000), priority=2)
-    a.send("b", Header(kind=Kind.ACTIVATION, view=1, step=2), bytes(10_000), priority=0)
-    assert [message.header.step for message in receive(b, 2)] == [2, 1]
+    a.send("b", numbered(Kind.STATE, 1, view=1), bytes(20_000_000), priority=2)
+    a.send("b", numbered(Kind.ACTIVATION, 2, view=1), bytes(10_000), priority=0)
+    assert [number_of(message.header) for message in receive(b, 2)] == [2, 1]
 
 
 def test_a_broken_stream_is_told_and_what_was_lost_goes_again(thread_nodes):
@@ -58,7 +59,7 @@ def test_a_broken_stream_is_told_and_what_was_lost_goes_again(thread_nodes):
         b.enter(1, members)
         lost, got = [], []
         for number in range(12):
-            a.send("b", Header(kind=Kind.STATE, view=1, step=number), payload_of(number), priority=1)
+            a.send("b", numbered(Kind.STATE, number, view=1), payload_of(number), priority=1)
             if number % 4 == 3:
                 time.sleep(0.2)
                 cable.cut()
@@ -66,8 +67,8 @@ def test_a_broken_stream_is_told_and_what_was_lost_goes_again(thread_nodes):
         while len(got) < 12 and time.monotonic() < deadline:
             got += [event for event in b.poll(0.1) if isinstance(event, Received)]
             lost += [event for event in a.poll() if isinstance(event, PeerLost)]
-        assert [message.header.step for message in got] == list(range(12))
-        assert all(np.array_equal(message.payload, payload_of(message.header.step)) for message in got)
+        assert [number_of(message.header) for message in got] == list(range(12))
+        assert all(np.array_equal(message.payload, payload_of(number_of(message.header))) for message in got)
         assert lost and lost[0].peer == "b"
         thread_nodes.close()
 
@@ -97,7 +98,7 @@ def test_a_restarted_dialler_takes_the_place_of_its_earlier_session(thread_nodes
     b = thread_nodes.start("b", session="b-2", dials_out=True)
     for wire in (a, b):
         wire.enter(2, behind_nat(thread_nodes, "b"))
-    a.send("b", Header(kind=Kind.STATE, view=2, step=7), b"to the new one")
+    a.send("b", numbered(Kind.STATE, 7, view=2), b"to the new one")
     assert bytes(receive(b)[0].payload) == b"to the new one"
 
 
@@ -146,9 +147,9 @@ def test_only_what_is_needed_is_opened_and_relayed(relay, thread_nodes):
     for wire, needed in ((a, ["b"]), (b, ["a"])):
         wire.enter(2, members, needed)
     for wire, to in ((a, "b"), (b, "a")):
-        wire.send(to, Header(kind=Kind.STATE, view=2, step=9), b"now")
+        wire.send(to, numbered(Kind.STATE, 9, view=2), b"now")
     for wire in (a, b):
-        assert receive(wire)[0].header.step == 9
+        assert number_of(receive(wire)[0].header) == 9
     assert relay.relayed_bytes
 
 
@@ -178,6 +179,6 @@ def test_a_relayed_stream_that_breaks_goes_on(relay, thread_nodes):
     assert wait_for(a, PeerLost).peer == "b"
     b = thread_nodes.start("b", dials_out=True, coordinator=relay.address, secret="x")
     b.enter(1, behind_nat(thread_nodes, "a", "b"))
-    a.send("b", Header(kind=Kind.STATE, view=1, step=5), b"again")
+    a.send("b", numbered(Kind.STATE, 5, view=1), b"again")
     message = wait_for(b, lambda event: isinstance(event, Received))
     assert bytes(message.payload) == b"again"

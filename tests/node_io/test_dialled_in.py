@@ -6,13 +6,14 @@ import time
 
 import numpy as np
 import pytest
+from numbered import number_of, numbered
 from wires import accepted, receive, wait_for
 
 from farflung.node.peers.receiving import dial_out as offers
 from farflung.node.peers.tcp_info import figures
 from farflung.node.wire.client import PeerLost, Received
 from farflung.proto.control_pb2 import Member
-from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.data_pb2 import Kind
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="connections are found as Linux shows them")
 
@@ -51,7 +52,7 @@ def until(a, count):
 def way_of(a, b, connections, size):
     """The connection by which a message of so many bytes goes from a to b."""
     before = sent(connections)
-    a.send("b", Header(kind=Kind.STATE), BULK[:size], priority=2)
+    a.send("b", numbered(Kind.STATE), BULK[:size], priority=2)
     assert np.array_equal(receive(b, timeout=60)[0].payload, BULK[:size])
     return max(connections, key=lambda port: sent(connections)[port] - before[port])
 
@@ -68,7 +69,7 @@ def bulk_lane(a, b, connections):
 def with_a_lane(nodes):
     """a and b; there has been bulk."""
     a, b = begin(nodes)
-    a.send("b", Header(kind=Kind.STATE), BULK[:100_000])
+    a.send("b", numbered(Kind.STATE), BULK[:100_000])
     receive(b)
     until(a, CONNECTIONS)
     return a, b
@@ -80,9 +81,9 @@ def test_what_is_urgent_goes_by_another_connection_than_bulk(thread_nodes):
         lane = bulk_lane(a, b, connections)
         connections[lane].setsockopt(socket.SOL_SOCKET, 47, 200_000)  # SO_MAX_PACING_RATE, bytes a second
         before = sent(connections)
-        a.send("b", Header(kind=Kind.STATE, step=1), BULK, priority=2)
-        a.send("b", Header(kind=Kind.ACTIVATION, step=2), BULK[:20_000], priority=0)
-        assert receive(b, timeout=60)[0].header.step == 2
+        a.send("b", numbered(Kind.STATE, 1), BULK, priority=2)
+        a.send("b", numbered(Kind.ACTIVATION, 2), BULK[:20_000], priority=0)
+        assert number_of(receive(b, timeout=60)[0].header) == 2
         grown = {address: now - before[address] for address, now in sent(connections).items()}
         assert grown.pop(lane) < 15_000_000, "bulk is still on its way"
         assert 20_000 < max(grown.values()) < 100_000
@@ -97,14 +98,14 @@ def test_connections_of_a_link_end_together_and_everything_arrives(thread_nodes,
         lane = bulk_lane(a, b, connections)
         connections[lane].setsockopt(socket.SOL_SOCKET, 47, 200_000)
         before = sent(connections)
-        a.send("b", Header(kind=Kind.STATE, step=1), BULK, priority=2)
-        a.send("b", Header(kind=Kind.ACTIVATION, step=2), BULK[:20_000], priority=0)
-        assert receive(b, timeout=60)[0].header.step == 2
+        a.send("b", numbered(Kind.STATE, 1), BULK, priority=2)
+        a.send("b", numbered(Kind.ACTIVATION, 2), BULK[:20_000], priority=0)
+        assert number_of(receive(b, timeout=60)[0].header) == 2
         grown = {address: now - before[address] for address, now in sent(connections).items() if address != lane}
         connections[lane if cut == "bulk" else max(grown, key=grown.get)].shutdown(socket.SHUT_RDWR)
     assert wait_for(a, PeerLost).peer == "b"
     message = wait_for(b, Received)
-    assert message.header.step == 1 and np.array_equal(message.payload, BULK)
+    assert number_of(message.header) == 1 and np.array_equal(message.payload, BULK)
     until(a, CONNECTIONS)
     assert b.poll(0.3) == []
 
@@ -114,11 +115,11 @@ def test_several_for_bulk(thread_nodes, monkeypatch):
     monkeypatch.setattr("farflung.node.peers.sending.bulk.LEAST_BUSY", 0.0)
     monkeypatch.setattr("farflung.node.peers.sending.bulk.LOOK_SECONDS", 0.05)
     a, b = begin(thread_nodes)
-    a.send("b", Header(kind=Kind.STATE), BULK[:5_000_000])
+    a.send("b", numbered(Kind.STATE), BULK[:5_000_000])
     receive(b)
     until(a, CONNECTIONS + 2)
     for size in (5_000_000, 10, 70_000):
-        a.send("b", Header(kind=Kind.STATE), BULK[:size])
+        a.send("b", numbered(Kind.STATE), BULK[:size])
         assert np.array_equal(receive(b)[0].payload, BULK[:size])
 
 
@@ -126,7 +127,7 @@ def test_a_peer_that_opens_no_lanes_is_asked_for_none(thread_nodes, monkeypatch)
     monkeypatch.setattr(offers.random, "randrange", lambda *_: 0)  # as it greeted before
     a, b = begin(thread_nodes)
     for size in (5_000_000, 10, 70_000):
-        a.send("b", Header(kind=Kind.STATE), BULK[:size])
+        a.send("b", numbered(Kind.STATE), BULK[:size])
         assert np.array_equal(receive(b)[0].payload, BULK[:size])
     with accepted(a.port) as connections:
         assert len(connections) == CONNECTIONS - 1

@@ -8,6 +8,7 @@ import time
 import grpc
 import numpy as np
 import pytest
+from numbered import number_of, numbered
 from stub_coordinator import StubCoordinator
 from wires import behind_nat, payload_of
 
@@ -15,7 +16,7 @@ from farflung.coordinator.serve.calls import relay as relay_module
 from farflung.node.wire.client import Received
 from farflung.proto import frame as frames
 from farflung.proto import rpc
-from farflung.proto.data_pb2 import Greeting, Header, Kind
+from farflung.proto.data_pb2 import Greeting, Kind
 from farflung.proto.frame import Frame
 
 
@@ -58,12 +59,12 @@ def test_what_a_relay_does_to_messages_ends_the_stream_or_nothing_and_all_arrive
     for wire in (a, b):
         wire.enter(1, behind_nat(thread_nodes, "a", "b"))
     for number in range(9):
-        a.send("b", Header(kind=Kind.STATE, view=1, step=number), payload_of(number), priority=1)
+        a.send("b", numbered(Kind.STATE, number, view=1), payload_of(number), priority=1)
     got, deadline = [], time.monotonic() + 60
     while len(got) < 9 and time.monotonic() < deadline:  # a stream that ends is not the end of the link
         got += [event for event in b.poll(0.2) if isinstance(event, Received)]
-    assert [one.header.step for one in got] == list(range(9))
-    assert all(np.array_equal(one.payload, payload_of(one.header.step)) for one in got)
+    assert [number_of(one.header) for one in got] == list(range(9))
+    assert all(np.array_equal(one.payload, payload_of(number_of(one.header))) for one in got)
 
 
 def call(address, name, to, you_send=False):

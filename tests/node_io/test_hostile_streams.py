@@ -7,6 +7,7 @@ import socket
 
 import pytest
 import xxhash
+from numbered import numbered
 from wires import wait_for
 
 import farflung.node.peers.receiving.reassembly as inbound_stream
@@ -16,7 +17,7 @@ from farflung.node.wire.client import Received
 from farflung.proto import PROTOCOL, rpc
 from farflung.proto import frame as frames
 from farflung.proto.control_pb2 import Member
-from farflung.proto.data_pb2 import Greeting, Header
+from farflung.proto.data_pb2 import Greeting, Header, State
 from farflung.proto.data_pb2 import Kind as Message
 from farflung.proto.frame import Frame, Kind
 
@@ -68,7 +69,7 @@ def whole(*several):
 
 
 def opened(total, transfer=1, priority=2):
-    header = Header(kind=Message.STATE, view=1).SerializeToString()
+    header = numbered(Message.STATE, view=1).SerializeToString()
     return whole(Frame(Kind.OPEN, transfer, priority, head=header, total=total))
 
 
@@ -83,7 +84,7 @@ def victim(thread_nodes):
     attacker = Attacker(thread_nodes.wires["b"])
     yield attacker
     attacker(attacker.close())
-    thread_nodes.wires["c"].send("b", Header(kind=Message.STATE), b"all is well", priority=0)
+    thread_nodes.wires["c"].send("b", numbered(Message.STATE), b"all is well", priority=0)
     assert bytes(wait_for(thread_nodes.wires["b"], Received).payload) == b"all is well"
 
 
@@ -187,6 +188,7 @@ def test_a_message_that_is_begun_and_never_ended(victim, monkeypatch):
         whole(Frame(Kind.END, 5, 1, total=9)),
         whole(Frame(Kind.HELLO, head=b"again")),
         whole(Frame(Kind.WHOLE, 1, 1, head=b"\xff\xff\xff")),
+        whole(Frame(Kind.WHOLE, 1, 1, head=Header(kind=Message.READY, view=1, state=State()).SerializeToString())),
         opened(10)[:-1] + b"\0",
         opened(10) + 2 * whole(Frame(Kind.CHUNK, 1, 2, body=b"12345", offset=5, total=10)),
         opened(10)
@@ -204,6 +206,7 @@ def test_a_message_that_is_begun_and_never_ended(victim, monkeypatch):
         "end of nothing",
         "greeting again",
         "no header",
+        "another kind's body",
         "checksum",
         "a chunk twice",
         "chunks that overlap",

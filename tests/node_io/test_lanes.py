@@ -6,11 +6,12 @@ import time
 
 import numpy as np
 import pytest
+from numbered import numbered
 from wires import receive
 
 from farflung.node.peers.lanes import LEAST_CHUNK, MOST, ahead, lanes_wanted
 from farflung.node.peers.tcp_info import TcpFigures, connected_to, figures, keep_unsent_short
-from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.data_pb2 import Kind
 from farflung.proto.rpc import CHUNK
 
 
@@ -86,7 +87,7 @@ def test_large_messages_come_whole_and_in_order_over_several_connections(thread_
     while most < 4 and time.monotonic() < deadline:
         rounds += 1
         for size in sizes:
-            a.send("b", Header(kind=Kind.STATE), payload[:size])
+            a.send("b", numbered(Kind.STATE), payload[:size])
         for message, size in zip(receive(b, len(sizes), 60), sizes, strict=True):
             assert np.array_equal(message.payload, payload[:size])
         a.poll()

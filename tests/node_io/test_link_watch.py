@@ -7,13 +7,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from numbered import numbered
 from stub_coordinator import StubCoordinator
 from wires import accepted, receive
 
 from farflung.node.peers.link_watch import TICK_SECONDS, Filled, LinkWatch
 from farflung.node.peers.tcp_info import TcpFigures, connected_to
 from farflung.proto.control_pb2 import Report, StepDone
-from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.data_pb2 import Kind
 
 MBIT = 1_000_000 / 8
 
@@ -108,7 +109,7 @@ def test_a_real_connection_is_measured_by_what_goes_over_it(thread_nodes, opener
         members[1].dials_out = opener == "b"
         for wire in (a, b):
             wire.enter(1, members)
-        a.send("b", Header(kind=Kind.STATE), bytes(100_000))  # opens the connection for bulk
+        a.send("b", numbered(Kind.STATE), bytes(100_000))  # opens the connection for bulk
         receive(b)
         payload = np.zeros(3_000_000, np.uint8)
         said, paced, steady = {}, set(), 0
@@ -126,7 +127,7 @@ def test_a_real_connection_is_measured_by_what_goes_over_it(thread_nodes, opener
             steady = steady + 1 if paced == before else 0  # bulk opens further connections, unpaced until here
             coordinator.reports.clear()
             for _ in range(2):
-                a.send("b", Header(kind=Kind.STATE), payload)
+                a.send("b", numbered(Kind.STATE), payload)
             receive(b, 2, 60)
             for wire in (a, b):
                 wire.report(Report(step=StepDone(view=1)))

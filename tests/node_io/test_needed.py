@@ -4,11 +4,12 @@ import contextlib
 
 import pytest
 from cable import Cable
+from numbered import number_of, numbered
 from stub_coordinator import StubCoordinator
 from wires import accepted, receive, wait_for
 
 from farflung.node.wire.client import PeerLost
-from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.data_pb2 import Kind
 
 
 @pytest.fixture
@@ -29,12 +30,12 @@ def test_a_break_of_a_needed_connection_is_told_and_so_is_its_end(coordinator, t
         members[1].address = cable.address
         a.enter(1, members, ["b"])
         b.enter(1, members, ["a"])
-        a.send("b", Header(kind=Kind.STATE, step=1), b"x")
+        a.send("b", numbered(Kind.STATE, 1), b"x")
         receive(b)
         cable.cut()
         assert evidence(coordinator, 2) == [("b", False), ("b", True)]
-        a.send("b", Header(kind=Kind.STATE, step=2), b"x")
-        assert receive(b)[0].header.step == 2
+        a.send("b", numbered(Kind.STATE, 2), b"x")
+        assert number_of(receive(b)[0].header) == 2
         thread_nodes.close()
 
 
@@ -47,15 +48,15 @@ def test_what_is_not_needed_is_not_connected_until_something_is_sent(coordinator
         a.enter(1, members, ["b"])
         for wire in (b, c):
             wire.enter(1, members, ["a"] if wire is b else [])
-        a.send("b", Header(kind=Kind.STATE, step=1), b"x")
+        a.send("b", numbered(Kind.STATE, 1), b"x")
         receive(b)
         with accepted(c.port) as there:
             assert not there
-        a.send("c", Header(kind=Kind.STATE, step=2), b"y")
-        assert receive(c)[0].header.step == 2, "it may be asked for state all the same"
+        a.send("c", numbered(Kind.STATE, 2), b"y")
+        assert number_of(receive(c)[0].header) == 2, "it may be asked for state all the same"
         cable.cut()
         assert wait_for(a, PeerLost).peer == "c"
-        a.send("c", Header(kind=Kind.STATE, step=3), b"z")
-        assert receive(c)[0].header.step == 3
+        a.send("c", numbered(Kind.STATE, 3), b"z")
+        assert number_of(receive(c)[0].header) == 3
         assert not [one for one in coordinator.kinds() if one == "evidence"], "nobody else need know"
         thread_nodes.close()

@@ -5,6 +5,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from numbered import numbered
 from ports import free_port
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
@@ -13,7 +14,7 @@ from wires import receive
 from farflung.node.io.metrics import NAMES, NodeMetrics, check_address
 from farflung.node.peers.traffic import ACTIVATIONS, Traffic
 from farflung.proto.control_pb2 import Heartbeat, Report, StepDone
-from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.data_pb2 import Kind
 from farflung.proto.errors import FarflungError
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +51,7 @@ def test_a_node_answers_prometheus(thread_nodes):
     address = f"127.0.0.1:{free_port()}"
     a, b = thread_nodes.start("a", metrics=address), thread_nodes.start("b")
     thread_nodes.enter(1)
-    a.send("b", Header(kind=Kind.ACTIVATION), bytes(100_000))
+    a.send("b", numbered(Kind.ACTIVATION), bytes(100_000))
     receive(b)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"http://{address}/metrics", timeout=30) as answer:

@@ -3,12 +3,13 @@
 import contextlib
 import time
 
+from numbered import number_of, numbered
 from stub_coordinator import StubCoordinator
 from wires import receive, wait_for
 
 from farflung.node.wire.client import PeerLost
 from farflung.proto.control_pb2 import Revoked
-from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.data_pb2 import Kind
 
 
 def test_an_evicted_name_is_refused(authority, certificates, thread_nodes):
@@ -18,7 +19,7 @@ def test_an_evicted_name_is_refused(authority, certificates, thread_nodes):
         c = thread_nodes.start("c", **certificates("c"))
         thread_nodes.enter(1)
         for wire in (b, c):
-            wire.send("a", Header(kind=Kind.STATE, step=1), b"x")
+            wire.send("a", numbered(Kind.STATE, 1), b"x")
         assert {message.sender for message in receive(a, 2)} == {"b", "c"}
         coordinator.order(revoked=Revoked(nodes=["b"]))
 
@@ -32,15 +33,15 @@ def test_an_evicted_name_is_refused(authority, certificates, thread_nodes):
                 time.sleep(0.05)
 
         while not dropped():
-            b.send("a", Header(kind=Kind.STATE, step=2), b"x")  # the view still has it
+            b.send("a", numbered(Kind.STATE, 2), b"x")  # the view still has it
             time.sleep(0.1)
         before = dropped()
-        b.send("a", Header(kind=Kind.STATE, step=9), b"x")
+        b.send("a", numbered(Kind.STATE, 9), b"x")
         wait_for_more(before)
-        c.send("a", Header(kind=Kind.STATE, step=3), b"x")
+        c.send("a", numbered(Kind.STATE, 3), b"x")
         heard = []
         while "c" not in [sender for sender, _ in heard]:
-            heard += [(message.sender, message.header.step) for message in receive(a, 1, 60)]
+            heard += [(message.sender, number_of(message.header)) for message in receive(a, 1, 60)]
         assert ("b", 9) not in heard
         # A new stream of it is not even greeted.
         b.close("")

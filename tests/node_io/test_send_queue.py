@@ -5,6 +5,7 @@ import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numbered import numbered
 
 from farflung.node.peers.header_compression import Expander, Shortener
 from farflung.node.peers.sending.send_queue import Carries, Outgoing, SendQueue
@@ -17,7 +18,7 @@ from farflung.proto.rpc import CHUNK, MESSAGE_LIMIT
 def outgoing(transfer, priority, size, released=None, view=1, kind=data_pb2.CONTRIBUTION):
     payload = memoryview(np.random.default_rng(transfer).bytes(size))
     release = (lambda: None) if released is None else (lambda: released.append(transfer))
-    return Outgoing(transfer, priority, data_pb2.Header(view=view, kind=kind), payload, release)
+    return Outgoing(transfer, priority, numbered(kind, view=view), payload, release)
 
 
 def written(queue, shortener=None):
@@ -164,15 +165,17 @@ def test_drop_releases_sent_and_waiting():
     assert sorted(released) == [1, 2] and queue.unfinished == 1
 
 
-texts = st.sampled_from(["", "x", "stage-0", "tied", "cocktail:random=0.1,top=0.2,bits=4", "float32"])
-
-
-@given(st.lists(st.tuples(texts, texts, texts), max_size=20))
-def test_shortened_headers_come_back_whole(values):
+@given(st.lists(st.sampled_from(["", "x", "stage-0", "stage-17", "tied"]), max_size=20))
+def test_shortened_headers_come_back_whole(sections):
     shortener, expander = Shortener(), Expander("run", "s1")
-    for section, codec, dtype in values:
-        header = data_pb2.Header(run="run", session="s1", section=section, codec=codec, dtype=dtype, view=3)
-        assert expander.expand(shortener.shorten(header)) == header
+    for section in sections:
+        for header in (held(section), numbered(data_pb2.ACTIVATION, 7), data_pb2.Header(kind=data_pb2.PROBE)):
+            header.run, header.session, header.view = "run", "s1", 3
+            assert expander.expand(shortener.shorten(header)) == header
+
+
+def held(section):
+    return data_pb2.Header(kind=data_pb2.RESULT_HELD, held=data_pb2.Held(section=section, round=9))
 
 
 def test_a_repeated_header_is_short():
@@ -182,23 +185,18 @@ def test_a_repeated_header_is_short():
         session="s" * 16,
         view=3,
         kind=data_pb2.CONTRIBUTION,
-        section="stage-0",
-        round=200,
-        part=1,
-        chain=2**63,
-        codec="cocktail:random=0.1,top=0.2,bits=4",
-        value=0.5,
+        contribution=data_pb2.Contribution(section="stage-0", round=200, part=1, chain=2**63, sizes=[1000]),
     )
     shortener.shorten(header)
-    assert len(shortener.shorten(header)) <= 40
+    assert len(shortener.shorten(header)) <= 30
 
 
-@pytest.mark.parametrize("codec", ["#0", "#", "#zz"])
-def test_a_number_that_was_never_given_out_is_refused(codec):
+@pytest.mark.parametrize("section", ["#0", "#", "#zz"])
+def test_a_number_that_was_never_given_out_is_refused(section):
     with pytest.raises(ValueError, match="stands for nothing"):
-        Expander("r", "s").expand(data_pb2.Header(codec=codec).SerializeToString())
+        Expander("r", "s").expand(held(section).SerializeToString())
     with pytest.raises(ValueError, match="begins with"):
-        Shortener().shorten(data_pb2.Header(codec=codec))
+        Shortener().shorten(held(section))
 
 
 def test_bytes_that_are_no_header_are_refused():

@@ -27,7 +27,7 @@ try:
     print(wire._host.pid, flush=True)  # from here on it may be interrupted
     wire.enter(1, [Member(name="a", session="a-1"), Member(name="b", session="b-1", address="127.0.0.1:9")])
     for _ in range(10**9):  # busy on the pipe when the signal comes
-        wire.send("b", Header(kind=Kind.STATE), bytes(60_000))
+        wire.send("b", numbered(Kind.STATE), bytes(60_000))
         wire.poll()
         if _ % 200 == 0:
             wire.leave_view()

@@ -3,10 +3,11 @@
 import asyncio
 import time
 
+from numbered import number_of, numbered
 from wires import receive
 
 from farflung.node.peers.uplink import ON_THE_WIRE, Uplink
-from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.data_pb2 import Kind
 
 
 async def test_the_rate_is_kept():
@@ -46,6 +47,6 @@ def test_a_wire_keeps_it(thread_nodes):
     thread_nodes.enter(1)
     began = time.monotonic()
     for step in (1, 2):
-        slow.send("b", Header(kind=Kind.STATE, step=step), bytes(1_000_000), 2)
-    assert [message.header.step for message in receive(fast, 2, 60)] == [1, 2]
+        slow.send("b", numbered(Kind.STATE, step), bytes(1_000_000), 2)
+    assert [number_of(message.header) for message in receive(fast, 2, 60)] == [1, 2]
     assert time.monotonic() - began > 1.3

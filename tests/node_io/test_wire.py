@@ -6,10 +6,11 @@ import time
 
 import numpy as np
 import pytest
+from numbered import number_of, numbered
 from wires import kill, receive, wait_for
 
 from farflung.node.wire.client import PeerLost, ProcessWire, Received, WireConfig
-from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.data_pb2 import Contribution, Header, Held, Kind
 from farflung.proto.errors import FarflungError, RunFailed
 
 SIZES = (0, 1, 100_000, 50_000_000)
@@ -29,16 +30,17 @@ def exchange(nodes, names):
         for to in names:
             for size in SIZES[: 3 if len(names) > 2 and name != "a" else 4]:
                 for priority in range(3):
-                    header = Header(kind=Kind.STATE, step=size, microbatch=priority, section="stage-0")
+                    header = numbered(Kind.CONTRIBUTION, size)
+                    header.contribution.part, header.contribution.section = priority, "stage-0"
                     wire.send(to, header, payloads[size], priority)
     expected = len(names) * 9 + (3 if len(names) > 2 else 3 * len(names))
     for name, wire in nodes.wires.items():
         for message in receive(wire, expected, 60):
             assert message.header.run == "run-1" and message.header.view == 1
             assert message.header.session == nodes.sessions[message.sender]
-            assert message.header.section == "stage-0"
+            assert message.header.contribution.section == "stage-0"
             assert message.payload.dtype == np.uint8 and message.payload.flags.writeable
-            assert np.array_equal(message.payload, payloads[message.header.step]), name
+            assert np.array_equal(message.payload, payloads[number_of(message.header)]), name
         assert wire.poll(0.05) == []
 
 
@@ -59,7 +61,7 @@ def test_a_payload_in_pieces_and_of_any_dtype(thread_nodes):
     a, b = thread_nodes.start("a"), thread_nodes.start("b")
     thread_nodes.enter(1)
     weights = np.arange(100_000, dtype=np.float32).reshape(100, 1000)
-    a.send("b", Header(kind=Kind.STATE), [b"head", weights, memoryview(b"")])
+    a.send("b", numbered(Kind.STATE), [b"head", weights, memoryview(b"")])
     payload = receive(b)[0].payload
     assert bytes(payload[:4]) == b"head"
     assert np.array_equal(payload[4:].view(np.float32).reshape(weights.shape), weights)
@@ -70,7 +72,7 @@ def test_what_is_sent_may_change_afterwards(thread_nodes):
     thread_nodes.enter(1)
     data = noise(3_000_000)
     sent = data.copy()
-    a.send("b", Header(kind=Kind.STATE), data)
+    a.send("b", numbered(Kind.STATE), data)
     data[:] = 0
     assert np.array_equal(receive(b)[0].payload, sent)
 
@@ -83,7 +85,7 @@ def test_what_lies_in_shared_memory_is_sent_to_all_from_there_and_freed_with_its
     placed = a.place(iter(([data[:9].tobytes(), data[9:2_000_000].data], [data[2_000_000:].data])), 2)
     once = a._blocks.sending.in_use
     for to in "bbc":
-        a.send(to, Header(kind=Kind.RESULT), placed)
+        a.send(to, numbered(Kind.RESULT), placed)
     assert a._blocks.sending.in_use == once > idle + 3_000_000
     del placed
     came = [message.payload for wire, count in ((b, 2), (c, 1)) for message in receive(wire, count)]
@@ -102,7 +104,7 @@ def test_no_handler_of_a_signal_runs_as_the_last_view_goes(thread_nodes):
     """What it raises there (Ctrl-C) would be lost; handlers run between bytecodes, so there must be none."""
     a, b = thread_nodes.start("a"), thread_nodes.start("b")
     thread_nodes.enter(1)
-    a.send("b", Header(kind=Kind.STATE), noise(3_000_000))
+    a.send("b", numbered(Kind.STATE), noise(3_000_000))
     payload, ran = receive(b)[0].payload, []
     sys.setprofile(lambda frame, event, argument: ran.append(frame) if event == "call" else None)
     try:
@@ -116,17 +118,17 @@ def test_order_is_kept_within_a_priority(thread_nodes):
     a, b = thread_nodes.start("a"), thread_nodes.start("b")
     thread_nodes.enter(1)
     for number in range(300):
-        a.send("b", Header(kind=Kind.ACTIVATION, step=number), noise([10, 70_000, 400_000][number % 3]), 0)
-    assert [message.header.step for message in receive(b, 300)] == list(range(300))
+        a.send("b", numbered(Kind.ACTIVATION, number), noise([10, 70_000, 400_000][number % 3]), 0)
+    assert [number_of(message.header) for message in receive(b, 300)] == list(range(300))
 
 
 def test_urgent_messages_overtake_bulk(thread_nodes):
     a, b = thread_nodes.start("a", max_upload=160e6), thread_nodes.start("b")  # a second for what is to be overtaken
     thread_nodes.enter(1)
-    a.send("b", Header(kind=Kind.STATE), b"warm")
+    a.send("b", numbered(Kind.STATE), b"warm")
     receive(b)
-    a.send("b", Header(kind=Kind.STATE), noise(20_000_000), 2)
-    a.send("b", Header(kind=Kind.ACTIVATION), b"now", 0)
+    a.send("b", numbered(Kind.STATE), noise(20_000_000), 2)
+    a.send("b", numbered(Kind.ACTIVATION), b"now", 0)
     assert [message.header.kind for message in receive(b, 2)] == [Kind.ACTIVATION, Kind.STATE]
 
 
@@ -136,7 +138,7 @@ def test_urgent_messages_overtake_bulk(thread_nodes):
 def test_a_message_of_a_coming_view_waits_for_it(thread_nodes):
     a, b = thread_nodes.start("a"), thread_nodes.start("b")
     a.enter(1, thread_nodes.members())
-    a.send("b", Header(kind=Kind.READY), b"early")
+    a.send("b", numbered(Kind.READY), b"early")
     assert b.poll(0.5) == []
     b.enter(1, thread_nodes.members())
     assert bytes(receive(b)[0].payload) == b"early"
@@ -145,16 +147,16 @@ def test_a_message_of_a_coming_view_waits_for_it(thread_nodes):
 def test_messages_of_an_older_view_are_dropped_and_counted(thread_nodes):
     a, b = thread_nodes.start("a"), thread_nodes.start("b")
     thread_nodes.enter(1)
-    a.send("b", Header(kind=Kind.READY), b"1")
+    a.send("b", numbered(Kind.READY), b"1")
     receive(b)
     b.leave_view()
-    a.send("b", Header(kind=Kind.READY), b"too late")
+    a.send("b", numbered(Kind.READY), b"too late")
     assert b.poll(0.5) == []
     thread_nodes.enter(2)
-    a.send("b", Header(kind=Kind.READY), b"2")
+    a.send("b", numbered(Kind.READY), b"2")
     assert bytes(receive(b)[0].payload) == b"2"
     assert b.statistics()["of another view"] == 1
-    a.send("b", Header(kind=Kind.READY, view=1), b"stale")
+    a.send("b", numbered(Kind.READY, view=1), b"stale")
     assert a.dropped == 1 and b.poll(0.2) == []
 
 
@@ -164,7 +166,7 @@ def test_another_session_is_not_heard(thread_nodes):
     a.enter(1, members)
     members[0].session = "a-2"
     b.enter(1, members)
-    a.send("b", Header(kind=Kind.READY), b"from the past")
+    a.send("b", numbered(Kind.READY), b"from the past")
     deadline = time.monotonic() + 60
     while "from another session" not in b.statistics() and time.monotonic() < deadline:
         assert not [event for event in b.poll(0.1) if isinstance(event, Received)]
@@ -175,13 +177,13 @@ def test_a_node_outside_the_view_is_not_heard(thread_nodes):
     a, b, c = (thread_nodes.start(name) for name in "abc")
     thread_nodes.enter(1, "a", "b")
     c.enter(1, thread_nodes.members())
-    c.send("b", Header(kind=Kind.READY), b"let me in")
+    c.send("b", numbered(Kind.READY), b"let me in")
     deadline = time.monotonic() + 60
     while "from a node outside the view" not in b.statistics() and time.monotonic() < deadline:
         assert not [event for event in b.poll(0.1) if isinstance(event, Received)]
     assert b.statistics()["from a node outside the view"] == 1
     with pytest.raises(ValueError, match="c is not a member of view 1"):
-        a.send("c", Header(kind=Kind.READY))
+        a.send("c", numbered(Kind.READY))
 
 
 def test_another_run_is_refused(thread_nodes):
@@ -216,9 +218,9 @@ def test_a_killed_peer_is_lost_and_nothing_is_truncated(processes):
     a, b = processes.start("a"), processes.start("b")
     processes.enter(1)
     payload = noise(120_000_000)
-    a.send("b", Header(kind=Kind.STATE), b"hello")
+    a.send("b", numbered(Kind.STATE), b"hello")
     receive(b)
-    a.send("b", Header(kind=Kind.STATE), payload, 2)
+    a.send("b", numbered(Kind.STATE), payload, 2)
     time.sleep(0.05)
     kill(a)
     others = []
@@ -235,7 +237,7 @@ def test_a_killed_peer_is_lost_and_nothing_is_truncated(processes):
 def test_a_peer_that_comes_back_in_a_new_session(processes):
     a, b = processes.start("a"), processes.start("b")
     processes.enter(1)
-    b.send("a", Header(kind=Kind.STATE), b"1")
+    b.send("a", numbered(Kind.STATE), b"1")
     receive(a)
     kill(b)
     b.close("")
@@ -244,8 +246,8 @@ def test_a_peer_that_comes_back_in_a_new_session(processes):
     b = processes.start("b", session="b-2")
     processes.enter(2)
     payload = noise(5_000_000)
-    a.send("b", Header(kind=Kind.STATE), payload)
-    b.send("a", Header(kind=Kind.STATE), payload)
+    a.send("b", numbered(Kind.STATE), payload)
+    b.send("a", numbered(Kind.STATE), payload)
     assert np.array_equal(receive(a)[0].payload, payload)
     assert np.array_equal(receive(b)[0].payload, payload)
 
@@ -273,15 +275,15 @@ def test_memory_is_bounded_on_both_sides_and_nothing_is_stuck(thread_nodes):
     thread_nodes.enter(1)
     payload = noise(3_000_000)
     for _ in range(6):
-        a.send("b", Header(kind=Kind.STATE), payload)
-        b.send("a", Header(kind=Kind.STATE), payload)
+        a.send("b", numbered(Kind.STATE), payload)
+        b.send("a", numbered(Kind.STATE), payload)
     time.sleep(0.5)
     for _ in range(14):
-        a.send("b", Header(kind=Kind.STATE), payload)
+        a.send("b", numbered(Kind.STATE), payload)
         assert a._blocks.sending.in_use <= (20 << 20) + 8192
         for message in b.poll(0.0):
             assert np.array_equal(message.payload, payload)
-            b.send("a", Header(kind=Kind.ACTIVATION), b"")
+            b.send("a", numbered(Kind.ACTIVATION), b"")
     first, second = receive_all(a, b)
     assert len(first) and len(second)
 
@@ -300,7 +302,7 @@ def receive_all(a, b):
 def test_to_itself_without_the_network(thread_nodes):
     a = thread_nodes.start("a")
     thread_nodes.enter(1)
-    a.send("a", Header(kind=Kind.RESULT, step=7), [b"x", b"y"])
+    a.send("a", numbered(Kind.RESULT, 7), [b"x", b"y"])
     message = a.poll()[0]
     assert (message.sender, bytes(message.payload), message.header.view) == ("a", b"xy", 1)
     assert message.header.session == "a-1"
@@ -309,13 +311,13 @@ def test_to_itself_without_the_network(thread_nodes):
 
 def test_mistakes_of_the_caller(thread_nodes):
     a = thread_nodes.start("a")
-    a.send("b", Header(kind=Kind.READY))
+    a.send("b", numbered(Kind.READY))
     assert a.dropped == 1  # outside any view
     thread_nodes.enter(1)
     with pytest.raises(ValueError, match="priority 3"):
-        a.send("a", Header(), priority=3)
+        a.send("a", numbered(), priority=3)
     with pytest.raises(ValueError, match="codec"):
-        a.send("a", Header(codec="#1"))
+        a.send("a", Header(kind=Kind.RESULT_HELD, held=Held(section="#1")))
 
 
 # ---- counting ------------------------------------------------------------------------------
@@ -325,9 +327,11 @@ def test_a_small_message_costs_few_bytes(thread_nodes):
     """Everything that a 10 kB contribution adds to its payload, its acknowledgement included."""
     a, b = thread_nodes.start("a"), thread_nodes.start("b")
     thread_nodes.enter(1)
-    header = Header(kind=Kind.CONTRIBUTION, section="stage-0", round=300, part=1, chain=2**63 + 7, value=0.25)
-    header.codec, header.step = "cocktail:random=0.1,top=0.2,bits=4", 300
-    for _ in range(2):  # the first one carries the texts
+    header = Header(
+        kind=Kind.CONTRIBUTION,
+        contribution=Contribution(section="stage-0", round=300, part=1, chain=2**63 + 7, sizes=[9]),
+    )
+    for _ in range(2):  # the first one carries the name
         a.send("b", header, bytes(10_000))
         receive(b)
         time.sleep(0.1)
@@ -337,7 +341,7 @@ def test_a_small_message_costs_few_bytes(thread_nodes):
     time.sleep(0.1)
     overhead = a.statistics()["updates"] + b.statistics()["updates"] - before - 10_000
     assert 0 < overhead < 100, overhead
-    a.send("b", Header(kind=Kind.RESULT_HELD, section="stage-0", round=300, part=1))
+    a.send("b", Header(kind=Kind.RESULT_HELD, held=Held(section="stage-0", round=300, part=1)))
     receive(b)
     time.sleep(0.1)
     control = a.statistics()["updates"] + b.statistics()["updates"] - before - 10_000 - overhead
@@ -348,7 +352,7 @@ def test_categories(thread_nodes):
     a, b = thread_nodes.start("a"), thread_nodes.start("b")
     thread_nodes.enter(1)
     for kind, size in ((Kind.ACTIVATION, 1000), (Kind.RESULT, 100_000), (Kind.STATE, 1_000_000)):
-        a.send("b", Header(kind=kind), bytes(size))
+        a.send("b", numbered(kind), bytes(size))
     receive(b, 3)
     counts = a.statistics()
     assert 1000 < counts["activations"] < 1100
@@ -365,7 +369,7 @@ def test_links_are_measured(nodes):
     assert links[0].latency_s > 0 and links[0].bandwidth_bps > 1e6
     assert links[1].bandwidth_bps == 0
     nodes.enter(1)
-    b.send("a", Header(kind=Kind.STATE), b"after")
+    b.send("a", numbered(Kind.STATE), b"after")
     assert bytes(receive(a)[0].payload) == b"after"
 
 

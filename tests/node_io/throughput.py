@@ -13,11 +13,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
+from numbered import numbered
 from wires import Nodes, receive
 
 from farflung.coordinator.trust.authority import load_authority
 from farflung.node.device import identity
-from farflung.proto.data_pb2 import Header, Kind
+from farflung.proto.data_pb2 import Contribution, Header, Kind
 
 SIZE = 64_000_000
 MESSAGES = 12
@@ -38,13 +39,13 @@ def measure(label, trust):
     nodes.enter(1)
     payload = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
     for _ in range(2):  # touches the arenas
-        a.send("b", Header(kind=Kind.STATE), payload, 2)
+        a.send("b", numbered(Kind.STATE), payload, 2)
         receive(b, timeout=60)
         a.poll()
     begin = time.perf_counter()
-    a.send("b", Header(kind=Kind.STATE), payload, 2)
+    a.send("b", numbered(Kind.STATE), payload, 2)
     for _ in range(MESSAGES - 1):  # one on its way while the next is copied
-        a.send("b", Header(kind=Kind.STATE), payload, 2)
+        a.send("b", numbered(Kind.STATE), payload, 2)
         receive(b, timeout=60)
         a.poll()
     receive(b, timeout=60)
@@ -52,13 +53,15 @@ def measure(label, trust):
     trips = []
     for _ in range(200):
         begin = time.perf_counter()
-        a.send("b", Header(kind=Kind.READY), b"", 0)
+        a.send("b", numbered(Kind.READY), b"", 0)
         receive(b)
-        b.send("a", Header(kind=Kind.READY), b"", 0)
+        b.send("a", numbered(Kind.READY), b"", 0)
         receive(a)
         trips.append(time.perf_counter() - begin)
-    header = Header(kind=Kind.CONTRIBUTION, section="stage-0", round=300, part=1, chain=2**63 + 7, value=0.25, step=300)
-    header.codec = "cocktail:random=0.1,top=0.2,bits=4"
+    header = Header(
+        kind=Kind.CONTRIBUTION,
+        contribution=Contribution(section="stage-0", round=300, part=1, chain=2**63 + 7, sizes=[9]),
+    )
     added = []
     for _ in range(3):
         before = a.statistics()["updates"] + b.statistics()["updates"]

@@ -14,11 +14,13 @@ from farflung.node.rounds.arithmetic.phased import phases_of
 from farflung.node.rounds.checking.signed import Signer
 from farflung.node.rounds.protocol.machine import Rounds
 from farflung.node.rounds.protocol.messages import Part, RoundPlan
+from farflung.node.rounds.protocol.outlet import Outlet
 from farflung.node.rounds.round_link import RoundLink
 from farflung.node.state.sections.moments import Kept
 from farflung.node.state.sections.section import Layout, Section
 from farflung.node.state.stage_state import takers_of
 from farflung.proto import data_pb2
+from farflung.proto.bodies import of_round
 
 NUMEL = 96
 SHAPES = {"a": (8, 6), "b": (6, 6), "c": (12,)}
@@ -85,9 +87,7 @@ class Group:
             self.links[name] = RoundLink(
                 exchange,
                 Rounds(plan, name, 0, section.chain),
-                send,
-                self.refuse,
-                self.refuse,
+                Outlet(send, self.refuse, self.refuse),
                 clock=lambda: self.now,
                 signer=(signers or {}).get(name),
             )
@@ -99,7 +99,7 @@ class Group:
         sender, to, header, data = self.mail[index] if keep else self.mail.pop(index)
         self.links[to].handle(
             sender,
-            header,
+            of_round(header),
             torch.frombuffer(bytearray(data), dtype=torch.uint8).numpy()
             if data
             else torch.empty(0, dtype=torch.uint8).numpy(),

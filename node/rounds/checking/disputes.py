@@ -8,47 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from ....proto import data_pb2
 from ..protocol.machine import Rounds
 from ..protocol.messages import Contribution, Equivocated, Result, SendContribution, TwoResults
+from ..protocol.outlet import Outlet
 from .audit import PROVEN
 from .receipts import PATIENCE_S, Receipt, Receipts, read
 from .signed import Signer
-
-Send = Callable[[str, data_pb2.Header, Sequence[bytes] | memoryview], None]
-Warn = Callable[[str, str], None]
-"""``diverged(node, message)``: its history is another one."""
-
-
-class Refuses(Protocol):
-    """``refuse(node, message, points)``: something of ``node`` was refused; see membership/faults/refusals.py."""
-
-    def __call__(self, node: str, why: str, points: int = 1, /) -> None: ...
-
-
-DISPUTE_KINDS = {data_pb2.EQUIVOCATION, data_pb2.RECEIPTS}
 
 
 class Disputes:
     """Of one member in one view of a section."""
 
-    def __init__(
-        self,
-        rounds: Rounds,
-        signer: Signer | None,
-        send: Send,
-        refuse: Refuses,
-        diverged: Warn,
-        clock: Callable[[], float],
-    ) -> None:
-        """``diverged(node, message)``: its history is another one."""
+    def __init__(self, rounds: Rounds, signer: Signer | None, outlet: Outlet, clock: Callable[[], float]) -> None:
         plan = rounds.plan
-        self._rounds, self._send, self._refuse, self._diverged, self._clock = rounds, send, refuse, diverged, clock
+        self._rounds, self._outlet, self._clock = rounds, outlet, clock
         self.signer = signer if plan.pattern == "all_to_all" and len(plan.members) > 2 else None
         """What signs this node's contributions, where a member could send others different ones."""
         if self.signer is not None:
@@ -72,18 +47,21 @@ class Disputes:
         """The coordinator hears of histories that nothing has explained."""
         for name in [name for name, (_, at) in self._apart.items() if now >= at]:
             self._told.add(name)
-            self._diverged(name, self._apart.pop(name)[0])
+            self._outlet.diverged(name, self._apart.pop(name)[0])
 
-    def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
-        """A message of one of ``DISPUTE_KINDS``. ValueError: it makes no sense."""
-        if header.kind == data_pb2.EQUIVOCATION and not header.sizes and self.receipts is not None:
-            self._take_results(sender, header, payload.tobytes(), self.receipts)
-        elif header.kind == data_pb2.EQUIVOCATION and self.signer is not None:
-            self._take_proof(sender, header, payload)
-        elif header.kind == data_pb2.RECEIPTS and self.receipts is not None:
-            self._compare(sender, payload.tobytes(), self.receipts)
+    def handle(self, sender: str, shown: data_pb2.Equivocation | data_pb2.Receipts, data: bytes) -> None:
+        """Another member shows what members or publishers have signed. ValueError: it makes no sense."""
+        if isinstance(shown, data_pb2.Receipts):
+            self._compare(sender, data, self._signed_receipts())
+        elif shown.sizes:
+            self._take_proof(sender, shown, data)
         else:
-            raise ValueError(f"a {data_pb2.Kind.Name(header.kind)} where nobody signs anything")
+            self._take_results(sender, shown, data, self._signed_receipts())
+
+    def _signed_receipts(self) -> Receipts:
+        if self.receipts is None:
+            raise ValueError("nobody signs results here")
+        return self.receipts
 
     def signed(self, own: dict[int, Contribution], number: int) -> dict[int, Contribution]:
         """This node's contributions to a round, signed where members sign them."""
@@ -130,9 +108,12 @@ class Disputes:
             number = self._rounds.applied + 1
             self._show_results(Receipt.of(number, found.one), Receipt.of(number, found.other), self.receipts)
 
-    def _header(self, kind: data_pb2.Kind, part: int, round: int | None = None) -> data_pb2.Header:
-        number = self._rounds.applied + 1 if round is None else round
-        return data_pb2.Header(kind=kind, section=self._rounds.plan.section, round=number, part=part)
+    def _show(self, liar: str, shown: data_pb2.Equivocation, payload: Sequence[bytes]) -> None:
+        """What ``liar`` has signed twice, to all others."""
+        header = data_pb2.Header(kind=data_pb2.EQUIVOCATION, equivocation=shown)
+        for name in self._rounds.plan.members:
+            if name not in (self._rounds.me, liar):
+                self._outlet.send(name, header, payload)
 
     # ---- contributions: their members sign them -----------------------------------------------
 
@@ -147,39 +128,47 @@ class Disputes:
         if not self._name_equivocator(liar, round, found.part, "contributions to"):
             return
         both = (found.one, found.other)
-        header = self._header(data_pb2.EQUIVOCATION, found.part, round)
-        header.contributors.append(found.of)
-        header.digests.extend(sent.digest for sent in both)
-        header.sizes.extend(len(sent.signature) for sent in both)
         assert self.signer is not None, "both signatures were looked at"
-        header.certificate = self.signer.known_certificate(liar)
-        for name in self._rounds.plan.members:
-            if name not in (self._rounds.me, liar):
-                self._send(name, header, tuple(sent.signature for sent in both))
+        shown = data_pb2.Equivocation(
+            section=self._rounds.plan.section,
+            round=round,
+            part=found.part,
+            of=found.of,
+            digests=[sent.digest for sent in both],
+            sizes=[len(sent.signature) for sent in both],
+            certificate=self.signer.known_certificate(liar),
+        )
+        self._show(liar, shown, tuple(sent.signature for sent in both))
 
-    def _take_proof(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
-        """Another member shows that one has signed two contributions to one part."""
-        liar = _member(self._rounds.plan.members, header.contributors[0]) if len(header.contributors) == 1 else ""
-        ends, both = list(header.sizes), payload.tobytes()
+    def _take_proof(self, sender: str, shown: data_pb2.Equivocation, both: bytes) -> None:
+        """Another member shows that one has signed two contributions to one part; ``both``: its signatures."""
+        if self.signer is None:
+            raise ValueError("nobody signs contributions here")
+        liar, ends = self._accused(shown), list(shown.sizes)
         ok = sender in self._rounds.plan.members and liar and len(ends) == 2 and sum(ends) == len(both) < 1024
-        if ok and len(header.digests) == 2 and header.digests[0] != header.digests[1]:
+        if ok and len(shown.digests) == 2 and shown.digests[0] != shown.digests[1]:
             signatures = (both[: ends[0]], both[ends[0] :])
-            shown = [
-                Contribution(b"", (), digest, signature, header.certificate)
-                for digest, signature in zip(header.digests, signatures, strict=True)
+            contributions = [
+                Contribution(b"", (), digest, signature, shown.certificate)
+                for digest, signature in zip(shown.digests, signatures, strict=True)
             ]
-            if all(self._vouches(header.contributors[0], header.round, header.part, one) for one in shown):
-                self._name_equivocator(liar, header.round, header.part, "contributions to")
+            if all(self._vouches(shown.of, shown.round, shown.part, one) for one in contributions):
+                self._name_equivocator(liar, shown.round, shown.part, "contributions to")
                 return
-        why = f"it accuses {liar or 'nobody'} of two contributions to round {header.round}, and shows no two signatures"
-        self._refuse(sender, why, PROVEN)
+        why = f"it accuses {liar or 'nobody'} of two contributions to round {shown.round}, and shows no two signatures"
+        self._outlet.refuse(sender, why, PROVEN)
+
+    def _accused(self, shown: data_pb2.Equivocation) -> str:
+        """Empty where it says nobody, or nobody who is a member."""
+        members = self._rounds.plan.members
+        return members[shown.of] if shown.HasField("of") and shown.of < len(members) else ""
 
     # ---- results: what their publishers signed is compared where histories differ -----------
 
     def differs(self, name: str, why: str) -> None:
         """A member has another history. What publishers told it goes first; then the coordinator hears of it."""
         if self.receipts is None or name in self._told:
-            self._diverged(name, why)
+            self._outlet.diverged(name, why)
         elif name not in self._apart:
             self._apart[name] = why, self._clock() + PATIENCE_S
             if name not in self._shown_to:
@@ -194,13 +183,14 @@ class Disputes:
             return
         others = [name for name in rounds.plan.members if name != publisher]
         if rounds.me in others:
-            header = self._header(data_pb2.RESULT_HELD, part)
-            header.chain = rounds.chain
-            self._send(others[(others.index(rounds.me) + 1) % len(others)], header, ())
+            held = data_pb2.Held(section=rounds.plan.section, round=rounds.applied + 1, part=part, chain=rounds.chain)
+            header = data_pb2.Header(kind=data_pb2.RESULT_HELD, held=held)
+            self._outlet.send(others[(others.index(rounds.me) + 1) % len(others)], header, ())
 
     def _show_receipts(self, to: str, receipts: Receipts) -> None:
         self._shown_to.add(to)
-        self._send(to, self._header(data_pb2.RECEIPTS, 0), (receipts.written(),))
+        body = data_pb2.Receipts(section=self._rounds.plan.section, round=self._rounds.applied + 1)
+        self._outlet.send(to, data_pb2.Header(kind=data_pb2.RECEIPTS, receipts=body), (receipts.written(),))
 
     def _compare(self, sender: str, data: bytes, receipts: Receipts) -> None:
         """Another member, whose history is another one, shows what publishers told it."""
@@ -221,21 +211,24 @@ class Disputes:
         liar = plan.parts[one.part].publisher
         if not self._name_equivocator(liar, one.round, one.part, "results of"):
             return
-        header = self._header(data_pb2.EQUIVOCATION, one.part, one.round)
-        header.contributors.append(plan.members.index(liar))
-        header.certificate = receipts.certificate_of(liar)
-        for name in plan.members:
-            if name not in (self._rounds.me, liar):
-                self._send(name, header, (one.written(), other.written()))
+        shown = data_pb2.Equivocation(
+            section=plan.section,
+            round=one.round,
+            part=one.part,
+            of=plan.members.index(liar),
+            certificate=receipts.certificate_of(liar),
+        )
+        self._show(liar, shown, (one.written(), other.written()))
 
-    def _take_results(self, sender: str, header: data_pb2.Header, data: bytes, receipts: Receipts) -> None:
+    def _take_results(self, sender: str, shown: data_pb2.Equivocation, data: bytes, receipts: Receipts) -> None:
         """Another member shows that a publisher has signed two results of one part."""
-        liar = _member(self._rounds.plan.members, header.contributors[0]) if len(header.contributors) == 1 else ""
-        proven = receipts.proven(liar, data, header.certificate) if sender in self._rounds.plan.members else None
+        liar = self._accused(shown)
+        proven = receipts.proven(liar, data, shown.certificate) if sender in self._rounds.plan.members else None
         if proven is not None:
             self._name_equivocator(liar, proven.round, proven.part, "results of")
             return
-        self._refuse(sender, f"it accuses {liar or 'nobody'} of two results, and shows no two signatures", PROVEN)
+        why = f"it accuses {liar or 'nobody'} of two results, and shows no two signatures"
+        self._outlet.refuse(sender, why, PROVEN)
 
     def _name_equivocator(self, liar: str, round: int, part: int, what: str) -> bool:
         """Once in a view; whether it was the first time."""
@@ -243,9 +236,5 @@ class Disputes:
             return False
         self._equivocators.add(liar)
         why = f"it signed two different {what} part {part} of round {round}: members were sent different ones"
-        self._refuse(liar, why, PROVEN)
+        self._outlet.refuse(liar, why, PROVEN)
         return True
-
-
-def _member(members: Sequence[str], index: int) -> str:
-    return members[index] if 0 <= index < len(members) else ""

@@ -8,38 +8,61 @@ from .payloads import received
 
 
 def contribution_header(
-    section: str, round: int, part: int, chain: int, sent: Contribution, of: int | None = None
+    section: str, round: int, part: int, chain: int, sent: Contribution, of: int | None = None, request: int = 0
 ) -> data_pb2.Header:
-    """Of a contribution. ``chain``: h of the round before. ``of``: whose it is, where another member hands it on."""
-    header = data_pb2.Header(kind=data_pb2.CONTRIBUTION, section=section, round=round, part=part, chain=chain)
-    header.sizes.extend(sent.sizes)
-    header.signature, header.certificate = sent.signature, sent.certificate
-    if of is not None:
-        header.contributors.append(of)
-    return header
+    """Of a contribution. ``chain``: h of the round before. ``of``: whose it is, where another member hands it on.
+    ``request``: what it answers, as ``RoundLog`` has it."""
+    body = data_pb2.Contribution(
+        section=section,
+        round=round,
+        part=part,
+        chain=chain,
+        sizes=sent.sizes,
+        of=of,
+        request=request,
+        signature=sent.signature,
+        certificate=sent.certificate,
+    )
+    return data_pb2.Header(kind=data_pb2.CONTRIBUTION, contribution=body)
 
 
-def received_contribution(header: data_pb2.Header, payload: memoryview) -> Contribution:
+def received_contribution(body: data_pb2.Contribution, payload: memoryview) -> Contribution:
     """What ``contribution_header`` and the payload say."""
-    sent = received(payload, header.sizes)
-    return Contribution(sent.payload, sent.sizes, sent.digest, header.signature, header.certificate)
+    sent = received(payload, body.sizes)
+    return Contribution(sent.payload, sent.sizes, sent.digest, body.signature, body.certificate)
 
 
-def result_header(section: str, round: int, chain: int, result: Result) -> data_pb2.Header:
-    """Of a result. ``chain``: h of the round before."""
-    header = data_pb2.Header(kind=data_pb2.RESULT, section=section, round=round, part=result.part, chain=chain)
-    header.contributors.extend(result.contributors)
-    header.digests.extend(result.digests)
-    header.sizes.extend(result.sizes)
-    header.error = result.error
-    header.factors.extend(result.factors)
-    header.signature, header.certificate = result.signature, result.certificate
-    return header
+def result_header(section: str, round: int, chain: int, result: Result, request: int = 0) -> data_pb2.Header:
+    """Of a result. ``chain``: h of the round before. ``request``: what it answers, as ``RoundLog`` has it."""
+    body = data_pb2.Result(
+        section=section,
+        round=round,
+        part=result.part,
+        chain=chain,
+        sizes=result.sizes,
+        contributors=result.contributors,
+        digests=result.digests,
+        error=result.error,
+        factors=result.factors,
+        request=request,
+        signature=result.signature,
+        certificate=result.certificate,
+    )
+    return data_pb2.Header(kind=data_pb2.RESULT, result=body)
 
 
-def received_result(header: data_pb2.Header, payload: memoryview) -> Result:
+def received_result(body: data_pb2.Result, payload: memoryview) -> Result:
     """What ``result_header`` and the payload say."""
-    sent = received(payload, header.sizes)
-    who, digests, factors = tuple(header.contributors), tuple(header.digests), tuple(header.factors)
-    signed = header.signature, header.certificate
-    return Result(header.part, who, digests, sent.payload, sent.sizes, sent.digest, header.error, factors, *signed)
+    sent = received(payload, body.sizes)
+    return Result(
+        body.part,
+        tuple(body.contributors),
+        tuple(body.digests),
+        sent.payload,
+        sent.sizes,
+        sent.digest,
+        body.error,
+        tuple(body.factors),
+        body.signature,
+        body.certificate,
+    )

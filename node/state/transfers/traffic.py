@@ -85,12 +85,13 @@ class StateTraffic:
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
         """A message of one of ``STATE_KINDS``. ValueError: it makes no sense."""
         if header.kind == data_pb2.STATE_REQUEST:
-            self.server.request(sender, header, payload.tobytes())
+            self.server.request(sender, header.state_request, payload.tobytes())
             return
-        fetch = self.fetches.get(header.request)
+        coming = header.kind == data_pb2.STATE_COMING
+        fetch = self.fetches.get(header.state_coming.request if coming else header.state.request)
         if fetch is None:
             return  # what a slow holder sends when another has served it
-        if header.kind == data_pb2.STATE_COMING:
+        if coming:
             fetch.coming(sender)
         else:
-            fetch.answer(sender, header, payload)
+            fetch.answer(sender, header.state, payload)

@@ -47,7 +47,7 @@ class StateServer:
         """``snapshots``: by view. One that nobody wants any more is taken out."""
         self.send = send
         self._snapshots = {} if snapshots is None else snapshots
-        self._waiting: deque[tuple[str, data_pb2.Header, bytes]] = deque()
+        self._waiting: deque[tuple[str, data_pb2.StateRequest, bytes]] = deque()
         self._held: Mapping[str, Vectors] | None = None
         self._loading: set[str] = set()
         self._told = 0.0
@@ -68,13 +68,13 @@ class StateServer:
         if not self._waiting or now - self._told < TELL_WAITING_SECONDS:
             return
         self._told = now
-        for sender, request in {(sender, header.request) for sender, header, _ in self._waiting}:
-            coming = data_pb2.Header(kind=data_pb2.STATE_COMING, request=request)
-            self.send(sender, coming, b"", BULK)
+        for sender, request in {(sender, wanted.request) for sender, wanted, _ in self._waiting}:
+            coming = data_pb2.StateComing(request=request)
+            self.send(sender, data_pb2.Header(kind=data_pb2.STATE_COMING, state_coming=coming), b"", BULK)
 
-    def _must_wait(self, header: data_pb2.Header, payload: bytes) -> bool:
-        names = [header.text] if header.text else payload.decode().split("\n")
-        return not header.step and not self._loading.isdisjoint(names)
+    def _must_wait(self, wanted: data_pb2.StateRequest, payload: bytes) -> bool:
+        names = [wanted.name] if wanted.name else payload.decode().split("\n")
+        return not wanted.snapshot and not self._loading.isdisjoint(names)
 
     def open(self, held: Mapping[str, Vectors]) -> None:
         """This is what the node holds, by parameter, at the round that the view begins with."""
@@ -86,7 +86,7 @@ class StateServer:
         for one in waiting:
             self.request(*one)
 
-    def request(self, sender: str, header: data_pb2.Header, payload: bytes) -> None:
+    def request(self, sender: str, wanted: data_pb2.StateRequest, payload: bytes) -> None:
         """``sender`` wants a piece of a parameter: its reference, and the optimiser's moments if it says so; or,
         without a name, the digests of all pieces of the parameters that the payload lists; or, without a list, nothing
         any more.
@@ -94,38 +94,39 @@ class StateServer:
         Raises:
             ValueError: the request makes no sense.
         """
-        snapshot = self._snapshots.get(header.step)
-        if header.step and not header.text and not payload:
+        snapshot = self._snapshots.get(wanted.snapshot)
+        if wanted.snapshot and not wanted.name and not payload:
             if snapshot is not None:
                 snapshot.wanted_by.discard(sender)
                 if not snapshot.wanted_by:
-                    del self._snapshots[header.step]
+                    del self._snapshots[wanted.snapshot]
             return
         held = self._held
-        if header.step:
+        if wanted.snapshot:
             held = snapshot.held if snapshot is not None else {}
-        if held is None or self._must_wait(header, payload):
+        if held is None or self._must_wait(wanted, payload):
             if len(self._waiting) == MOST_WAITING:
                 raise ValueError(f"{MOST_WAITING} requests wait already")
-            self._waiting.append((sender, header, payload))
+            self._waiting.append((sender, wanted, payload))
             return
-        answer = data_pb2.Header(kind=data_pb2.STATE, text=header.text, offset=header.offset, request=header.request)
-        if header.text:
-            vectors = _wanted(held, header.text, header.moments)
-            piece = b"".join(_read(vectors, header.offset, header.length))
+        answer = data_pb2.State(name=wanted.name, offset=wanted.offset, request=wanted.request)
+        if wanted.name:
+            vectors = _wanted(held, wanted.name, wanted.moments)
+            piece = b"".join(_read(vectors, wanted.offset, wanted.length))
             if piece:
-                answer.digests.append(xxhash.xxh3_64_intdigest(piece))
-            self.send(sender, answer, piece, BULK)
+                answer.digest = xxhash.xxh3_64_intdigest(piece)
+            self.send(sender, data_pb2.Header(kind=data_pb2.STATE, state=answer), piece, BULK)
             return
         found: list[int] = []
         for name in payload.decode().split("\n"):
-            vectors = _wanted(held, name, header.moments)
+            vectors = _wanted(held, name, wanted.moments)
             for one in pieces_of(name, _size(vectors)):
                 digest = xxhash.xxh3_64()
                 for part in _read(vectors, one.offset, one.length):
                     digest.update(part)
                 found.append(digest.intdigest())
-        self.send(sender, answer, np.array(found, "<u8").tobytes(), BULK)
+        header = data_pb2.Header(kind=data_pb2.STATE, state=answer)
+        self.send(sender, header, np.array(found, "<u8").tobytes(), BULK)
 
 
 def _wanted(held: Mapping[str, Vectors], name: str, moments: bool) -> list[Tensor]:
@@ -196,9 +197,15 @@ class StateFetch:
         for name in lost:
             self._machine.lost(name, "broke its connection", now)
         for source, piece in self._machine.ask(now):
-            header = data_pb2.Header(kind=data_pb2.STATE_REQUEST, text=piece.name, moments=self._moments)
-            header.offset, header.length, header.step = piece.offset, piece.length, self._snapshot
-            header.request = self.request
+            wanted = data_pb2.StateRequest(
+                name=piece.name,
+                offset=piece.offset,
+                length=piece.length,
+                moments=self._moments,
+                snapshot=self._snapshot,
+                request=self.request,
+            )
+            header = data_pb2.Header(kind=data_pb2.STATE_REQUEST, state_request=wanted)
             self._send(source, header, b"" if piece.name else "\n".join(self._listed(source)).encode(), BULK)
         for name, why in self._machine.troubles:
             here, of = self._machine.reached
@@ -216,25 +223,26 @@ class StateFetch:
     def finish(self) -> None:
         """Tell the holders of a snapshot that it is here."""
         for name in self._machine.sources:
-            self._send(name, data_pb2.Header(kind=data_pb2.STATE_REQUEST, step=self._snapshot), b"", BULK)
+            done = data_pb2.StateRequest(snapshot=self._snapshot)
+            self._send(name, data_pb2.Header(kind=data_pb2.STATE_REQUEST, state_request=done), b"", BULK)
 
-    def answer(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+    def answer(self, sender: str, sent: data_pb2.State, payload: npt.NDArray[np.uint8]) -> None:
         """A holder's answer. ValueError: it was not asked, or for something else."""
-        now, name = self._clock(), header.text
+        now, name = self._clock(), sent.name
         if sender not in self._machine.sources or (name and name not in self._wanted):
             raise ValueError("state that it was not asked for")
         if not name:
             self._take_digests(sender, payload, now)
             return
         size = _size(self._wanted[name])
-        piece = piece_at(name, size, header.offset)
+        piece = piece_at(name, size, sent.offset)
         if piece is None:
-            raise ValueError(f"a piece of {name} at {header.offset}, where none begins")
+            raise ValueError(f"a piece of {name} at {sent.offset}, where none begins")
         if not payload.nbytes:
             self._machine.lacks(sender, piece, now)
             return
         digest = xxhash.xxh3_64_intdigest(payload.data)
-        if payload.nbytes != piece.length or list(header.digests) != [digest]:
+        if payload.nbytes != piece.length or not sent.HasField("digest") or sent.digest != digest:
             self._machine.spoiled(sender, piece, now)
         elif self._machine.came(sender, piece, digest, now):
             _write(self._wanted[name], piece.offset, payload)

@@ -34,6 +34,8 @@ from ..member.view_member import exchange_of, last_outer_round, last_step_of, ta
 from ..resources import Resources
 from .pace import Pace
 
+Answer = data_pb2.Result | data_pb2.Contribution | data_pb2.RoundEnd
+"""To a request for a round."""
 ASK_AGAIN_SECONDS = 10.0
 """Until a round is asked of another member, doubled with each time: its answer waits until the round is applied."""
 LONGEST_SECONDS = 120.0
@@ -187,25 +189,25 @@ class Follower:
             last = max((targets.get(name, 0) for name in self.state.sections), default=0)
         return self._last >= last and (self.fetch is not None or self.round >= last)
 
-    def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+    def handle(self, sender: str, answer: Answer, payload: npt.NDArray[np.uint8]) -> None:
         """A part of a round, or its end. Ignores answers from anyone that was not asked last."""
-        if sender != self._asked or header.request != self._request_number or header.round != self._last + 1:
+        if sender != self._asked or answer.request != self._request_number or answer.round != self._last + 1:
             return
         coming = self._coming
-        if header.kind == data_pb2.ROUND_END:
-            self._newest = max(self._newest, *header.sizes)
+        if isinstance(answer, data_pb2.RoundEnd):
+            self._newest = max(self._newest, answer.applied)
             self._pace.made(self._newest)
-            self._ended(header)
+            self._ended(answer)
             return
-        if header.section not in self.state.sections:
-            raise ValueError(f"a round of {header.section}, which is not followed here")
-        if header.kind == data_pb2.RESULT:
-            coming.chains[header.section] = header.chain
-            result = received_result(header, payload.data)
-            coming.results.setdefault(header.section, {})[header.part] = result
-        elif header.kind == data_pb2.CONTRIBUTION and header.contributors:
-            sent = received_contribution(header, payload.data)
-            coming.contributions.setdefault(header.section, {})[header.part, header.contributors[0]] = sent
+        if answer.section not in self.state.sections:
+            raise ValueError(f"a round of {answer.section}, which is not followed here")
+        if isinstance(answer, data_pb2.Result):
+            coming.chains[answer.section] = answer.chain
+            result = received_result(answer, payload.data)
+            coming.results.setdefault(answer.section, {})[answer.part] = result
+        elif answer.HasField("of"):
+            sent = received_contribution(answer, payload.data)
+            coming.contributions.setdefault(answer.section, {})[answer.part, answer.of] = sent
         coming.messages += 1
         coming.bytes += payload.nbytes
 
@@ -242,22 +244,23 @@ class Follower:
         self._asked = self._guides[self._turn % len(self._guides)]
         self._ask_at = now + min(LONGEST_SECONDS, ASK_AGAIN_SECONDS * 2 ** min(self._turn, 5))
         self._request_number = self._traffic.next_number()
-        header = data_pb2.Header(kind=data_pb2.ROUND_REQUEST, round=self._last + 1, request=self._request_number)
+        wanted = data_pb2.RoundRequest(round=self._last + 1, request=self._request_number)
+        header = data_pb2.Header(kind=data_pb2.ROUND_REQUEST, round_request=wanted)
         self._segments[-1].context.send(self._asked, header, b"", ROUND)
 
-    def _ended(self, header: data_pb2.Header) -> None:
-        if not header.part:
+    def _ended(self, end: data_pb2.RoundEnd) -> None:
+        if not end.messages:
             snapshot, fetched = (self.fetch.size, self.fetch.fetched) if self.fetch is not None else self._snapshot
             why = self._pace.told(snapshot, fetched, self._room)
-            self._fail(f"round {header.round} is not kept any more: {why}")
+            self._fail(f"round {end.round} is not kept any more: {why}")
             return
-        if self._coming.messages != header.part:
+        if self._coming.messages != end.messages:
             self._ask_at = 0.0  # something was lost with a connection: once more
             return
-        self._coming.norm = header.value
-        self._rounds[header.round] = self._coming
+        self._coming.norm = end.norm
+        self._rounds[end.round] = self._coming
         self._pace.came(self._coming.bytes)
-        self._last = int(header.round)
+        self._last = int(end.round)
         self._asked = ""
         self._ask(set())
 

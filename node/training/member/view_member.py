@@ -22,6 +22,7 @@ from ...rounds.checking.judge import cannot_judge, judge_of
 from ...rounds.checking.signed import Signer
 from ...rounds.log import RoundLog
 from ...rounds.protocol.machine import Rounds
+from ...rounds.protocol.outlet import Outlet
 from ...rounds.round_link import RoundLink
 from ...state.optimizers.learning_rates import learning_rate
 from ...state.optimizers.optimizers import Optimizer, clip_factor
@@ -117,9 +118,7 @@ class ViewMember:
                 self.links[name] = RoundLink(
                     exchange,
                     Rounds(rounds, context.name, section.round, section.chain),
-                    self.send_round,
-                    context.refuse,
-                    context.diverged,
+                    Outlet(self.send_round, context.refuse, context.diverged),
                     coding=context.clock.coding,
                     audit=job.updates.audit,
                     sending=lambda: context.wire.under_way,
@@ -189,15 +188,15 @@ class ViewMember:
         """A message of one of ``COMMIT_KINDS``."""
         if header.kind == data_pb2.COMMIT:
             if sender == self.commit.committer:
-                self.commit.committed(header.step, header.value)
-        elif self.commit.ready(sender, header.step, header.value):
+                self.commit.committed(header.commit.step, header.commit.norm)
+        elif self.commit.ready(sender, header.ready.step, header.ready.square):
             self._tell_commit()
-        elif self.commit.committer == self.context.name and header.step == self.commit.step:
+        elif self.commit.committer == self.context.name and header.ready.step == self.commit.step:
             self._tell_commit_to(sender)  # it would not say it again if it had heard of the commit
 
     def _say_ready(self, step: int, square: float) -> None:
         if self.commit.committer != self.context.name:
-            header = data_pb2.Header(kind=data_pb2.READY, step=step, value=square)
+            header = data_pb2.Header(kind=data_pb2.READY, ready=data_pb2.Ready(step=step, square=square))
             self.context.send(self.commit.committer, header, b"", URGENT)
 
     def _tell_commit(self) -> None:
@@ -205,7 +204,8 @@ class ViewMember:
             self._tell_commit_to(name)
 
     def _tell_commit_to(self, name: str) -> None:
-        header = data_pb2.Header(kind=data_pb2.COMMIT, step=self.commit.step, value=self.commit.norm)
+        told = data_pb2.Commit(step=self.commit.step, norm=self.commit.norm)
+        header = data_pb2.Header(kind=data_pb2.COMMIT, commit=told)
         self.context.send(name, header, b"", URGENT)
 
     # ---- what a mode does with a step --------------------------------------------------------

@@ -280,28 +280,28 @@ class UnagreedMode(DeltaMode):
                 section.adopt()
 
     def _send(self, to: str, section: str, kind: data_pb2.Kind, sent: Contribution | None = None) -> None:
-        header = data_pb2.Header(kind=kind, section=section)
         mixing = self.mixings[section]
-        header.round, header.part = mixing.epoch, mixing.number
+        body = data_pb2.Mixing(section=section, epoch=mixing.epoch, number=mixing.number)
         if sent is not None:
-            header.sizes.extend(sent.sizes)
-        self.view.send_round(to, header, () if sent is None else sent.payload)
+            body.sizes.extend(sent.sizes)
+        self.view.send_round(to, data_pb2.Header(kind=kind, mixing=body), () if sent is None else sent.payload)
 
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
         """A message of another member. Refused, or CodecError: it makes no sense."""
-        mixing, name = self.mixings.get(header.section), header.section
+        body = header.mixing
+        mixing, name = self.mixings.get(body.section), body.section
         if mixing is None or sender not in mixing.members:
             raise Refused(sender, f"{sender} is no member of {name}")
         if header.kind == data_pb2.WEIGHTS_REQUEST:
             self._give(sender, name)
         elif header.kind == data_pb2.DIFFERENCE:
-            mixing.receive(sender, header.round, header.part, received(payload.data, header.sizes))
+            mixing.receive(sender, body.epoch, body.number, received(payload.data, body.sizes))
             self._complain()
         elif self._lacking.get(name, [""])[:1] == [sender]:
             problem: Exception | None = None
-            if header.sizes:
+            if body.sizes:
                 try:
-                    self._take(mixing.section, payload.data, header.sizes)
+                    self._take(mixing.section, payload.data, body.sizes)
                 except (compress.CodecError, ValueError) as wrong:
                     problem = wrong
                 else:

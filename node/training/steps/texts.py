@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ....proto import control_pb2, data_pb2
+from ....proto import bodies, control_pb2, data_pb2
 from ...context import ROUND, URGENT
 from ...device.probe import free_memory
 from ...generation.sampling import next_token, window_start
@@ -78,50 +78,61 @@ class StageTexts:
         else:
             self._end(write.number)
 
-    def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
+    def handle(self, sender: str, said: bodies.TextBody, payload: npt.NDArray[np.uint8]) -> None:
         """A message of another stage. ValueError: it makes no sense."""
-        if sender != (self._names[-1] if header.kind == data_pb2.TEXT_TOKEN else self._before):
+        if sender != (self._names[-1] if isinstance(said, data_pb2.TextToken) else self._before):
             raise ValueError("it is not from a neighbour of that stage")
-        if header.kind == data_pb2.TEXT_BEGIN:
-            self._begin(header)
-        elif header.round != self._number or not header.round:
-            return  # of a text that is over here
-        elif header.kind == data_pb2.TEXT_END:
-            self._end(header.round)
-        elif header.microbatch != self._done or self._inputs is not None:
-            raise ValueError(f"token {header.microbatch} where {self._done} is next")
-        elif header.kind == data_pb2.TEXT:
-            self._inputs = self._activation(header, payload)
-        else:
-            self._token(header)
+        if isinstance(said, data_pb2.TextBegin):
+            self._begin(said)
+        elif isinstance(said, data_pb2.TextEnd):
+            if self._is_open(said.number):
+                self._end(self._number)
+        elif self._is_next(said):
+            if isinstance(said, data_pb2.Text):
+                self._inputs = self._activation(said, payload)
+            else:
+                self._token(said.token)
 
-    def _begin(self, header: data_pb2.Header) -> None:
+    def _is_open(self, number: int) -> bool:
+        """Whether a text is not over here."""
+        return number == self._number != 0
+
+    def _is_next(self, sent: data_pb2.Text | data_pb2.TextToken) -> bool:
+        """Whether this is what comes next of the text; not if that is over here. ValueError: of it something else
+        comes next."""
+        if not self._is_open(sent.number):
+            return False
+        if sent.done != self._done or self._inputs is not None:
+            raise ValueError(f"token {sent.done} where {self._done} is next")
+        return True
+
+    def _begin(self, text: data_pb2.TextBegin) -> None:
         """The stage before has the end of a step for a text; so has the next one, from now on."""
-        step, view = header.step, self._view
-        if not header.round or len(header.samples) != 1 or not 0 <= header.value < math.inf:
-            raise ValueError("it has no number, seed or temperature")
+        step, view = text.step, self._view
+        if not text.number or not 0 <= text.temperature < math.inf:
+            raise ValueError("it has no number or temperature")
         if not view.passed + (not view.is_done) <= step <= view.step + AHEAD:
             raise ValueError(f"the end of step {step} in step {view.step + 1}")
         self._forget()
-        self._number, self._step, self._temperature = header.round, step, header.value
-        self._generator.manual_seed(header.samples[0] % 2**63)
-        self._say_begin(header.samples[0])
+        self._number, self._step, self._temperature = text.number, step, text.temperature
+        self._generator.manual_seed(text.seed % 2**63)
+        self._say_begin(text.seed)
         if view.is_done:
             self.boundary(view.step)
 
-    def _activation(self, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> Tensor:
-        shape, width = tuple(header.shape), int(self._definition.config.hidden_size)
+    def _activation(self, sent: data_pb2.Text, payload: npt.NDArray[np.uint8]) -> Tensor:
+        shape, width = tuple(sent.shape), int(self._definition.config.hidden_size)
         if len(shape) != 3 or shape[0] != 1 or not 0 < shape[1] <= self._definition.longest or shape[2] != width:
             raise ValueError(f"an activation of shape {shape[:4]}")
         if payload.nbytes != 4 * math.prod(shape):
             raise ValueError(f"{payload.nbytes} bytes of an activation of shape {shape}")
         return torch.from_numpy(payload.copy().view(np.float32)).view(shape)
 
-    def _token(self, header: data_pb2.Header) -> None:
+    def _token(self, token: int) -> None:
         """The last stage has drawn the next token."""
-        if len(header.samples) != 1 or header.samples[0] >= self._rows:
+        if token >= self._rows:
             raise ValueError(f"it is none of {self._rows} tokens")
-        self._take(header.samples[0])
+        self._take(token)
 
     def _take(self, token: int) -> None:
         self._tokens.append(token)
@@ -150,8 +161,11 @@ class StageTexts:
             self._build()
 
     def _say_begin(self, seed: int) -> None:
-        header = data_pb2.Header(kind=data_pb2.TEXT_BEGIN, step=self._step, value=self._temperature, samples=[seed])
-        self._tell(header, URGENT)  # the activations of a step must not overtake it
+        text = data_pb2.TextBegin(
+            number=self._number, layer=self._after_layer, step=self._step, temperature=self._temperature, seed=seed
+        )
+        # The activations of a step must not overtake it.
+        self._tell(data_pb2.Header(kind=data_pb2.TEXT_BEGIN, text_begin=text), URGENT)
 
     def _build(self) -> None:
         """The stage with the weights that g has now, beside the one that trains."""
@@ -204,14 +218,16 @@ class StageTexts:
         if self._before is None:
             self._take(token)
             return
-        header = data_pb2.Header(kind=data_pb2.TEXT_TOKEN, round=self._number, microbatch=self._done, samples=[token])
+        drawn = data_pb2.TextToken(number=self._number, done=self._done, token=token)
         self._done += 1
+        header = data_pb2.Header(kind=data_pb2.TEXT_TOKEN, text_token=drawn)
         self._view.context.send(self._names[0], header, b"", ROUND)
 
     def _pass_on(self, hidden: Tensor) -> None:
-        header = data_pb2.Header(kind=data_pb2.TEXT, microbatch=self._done, shape=hidden.shape)
+        text = data_pb2.Text(number=self._number, layer=self._after_layer, done=self._done, shape=hidden.shape)
         if self._before is not None:
             self._done += 1
+        header = data_pb2.Header(kind=data_pb2.TEXT, text=text)
         self._tell(header, ROUND, hidden.float().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
     def _look(self) -> None:
@@ -221,7 +237,8 @@ class StageTexts:
 
     def _end(self, number: int) -> None:
         if number and number == self._number:
-            self._tell(data_pb2.Header(kind=data_pb2.TEXT_END), ROUND)
+            end = data_pb2.TextEnd(number=number, layer=self._after_layer)
+            self._tell(data_pb2.Header(kind=data_pb2.TEXT_END, text_end=end), ROUND)
             self._forget()
 
     def _fail(self, why: str) -> None:
@@ -233,7 +250,6 @@ class StageTexts:
     def _tell(self, header: data_pb2.Header, priority: int, payload: memoryview | bytes = b"") -> None:
         """Say something of the text to the next stage, where there is one."""
         if self._after is not None:
-            header.round, header.layer = self._number, self._after_layer
             self._view.context.send(self._after, header, payload, priority)
 
     def _report(self, written: control_pb2.Written) -> None:

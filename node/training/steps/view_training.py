@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....job.sampling import assign, sample_ids
-from ....proto import control_pb2, data_pb2
+from ....proto import bodies, control_pb2, data_pb2
 from ....scheduler.workloads.ladder import link_ladder
 from ...context import NodeContext
 from ...models.definition import LanguageModel
@@ -28,7 +28,6 @@ from .step_report import StepReport
 from .texts import StageTexts
 
 MIXING_KINDS = {data_pb2.DIFFERENCE, data_pb2.WEIGHTS_REQUEST, data_pb2.WEIGHTS}
-TEXT_KINDS = {data_pb2.TEXT_BEGIN, data_pb2.TEXT, data_pb2.TEXT_TOKEN, data_pb2.TEXT_END}
 
 
 class ViewTraining:
@@ -171,19 +170,20 @@ class ViewTraining:
     def handle(self, sender: str, header: data_pb2.Header, payload: npt.NDArray[np.uint8]) -> None:
         """A message of this view that is of no round. ValueError: it makes no sense."""
         if header.kind in MAIL_KINDS:
-            self._neighbours.deliver(sender, header, payload, self.view.step)
+            self._neighbours.deliver(sender, header.kind, header.activation, payload, self.view.step)
         elif header.kind in COMMIT_KINDS:
             self.view.handle_commit(sender, header)
-        elif header.kind in TEXT_KINDS:
+        elif (said := bodies.of_text(header)) is not None:
+            layer = 0 if isinstance(said, data_pb2.TextToken) else said.layer  # tokens go to the first stage
             for text in self.texts:
-                if text.first_layer == header.layer:
-                    text.handle(sender, header, payload)
+                if text.first_layer == layer:
+                    text.handle(sender, said, payload)
         elif header.kind in MIXING_KINDS:
             if not isinstance(self.mode, UnagreedMode):
                 raise ValueError("the nodes of this run agree on their weights")
             self.mode.handle(sender, header, payload)
         elif header.kind == data_pb2.NACK:
-            self._neighbours.send_again(sender, header)
+            self._neighbours.send_again(sender, header.missing_samples)
 
     def write(self, order: control_pb2.Write) -> None:
         """The coordinator wants a text of this pipeline, or no more of one."""

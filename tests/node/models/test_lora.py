@@ -18,6 +18,7 @@ from farflung.node.models.lora import base_digests, load_frozen
 from farflung.node.models.profiling.cost import profile
 from farflung.node.state.transfers import transfer as base
 from farflung.proto import control_pb2, data_pb2
+from farflung.proto.bodies import body_of
 from farflung.proto.errors import FarflungError, JobError
 from farflung.scheduler import Plan
 from farflung.scheduler.workloads.jobs import workload_of
@@ -190,7 +191,9 @@ def test_a_joiner_takes_adapters_and_base_from_peers_else_the_base_from_the_fold
     read.clear()
 
     def has_none(sender, to, header, data):
-        return data[:0] if silent and header.kind == data_pb2.STATE and header.text.startswith("base:") else data
+        return (
+            data[:0] if silent and header.kind == data_pb2.STATE and body_of(header).name.startswith("base:") else data
+        )
 
     hub.tamper = has_none
     hub.change(BOTH, ("a", "b"), ("c", "d"))
@@ -231,9 +234,9 @@ def test_a_joiner_with_another_base_says_so_and_the_others_train_on_without_it(t
     hub = hub_of(job, folder, ("a", "b"))
 
     def another(sender, to, header, data):
-        if header.kind == data_pb2.STATE and header.text.startswith("base:"):
+        if header.kind == data_pb2.STATE and body_of(header).name.startswith("base:"):
             data = data ^ 1
-            header.digests[:] = [xxhash.xxh3_64_intdigest(data.data)]
+            body_of(header).digest = xxhash.xxh3_64_intdigest(data.data)
         return data
 
     hub.tamper = another

@@ -10,6 +10,7 @@ from farflung.compress.wire import open_blob
 from farflung.job.schema import Job
 from farflung.node.rounds.protocol.payloads import pieces_of
 from farflung.proto import data_pb2
+from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -41,8 +42,8 @@ def test_each_link_has_its_codec_and_another_after_a_view_change_and_the_loss_is
     sent: dict[tuple[int, str, str], set[str]] = {}
 
     def see(sender, to, header, payload):
-        if header.kind in (data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT) and header.sizes:
-            for blob in pieces_of(payload.data, header.sizes):
+        if header.kind in (data_pb2.ACTIVATION, data_pb2.ACTIVATION_GRADIENT) and body_of(header).sizes:
+            for blob in pieces_of(payload.data, body_of(header).sizes):
                 sent.setdefault((header.view, sender, to), set()).add(str(open_blob(blob)[0].spec).partition(":")[0])
         return payload
 

@@ -12,6 +12,7 @@ from windows import Windows, facts_of, wait_until
 from farflung.job.sampling import Position
 from farflung.job.schema import Job
 from farflung.proto import control_pb2, data_pb2
+from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -191,7 +192,9 @@ def test_a_receiver_that_restarts_asks_for_no_more_than_is_in_flight(mode):
 
     def hold(hub):
         """Nothing of b arrives after two epochs."""
-        hub.tamper = lambda sender, to, header, payload: None if sender == "b" and header.step > 12 else payload
+        hub.tamper = lambda sender, to, header, payload: (
+            None if sender == "b" and getattr(body_of(header), "step", 0) > 12 else payload
+        )
 
     hub, _, data = start(job, before=hold)
     wait_until(lambda: hub.trainers["b"].step >= 12)
@@ -200,7 +203,7 @@ def test_a_receiver_that_restarts_asks_for_no_more_than_is_in_flight(mode):
 
     def see(sender, to, header, payload):
         if header.kind == data_pb2.NACK and sender == "b":  # d may lack what was in flight as the view changed
-            asked.append((to, len(header.samples)))
+            asked.append((to, len(body_of(header).samples)))
         return payload
 
     hub.tamper = see

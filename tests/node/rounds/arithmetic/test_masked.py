@@ -17,6 +17,7 @@ from farflung.node.state.sections.section import Kept, Layout, Section
 from farflung.node.training.member import view_member
 from farflung.node.training.modes.modes import DeltaMode
 from farflung.proto import data_pb2
+from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -91,7 +92,7 @@ def test_the_run_is_the_one_without_masks_and_what_travels_is_noise(mode, monkey
 
         def tap(sender, to, header, data, kept=sent[secure]):
             if header.kind == data_pb2.CONTRIBUTION:
-                kept.append((header.part, list(header.sizes), bytes(data)))
+                kept.append((body_of(header).part, list(body_of(header).sizes), bytes(data)))
             return data
 
         hub.tamper = tap

@@ -83,7 +83,7 @@ def test_a_sum_is_shown_as_it_began_also_after_its_publisher_has_applied_it(code
     def hold_back(sender, to, header, data):
         if header.kind == data_pb2.RESULT_HELD and sender == "c" and to != "c":
             late.append((sender, to, header, data))
-            return "c", "c", data_pb2.Header(kind=data_pb2.RESULT_HELD), b""
+            return "c", "c", data_pb2.Header(kind=data_pb2.RESULT_HELD, held=data_pb2.Held()), b""
         return sender, to, header, data
 
     group.round(hold_back)
@@ -156,7 +156,7 @@ def test_a_publisher_that_counts_other_bytes_than_were_sent_is_named_by_their_se
 def test_a_publisher_that_shows_nothing_is_refused_in_the_end():
     def swallow(sender, to, header, data):
         if header.kind == data_pb2.AUDIT and sender == "a":
-            return "b", "b", data_pb2.Header(kind=data_pb2.RESULT_HELD), b""
+            return "b", "b", data_pb2.Header(kind=data_pb2.RESULT_HELD, held=data_pb2.Held()), b""
         return sender, to, header, data
 
     group = Audited()

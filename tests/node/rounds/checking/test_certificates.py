@@ -6,6 +6,7 @@ from round_group import Group
 
 from farflung.node.rounds.checking.signed import Signer
 from farflung.proto import data_pb2
+from farflung.proto.bodies import body_of
 
 NAMES = "abcd"
 MADE = identities(NAMES)
@@ -18,7 +19,7 @@ def group_of(view=3, sessions=None):
     group = Group("all_to_all", "none", [1.0] * 4, signers={name: Signer(MADE[name], view, lives) for name in NAMES})
     group.points = []
     for name, link in group.links.items():
-        link.refuse = lambda node, why, points=1, by=name: group.points.append((by, node, why))
+        link.outlet.refuse = lambda node, why, points=1, by=name: group.points.append((by, node, why))
     return group
 
 
@@ -58,13 +59,13 @@ def test_from_the_second_round_on_a_contribution_says_its_signature_alone():
     begin(group)
     second = deliver(group)
     apply(group)
-    assert all(header.certificate for header in contributions(first))
+    assert all(body_of(header).certificate for header in contributions(first))
     assert len(contributions(second)) == len(contributions(first)) == 12
     for header in contributions(second):
-        assert not header.certificate and 64 < len(header.signature) <= 72
+        assert not body_of(header).certificate and 64 < len(body_of(header).signature) <= 72
         bare = data_pb2.Header()
         bare.CopyFrom(header)
-        bare.ClearField("signature")
+        bare.contribution.ClearField("signature")
         assert header.ByteSize() - bare.ByteSize() <= 75, "what a contribution costs for being signed"
     assert not group.points
 
@@ -73,7 +74,7 @@ def test_from_the_second_round_on_a_contribution_says_its_signature_alone():
 def test_a_later_view_begins_with_certificates_whoever_enters_or_restarts(sessions):
     group = group_of(4, sessions)
     begin(group)
-    assert all(header.certificate for header in contributions(deliver(group)))
+    assert all(body_of(header).certificate for header in contributions(deliver(group)))
     apply(group)
     assert not group.points
 
@@ -88,9 +89,9 @@ def test_who_has_missed_the_certificate_asks_for_it_and_counts_the_contribution(
     begin(group)
     group.links["d"].sending = lambda: True  # also while something is on its way: it has no certificate
     seen = deliver(group)
-    asked = [(to, header.contributors[0]) for s, to, header, _ in seen if header.kind == data_pb2.CONTRIBUTION_REQUEST]
+    asked = [(to, body_of(header).of) for s, to, header, _ in seen if header.kind == data_pb2.CONTRIBUTION_REQUEST]
     assert sorted(asked) == [("b", 1), ("c", 2), ("d", 3)]
-    assert [header.certificate for header in contributions(seen)].count(b"") == 12
+    assert [body_of(header).certificate for header in contributions(seen)].count(b"") == 12
     assert group.links["a"].results[0].contributors == (0, 1, 2, 3)
     apply(group)
     assert not group.points
@@ -105,7 +106,7 @@ def test_a_lost_first_message_is_asked_for_and_comes_with_its_certificate():
     group.now += 60.0
     for link in group.links.values():
         link.tick()
-    assert [header.certificate for header in contributions(deliver(group))] == [MADE_DER["d"]]
+    assert [body_of(header).certificate for header in contributions(deliver(group))] == [MADE_DER["d"]]
     apply(group)
     assert not group.points
 
@@ -122,7 +123,7 @@ def test_a_short_signature_that_is_none_is_refused(forged):
     begin(group)
     for sender, to, header, _ in group.mail:
         if sender == "d" and to == "a":
-            header.signature = forged
+            body_of(header).signature = forged
     seen = deliver(group)
     assert group.points == [("a", "d", UNSIGNED)]
     assert not any(header.kind == data_pb2.CONTRIBUTION_REQUEST for _, _, header, _ in seen)
@@ -137,7 +138,7 @@ def test_a_signature_of_the_round_before_is_refused():
     begin(group)
     for sender, to, header, _ in group.mail:
         if sender == "d" and to == "a":
-            header.signature = old[to]
+            body_of(header).signature = old[to]
     deliver(group)
     assert group.points == [("a", "d", UNSIGNED)]
 
@@ -148,7 +149,7 @@ def test_who_never_shows_its_certificate_is_asked_once_and_refused():
 
     def strip(sender, to, header):
         if sender == "d":
-            header.ClearField("certificate")
+            header.contribution.ClearField("certificate")
         return False
 
     seen = deliver(group, strip)
@@ -173,7 +174,7 @@ def test_a_proof_that_is_shown_has_the_certificate_though_neither_contribution_h
     group.links["c"].disputes.signer = Signer(MADE["c"], 3, {name: f"{name}1" for name in NAMES})
     seen = deliver(group)
     shown = [header for s, _, header, _ in seen if header.kind == data_pb2.EQUIVOCATION]
-    assert shown and all(header.certificate == MADE_DER["d"] for header in shown)
+    assert shown and all(body_of(header).certificate == MADE_DER["d"] for header in shown)
     assert {(by, node) for by, node, why in group.points if "signed two different" in why} == {
         (by, "d") for by in "abc"
     }

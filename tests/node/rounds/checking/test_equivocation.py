@@ -11,6 +11,7 @@ from farflung.node.rounds.checking.audit import PROVEN
 from farflung.node.rounds.checking.signed import Signer
 from farflung.node.rounds.protocol.messages import Contribution
 from farflung.proto import data_pb2
+from farflung.proto.bodies import body_of
 
 NAMES = "abcd"
 MADE = identities(NAMES)
@@ -21,7 +22,7 @@ SIGNERS = {name: Signer(MADE[name], 3, SESSIONS) for name in NAMES}
 def begun(signers=SIGNERS, tamper=lambda sender, to, header, data: (header, data)):
     """A group of four whose contributions are on their way, those of d as ``tamper`` makes them."""
     group = Group("all_to_all", "none", [1.0] * 4, signers=signers)
-    group.links["d"].refuse = lambda *said: None  # what the liar says is not what this is about
+    group.links["d"].outlet.refuse = lambda *said: None  # what the liar says is not what this is about
     for link in group.links.values():
         link.begin()
     group.mail = [(s, t, *tamper(s, t, header, data)) for s, t, header, data in group.mail]
@@ -33,13 +34,13 @@ def other(signers=SIGNERS):
     group = Group("all_to_all", "none", [1.0] * 4, signers=signers)
     group.links["d"].exchange.section.x.mul_(-1)
     group.links["d"].begin()
-    return {header.part: (header, data) for sender, _, header, data in group.mail if sender == "d"}
+    return {body_of(header).part: (header, data) for sender, _, header, data in group.mail if sender == "d"}
 
 
 def lying(to, signers=SIGNERS):
     """d sends these members the opposite of what it sends the others."""
     opposite = other(signers)
-    return lambda s, t, header, data: opposite[header.part] if s == "d" and t in to else (header, data)
+    return lambda s, t, header, data: opposite[body_of(header).part] if s == "d" and t in to else (header, data)
 
 
 def run(group, forward=True):
@@ -71,7 +72,7 @@ def test_who_sends_different_members_different_things_is_named_by_all_and_the_ro
 def test_each_who_holds_the_proof_gives_points_that_evict_together():
     group, points = begun(tamper=lying("bc")), []
     for link in map(group.links.get, "abc"):
-        link.refuse = lambda node, why, given=1: points.append((node, given))
+        link.outlet.refuse = lambda node, why, given=1: points.append((node, given))
     run(group)
     assert points == [("d", PROVEN)] * 3
 
@@ -80,7 +81,7 @@ def test_whoever_signs_nothing_to_some_is_named_by_them_and_stops_nobody():
     def tamper(s, t, header, data):
         header, data = lying("bc")(s, t, header, data)
         if s == "d" and t in "bc":
-            header.signature = b"x" * 70
+            body_of(header).signature = b"x" * 70
         return header, data
 
     group = begun(tamper=tamper)
@@ -92,7 +93,7 @@ def test_whoever_signs_nothing_to_some_is_named_by_them_and_stops_nobody():
 def test_the_publisher_counts_nothing_that_is_not_signed():
     def tamper(s, t, header, data):
         if s == "d" and t == "a":
-            header.certificate = b"x"
+            body_of(header).certificate = b"x"
         return header, data
 
     group = begun(tamper=tamper)
@@ -107,12 +108,12 @@ def test_a_publisher_that_counts_what_it_cannot_show_is_named_and_no_other():
     while group.mail:
         sender, to, header, _ = group.mail[0]
         if sender == "a" and header.kind == data_pb2.RESULT:
-            header.digests[3] += 1
-        if sender == "a" and header.kind == data_pb2.CONTRIBUTION and header.contributors:
+            body_of(header).digests[3] += 1
+        if sender == "a" and header.kind == data_pb2.CONTRIBUTION and header.contribution.HasField("of"):
             group.mail[0] = (sender, to, forged[0], forged[1])
             header = forged[0]
-            header.contributors[:] = [3]
-            header.signature = b""
+            body_of(header).of = 3
+            body_of(header).signature = b""
         group.deliver(0)
         if not group.mail and group.now < 400:
             group.now += 60
@@ -126,11 +127,15 @@ def test_no_proof_can_be_made_up():
     group = begun()
     run(group)
     sent = group.links["a"].rounds.open.contributions[0, 3]
-    header = data_pb2.Header(kind=data_pb2.EQUIVOCATION, section="stage-0", round=1, part=0)
-    header.contributors.append(3)
-    header.digests.extend([sent.digest, sent.digest + 1])
-    header.sizes.extend([len(sent.signature)] * 2)
-    header.certificate = sent.certificate
+    shown = data_pb2.Equivocation(
+        section="stage-0",
+        round=1,
+        of=3,
+        digests=[sent.digest, sent.digest + 1],
+        sizes=[len(sent.signature)] * 2,
+        certificate=sent.certificate,
+    )
+    header = data_pb2.Header(kind=data_pb2.EQUIVOCATION, equivocation=shown)
     group.mail.append(("b", "c", header, sent.signature * 2))
     again = data_pb2.Header()
     again.CopyFrom(header)
@@ -161,7 +166,7 @@ def test_two_members_and_other_patterns_sign_nothing():
         group = Group(pattern, "none", weights, signers=SIGNERS)
         for link in group.links.values():
             link.begin()
-        assert not any(header.signature or header.certificate for _, _, header, _ in group.mail)
+        assert not any(body_of(header).signature or body_of(header).certificate for _, _, header, _ in group.mail)
 
 
 def test_without_tls_it_is_refused_and_cannot_be_attributed():

@@ -13,6 +13,7 @@ from farflung.node.rounds.checking.signed import Signer
 from farflung.node.rounds.protocol.headers import received_result, result_header
 from farflung.node.rounds.protocol.messages import Result
 from farflung.proto import data_pb2
+from farflung.proto.bodies import body_of
 
 NAMES = "abcd"
 MADE = identities(NAMES)
@@ -28,19 +29,21 @@ def group_of(pattern, codec, signers=SIGNERS, publishers=""):
     group = Group(pattern, codec, [1.0] * 4, signers=signers, publishers=publishers)
     group.points, group.parted = [], []
     for name, link in group.links.items():
-        link.refuse = lambda node, why, points=1, by=name: group.points.append((by, node, why, points))
-        link.diverged = lambda node, why, by=name: group.parted.append((by, node))
+        link.outlet.refuse = lambda node, why, points=1, by=name: group.points.append((by, node, why, points))
+        link.outlet.diverged = lambda node, why, by=name: group.parted.append((by, node))
     return group
 
 
 def again(liar, header, data):
     """What a liar with its own key publishes instead: another server error."""
-    result = received_result(header, memoryview(bytes(data)))
+    result = received_result(header.result, memoryview(bytes(data)))
     other = replace(result, error=result.error ^ 1)
-    signature = SIGNERS[liar].attestation(liar, header.section, header.round, header.part, said_in(other))
-    certificate = header.certificate or SIGNERS[liar].certificate
+    signature = SIGNERS[liar].attestation(
+        liar, body_of(header).section, body_of(header).round, body_of(header).part, said_in(other)
+    )
+    certificate = body_of(header).certificate or SIGNERS[liar].certificate
     signed = replace(other, signature=signature, certificate=certificate)
-    return result_header(header.section, header.round, header.chain, signed)
+    return result_header(body_of(header).section, body_of(header).round, body_of(header).chain, signed)
 
 
 def round_(group, liar="", to="", at=0):
@@ -53,8 +56,8 @@ def round_(group, liar="", to="", at=0):
 def deliver_all(group, liar="", to="", at=0):
     while group.mail:
         sender, receiver, header, data = group.mail[0]
-        told = header.kind == data_pb2.RESULT and header.round == at and sender == liar and receiver in to
-        if told and group.links[liar].rounds.plan.parts[header.part].publisher == liar:
+        told = header.kind == data_pb2.RESULT and body_of(header).round == at and sender == liar and receiver in to
+        if told and group.links[liar].rounds.plan.parts[body_of(header).part].publisher == liar:
             group.mail[0] = sender, receiver, again(liar, header, data), data
         group.deliver(0)
 
@@ -122,15 +125,15 @@ def test_who_hands_on_what_its_publisher_has_not_signed_is_refused_and_no_other(
         link.begin()
     while group.mail:
         sender, to, header, _ = group.mail[0]
-        part = group.links["a"].rounds.plan.parts[header.part]
+        part = group.links["a"].rounds.plan.parts[body_of(header).part]
         if header.kind == data_pb2.RESULT and sender != part.publisher and to != part.publisher:
             handed.append((sender, to))
             if how == "other words":
-                header.digests[0] ^= 1
+                body_of(header).digests[0] ^= 1
             elif how == "no signature":
-                header.signature = b""
+                body_of(header).signature = b""
             else:
-                header.certificate = SIGNERS[sender].certificate
+                body_of(header).certificate = SIGNERS[sender].certificate
         group.deliver(0)
     assert handed and takers
     assert {(by, node) for by, node, _, _ in group.points} == {(to, sender) for sender, to in handed}
@@ -192,9 +195,8 @@ def test_no_proof_of_two_results_can_be_made_up():
     held = group.links["a"].disputes.receipts._held[1, 3]
     wrong = held._replace(said=b"x" * 32)
     for both in ((held, held), (held, wrong), (wrong, held), (held, held._replace(round=2)), (held,)):
-        header = data_pb2.Header(kind=data_pb2.EQUIVOCATION, section="stage-0", round=1, part=3)
-        header.contributors.append(3)
-        header.certificate = SIGNERS["d"].certificate
+        shown = data_pb2.Equivocation(section="stage-0", round=1, part=3, of=3, certificate=SIGNERS["d"].certificate)
+        header = data_pb2.Header(kind=data_pb2.EQUIVOCATION, equivocation=shown)
         group.mail.append(("b", "c", header, b"".join(one.written() for one in both)))
     other = Receipt(1, 2, held.said, held.signature)  # of another publisher's part
     group.mail.append(("b", "c", header, held.written() + other.written()))
@@ -208,7 +210,7 @@ def test_made_up_receipts_are_the_fault_of_who_shows_them():
     round_(group)
     held = group.links["a"].disputes.receipts._held[1, 3]
     for data in (held._replace(said=b"x" * 32).written(), held.written()[:-1]):
-        header = data_pb2.Header(kind=data_pb2.RECEIPTS, section="stage-0", round=2)
+        header = data_pb2.Header(kind=data_pb2.RECEIPTS, receipts=data_pb2.Receipts(section="stage-0", round=2))
         group.mail.append(("b", "c", header, data))
         with pytest.raises(ValueError, match=r"has not signed|no receipts"):  # the trainer refuses the sender for it
             group.deliver(len(group.mail) - 1)

@@ -21,6 +21,7 @@ from farflung.node.rounds.protocol.messages import Contribution, Decide, Part, R
 from farflung.node.state.sections.moments import Kept
 from farflung.node.state.sections.section import Layout, Section
 from farflung.proto import data_pb2
+from farflung.proto.bodies import body_of
 
 OUTERS = [Outer(), Outer(0.5), Outer(0.7, 0.9, True)]
 SUMMED = ["powersgd:rank=2", "global_qsgd:bits=8", "thc:bits=6", "intsgd", "randomk:ratio=0.5,run=1"]
@@ -207,8 +208,8 @@ def test_what_is_not_finite_is_refused_and_its_sender_named():
             blob[-128:] = torch.full((32,), math.nan).numpy().tobytes()
             for index, (sender, to, header, data) in enumerate(group.mail):
                 if sender == "b" and to == "a":
-                    del header.sizes[:]
-                    header.sizes.append(len(blob))
+                    del body_of(header).sizes[:]
+                    body_of(header).sizes.append(len(blob))
                     group.mail[index] = (sender, to, header, bytes(blob))
                     assert len(data) == len(blob)
     while group.mail:
@@ -268,7 +269,7 @@ def test_an_answer_of_a_phase_that_makes_no_sense_puts_its_publisher_out_and_end
         link.begin()
     while group.mail:
         sender, to, header, _ = group.mail[0]
-        if header.kind == data_pb2.RESULT and sender == "a" and header.part == 0:
+        if header.kind == data_pb2.RESULT and sender == "a" and body_of(header).part == 0:
             group.mail[0] = (sender, to, header, torch.full((1,), tamper).numpy().tobytes())
         group.deliver(0)
     assert not any(link.complete for name, link in group.links.items() if name != "a")
@@ -289,9 +290,9 @@ def test_a_member_of_a_summed_codec_that_is_far_too_large_is_refused_by_name(cod
         link.begin()
     while group.mail:
         sender, to, header, data = group.mail[0]
-        if header.kind == data_pb2.CONTRIBUTION and (sender, to) == ("b", "a") and header.part == phase:
-            assert header.sizes[0] == len(data)
-            header.sizes[0] = len(evil)
+        if header.kind == data_pb2.CONTRIBUTION and (sender, to) == ("b", "a") and body_of(header).part == phase:
+            assert body_of(header).sizes[0] == len(data)
+            body_of(header).sizes[0] = len(evil)
             group.mail[0] = (sender, to, header, evil)
         group.deliver(0)
     assert [node for node, said in group.warnings if why in said] == ["b"]
@@ -425,7 +426,7 @@ def test_whatever_is_lost_once_is_said_again(pattern, codec, kind):
     for _ in range(20):
         while group.mail:
             sender, to, header, _ = group.mail[0]
-            what = (sender, to, header.part)
+            what = (sender, to, body_of(header).part)
             if header.kind == data_pb2.Kind.Value(kind) and what not in lost:
                 lost.add(what)
                 group.mail.pop(0)

@@ -9,6 +9,7 @@ from farflung.job.schema import Job, Updates
 from farflung.node.state.sections.section import Layout
 from farflung.node.state.stage_state import round_plan
 from farflung.proto import data_pb2
+from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -105,8 +106,8 @@ def test_a_sum_over_members_of_another_region_is_refused():
         link.begin()
     while group.mail:
         sender, to, header, _ = group.mail[0]
-        if header.kind == data_pb2.RESULT and header.part == 0 and (sender, to) == ("c", "a"):
-            header.contributors[0] = 1
+        if header.kind == data_pb2.RESULT and body_of(header).part == 0 and (sender, to) == ("c", "a"):
+            body_of(header).contributors[0] = 1
         group.deliver(0)
     assert [why for node, why in group.warnings if node == "c"] == [
         "a sum of part 0 over members of other regions than that of c"
@@ -121,7 +122,7 @@ def test_a_sum_that_makes_no_sense_leaves_its_region_out_and_its_taker_is_named(
         link.begin()
     while group.mail:
         sender, to, header, data = group.mail[0]
-        if header.kind == data_pb2.RESULT and header.part == 0 and (sender, to) == ("c", "a"):
+        if header.kind == data_pb2.RESULT and body_of(header).part == 0 and (sender, to) == ("c", "a"):
             group.mail[0] = (sender, to, header, bytes(len(data)))
         group.deliver(0)
     [(node, why)] = group.warnings

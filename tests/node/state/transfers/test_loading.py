@@ -21,16 +21,16 @@ pytestmark = pytest.mark.usefixtures("nobody_late")
 
 
 def request(name, number=7):
-    return data_pb2.Header(kind=data_pb2.STATE_REQUEST, text=name, length=8, request=number)
+    return data_pb2.StateRequest(name=name, length=8, request=number)
 
 
 def test_parameters_go_on_as_they_come():
     sent = []
-    server = StateServer(lambda to, header, payload, priority: sent.append((to, header.kind, header.text)))
+    server = StateServer(lambda to, header, payload, priority: sent.append((to, header.kind, header.state.name)))
     server.request("b", request("w"), b"")
     server.load({"w": {"": torch.ones(2)}, "v": {"": torch.ones(2)}}, ["w", "v"])
     server.request("c", request("v", 8), b"")
-    server.request("c", data_pb2.Header(kind=data_pb2.STATE_REQUEST, request=8), b"w\nv")
+    server.request("c", data_pb2.StateRequest(request=8), b"w\nv")
     assert not sent
     server.tick(100.0)
     server.tick(100.5)

@@ -18,6 +18,7 @@ from farflung.node.state.transfers.transfer_plan import (
     pieces_of,
 )
 from farflung.proto import data_pb2
+from farflung.proto.bodies import body_of
 
 SIZE = 40 * PIECE + 12
 
@@ -183,12 +184,12 @@ class Peers:
             while self.waiting:
                 sender, to, header, payload = self.waiting.pop(0)
                 if to in self.servers:
-                    self.servers[to].request(sender, header, payload)
+                    self.servers[to].request(sender, header.state_request, payload)
                     continue
                 payload = self.tamper(sender, header, payload)
                 if payload is not None:
                     self.bytes[sender] += len(payload)
-                    self.fetch.answer(sender, header, np.frombuffer(payload, np.uint8).copy())
+                    self.fetch.answer(sender, header.state, np.frombuffer(payload, np.uint8).copy())
             self.now += seconds
         raise AssertionError("it does not end")
 
@@ -240,9 +241,9 @@ def test_damaged_and_cut_pieces_are_fetched_again():
     done = []
 
     def tamper(sender, header, payload):
-        if header.text == "w" and header.offset in (0, PIECE) and header.offset not in done:
-            done.append(header.offset)
-            return payload[:-4] if header.offset else bytes([payload[0] ^ 1]) + payload[1:]
+        if body_of(header).name == "w" and body_of(header).offset in (0, PIECE) and body_of(header).offset not in done:
+            done.append(body_of(header).offset)
+            return payload[:-4] if body_of(header).offset else bytes([payload[0] ^ 1]) + payload[1:]
         return payload
 
     peers = Peers(held, wanted, tamper)
@@ -275,19 +276,19 @@ def test_a_source_that_falls_silent_costs_seconds_and_no_byte_twice():
 def test_nonsense_is_refused():
     _, held, wanted = states()
     fetch = Peers(held, wanted).fetch
-    for header in (
-        data_pb2.Header(text="other"),
-        data_pb2.Header(text="w", offset=5),
-        data_pb2.Header(text="w", offset=1 << 40),
+    for sent in (
+        data_pb2.State(name="other"),
+        data_pb2.State(name="w", offset=5),
+        data_pb2.State(name="w", offset=1 << 40),
     ):
         with pytest.raises(ValueError, match=r"not asked for|where none begins"):
-            fetch.answer("a", header, np.zeros(8, np.uint8))
+            fetch.answer("a", sent, np.zeros(8, np.uint8))
     with pytest.raises(ValueError, match="not asked for"):
-        fetch.answer("stranger", data_pb2.Header(text="w"), np.zeros(8, np.uint8))
+        fetch.answer("stranger", data_pb2.State(name="w"), np.zeros(8, np.uint8))
     server = StateServer(lambda *_: None)
     with pytest.raises(ValueError, match="wait already"):
         for _ in range(10_000):
-            server.request("x", data_pb2.Header(text="w"), b"")
+            server.request("x", data_pb2.StateRequest(name="w"), b"")
 
 
 @pytest.mark.parametrize("same", [0, 3, 10])
@@ -317,7 +318,7 @@ def test_pieces_that_are_here_already_are_not_fetched_again(same):
     for name in "ab":
 
         def answer(to, header, payload, priority, name=name):
-            fetch.answer(name, header, np.frombuffer(bytearray(payload), np.uint8))
+            fetch.answer(name, header.state, np.frombuffer(bytearray(payload), np.uint8))
 
         servers[name] = StateServer(answer)
         servers[name].open({"w": {"": there}})
@@ -327,8 +328,8 @@ def test_pieces_that_are_here_already_are_not_fetched_again(same):
         asked, sent[:] = list(sent), []
         assert asked and not fetch.failure
         for to, header, payload in asked:
-            fetched += bool(header.text)
-            servers[to].request("me", header, payload)
+            fetched += bool(body_of(header).name)
+            servers[to].request("me", header.state_request, payload)
     assert fetched == 10 - same and torch.equal(here, there)
 
 

@@ -14,6 +14,7 @@ from farflung.node.state.stage_state import section_parameters
 from farflung.node.training.changes import view_change as module
 from farflung.node.training.changes.view_change import ViewChange
 from farflung.proto import control_pb2, data_pb2
+from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -211,7 +212,7 @@ def test_who_does_not_answer_loses_its_own_alone(before, after, monkeypatch):
     under_way(hub, BEFORE)
 
     def none(sender, to, header, data):
-        asked = header.kind == data_pb2.STATE and header.text.startswith("local:")
+        asked = header.kind == data_pb2.STATE and body_of(header).name.startswith("local:")
         return data[:0] if asked and sender == "b" else data
 
     hub.tamper = none

@@ -14,6 +14,7 @@ from windows import Windows, facts_of, wait_until
 from farflung.job.sampling import Position, sample_ids
 from farflung.job.schema import Job
 from farflung.proto import control_pb2, data_pb2
+from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -113,7 +114,7 @@ def test_what_is_finished_of_a_view_is_finished_with_its_job():
     last = 6
 
     def unheard(sender, to, header, data):
-        return None if header.kind == data_pb2.COMMIT and header.step >= last else data
+        return None if header.kind == data_pb2.COMMIT and body_of(header).step >= last else data
 
     hub.tamper = unheard
     wait_until(lambda: hub.trainers["a"].step >= last and hub.trainers["c"].training.view.ready_step == last)

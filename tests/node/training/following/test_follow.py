@@ -11,6 +11,7 @@ from farflung.node.training import parting
 from farflung.node.training.following import standby as follow
 from farflung.node.wire.client import CoordinatorBack, CoordinatorLost
 from farflung.proto import control_pb2, data_pb2
+from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -162,7 +163,7 @@ def test_a_spare_that_still_fetches_is_given_a_place(mode):
     hub, _, _ = begin(job_of(mode), PAIR, "ab", [], more="c")
 
     def tamper(sender, to, header, data):
-        return None if header.kind == data_pb2.STATE_REQUEST and header.step else data  # of the snapshot
+        return None if header.kind == data_pb2.STATE_REQUEST and body_of(header).snapshot else data  # of the snapshot
 
     hub.tamper = tamper
     hub.follow = [shadow("c", "a")]

@@ -6,6 +6,7 @@ from windows import Windows, facts_of
 from farflung.job.schema import Job
 from farflung.node.training import say_again
 from farflung.proto import data_pb2
+from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -39,8 +40,10 @@ def test_the_first_between_every_two_members_is_lost(monkeypatch, kind, updates)
     hub, lost = hub_of(updates), set()
 
     def tamper(sender, to, header, data):
-        what = (sender, to, header.step)
-        if header.kind == data_pb2.Kind.Value(kind) and what not in lost:
+        if header.kind != data_pb2.Kind.Value(kind):
+            return data
+        what = (sender, to, getattr(body_of(header), "step", 0))
+        if what not in lost:
             lost.add(what)
             return None
         return data
@@ -56,7 +59,7 @@ def test_a_key_that_comes_twice_is_no_fault():
 
     def twice(sender, to, header, data):
         if header.kind == data_pb2.KEY and to != sender:
-            header.value = float((sender, to) not in seen)  # so that it is answered once more
+            header.mask_key.wanted = (sender, to) not in seen  # so that it is answered once more
             seen.add((sender, to))
         return data
 

@@ -20,6 +20,7 @@ from farflung.node.state.sections.section import Layout, Section
 from farflung.node.training.modes.gossip_mode import MOST_GIVEN, Mixing, contraction, neighbours_of
 from farflung.node.wire.events import Received
 from farflung.proto import data_pb2
+from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -209,7 +210,7 @@ def test_a_node_dies_and_another_joins_with_a_neighbours_weights(pattern):
     def look(sender, to, header, payload):
         if header.kind == data_pb2.WEIGHTS:
             taken[to] = sender
-        if sender == "c" and header.kind == data_pb2.DIFFERENCE and header.part == 5:
+        if sender == "c" and header.kind == data_pb2.DIFFERENCE and body_of(header).number == 5:
             hub.kill("c")
         return None if sender in hub.dead else payload
 
@@ -242,7 +243,7 @@ def test_nonsense_instead_of_weights_is_refused_and_another_member_asked(lie):
                     blob[4:8] = struct.pack("<I", zlib.crc32(blob[8:], zlib.crc32(blob[:4])))
                 if lie == "cut short":
                     del blob[-4:]
-                header.sizes[:] = [len(blob)]
+                body_of(header).sizes[:] = [len(blob)]
                 return np.frombuffer(bytes(blob), dtype=np.uint8)
         return payload
 
@@ -260,7 +261,9 @@ def test_nonsense_instead_of_weights_is_refused_and_another_member_asked(lie):
 
 def stray(header):
     """Weights of a member that was not asked."""
-    return data_pb2.Header(kind=data_pb2.WEIGHTS, section=header.section, view=header.view)
+    return data_pb2.Header(
+        kind=data_pb2.WEIGHTS, mixing=data_pb2.Mixing(section=body_of(header).section), view=header.view
+    )
 
 
 def test_whole_weights_are_given_to_a_member_a_few_times_only():
@@ -268,10 +271,12 @@ def test_whole_weights_are_given_to_a_member_a_few_times_only():
     sent, asked = [], []
 
     def tamper(sender, to, header, payload):
-        if sender == "c" and header.kind == data_pb2.DIFFERENCE and header.part == 3 and not asked:
+        if sender == "c" and header.kind == data_pb2.DIFFERENCE and body_of(header).number == 3 and not asked:
             asked.append(to)
             for _ in range(MOST_GIVEN + 2):
-                one = data_pb2.Header(kind=data_pb2.WEIGHTS_REQUEST, section="stage-0", view=header.view)
+                one = data_pb2.Header(
+                    kind=data_pb2.WEIGHTS_REQUEST, mixing=data_pb2.Mixing(section="stage-0"), view=header.view
+                )
                 hub.wires[to].events.put(Received("c", one, np.zeros(0, dtype=np.uint8)))
         if header.kind == data_pb2.WEIGHTS:
             sent.append(to)

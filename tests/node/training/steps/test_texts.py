@@ -13,6 +13,7 @@ from farflung.job.schema import Job
 from farflung.node.generation.export import export, find_checkpoint
 from farflung.node.generation.layered import tokens_by_layers
 from farflung.proto import control_pb2, data_pb2
+from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
@@ -183,11 +184,13 @@ def test_a_text_ends_with_its_view(tmp_path):
 
 
 SPOILT = {
-    "begin": lambda header: header.kind == data_pb2.TEXT_BEGIN and setattr(header, "step", header.step + 9),
-    "shape": lambda header: header.kind == data_pb2.TEXT and header.shape.append(10**6),
-    "size": lambda header: header.kind == data_pb2.TEXT and header.shape.__setitem__(1, 7),
-    "count": lambda header: header.kind == data_pb2.TEXT and setattr(header, "microbatch", 5),
-    "token": lambda header: header.kind == data_pb2.TEXT_TOKEN and header.samples.__setitem__(0, 17),
+    "begin": lambda header: (
+        header.kind == data_pb2.TEXT_BEGIN and setattr(header.text_begin, "step", header.text_begin.step + 9)
+    ),
+    "shape": lambda header: header.kind == data_pb2.TEXT and body_of(header).shape.append(10**6),
+    "size": lambda header: header.kind == data_pb2.TEXT and body_of(header).shape.__setitem__(1, 7),
+    "count": lambda header: header.kind == data_pb2.TEXT and setattr(header.text, "done", 5),
+    "token": lambda header: header.kind == data_pb2.TEXT_TOKEN and setattr(header.text_token, "token", 17),
 }
 
 
