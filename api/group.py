@@ -15,10 +15,9 @@ import torch
 
 from .. import compress
 from ..cli.linkfile import link_text
-from ..node.agent import Past
 from ..node.device.limits import Limits
 from ..node.device.own_folder import own_folder, writable
-from ..node.entering import check_secure, enter
+from ..node.entering import Past, check_secure, enter
 from ..node.join import Joined, part
 from ..node.promises import Promises
 from ..node.rejoin import RunOver

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..node.agent import Crashes
 from ..node.device.limits import Owner, Wish
 from ..node.ipc.pipe import IoEnded
-from ..node.rejoin import Backoff, mends, told, wait
+from ..node.rejoin import Backoff, Crashes, mends, told, wait
 from ..proto.errors import FarflungError
 
 

@@ -26,7 +26,7 @@ from farflung.node.data.dataset import Tokens
 from farflung.node.models.definition import ModelDefinition
 from farflung.node.models.factory import model_of
 from farflung.node.rounds.arithmetic.exchange import Exchange
-from farflung.node.rounds.checking.judge import Judge, judge_of
+from farflung.node.rounds.checking.judge import Judge, Seat, judge_of
 from farflung.node.rounds.protocol.messages import Decide, Part, RoundPlan
 from farflung.node.state.optimizers.make_optimizer import make_optimizer
 from farflung.node.state.sections.section import Section
@@ -136,7 +136,7 @@ class Run:
         context.clock = SimpleNamespace(span=lambda *_: nullcontext())
         context.pump = lambda timeout: None
         context.report = lambda report: self.reports.append((name, report.scores))
-        judge = judge_of(
+        seat = Seat(
             cast(Any, context),
             lambda: self.data,
             state,
@@ -147,6 +147,7 @@ class Run:
             spare=spare,
             own_loop=False,
         )
+        judge = judge_of(seat)
         if judge is not None:
             judge._dice = cast(Any, random.Random(f"{self.case.seed}/{name}/{self.view}"))
         return judge

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
@@ -14,8 +15,25 @@ from ..proto.errors import FarflungError
 from ..proto.link import Link
 from .device.identity import known_names
 from .device.limits import Limits
+from .device.probe import measure_device
 from .join import Joined, join
 from .promises import Broken
+
+
+class Past:
+    """What the lives of this process have left for the next one. ``name``: of the node, empty where none is known."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.joined, self.entered = name, False, -math.inf
+        self._device: Device | None = None
+
+    def measured(self, device: str) -> Device:
+        """The device, which takes seconds to measure and is the same in all lives."""
+        if self._device is None:
+            self._device = measure_device(device)
+        copied = Device()
+        copied.CopyFrom(self._device)
+        return copied
 
 
 def check_secure(link: Link, insecure: bool, required: bool = False) -> None:

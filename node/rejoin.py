@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import deque
 from collections.abc import Callable
 
 from ..proto.errors import FarflungError, NotNow, Parted, Unreachable
@@ -19,10 +20,25 @@ FIRST_S, LONGEST_S, GROWTH = 1.0, 60.0, 2.0
 SETTLED_S = 300.0
 """A life as long as this was one: the next pause is short again."""
 _LOOK_S = 0.5
+MOST_CRASHES, CRASHES_SECONDS = 3, 3600.0
 
 
 class RunOver(NotNow):
     """The coordinator is there, and the run is over."""
+
+
+class Crashes:
+    """How often the I/O process has ended: a few times are worth a new one, more are a fault of this machine."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._times = clock, deque[float](maxlen=MOST_CRASHES)
+
+    def again(self) -> bool:
+        """It has ended once more: whether to begin again."""
+        now = self._clock()
+        often = len(self._times) == MOST_CRASHES and now - self._times[0] < CRASHES_SECONDS
+        self._times.append(now)
+        return not often
 
 
 class Backoff:

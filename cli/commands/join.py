@@ -105,9 +105,9 @@ def join(
     except Unreachable:
         if not (looks or (looks is None and keeps_key(cache, address.run, name or ""))):  # else it waits
             raise
-    from ...node.agent import Interrupted
     from ...node.agent import run as run_node
     from ...node.device.limits import Limits
+    from ...node.life import Interrupted
 
     if lifeline:
         from ..local.children import hold_lifeline

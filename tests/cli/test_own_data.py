@@ -1,15 +1,13 @@
 """Private data: every node trains on files of its own, and nobody else ever has them."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from farflung.cli.own_data import opener
 from farflung.job.checks.data import leaves_its_folder
 from farflung.job.facts import Facts, Profile
 from farflung.job.files import load_job
-from farflung.node.agent import OwnDataUnusable, _own_data
 from farflung.node.data.dataset import Dataset, OwnData
+from farflung.node.data.opening import DataSource, OwnDataUnusable
 from farflung.proto.errors import FarflungError, JobError
 
 OWN = (
@@ -70,9 +68,9 @@ def test_what_such_a_job_needs(job_file, change, sentence):
 
 def test_a_folder_without_a_file_of_the_job(job_file, tmp_path):
     job = load_job(job_file(*OWN))
-    joined = SimpleNamespace(job=job, facts=FACTS)
+    source = DataSource(job, FACTS, lambda name: b"", tmp_path / "cache")
     with pytest.raises(OwnDataUnusable, match=f"no file {tmp_path}"):  # what this says does not go to the coordinator
-        _own_data(joined, opener(tmp_path), lambda name: b"", tmp_path / "cache", (), lambda event: None)
+        source.private(opener(tmp_path), lambda event: None)
     with pytest.raises(FarflungError, match="is no folder"):
         opener(tmp_path / "nowhere")
     elsewhere = job.model_copy(update={"data": job.data.model_copy(update={"text": ["/etc/*"]})})

@@ -78,17 +78,16 @@ def lives(monkeypatch, tmp_path):
     def run(*ends, **options):
         ends, names, said = list(ends), [], []
 
-        def live(link, device, island, past, *rest):
+        def live(settings, owner, past, *rest):
             names.append(past.name)
             end = ends.pop(0)
             if isinstance(end, FarflungError):
                 if isinstance(end, Parted):
                     past.joined, past.name = True, "lab-3"
                 raise end
-            return end
 
-        monkeypatch.setattr(agent, "_live", live)
-        monkeypatch.setattr(agent, "_obey_signals", lambda owner: None)
+        monkeypatch.setattr(agent, "live", live)
+        monkeypatch.setattr(agent, "obey_signals", lambda owner: None)
         monkeypatch.setattr(agent, "wait", lambda pause, owner: None)
         status = agent.run(LINK, cache=tmp_path, insecure=True, emit=said.append, **options)
         return status, said, names

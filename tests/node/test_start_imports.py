@@ -10,7 +10,7 @@ LATER = [
 SCRIPT = f"""
 import sys
 import farflung.__main__
-from farflung.node import agent
+from farflung.node import agent, entering, life
 from farflung.proto.link import NO_FINGERPRINT, Link
 
 def enter(link, measure, *rest):
@@ -19,8 +19,8 @@ def enter(link, measure, *rest):
     print("torch" in sys.modules)
     raise SystemExit
 
-agent.enter = enter
-agent.measure_device = lambda device: agent.Device()
+life.enter = enter
+entering.measure_device = lambda device: entering.Device()
 link = Link("127.0.0.1", 1, "abcdef", "number.secret", NO_FINGERPRINT)
 agent.run(link, device="cpu", cache=agent.Path(sys.argv[1]), insecure=True, emit=print)
 """

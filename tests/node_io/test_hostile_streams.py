@@ -189,7 +189,7 @@ def test_a_message_that_is_begun_and_never_ended(victim, monkeypatch):
         whole(Frame(Kind.HELLO, head=b"again")),
         whole(Frame(Kind.WHOLE, 1, 1, head=b"\xff\xff\xff")),
         whole(Frame(Kind.WHOLE, 1, 1, head=Header(kind=Message.READY, view=1, state=State()).SerializeToString())),
-        opened(10)[:-1] + b"\0",
+        opened(10)[:-1] + b"\1",
         opened(10) + 2 * whole(Frame(Kind.CHUNK, 1, 2, body=b"12345", offset=5, total=10)),
         opened(10)
         + whole(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from stub_coordinator import StubCoordinator
 
-from farflung.node.agent import CRASHES_SECONDS, Crashes
 from farflung.node.ipc.pipe import IoEnded
+from farflung.node.rejoin import CRASHES_SECONDS, Crashes
 from farflung.node.wire.client import ProcessWire, WireConfig
 
 TRAINER = """
@@ -27,7 +27,7 @@ try:
     print(wire._host.pid, flush=True)  # from here on it may be interrupted
     wire.enter(1, [Member(name="a", session="a-1"), Member(name="b", session="b-1", address="127.0.0.1:9")])
     for _ in range(10**9):  # busy on the pipe when the signal comes
-        wire.send("b", numbered(Kind.STATE), bytes(60_000))
+        wire.send("b", Header(kind=Kind.PROBE), bytes(60_000))
         wire.poll()
         if _ % 200 == 0:
             wire.leave_view()

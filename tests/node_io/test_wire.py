@@ -316,7 +316,7 @@ def test_mistakes_of_the_caller(thread_nodes):
     thread_nodes.enter(1)
     with pytest.raises(ValueError, match="priority 3"):
         a.send("a", numbered(), priority=3)
-    with pytest.raises(ValueError, match="codec"):
+    with pytest.raises(ValueError, match="section"):
         a.send("a", Header(kind=Kind.RESULT_HELD, held=Held(section="#1")))
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from farflung.cli.screen.sentences import sentence
-from farflung.node.agent import telling
+from farflung.node.models.weights.fetch import telling
 from farflung.proto.progress import Meter
 
 

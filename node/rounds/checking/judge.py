@@ -119,31 +119,35 @@ def extent_of(members: int, budget: float) -> Extent:
     return Extent(count, int(max(1, min(MOST_SAMPLES, budget // ((count + 1) * count)))))
 
 
-class Judge:
-    """Judges the rounds of one place that has the whole model, in one view: a member's, or a spare's that follows."""
+@dataclass(frozen=True)
+class Seat:
+    """A place in a view from which rounds are judged: a member's, or a spare's that follows."""
 
-    def __init__(
-        self,
-        context: NodeContext,
-        data: Callable[[], Samples],
-        state: StageState,
-        plan: Plan,
-        position: Position,
-        *,
-        base: int,
-        last_step: int,
-        spare: bool,
-    ) -> None:
-        """``base``: the last round before the view. ``last_step``: the run's."""
-        job = context.job
-        self._context, self._data, self._state = context, data, state
-        self._plan, self._position, self._base = plan, position, base
+    context: NodeContext
+    data: Callable[[], Samples]
+    state: StageState
+    plan: Plan
+    position: Position
+    base: int
+    """The last round before the view."""
+    last_step: int
+    """The run's."""
+    spare: bool
+    own_loop: bool
+    """A person's training loop computes the steps."""
+
+
+class Judge:
+    """Judges the rounds of one place that has the whole model, in one view."""
+
+    def __init__(self, seat: Seat) -> None:
+        job, plan = seat.context.job, seat.plan
+        self._seat, self._context = seat, seat.context
         self._interval, self._every, self._train = job.updates.interval, job.updates.period, job.train
-        self._last_step = last_step
         # What a member computes between two rounds, in samples forward; a backward pass is two.
         own = 3.0 * self._interval * job.train.batch / len(plan.pipelines)
         self._extent = extent_of(len(plan.pipelines), own)
-        self._share = 1.0 if spare else min(1.0, job.updates.judge * own / self._extent.cost)
+        self._share = 1.0 if seat.spare else min(1.0, job.updates.judge * own / self._extent.cost)
         self._dice = random.SystemRandom()
         self._looked: dict[str, int] = {}
 
@@ -183,17 +187,17 @@ class Judge:
     def _samples(self, number: int) -> list[list[int]]:
         """Of each pipeline the samples of the steps between a round of the view and the one before; of the last rounds,
         which bring in what is left, none."""
-        position, train = self._position, self._train
-        begun = (position.step // self._interval + number - self._base) * self._interval
+        position, train = self._seat.position, self._train
+        begun = (position.step // self._interval + number - self._seat.base) * self._interval
         first = max(position.step, begun - self._every)
-        if begun > self._last_step or begun <= first:
+        if begun > self._seat.last_step or begun <= first:
             return []
-        found: list[list[int]] = [[] for _ in self._plan.pipelines]
+        found: list[list[int]] = [[] for _ in self._seat.plan.pipelines]
         seed, count = self._context.job.run.seed, self._context.facts.drawn
         steps = range(first + 1, begun + 1)
         for step in steps if len(steps) <= MOST_STEPS else sorted(self._dice.sample(steps, MOST_STEPS)):
             ids = sample_ids(position.positions(step, train.batch), seed, count)
-            for mine, share in zip(found, assign(ids, self._plan.microbatches, train.microbatch), strict=True):
+            for mine, share in zip(found, assign(ids, self._seat.plan.microbatches, train.microbatch), strict=True):
                 mine.extend(ids[index] for index in share)
         return found
 
@@ -202,7 +206,7 @@ class Judge:
     ) -> list[list[float]]:
         """By how much each contribution, all with the same weight, lowers the loss of each contributor's samples."""
         section, plan = exchange.section, exchange.plan
-        data = [self._data().placed(ids) for ids in picked.values()]
+        data = [self._seat.data().placed(ids) for ids in picked.values()]
         weights = torch.empty_like(section.g)
         before = self._losses(section.g, data)
         gains = []
@@ -241,8 +245,9 @@ class Judge:
 
     def _losses(self, weights: Tensor, data: Sequence[Placed]) -> list[float]:
         """The mean loss of each batch with these weights, in fp32: differences are small."""
-        model, device = self._state.models[0], self._context.device
-        self._state.use(weights)
+        state, device = self._seat.state, self._context.device
+        model = state.models[0]
+        state.use(weights)
         model.eval()
         found = []
         try:
@@ -257,27 +262,16 @@ class Judge:
                         found.append(float(loss) / model.target_count(targets))
         finally:
             model.train()
-            self._state.use_local()
+            state.use_local()
         self._context.pump(0.0)
         return found
 
 
-def judge_of(
-    context: NodeContext,
-    data: Callable[[], Samples],
-    state: StageState,
-    plan: Plan,
-    position: Position,
-    *,
-    base: int,
-    last_step: int,
-    spare: bool,
-    own_loop: bool,
-) -> Judge | None:
+def judge_of(seat: Seat) -> Judge | None:
     """The judge of a place in a view; None where the job wants none, or nobody can judge there."""
-    if not context.job.updates.judge or cannot_judge(plan, own_loop):
+    if not seat.context.job.updates.judge or cannot_judge(seat.plan, seat.own_loop):
         return None
-    return Judge(context, data, state, plan, position, base=base, last_step=last_step, spare=spare)
+    return Judge(seat)
 
 
 def cannot_judge(plan: Plan, own_loop: bool) -> str:

@@ -23,7 +23,7 @@ from ....proto import data_pb2
 from ....scheduler import Plan
 from ...context import ROUND, NodeContext
 from ...rounds.arithmetic.exchange import Exchange
-from ...rounds.checking.judge import Judge, judge_of
+from ...rounds.checking.judge import Judge, Seat, judge_of
 from ...rounds.protocol.headers import received_contribution, received_result
 from ...rounds.protocol.messages import Contribution, Result
 from ...rounds.round_link import digests_of
@@ -108,7 +108,7 @@ class Follower:
             exchanges[name] = exchange_of(job, plan, section, like, follows=True, until=until)
         if self._segments:
             self._segments[-1].end = self._last
-        judge = judge_of(
+        seat = Seat(
             context,
             self._resources.data,
             self.state,
@@ -119,7 +119,7 @@ class Follower:
             spare=True,
             own_loop=self._resources.own is not None,
         )
-        self._segments.append(_Segment(context, position, round, exchanges, judge))
+        self._segments.append(_Segment(context, position, round, exchanges, judge_of(seat)))
         self._guides, self._asked, self._said = tuple(guides), "", self.fetch is None
         self._newest = self._last = round
         self._pace.made(round)

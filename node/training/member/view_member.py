@@ -18,7 +18,7 @@ from ....scheduler import Plan
 from ...context import ROUND, URGENT, NodeContext
 from ...rounds.arithmetic.exchange import Exchange
 from ...rounds.arithmetic.phased import phases_of
-from ...rounds.checking.judge import cannot_judge, judge_of
+from ...rounds.checking.judge import Seat, cannot_judge, judge_of
 from ...rounds.checking.signed import Signer
 from ...rounds.log import RoundLog
 from ...rounds.protocol.machine import Rounds
@@ -91,7 +91,7 @@ class ViewMember:
         self.log = RoundLog(self.links, context.send)
         own_loop = resources.own is not None
         self.why_nobody_judges = cannot_judge(plan, own_loop) if job.updates.judge else ""
-        self.judge = judge_of(
+        seat = Seat(
             context,
             resources.data,
             state,
@@ -102,6 +102,7 @@ class ViewMember:
             spare=False,
             own_loop=own_loop,
         )
+        self.judge = judge_of(seat)
 
     def _open_sections(self, start: ViewStart) -> None:
         """The arithmetic of each section's rounds, and its messages where there is somebody to exchange them with."""

@@ -1,0 +1,232 @@
+"""One life of a node: join, train until the run is done or the node's owner has had enough, leave."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from .. import compress
+from ..proto.border import below
+from ..proto.errors import FarflungError
+from ..proto.link import Link
+from .data.dataset import Dataset
+from .data.opening import DataSource, Emit, OpenOwnData, OwnDataUnusable
+from .device.disk_cache import remove
+from .device.limits import Owner
+from .device.probe import beside_cuda, find_device
+from .entering import Past, enter
+from .join import Joined, part
+from .models.factory import model_of
+from .models.weights.fetch import telling
+from .owner_signals import TAKEN_AWAY, Terminated, out_of_danger
+from .pipeline.island import Island
+from .promises import Broken, Promises, terms
+from .state.files.rests import Rests
+from .training.endings import Stopped, error_of
+from .training.trainer import Trainer
+from .wire.client import ProcessWire
+
+_REST_SECONDS = 10.0
+"""At the end, for what is still being written to the disk."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C; ``heard``: the coordinator has taken the goodbye."""
+
+    def __init__(self, heard: bool) -> None:
+        super().__init__()
+        self.heard = heard
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a node's owner has said of it, for all of its lives."""
+
+    link: Link
+    device: str
+    advertise: str | None
+    listen: str | None
+    allow_code: Sequence[str]
+    cache: Path
+    metrics: str
+    """Where its metrics are shown; empty: nowhere."""
+    own_data: OpenOwnData | None
+    """Reads its private data, for a run whose nodes have their own."""
+    require: Collection[str]
+    """What the run has to be, or the node does not join."""
+
+
+def live(settings: Settings, owner: Owner, past: Past, island: Island | None, emit: Emit) -> None:
+    """One life. ``past``: of those before, which it adds to.
+
+    Raises:
+        FarflungError: the node could not join, was refused, or the run failed; ``status`` says which.
+        Interrupted: Ctrl-C.
+    """
+    measure = partial(past.measured, settings.device) if island is None else island.measure
+    joined, lock = enter(
+        settings.link, measure, past.name, settings.advertise, settings.listen, settings.cache, owner.limits
+    )
+    past.joined, past.name, past.entered = True, joined.name, time.monotonic()
+    try:
+        Life(settings, owner, joined, island, emit).run()
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+class Life:
+    """Of a node that has joined."""
+
+    def __init__(self, settings: Settings, owner: Owner, joined: Joined, island: Island | None, emit: Emit) -> None:
+        self._settings, self._owner, self._joined = settings, owner, joined
+        self._island, self._emit = island, emit
+        self._device = torch.device("cpu")
+        run = settings.link.run
+        self._pieces = below(settings.cache, f"pieces-{run}-{joined.name}")
+        """The folder of the corpus' pieces, where it is larger than the disk."""
+        self._rests = below(settings.cache, f"rests-{run}-{joined.name}")
+        self._kept: Rests | None = None
+        self._trainer: Trainer | None = None
+        self._why = "the node failed"
+        """What its goodbye says."""
+
+    def run(self) -> None:
+        """Raises as `live`."""
+        joined = self._joined
+        away = ", where nobody can dial it: it dials the others" if joined.dials_out else ""
+        why = f"joined run {self._settings.link.run} as {joined.name} at {joined.address}{away}"
+        self._tell("joined", why=why)
+        try:
+            promises = self._promised()
+            wire = self._begin()
+        except (FarflungError, OSError) as problem:
+            pinned, session = joined.credentials.pinned, (joined.name, joined.session, joined.secret)
+            why = problem.message if isinstance(problem, Broken) else f"failed: {problem}"
+            part(self._settings.link.address, pinned, session, why)
+            raise
+        try:
+            self._train(wire, promises)
+        except KeyboardInterrupt:
+            raise Interrupted(wire.close("interrupted by its owner")) from None
+        finally:
+            out_of_danger()
+            if self._island is not None:
+                self._island.close()
+            wire.close(self._why)
+            if self._kept is not None:
+                self._kept.wait(_REST_SECONDS)
+
+    # ---- before it trains ------------------------------------------------------------------
+
+    def _promised(self) -> Promises:
+        """The run is what the owner was promised, and insists on. Broken: it is not."""
+        joined, settings = self._joined, self._settings
+        said = terms(joined.job, self._owner.limits, not settings.link.insecure)
+        self._tell("terms", terms=said)
+        promises = Promises(joined.name, joined.job, joined.facts, settings.require, compress.check)
+        promises.check_join()
+        return promises
+
+    def _begin(self) -> ProcessWire:
+        """Find the device, load what it trains with, start the I/O process."""
+        joined = self._joined
+        self._device = find_device(self._settings.device)
+        if joined.job.model.build is None:
+            # Seconds of work, which nobody waits for: no view counts on a node before its I/O process says hello.
+            importlib.import_module("transformers.modeling_utils")
+        told = beside_cuda(self._device, joined.job.updates.mode)
+        if told:
+            self._say("notice", told)
+        config = replace(joined.config, metrics=self._settings.metrics, max_upload=self._owner.limits.upload)
+        return ProcessWire.start(config)
+
+    # ---- training --------------------------------------------------------------------------
+
+    def _train(self, wire: ProcessWire, promises: Promises) -> None:
+        """Until it is stopped; ``_why`` says by what."""
+        try:
+            self._trainer = self._trains(wire, promises)
+            self._owner.listens = True
+            self._trainer.run()
+        except Stopped as stopped:
+            self._stopped(stopped)
+        except Terminated:
+            self._why = TAKEN_AWAY
+            self._tell("left", why=self._why)
+        except Broken as problem:
+            self._why = problem.message
+            raise
+        except (FarflungError, torch.OutOfMemoryError) as problem:
+            private = isinstance(problem, OwnDataUnusable)  # what it says may quote the files
+            self._why = "failed: " + ("its own data are not usable" if private else str(problem))
+            raise
+
+    def _trains(self, wire: ProcessWire, promises: Promises) -> Trainer:
+        joined, settings, owner, island = self._joined, self._settings, self._owner, self._island
+        fetch = telling(wire.fetch, self._emit)
+        definition = model_of(joined.job, joined.facts, fetch, settings.allow_code)
+        source = DataSource(joined.job, joined.facts, fetch, settings.cache, settings.allow_code)
+        private = source.private(settings.own_data, self._emit)
+
+        def open_data() -> Dataset:
+            if private is not None:
+                return private
+            return source.shared(wire.fetch_later, self._pieces, owner.limits.disk, self._say)
+
+        if island is not None:
+            island.take_up(joined.job, joined.facts, fetch, settings.allow_code)
+            self._tell_of_idle_devices(island)
+        self._kept = Rests(self._rests, settings.link.run, owner.limits.disk, partial(self._say, "notice"))
+        return Trainer(
+            wire,
+            joined.name,
+            joined.job,
+            joined.facts,
+            definition=definition,
+            open_data=open_data,
+            device=self._device,
+            emit=self._emit,
+            owner=owner,
+            island=island,
+            rests=self._kept,
+            promises=promises,
+        )
+
+    def _stopped(self, stopped: Stopped) -> None:
+        """By the coordinator, or because the run is over. Raises what the run has failed with."""
+        self._why = stopped.why
+        error = error_of(stopped)
+        if error is not None:
+            raise error from None
+        trainer = self._trainer
+        done = trainer is not None and trainer.training is not None and trainer.step >= self._joined.facts.steps
+        if done:  # not a stop to go on later
+            remove(self._pieces)
+            if self._kept is not None:
+                self._kept.wait()
+                remove(self._kept.folder)
+        self._tell("left", why=stopped.why)
+
+    def _tell_of_idle_devices(self, island: Island) -> None:
+        microbatch = self._joined.job.train.microbatch
+        if microbatch < island.ranks:
+            self._say(
+                "notice",
+                f"a microbatch of {microbatch} leaves {island.ranks - microbatch} of this island's {island.ranks} "
+                f"devices idle: set train.microbatch to {island.ranks} or more",
+            )
+
+    # ---- what the person at the node sees --------------------------------------------------
+
+    def _say(self, event: str, message: str) -> None:
+        self._tell(event, message=message)
+
+    def _tell(self, event: str, **words: object) -> None:
+        self._emit({"event": event, "time": time.time(), "node": self._joined.name, **words})
