@@ -227,7 +227,10 @@ def test_replays_and_forgeries_change_nothing():
                 hub.wires[kept[len(kept) // 2][0]].events.put(Received("d", *kept[len(kept) // 2][1:]))
                 forged = data_pb2.Header()
                 forged.CopyFrom(header)
-                forged.contributors[:] = [0]  # as if a had sent it
+                if header.kind == data_pb2.CONTRIBUTION:
+                    forged.contribution.of = 0  # as if a had sent it
+                else:
+                    forged.result.contributors[:] = [0]
                 hub.wires[to].events.put(Received("d", forged, data))
             return data
 

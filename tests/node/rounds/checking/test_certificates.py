@@ -133,7 +133,7 @@ def test_a_short_signature_that_is_none_is_refused(forged):
 def test_a_signature_of_the_round_before_is_refused():
     group = group_of()
     begin(group)
-    old = {to: h.signature for s, to, h, _ in deliver(group) if s == "d" and h.kind == data_pb2.CONTRIBUTION}
+    old = {to: body_of(h).signature for s, to, h, _ in deliver(group) if s == "d" and h.kind == data_pb2.CONTRIBUTION}
     apply(group)
     begin(group)
     for sender, to, header, _ in group.mail:
@@ -169,7 +169,7 @@ def test_a_proof_that_is_shown_has_the_certificate_though_neither_contribution_h
     other.links["d"].exchange.section.x.mul_(-3)
     other.links["d"].begin()
     (opposite,) = [(header, data) for _, to, header, data in other.mail if to == "b"]
-    assert not opposite[0].certificate
+    assert not body_of(opposite[0]).certificate
     group.mail = [(s, t, *(opposite if (s, t) == ("d", "b") else (h, data))) for s, t, h, data in group.mail]
     group.links["c"].disputes.signer = Signer(MADE["c"], 3, {name: f"{name}1" for name in NAMES})
     seen = deliver(group)

@@ -139,7 +139,7 @@ def test_no_proof_can_be_made_up():
     group.mail.append(("b", "c", header, sent.signature * 2))
     again = data_pb2.Header()
     again.CopyFrom(header)
-    again.digests[1] = sent.digest  # the same twice is none
+    again.equivocation.digests[1] = sent.digest  # the same twice is none
     group.mail.append(("b", "c", again, sent.signature * 2))
     run(group)
     assert [node for node, _ in group.warnings] == ["b", "b"]

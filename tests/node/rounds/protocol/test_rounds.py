@@ -653,7 +653,7 @@ def test_who_fills_the_place_for_rounds_to_come_takes_nobody_elses(pattern):
     for number in range(200):
         junk = data_pb2.Header()
         junk.CopyFrom(header)
-        junk.round, junk.sizes[:] = 2 + number % 3, [8]
+        junk.contribution.round, junk.contribution.sizes[:] = 2 + number % 3, [8]
         group.mail.append(("c", "a", junk, number.to_bytes(8, "little")))
     while group.mail:
         group.deliver(0)
