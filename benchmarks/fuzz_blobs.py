@@ -24,6 +24,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from farflung import compress
+from farflung.compress.cpu import dispatch as fast
 from farflung.compress.wire import varint
 
 SECONDS, BYTES = 1.0, 64 << 20
@@ -89,8 +90,10 @@ def tried(name: str, mutations: int, seed: int) -> Found:
     codec = compress.make(name)
     blobs = [codec.encode(x[:size], seed=1, step=2) for size in SIZES]
     blobs.append(codec.encode(x[:200].view(10, 20), seed=3, step=1 << 31))
-    for blob in blobs:
-        compress.decode(blob)  # what is imported and kept at the first use is not a mutation's
+    fast.available()
+    with Largest():
+        for blob in blobs:
+            compress.decode(blob)  # what is imported and kept at the first use is not a mutation's
     while found.mutations < mutations and not found.failure:
         blob = mutated(chance.choice(blobs), chance.choice(blobs), chance)
         found.mutations += 1

@@ -5,20 +5,26 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import golden_blobs as golden
 import numpy as np
 import pytest
 import torch
+from windows import Windows, facts_of
 
 from farflung import compress
 from farflung.cli import codecs as cli
 from farflung.cli.codecs_of_a_job import check_codec
-from farflung.compress import CodecError, registry
+from farflung.compress import CodecError, ddp, registry
 from farflung.compress.exchange.phases import Context, Gather, Program, Reduce
 from farflung.compress.exchange.simulation import run as run_programs
 from farflung.compress.spec import bits_of
+from farflung.compress.stateful.feedback import Feedback
+from farflung.job.schema import Job
+from farflung.scheduler import Plan
 from farflung.scheduler.workloads.codecs import bits_of as planned_bits
+from farflung.testing.loopback import Hub
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = '''
@@ -101,6 +107,37 @@ def test_one_file_one_line_and_one_golden_file_add_a_codec_and_take_it_away(own:
         compress.make("eighths")
     with pytest.raises(CodecError, match="codec number 200"):
         compress.decode(blob)
+
+
+def test_it_carries_a_hook_feedback_and_the_rounds_of_a_job(own: Path, nobody_late: None) -> None:
+    """What --allow-code does at a node is ``compress.allow``: the rest of a run takes any codec."""
+    compress.allow(["mycodecs"])
+    parameter = torch.nn.Parameter(torch.zeros(300))
+    state, x = ddp.State("mycodecs.eighths:steps=100"), golden.vector()
+    bucket = SimpleNamespace(buffer=lambda: x, parameters=lambda: [parameter], index=lambda: 0, is_last=lambda: True)
+    assert (state.submit(bucket).wait() - x).norm() < 0.05 * x.norm()
+    assert Feedback("mycodecs.eighths").begin({"w": x}).blobs["w"]
+    job = Job.model_validate(
+        {
+            "run": {"name": "own", "seed": 3, "steps": 3},
+            "model": {"family": "gpt2", "layers": 1, "width": 16, "heads": 2, "context": 8},
+            "data": {"text": ["none.txt"]},
+            "train": {"batch": 4, "microbatch": 2, "learning_rate": 1e-3, "warmup_steps": 1},
+            "updates": {"mode": "delta", "codec": "mycodecs.eighths:steps=100", "dense_rounds": 0},
+            "checkpoint": {"every": 0},
+        }
+    )
+    calls: list[int] = []
+    kind = registry.KINDS["eighths"]
+    write = kind.write
+    kind.write = lambda self, x, key: (calls.append(len(x)), write(self, x, key))[1]
+    facts = facts_of(samples=20, validation=4, context=8, vocabulary=29, steps=3)
+    hub, plan = Hub(job, facts), Plan(pipelines=(("a",), ("b",)), stages=((0, 2),), microbatches=(1, 1))
+    for name in plan.nodes:
+        hub.start(name, Windows(facts))
+    hub.begin(plan, plan.nodes, checkpoint=0)
+    outcome = hub.finish(plan.nodes)
+    assert not hub.errors and len(outcome.losses) == 3 and calls
 
 
 def test_the_coordinator_runs_no_module_for_a_codec(own: Path) -> None:
