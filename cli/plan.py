@@ -32,6 +32,7 @@ from ..scheduler.workloads.jobs import paper_workload, workload_of
 from ..scheduler.workloads.settled import as_settled
 from ..scheduler.workloads.workload import CodecChoice, Workload
 from .codecs_of_a_job import check_codec
+from .memory import memory_of
 from .screen.view_lines import stage_text
 
 INT8_SECONDS = 1e-10
@@ -51,6 +52,7 @@ def run(
     price: str | None = None,
     deadline: str | None = None,
     tokens: str | None = None,
+    memory: bool = False,
 ) -> dict[str, Any]:
     """Plans a cluster file for a job file and returns the object that `farflung plan --json` prints.
 
@@ -58,6 +60,7 @@ def run(
     write the SVG. cluster: a file, or words as 8xH100@oregon (scheduler/catalogue.py). speed: tokens a second that are
     wanted for as little money as can be (objective cost). deadline: the same, as a time for all tokens (36h, 30d),
     which are those of the job's steps, or `tokens` (10B). price: other dollars an hour (scheduler/wishes.py).
+    memory: say too what a node of each stage holds.
     PlanError with one sentence for everything that is wrong with the files, the words or the wish.
     """
     words = str(cluster)
@@ -86,6 +89,8 @@ def run(
         result["finish"] = finish_of(result, wanted)
     if made.spares and objective == "step":
         result["instead"] = instead(network, workload, made, time_limit / 2, seed)
+    if memory:
+        result["memory"] = memory_of(_tables(job), workload, made)
     if picture is not None:
         write_picture(network, workload, made, Path(picture))
         result["picture"] = str(picture)
@@ -175,6 +180,12 @@ def _workload_of(job: Job) -> Workload:
     if job.activations.forward == AUTO:
         job = with_forward(job, expected(job.run.epochs))
     return workload_of(job.model_dump(), vocabulary=vocabulary)
+
+
+def _tables(job: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if job is None or isinstance(job, Mapping):
+        return job or {}
+    return _loaded(Path(job)).model_dump()
 
 
 def workload_asked(job: str | Path | Mapping[str, Any] | None) -> tuple[Workload, float | None]:

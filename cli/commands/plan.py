@@ -58,14 +58,35 @@ def plan(
     time_limit: Annotated[float, typer.Option(metavar="S", help="Seconds of search.")] = 10.0,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed finds the same plan.")] = 0,
     picture: Annotated[Path | None, typer.Option(metavar="OUT.svg", help="Draw the map and the timeline.")] = None,
+    memory: Annotated[bool, typer.Option("--memory", help="Say what a node of each stage holds.")] = False,
 ) -> None:
     """Say what speed to expect of a cluster, and who would do what."""
+    from ..memory import rows as memory_rows
     from ..plan import run as search
     from ..plan import table as rows_of
-    from ..screen.tables import show_plan
+    from ..screen.tables import show_plan, table
 
     with output.working(f"looking for a plan, for up to {time_limit:g} s"):
         made = search(
-            cluster, job, stages, pipelines, objective, time_limit, seed, picture, speed, price, deadline, tokens
+            cluster,
+            job,
+            stages,
+            pipelines,
+            objective,
+            time_limit,
+            seed,
+            picture,
+            speed,
+            price,
+            deadline,
+            tokens,
+            memory,
         )
-    output.record(made) if output.json else show_plan(output, rows_of(made), made)
+    if output.json:
+        output.record(made)
+        return
+    show_plan(output, rows_of(made), made)
+    if memory:
+        header, *held = memory_rows(made["memory"])
+        output.say()
+        table(output, header, held)

@@ -108,7 +108,9 @@ def decoder_layers(shape: Shape, precision: str = "fp32") -> tuple[Layer, ...]:
     copied = part == 2
     embedding = vocabulary * width + ((shape.positions or context) * width if shape.family == "gpt2" else 0)
     block_flops = 2.0 * context * (parameters - resting) + 4.0 * context * context * width
-    block = (parameters, block_flops, boundary, round(context * (kept + shape.heads + 2)), 0, matrices // 2 * copied)
+    stored = round(context * (kept + shape.heads + 2))
+    beside = 2 * context * inner // part  # gradients of the MLP's widest values
+    block = (parameters, block_flops, boundary, stored, 0, matrices // 2 * copied, beside)
     return (
         Layer("embedding", embedding, 2.0 * boundary, boundary, 2 * context),
         *(Layer(f"block {index}", *block) for index in range(shape.layers)),

@@ -31,7 +31,7 @@ def stage_memory(workload: Workload, first: int, last: int, held: int) -> float:
     receiving.
     """
     layers, micro = workload.layers[first : last + 1], workload.microbatch
-    weights = sum(layer.parameters * workload.optimizer_bytes + 4.0 * layer.frozen for layer in layers)
+    weights = trained(workload, first, last) * workload.optimizer_bytes + 4.0 * sum(layer.frozen for layer in layers)
     insides = [(layer.stored or 8 * layer.activation) * micro + layer.copies for layer in layers]
     inputs = [before.activation * micro for before in workload.layers[max(first - 1, 0) : last]]
     kept = held * sum(inputs) + max(insides) if workload.recompute else held * sum(insides)
@@ -39,6 +39,14 @@ def stage_memory(workload: Workload, first: int, last: int, held: int) -> float:
     boundary = workload.layers[first - 1].activation * micro if first else 0
     sends = 2 * max(boundary, layers[-1].activation * micro)
     return weights + (kept + working + sends) * workload.activation_bytes
+
+
+def trained(workload: Workload, first: int, last: int) -> int:
+    """Parameters of layers first..last that train; what the first and the last layer share counts once."""
+    layers = workload.layers
+    shared = workload.tied and first == 0 and last == len(layers) - 1 and len(layers) > 1
+    both = min(layers[0].parameters, layers[-1].parameters) if shared else 0
+    return sum(layer.parameters for layer in layers[first : last + 1]) - both
 
 
 def smaller(workload: Workload) -> list[Workload]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tomllib
 
+from farflung.cli.memory import rows as memory_rows
 from farflung.cli.plan import run, table
 from farflung.scheduler import Network, PlanError, plan
 from farflung.scheduler.planning.volunteers import plan_volunteers
@@ -64,6 +65,20 @@ def test_the_object_has_the_promised_keys_and_is_json(tmp_path):
     text = (tmp_path / "plan.svg").read_text()
     xml.dom.minidom.parseString(text)
     assert "timeline of the simulated step" in text and "bottleneck" in text
+
+
+def test_what_each_stage_takes(tmp_path):
+    cluster, job = files(tmp_path)
+    result = run(cluster, job, stages=2, pipelines=2, time_limit=1, memory=True)
+    header, *stages = memory_rows(result["memory"])
+    assert header == ("stage", "layers", "weights", "gradient", "moments", "reference", "activations", "messages",
+                      "on the device", "in main memory")  # fmt: skip
+    assert len(stages) == 2 and json.loads(json.dumps(result)) == result
+    for one, layers in zip(result["memory"], result["stages"], strict=True):
+        assert one["layers"] == layers and one["moments"] == 2 * one["weights"] and one["host"] == one["messages"]
+        parts = ("weights", "gradient", "moments", "reference", "activations")
+        assert one["device"] == pytest.approx(sum(one[part] for part in parts), abs=5)
+    assert run(cluster, time_limit=1, memory=True)["memory"][0]["reference"] == 0
 
 
 def test_without_a_job_the_published_model_is_planned(tmp_path):

@@ -93,6 +93,7 @@ def language_layers(definition: LanguageModel, context: int, precision: str = "f
     width = int(definition.config.hidden_size)
     last = len(definition.layers) - 1
     counted = counted_layers(definition, context, precision)
+    logits = 2 * context * int(definition.config.vocab_size)  # and their gradient
     profiles = []
     for layer, name in enumerate(definition.layers):
         names = definition.parameter_names(layer, layer)
@@ -113,7 +114,7 @@ def language_layers(definition: LanguageModel, context: int, precision: str = "f
                 activation_elements_per_sample=context * width if layer < last else 0,
                 stored_elements_per_sample=one.stored,
                 copied_elements=one.copies,
-                working_elements_per_sample=2 * context * int(definition.config.vocab_size) if layer == last else 0,
+                working_elements_per_sample=one.working if isinstance(one, Layer) else logits * (layer == last),
             )
         )
     return profiles

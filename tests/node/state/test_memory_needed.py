@@ -1,0 +1,98 @@
+"""What `farflung plan --memory` says a stage takes, against what torch allocates for it, within 5 %."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from windows import facts_of
+
+from farflung.job.schema import Job
+from farflung.node.models.factory import model_of
+from farflung.node.models.stage import Pass
+from farflung.node.state.optimizers.make_optimizer import make_optimizer
+from farflung.node.state.stage_state import StageState
+from farflung.scheduler import Plan
+from farflung.scheduler.workloads.jobs import workload_of
+from farflung.scheduler.workloads.memory import need_of
+
+LAYERS, WIDTH, CONTEXT, VOCABULARY, MICROBATCH = 3, 128, 64, 1000, 4
+CASES = {
+    "first of two": ("gpt2", "delta", 0, 2, {}),
+    "last of two, computed again": ("llama", "delta", 1, 2, {"recompute": True}),
+    "last of two, bf16": ("gpt_neox", "gradient", 1, 1, {"precision": "bf16", "moments": "bf16"}),
+    "alone, tied": ("gpt2", "gradient", None, 1, {"optimizer": "sgd", "momentum": 0.9}),
+}
+
+
+@pytest.mark.parametrize(("family", "mode", "stage", "held", "train"), CASES.values(), ids=CASES)
+def test_the_calculator_is_right(family, mode, stage, held, train):
+    job = Job.model_validate(
+        {
+            "run": {"name": "memory", "steps": 3},
+            "model": {"family": family, "layers": LAYERS, "width": WIDTH, "heads": 4, "context": CONTEXT},
+            "data": {"text": ["none.txt"]},
+            "train": {"batch": 8, "microbatch": MICROBATCH, **train},
+            "updates": {"mode": mode},
+        }
+    )
+    stages = ((0, LAYERS + 1),) if stage is None else ((0, 2), (3, LAYERS + 1))
+    row = tuple(f"n{number}" for number in range(len(stages)))
+    plan = Plan(pipelines=(row,), stages=stages, microbatches=(2,))
+    definition = model_of(job, facts_of(samples=8, validation=1, context=CONTEXT, vocabulary=VOCABULARY, steps=3))
+    place = stage or 0
+
+    def step():
+        state = StageState(definition, job, plan, f"n{place}", make_optimizer(job), torch.device("cpu"))
+        (model,) = state.models
+        for section in state.sections.values():
+            section.x.normal_(std=0.02)
+        state.gradients.begin()
+        with torch.autocast("cpu", torch.bfloat16) if train.get("precision") == "bf16" else nullcontext():
+            passes = [passed(model.train()) for _ in range(held)]
+        for one in passes:
+            one.backward(torch.ones_like(one.output), 1.0)
+        state.gradients.end()
+        for section in state.sections.values():
+            make_optimizer(job).step(section, 1, 1e-3)
+
+    def passed(model):
+        ids = torch.randint(0, VOCABULARY, (MICROBATCH, CONTEXT))
+        return Pass(model, ids if model.is_first else torch.randn(MICROBATCH, CONTEXT, WIDTH), ids)
+
+    need = need_of(job.model_dump(), workload_of(job.model_dump(), vocabulary=VOCABULARY), stages[place], held, 1)
+    assert need.device == pytest.approx(peak_of(step), rel=0.05)
+
+
+def peak_of(run) -> int:
+    """The most bytes that torch has allocated at a time while ``run`` runs, beyond those from before."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as found:
+        run()
+    events = [one for one in found.profiler.kineto_results.events() if one.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(events, key=lambda one: one.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most
+
+
+def test_errors_and_messages_by_mode():
+    def copies(members, codec, overlap=0, **updates):
+        job = {"model": {"layers": 2, "width": 64}, "updates": {"codec": codec, "overlap": overlap, **updates}}
+        if updates.get("mode") == "delta" and overlap > 1:
+            job["updates"]["every"] = overlap
+        need = need_of(job, workload_of(job), (0, 3), 1, members)
+        return tuple(round(value / need.weights, 2) for value in (need.reference, need.errors, need.messages))
+
+    delta, sparse = {"mode": "delta"}, "chunked_topk:k=64,bits=2,feedback=true"
+    assert copies(1, "int8") == (0, 0, 0)
+    assert copies(2, "none") == (0, 0, 2)
+    assert copies(4, "int8") == (0, 1.5, 0.76)  # its own, and of the sums before and after
+    assert copies(2, "none", **delta) == (1, 0, 4)
+    assert copies(4, "int4", **delta)[:2] == (1, 0.25)
+    assert copies(4, sparse, 1, **delta)[:2] == (1, 1.25)
+    assert copies(4, sparse, 2, **delta)[:2] == (1, 2.25)
+    assert copies(4, "none", outer="nesterov:lr=0.7,momentum=0.9", **delta)[:2] == (2, 0)
+    job = {"model": {"layers": 2, "width": 64}, "train": {"offload": True}}
+    offloaded = need_of(job, workload_of(job), (0, 3), 1, 1)
+    assert offloaded.host == offloaded.moments == 2 * offloaded.weights
+    assert offloaded.device == offloaded.weights + offloaded.gradient + offloaded.activations
