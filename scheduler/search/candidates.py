@@ -28,6 +28,8 @@ SHAPES_SEARCHED, REFINED = 4, 6
 IMPROVED = ", improved by swaps"
 SURE = 6
 """Shapes of which a construction is simulated even where no time is left."""
+SURE_SHAPES, SURE_STEPS = 3, 8
+"""The best of so many of these are refined in so many steps, the same."""
 SHORT, BATCHES = 0.15, 320
 """Of many devices: a first run's part of the swaps of a whole one; batches of swaps of a run that is not compiled."""
 GENERATIONS, PATIENCE = 40, 7
@@ -130,6 +132,13 @@ class _Kept:
         """The least value and whose it is."""
         return min(self.finished, key=lambda pair: pair[0])
 
+    def first_of_each_shape(self) -> list[Candidate]:
+        """The best of each shape, the best shape first."""
+        first: dict[Shape, Candidate] = {}
+        for _, option in sorted(self.finished, key=lambda pair: pair[0]):
+            first.setdefault(option.shape, option)
+        return list(first.values())
+
 
 def _search_few(
     estimator: Estimator,
@@ -154,8 +163,9 @@ def _search_few(
             if first.value < 1.1 * starts[shape][0].value and ((rank < SURE and not at) or not over()):
                 kept.keep(_settle(estimator, first, shape.chunks))
     if few and kept.finished:
-        began = clock()
-        kept.keep(refined(estimator, kept.best()[1], kept.measure, lambda: clock() > began + (deadline - began) / 4))
+        quarter = clock() + (deadline - clock()) / 4
+        for option in kept.first_of_each_shape()[:SURE_SHAPES]:
+            kept.keep(refined(estimator, option, kept.measure, lambda: clock() > quarter, SURE_STEPS))
     population: dict[Shape, list[Found]] = {}
     batches = int(numpy.clip(8 * count if count > 16 else 5 * count, 24, 320))
     for rank, shape in enumerate(order):
@@ -175,10 +185,7 @@ def _search_few(
         if count <= ENUMERATED:
             for option in enumerated(estimator, order, lambda: clock() > half):
                 kept.keep(option)
-        first_of: dict[Shape, Candidate] = {}
-        for _, option in sorted(kept.finished, key=lambda pair: pair[0]):
-            first_of.setdefault(option.shape, option)
-        for option in list(first_of.values())[:REFINED]:
+        for option in kept.first_of_each_shape()[:REFINED]:
             kept.keep(refined(estimator, option, kept.measure, over))
 
 
@@ -238,7 +245,7 @@ def _starts(estimator: Estimator, wanted: list[Shape], over: Callable[[], bool])
     near = nearness(estimator.network, bits * workload.activation_bits)
     result: dict[Shape, list[Found]] = {}
     for shape in wanted:
-        if result and over():
+        if result and len(estimator.network) > FEW and over():
             break
         found: list[Found] = []
         for name, places in constructions(estimator, shape.pipelines, shape.nodes, 0.0, near):

@@ -28,12 +28,19 @@ then simulated."""
 
 
 def refined(
-    estimator: Estimator, found: Candidate, measure: Callable[[Candidate], float], over: Callable[[], bool]
+    estimator: Estimator,
+    found: Candidate,
+    measure: Callable[[Candidate], float],
+    over: Callable[[], bool],
+    sure: int = 0,
 ) -> Candidate:
-    """The candidate after the best of all small changes, again and again until none helps. ``over``: time is up."""
+    """The candidate after the best of all small changes, again and again until none helps.
+
+    over: whether time is up; ``sure`` steps are taken all the same.
+    """
     best, value = found, measure(found)
-    for _ in range(MOST_STEPS):
-        if over():
+    for turn in range(MOST_STEPS):
+        if turn >= sure and over():
             break
         limit = best.seconds * SLACK
         step, least = best, value * (1 - 1e-4)
@@ -43,7 +50,7 @@ def refined(
             seconds = measure(option)
             if seconds < least:
                 step, least = option, seconds
-            if over():
+            if turn >= sure and over():
                 break
         if step is best:
             break

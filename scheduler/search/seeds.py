@@ -10,6 +10,8 @@ from ..timing.candidate import Places
 from ..timing.estimate import Estimator
 
 FEW = 128
+SETS = 16
+"""Devices of which several sets are tried where a shape leaves some out."""
 
 
 def nearness(network: Network, bits: float) -> Matrix:
@@ -87,14 +89,37 @@ def stripes(order: list[int], pipelines: int, stages: int, width: int) -> Places
 def constructions(
     estimator: Estimator, pipelines: int, stages: int, bits: float, near: Matrix | None = None
 ) -> list[tuple[str, Places]]:
-    """Named starting placements for one shape. Where there are more devices than places, the slowest are left out."""
-    network = estimator.network
-    slots = pipelines * stages
-    near = nearness(network, bits) if near is None else near
-    speed = network.tflops
+    """Named starting placements for one shape, of each of the sets of devices that ``taken`` names."""
+    near = nearness(estimator.network, bits) if near is None else near
+    made: list[tuple[str, Places]] = []
+    for kept in taken(estimator.network, near, pipelines * stages):
+        made += _dealt(estimator, pipelines, stages, near, kept)
+    return made
+
+
+def taken(network: Network, near: Matrix, slots: int) -> list[list[int]]:
+    """Sets of devices to try where there are more than places: fast and near ones; of up to SETS devices also the
+    fastest, the nearest to all, and what is left when whoever is farthest from the others goes, one by one."""
+    count, speed = len(network), network.tflops
     reach = -near.mean(axis=1)
-    score = speed / speed.max() + 0.25 * reach / max(float(-reach.min()), 1e-12)
-    kept = sorted(numpy.argsort(-score, kind="stable")[:slots].tolist())
+    scores = [speed / speed.max() + 0.25 * reach / max(float(-reach.min()), 1e-12)]
+    if slots < count <= SETS:
+        inside = numpy.ones(count, dtype=bool)
+        gone = numpy.zeros(count)
+        for turn in range(count - slots):
+            far = numpy.where(inside, near[:, inside].sum(axis=1), -1.0)
+            last = int(far.argmax())
+            inside[last], gone[last] = False, turn - count
+        scores += [speed, reach, gone]
+    sets = [tuple(sorted(numpy.argsort(-score, kind="stable")[:slots].tolist())) for score in scores]
+    return [list(kept) for kept in dict.fromkeys(sets)]
+
+
+def _dealt(
+    estimator: Estimator, pipelines: int, stages: int, near: Matrix, kept: list[int]
+) -> list[tuple[str, Places]]:
+    """Placements of as many devices as there are places."""
+    network, slots, speed = estimator.network, pipelines * stages, estimator.network.tflops
     inner = near[numpy.ix_(kept, kept)]
     regions = estimator.regions[kept].tolist()
     order = [kept[position] for position in chain(inner, regions)]
