@@ -23,6 +23,17 @@ def nursery() -> Iterator[Nursery]:
 
 
 @pytest.fixture
+def forks(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local run that is started in this process has forks of the nursery as its processes."""
+    from forked import IN_ITS_PLACE, WHERE
+
+    from farflung.cli.local import children
+
+    monkeypatch.setenv(WHERE, nursery.socket)
+    monkeypatch.setattr(children, "subprocess", IN_ITS_PLACE)
+
+
+@pytest.fixture
 def nobody_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds wait for everybody. Their deadline is a quarter of a second and what is usual: on a busy machine a thread
     of a hub is held up for longer, its contribution goes into the next round, and losses are not those of others."""

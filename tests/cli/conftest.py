@@ -65,6 +65,13 @@ def command(nursery: Nursery) -> Callable[..., Command]:
     return lambda *words, **more: Command(nursery.run(*words, **more))
 
 
+@pytest.fixture(scope="session")
+def local_run(command: Callable[..., Command]) -> Callable[..., Command]:
+    """``local_run(JOB, ..., cwd=)``: ``farflung run JOB ... --json`` to its end. Its coordinator and nodes are forks of
+    the nursery; test_run.py has the processes that people get."""
+    return lambda job, *words, **more: command("run", str(job), *words, "--json", timeout=280, FARM_FORKS="1", **more)
+
+
 @pytest.fixture(scope="module")
 def job_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Path]]:
     """``job_file(("old", "new"), ...)``: the small job with some of its text replaced, beside its data."""

@@ -71,7 +71,7 @@ def held_out_loss(state: Path, folder: Path) -> float:
 
 
 def test_from_conversations_to_a_model_folder(
-    base: Path, command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: Path, local_run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     talks = [
@@ -102,7 +102,7 @@ def test_from_conversations_to_a_model_folder(
         job = job.replace(old, new)
     (tmp_path / "job.toml").write_text(job)
     state = tmp_path / "state"
-    done = command("run", "job.toml", "--nodes", "2", "--state", str(state), "--json", cwd=tmp_path, timeout=280)
+    done = local_run("job.toml", "--nodes", "2", "--state", str(state), cwd=tmp_path)
     assert done.status == 0, done.stderr
     steps = [event for event in done.events if event["event"] == "step"]
     assert steps[-1]["loss"] < steps[0]["loss"] - 0.5

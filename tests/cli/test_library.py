@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from quick_start import Nursery
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils.tensorboard import SummaryWriter
 from transformers.integrations import TensorBoardCallback
@@ -24,6 +25,7 @@ TEXT = "to be or not to be that is the question " * 200
 WORDS = sorted(set(TEXT.split()))
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_job_from_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text(TEXT)
@@ -101,6 +103,7 @@ def small_model() -> Any:
     return transformers.GPT2LMHeadModel(config)
 
 
+@pytest.mark.usefixtures("forks")
 def test_trainer(tmp_path: Path, tokenizer: Any) -> None:
     model = small_model()
     rows = [{"input_ids": tokenizer(TEXT)["input_ids"]}] * 2
@@ -138,7 +141,8 @@ def test_a_model_that_goes_on_with_no_text_is_refused_in_a_sentence(name: str, t
     assert "farflung.group" in caught.value.hint and not (tmp_path / "run").exists()
 
 
-def test_nodes_of_other_machines_join_a_trainer(tmp_path: Path, tokenizer: Any) -> None:
+@pytest.mark.usefixtures("forks")
+def test_nodes_of_other_machines_join_a_trainer(tmp_path: Path, tokenizer: Any, nursery: Nursery) -> None:
     rows = [{"input_ids": tokenizer(TEXT)["input_ids"]}] * 2
     arguments = farflung.Arguments(
         output_dir=tmp_path / "run", max_steps=4, per_device_train_batch_size=4, max_length=16, save_steps=100
@@ -149,7 +153,7 @@ def test_nodes_of_other_machines_join_a_trainer(tmp_path: Path, tokenizer: Any) 
     def show(event: dict[str, Any]) -> None:
         if event["event"] == "listening":  # whoever reads the line pastes it elsewhere
             words = ["join", event["link"], "--name", "elsewhere", "--cache", str(tmp_path / "cache"), "--json"]
-            began.append(subprocess.Popen([sys.executable, "-m", "farflung", *words], stdout=subprocess.DEVNULL))
+            began.append(nursery.start(*words, out=tmp_path / "out", errors=tmp_path / "errors"))
         if event["event"] == "joined":
             joined.add(event["node"])
 
@@ -160,8 +164,7 @@ def test_nodes_of_other_machines_join_a_trainer(tmp_path: Path, tokenizer: Any) 
         trained = trainer.train()
     finally:
         for process in began:
-            process.terminate()
-            process.wait()
+            process.kill()
     assert joined == {"node-1", "elsewhere"}
     assert (trained.steps, trained.samples) == (4, 4 * 8), "a batch has four samples of each node"
 
@@ -253,6 +256,7 @@ def test_labels_and_masks_say_what_is_learnt(tmp_path: Path) -> None:
     assert rows_of([{"text": [1, 2, 3]}], collator=collator).trains.tolist() == [False, True, True]
 
 
+@pytest.mark.usefixtures("forks")
 def test_trainer_learns_what_labels_say_and_tells_callbacks(tmp_path: Path, tokenizer: Any) -> None:
     """The last 5 of a row's 20 words are learnt: their tokens alone are counted."""
     ids = tokenizer(TEXT)["input_ids"]

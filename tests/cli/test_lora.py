@@ -25,12 +25,12 @@ STEPS = 4
 
 
 def test_from_a_model_folder_to_an_adapter_folder(
-    job_file: Callable[..., Path], command: Callable[..., Any], tmp_path: Path
+    job_file: Callable[..., Path], local_run: Callable[..., Any], tmp_path: Path
 ) -> None:
     base, state = save_base(tmp_path / "base"), tmp_path / "state"
     table = f'pretrained = "{base}"\ncontext = 32\n[model.lora]\nrank = 4\nalpha = 8\n'
     path = job_file((MODEL, table), ("eval_every = 0", "eval_every = 0\nlearning_rate = 0.02"))
-    done = command("run", str(path), "--nodes", "2", "--state", str(state), "--json", timeout=280)
+    done = local_run(path, "--nodes", "2", "--state", str(state))
     assert done.status == 0, done.stderr
     steps = [event for event in done.events if event["event"] == "step"]
     losses = [event["loss"] for event in steps]

@@ -24,10 +24,10 @@ def tokens(tmp_path):
     return path
 
 
-def test_a_corpus_that_neither_coordinator_nor_nodes_keep(job_file, command, tokens, tmp_path):
+def test_a_corpus_that_neither_coordinator_nor_nodes_keep(job_file, local_run, tokens, tmp_path):
     state = tmp_path / "state"
     job = job_file(*keys(tokens, "cache_gb = 0.0001"))
-    done = command("run", str(job), "--nodes", "2", "--state", str(state), "--json", timeout=300)
+    done = local_run(job, "--nodes", "2", "--state", str(state))
     assert done.status == 0, (done.stdout, done.stderr)
     (end,) = (event for event in done.events if event["event"] == "done")
     assert (end["steps"], end["samples"]) == (4, 4 * 8) and end["eval_loss"] > 0

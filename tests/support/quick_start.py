@@ -6,6 +6,7 @@ Torch and transformers take a process of a command seconds to load, most of what
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import queue
@@ -27,6 +28,7 @@ class Nursery:
 
     def __init__(self) -> None:
         self._replies: queue.Queue[int] = queue.Queue()
+        self._ready: queue.Queue[str] = queue.Queue()
         self.ended: dict[int, int] = {}
         """Exit status of what has ended, by pid."""
         reading, self._lifeline = os.pipe()
@@ -48,6 +50,11 @@ class Nursery:
         self._process.stdin.flush()
         return self._replies.get(timeout=PATIENCE)
 
+    @functools.cached_property
+    def socket(self) -> str:
+        """Where `forked.ForkedPopen` asks for a process."""
+        return self._ready.get(timeout=PATIENCE)
+
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
@@ -60,7 +67,9 @@ class Nursery:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             said = json.loads(line)
-            if "pid" in said:
+            if "ready" in said:
+                self._ready.put(said["ready"])
+            elif "pid" in said:
                 self._replies.put(said["pid"])
             elif "ended" in said:
                 self.ended[said["ended"]] = said["status"]
