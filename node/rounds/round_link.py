@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -179,7 +178,27 @@ class RoundLink:
 
     def handle(self, sender: str, body: RoundBody, payload: Payload) -> None:
         """A message of this section from another member."""
-        self._carry(self._takes[type(body)](self, sender, body, payload) or ())
+        self._carry(self._take(sender, body, payload))
+
+    def _take(self, sender: str, body: RoundBody, payload: Payload) -> Iterable[Effect]:
+        match body:
+            case data_pb2.Contribution():
+                return self._contribution(sender, body, payload)
+            case data_pb2.Result():
+                return self._result(sender, body, payload)
+            case data_pb2.Held():
+                return self._held(sender, body)
+            case data_pb2.ResultWanted():
+                return self.rounds.result_wanted(sender, body.round, body.part)
+            case data_pb2.ContributionWanted():
+                return self._contribution_wanted(sender, body)
+            case data_pb2.Audit():
+                self._audit(sender, body, payload)
+            case data_pb2.MaskKey():
+                self._key(sender, body, payload)
+            case _:
+                self.disputes.handle(sender, body, payload.tobytes())
+        return ()
 
     def _contribution(self, sender: str, sent: data_pb2.Contribution, payload: Payload) -> Iterable[Effect]:
         of = self._member(sent.of) if sent.HasField("of") else sender
@@ -191,7 +210,7 @@ class RoundLink:
         result = received_result(sent, payload.data)
         return self.rounds.result(sender, sent.round, sent.chain, result, self.clock())
 
-    def _held(self, sender: str, held: data_pb2.Held, payload: Payload) -> Iterable[Effect]:
+    def _held(self, sender: str, held: data_pb2.Held) -> Iterable[Effect]:
         rounds = self.rounds
         effects = rounds.held(sender, held.round, held.part, self.clock())
         before = self._chains.get(held.round, held.chain)
@@ -202,12 +221,7 @@ class RoundLink:
         self.auditor.held(sender, held.round, held.part)
         return effects
 
-    def _result_wanted(self, sender: str, wanted: data_pb2.ResultWanted, payload: Payload) -> Iterable[Effect]:
-        return self.rounds.result_wanted(sender, wanted.round, wanted.part)
-
-    def _contribution_wanted(
-        self, sender: str, wanted: data_pb2.ContributionWanted, payload: Payload
-    ) -> Iterable[Effect]:
+    def _contribution_wanted(self, sender: str, wanted: data_pb2.ContributionWanted) -> Iterable[Effect]:
         if self._member(wanted.of) == self.rounds.me and self.sending() and not wanted.certificate:
             return ()  # it is on its way
         found = self.rounds.contribution_wanted(sender, wanted.round, wanted.part, wanted.of)
@@ -222,21 +236,6 @@ class RoundLink:
             raise ValueError("contributions are not masked here")
         self._keys.take(sender, said, payload.tobytes())
 
-    def _dispute(self, sender: str, shown: data_pb2.Equivocation | data_pb2.Receipts, payload: Payload) -> None:
-        self.disputes.handle(sender, shown, payload.tobytes())
-
-    _takes: ClassVar[dict[type[RoundBody], Callable[[Any, str, Any, Payload], Iterable[Effect] | None]]] = {
-        data_pb2.Contribution: _contribution,
-        data_pb2.Result: _result,
-        data_pb2.Held: _held,
-        data_pb2.ResultWanted: _result_wanted,
-        data_pb2.ContributionWanted: _contribution_wanted,
-        data_pb2.Audit: _audit,
-        data_pb2.MaskKey: _key,
-        data_pb2.Equivocation: _dispute,
-        data_pb2.Receipts: _dispute,
-    }
-
     def _member(self, index: int) -> str:
         members = self.rounds.plan.members
         return members[index] if index < len(members) else ""
@@ -247,7 +246,34 @@ class RoundLink:
         waiting = list(effects)
         while waiting:
             effect = waiting.pop(0)
-            waiting += self._performs[type(effect)](self, effect) or ()
+            waiting += self._perform(effect)
+
+    def _perform(self, effect: Effect) -> Iterable[Effect]:
+        """What follows at once from doing it."""
+        match effect:
+            case Decide():
+                return self._decide(effect)
+            case Advance():
+                return self._advance(effect)
+            case SendContribution():
+                self._send_contribution(effect)
+            case SendResult():
+                self._send_result(effect)
+            case SendHeld():
+                self._send_held(effect)
+            case AskResult():
+                self._ask_result(effect)
+            case AskContribution():
+                self._ask_contribution(effect)
+            case Equivocated():
+                self.disputes.show_proof(effect)
+            case TwoResults():
+                self.disputes.two_results(effect)
+            case Refuse():
+                self._refuse(effect)
+            case Complete():
+                pass  # ``complete`` says so
+        return ()
 
     def _send_contribution(self, effect: SendContribution) -> None:
         plan, sent = self.rounds.plan, effect.contribution
@@ -312,34 +338,11 @@ class RoundLink:
             return ()
         return self.rounds.advance(effect.result, own, self.clock())
 
-    def _equivocated(self, effect: Equivocated) -> None:
-        self.disputes.show_proof(effect)
-
-    def _two_results(self, effect: TwoResults) -> None:
-        self.disputes.two_results(effect)
-
     def _refuse(self, effect: Refuse) -> None:
         if effect.diverged:
             self.disputes.differs(effect.sender, effect.why)
         else:
             self.outlet.refuse(effect.sender, effect.why, self._blocking if effect.blocks else 1)
-
-    def _completed(self, effect: Complete) -> None:
-        """``complete`` says so."""
-
-    _performs: ClassVar[dict[type[Effect], Callable[[Any, Any], Iterable[Effect] | None]]] = {
-        SendContribution: _send_contribution,
-        SendResult: _send_result,
-        SendHeld: _send_held,
-        AskResult: _ask_result,
-        AskContribution: _ask_contribution,
-        Decide: _decide,
-        Advance: _advance,
-        Equivocated: _equivocated,
-        TwoResults: _two_results,
-        Refuse: _refuse,
-        Complete: _completed,
-    }
 
     def _open_round(self) -> OpenRound:
         if self.rounds.open is None:

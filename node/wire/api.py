@@ -6,13 +6,13 @@ queues of one process. A node's code knows this file alone, and the type checker
 Two members of a view, and a message from one to the other:
 
 >>> from farflung.proto.control_pb2 import Member
->>> from farflung.proto.data_pb2 import READY, Header
+>>> from farflung.proto.data_pb2 import READY, Header, Ready
 >>> from farflung.testing.wires import Network
 >>> network = Network()
 >>> a, b = network.wire("a"), network.wire("b")
 >>> members = [Member(name="a"), Member(name="b")]
 >>> a.enter(7, members)
->>> a.send("b", Header(kind=READY, step=3), [b"two ", b"pieces"], priority=0)
+>>> a.send("b", Header(kind=READY, ready=Ready(step=3)), [b"two ", b"pieces"], priority=0)
 
 It waits until the receiver is in that view too, and comes whole:
 
@@ -20,13 +20,13 @@ It waits until the receiver is in that view too, and comes whole:
 []
 >>> b.enter(7, members)
 >>> (event,) = b.poll(1.0)
->>> event.sender, event.header.view, event.header.step, event.payload.tobytes()
+>>> event.sender, event.header.view, event.header.ready.step, event.payload.tobytes()
 ('a', 7, 3, b'two pieces')
 
 Outside a view nothing goes out, and what had arrived of it is dropped:
 
 >>> a.leave_view()
->>> a.send("b", Header(kind=READY, step=4))
+>>> a.send("b", Header(kind=READY, ready=Ready(step=4)))
 >>> b.poll()
 []
 
