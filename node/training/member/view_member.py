@@ -1,6 +1,6 @@
 """A node as a member of one view: what it holds there, the rounds of its sections, and the commit point of steps.
 
-What a step's end does with these is the mode's (modes.py, gossip_mode.py); what a step computes is view_training.py's.
+What a step's end does with these is the mode's (modes/); what a step computes is view_training.py's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..waiting import Peers
 from .commit import Commit
 
 CLOSING = "int8"
-"""The codec in which the vector goes at the run's end: see modes.py."""
+"""The codec in which the vector goes at the run's end: see modes/delta_mode.py."""
 COMMIT_KINDS = {data_pb2.READY, data_pb2.COMMIT}
 
 

@@ -8,7 +8,7 @@ from ...state.files.checkpoint import shard_of, tensors_of
 from ...state.files.tensor_writer import written
 from ..member.residual import rest_of
 from ..member.view_member import ViewMember
-from ..modes.modes import Mode
+from ..modes.mode import Mode
 
 
 class Milestones:

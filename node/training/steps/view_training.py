@@ -20,8 +20,10 @@ from ...pipeline.runner import Runner, StageRunner
 from ...pipeline.tally import Tally
 from ...state.stage_state import StageState
 from ..member.view_member import COMMIT_KINDS, ViewMember, ViewStart
+from ..modes.delta_mode import DeltaMode
 from ..modes.gossip_mode import UnagreedMode
-from ..modes.modes import DeltaMode, GradientMode, Mode
+from ..modes.gradient_mode import GradientMode
+from ..modes.mode import Mode
 from ..resources import Resources
 from .milestones import Milestones
 from .step_report import StepReport

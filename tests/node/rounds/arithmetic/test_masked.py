@@ -15,7 +15,7 @@ from farflung.node.rounds.protocol.messages import Contribution, Decide, Part, R
 from farflung.node.rounds.protocol.payloads import Refused
 from farflung.node.state.sections.section import Kept, Layout, Section
 from farflung.node.training.member import view_member
-from farflung.node.training.modes.modes import DeltaMode
+from farflung.node.training.modes.delta_mode import DeltaMode
 from farflung.proto import data_pb2
 from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan

@@ -12,7 +12,7 @@ from farflung.job.outer import Outer, parse_outer
 from farflung.job.schema import Job
 from farflung.node.rounds.arithmetic import applier
 from farflung.node.rounds.arithmetic.applier import outer_step
-from farflung.node.training.modes import modes
+from farflung.node.training.modes import delta_mode
 from farflung.proto import control_pb2
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
@@ -91,14 +91,14 @@ def test_a_round_in_flight_at_the_last_step_is_an_outer_step_like_any_other(monk
 
 @pytest.mark.parametrize("fragments", [1, 2])
 def test_the_last_rounds_wait_for_who_is_slow(monkeypatch, fragments):
-    local_step = modes.DeltaMode._local_step
+    local_step = delta_mode.DeltaMode._local_step
 
     def slow(self, step, norm):
         local_step(self, step, norm)
         if self.view.context.name == "c" and step == STEPS:
             time.sleep(1.5)  # more than a deadline, where the machine has nothing else to do
 
-    monkeypatch.setattr(modes.DeltaMode, "_local_step", slow)
+    monkeypatch.setattr(delta_mode.DeltaMode, "_local_step", slow)
     plan = Plan(pipelines=(("a",), ("b",), ("c",)), stages=((0, 3),), microbatches=(2, 2, 2))
     hub, _ = start(job_of("average", every=2, fragments=fragments, tie=False), plan)
     hub.finish(plan.nodes)

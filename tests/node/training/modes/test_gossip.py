@@ -17,7 +17,8 @@ from farflung.job.schema import Job
 from farflung.node.rounds.protocol.payloads import Refused
 from farflung.node.state.sections.moments import Kept
 from farflung.node.state.sections.section import Layout, Section
-from farflung.node.training.modes.gossip_mode import MOST_GIVEN, Mixing, contraction, neighbours_of
+from farflung.node.training.modes.gossip_mode import MOST_GIVEN
+from farflung.node.training.modes.mixing import Mixing, contraction, neighbours_of
 from farflung.node.wire.events import Received
 from farflung.proto import data_pb2
 from farflung.proto.bodies import body_of

@@ -14,7 +14,7 @@ from windows import Windows, facts_of, wait_until
 from farflung.job.sampling import Position, assign, sample_ids, unfinished
 from farflung.job.schema import Job, Updates
 from farflung.node.training.member.view_member import ViewMember
-from farflung.node.training.modes.modes import DeltaMode
+from farflung.node.training.modes.delta_mode import DeltaMode
 from farflung.node.training.steps.milestones import Milestones
 from farflung.proto import control_pb2
 from farflung.scheduler import Plan

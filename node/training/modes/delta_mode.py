@@ -1,161 +1,22 @@
-"""How a step ends: with one optimiser step of everybody (``gradient``), or with a local step and rounds (``delta``).
-
-Both have a commit point (node/training/member/commit.py). Nothing that must be atomic changes before it, and
-after it nothing waits.
-"""
+"""Local optimiser steps, and rounds of what they have moved the weights by."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable
 
 from ....job.sampling import unfinished_of_each
-from ...rounds.protocol.messages import Result
 from ...rounds.round_link import RoundLink
 from ...state.optimizers.optimizers import squared_norm
 from ..member.view_member import ViewMember
+from .mode import own_norm
 
 CLOSING_TIMES = 2
 """Times that the vector goes in the codec ``CLOSING`` at the run's end: each leaves less than a hundredth, and together
 they take half of the bytes of ``none``."""
 MASKED_CLOSING = 8
 """Contributions that are masked go with their own codec, so many times."""
-
-
-class Mode(Protocol):
-    """What a training does with the gradients of a step, and with what is open when the view ends."""
-
-    @property
-    def reached(self) -> int:
-        """The step up to which g has what this node's pipeline learnt in this view."""
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether g holds all that was trained before this view: then it is what ``missing`` says of the stream."""
-
-    def missing(self, step: int) -> list[list[int]]:
-        """Of each pipeline, the positions of the stream that it took in this view's steps up to ``step``, and whose
-        effect is not all in g."""
-
-    def begin(self) -> None:
-        """The view starts, before its first step. Raises ViewEnds while it waits for others."""
-
-    def finish(self, step: int) -> None:
-        """The gradients of the step are complete on this node. Raises ViewEnds while it waits for others."""
-
-    def finish_committed(self) -> None:
-        """The view ends, but the commit point of the step in work has passed: it is finished all the same."""
-
-    def catch_up(self, step: int, norm: float, targets: dict[str, int]) -> bool:
-        """After the view: take one more thing that some member has finished; False while something is missing."""
-
-    def settle(self) -> None:
-        """The view begins after the last step: finish what its end broke off."""
-
-    def end(self) -> None:
-        """The view is over for this node."""
-
-
-def _own_norm(links: Mapping[str, RoundLink]) -> float:
-    """The norm of what this node offers in the open rounds of all its sections."""
-    return math.hypot(*(link.exchange.own_norm for link in links.values()))
-
-
-class GradientMode:
-    """Every step the group averages gradients, and every node takes the same optimiser step: x is g."""
-
-    def __init__(self, view: ViewMember) -> None:
-        self.view = view
-        self._results: dict[str, tuple[Result, ...]] = {}
-
-    @property
-    def reached(self) -> int:
-        return self.view.step
-
-    @property
-    def is_settled(self) -> bool:
-        return True
-
-    def missing(self, step: int) -> list[list[int]]:
-        return []
-
-    def begin(self) -> None:
-        """Nothing: x is g."""
-
-    def finish(self, step: int) -> None:
-        """Average the gradient, agree that everybody has it, take the step."""
-        view, links = self.view, self.view.links
-        for name, section in view.state.sections.items():
-            view.resources.optimizer.offer(section, step, view.exchanges[name].share)
-        for link in links.values():
-            link.begin()
-        view.wait_for_results()
-        square = 0.0
-        for name, section in view.state.sections.items():
-            first = True
-            if name in links:
-                self._results[name] = links[name].results
-                first = links[name].rounds.plan.members[0] == view.context.name
-                if links[name].exchange.carries:  # the node's own gradient is needed once more
-                    square += self._norm_of(links[name]) if first else 0.0
-                    continue
-                with view.context.clock.coding("add up", name):
-                    for here, update in links[name].updates():
-                        update.write_to(section.grad[here])
-            elif section.feedback is not None:  # the rest of the group is gone: there is nobody to send it to
-                section.grad.add_(section.feedback)
-                section.feedback = None
-            if first:  # each section is counted by one of its members
-                square += squared_norm(section.grad)
-        view.offered(_own_norm(links) if links else square)
-        view.agree(step, square)
-        self._apply(step, view.commit.norm)
-
-    def _norm_of(self, link: RoundLink) -> float:
-        with self.view.context.clock.coding("add up"):
-            return math.fsum(squared_norm(update.values()) for _, update in link.updates())
-
-    def _apply(self, step: int, norm: float) -> None:
-        view = self.view
-        finite = math.isfinite(norm)
-        if finite:
-            for link in view.links.values():
-                link.exchange.commit_gradient(link.updates() if link.exchange.carries else ())
-            view.optimise(step, step, norm)
-        elif view.context.name == view.commit.committer:
-            why = f"step {step} had a gradient that is not finite, or was refused: no node applied it"
-            view.context.warn("", why)
-        for name, section in view.state.sections.items():
-            if name in view.links:
-                view.links[name].finish(self._results[name], view.job.updates.block)
-            else:
-                section.round += 1
-        view.log.committed(norm)
-        view.stepped(step)
-
-    def finish_committed(self) -> None:
-        view = self.view
-        if view.ready_step == view.commit.step == view.step + 1:
-            self._apply(view.commit.step, view.commit.norm)
-
-    def catch_up(self, step: int, norm: float, targets: dict[str, int]) -> bool:
-        """Another member had seen the commit of the step that this node was ready for when the view ended."""
-        view = self.view
-        if step == view.step + 1 == view.ready_step:
-            view.commit.committed(step, norm)
-            self._apply(step, norm)
-        return step == view.step
-
-    def settle(self) -> None:
-        """A step is whole or did not happen: there is nothing to finish."""
-
-    def end(self) -> None:
-        """An open step is void, and publishers keep what their encodings have lost."""
-        for link in self.view.links.values():
-            link.rounds.open = None
-            link.exchange.fold_errors()
 
 
 class DeltaMode:
@@ -256,7 +117,7 @@ class DeltaMode:
             link.rounds.last = self.view.step >= self.view.last_step
             link.begin()
         if self.view.links:
-            self.view.offered(_own_norm(self.view.links))
+            self.view.offered(own_norm(self.view.links))
         self._in_flight, self._begun, self._apply_at = True, self.view.step, apply_at
 
     def _local_step(self, step: int, norm: float) -> None:
