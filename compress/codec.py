@@ -14,7 +14,7 @@ import torch
 from . import registry
 from .errors import CodecError
 from .exchange.requests import Context, Gather, Program
-from .pieces import Piece, Staged, to_device
+from .pieces import Piece, Staged, to_device, to_host
 from .primitives.key import Key, mix
 from .spec import Spec, parse, traits_of
 from .traits import Traits
@@ -166,8 +166,13 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor, without a copy where it is on the CPU."""
     if not tensor.numel():
         return memoryview(b"")
-    array = tensor.contiguous().cpu().view(torch.uint8).view(-1).numpy()
+    array = to_host(tensor.contiguous()).view(torch.uint8).view(-1).numpy()
     return memoryview(array)  # type: ignore[arg-type,unused-ignore]
+
+
+def piece(tensor: torch.Tensor) -> Piece:
+    """The bytes of a tensor; of one on a device the tensor itself, so that all of a blob's come in one copy."""
+    return tensor_bytes(tensor) if tensor.device.type == "cpu" else tensor
 
 
 def bytes_tensor(data: Buffer, dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:

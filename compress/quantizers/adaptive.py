@@ -7,16 +7,19 @@ a histogram's bins, each with its true moments, and is within a fraction of a pe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
-from ..codec import Codec, bytes_tensor, tensor_bytes
+from ..codec import Codec, bytes_tensor, piece
 from ..errors import CodecError
+from ..pieces import Piece
 from ..primitives import philox, rotation
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
 from ..spec import Spec
-from ..wire import Buffer, Header, Reader
+from ..wire import Header, Reader
 from .dithered import LARGEST
 
 _BINS = 2048
@@ -116,7 +119,7 @@ class Adaptive(Codec):
         levels[0], levels[-1] = x.min(), x.max()
         return np.unique(levels)
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         y = x
         if self.rotate:
             parts = [
@@ -132,7 +135,7 @@ class Adaptive(Codec):
             codes = (index + (philox.uniform(y.numel(), key.dither, 0, 0, x.device) < chance)).to(torch.uint8)
         else:
             codes = torch.zeros(y.numel(), dtype=torch.uint8, device=x.device)
-        return [bytes([len(table) - 1]), tensor_bytes(table), tensor_bytes(pack(codes, self.bits))]
+        return [bytes([len(table) - 1]), piece(table), piece(pack(codes, self.bits))]
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         n = header.elements

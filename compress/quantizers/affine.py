@@ -5,14 +5,17 @@ torch never lets a scale below 2^-23, which loses small gradients whole; here th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from ..codec import bytes_tensor, tensor_bytes
+from ..codec import bytes_tensor, piece
 from ..cpu import dispatch_values as loops
 from ..errors import CodecError
+from ..pieces import Piece
 from ..primitives.key import Key
 from ..primitives.scales import LARGEST
-from ..wire import Buffer, Header, Reader
+from ..wire import Header, Reader
 from .looped import Looped, Put
 from .tables import blocks_of, pieces
 
@@ -23,10 +26,10 @@ class Affine(Looped):
     def _size(self, n: int) -> int:
         return 512 if self.spec.name == "int8_channel" else n
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         n, size = x.numel(), self._size(x.numel())
         if self.quick(n, x.device):
-            return [tensor_bytes(part) for part in loops.affine(x, size)]
+            return [piece(part) for part in loops.affine(x, size)]
         rows = blocks_of(x, size)
         least, largest = torch.aminmax(rows, dim=1)
         low, high = least.clamp(max=0.0), largest.clamp(min=0.0)
@@ -38,7 +41,7 @@ class Affine(Looped):
             part, first = blocks_of(x[start:stop], min(size, stop - start)), start // size
             level = (part / safe[first : first + len(part), None]).round_() + zero[first : first + len(part), None]
             codes[start:stop] = level.clamp_(0, 255).view(-1)[: stop - start]
-        return [tensor_bytes(scale), tensor_bytes(zero.to(torch.uint8)), tensor_bytes(codes)]
+        return [piece(scale), piece(zero.to(torch.uint8)), piece(codes)]
 
     def _body(
         self, reader: Reader, header: Header, device: torch.device

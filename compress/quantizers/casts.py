@@ -13,7 +13,7 @@ from ..cpu import dispatch as fast
 from ..cpu import dispatch_values as loops
 from ..errors import CodecError
 from ..exchange.requests import Context, Program, Reduce
-from ..pieces import Staged
+from ..pieces import Doubt, Piece, Staged
 from ..primitives.key import Key
 from ..wire import Buffer, Header, Reader
 
@@ -124,7 +124,13 @@ class Cast(Floats):
 
     refuses = True
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
+        if x.device.type != "cpu":
+            short = x.to(self._dtype)
+            return [short, Doubt(~torch.isfinite(short).all().view(1), lambda: self._write(x))]
+        return self._write(x)
+
+    def _write(self, x: torch.Tensor) -> list[Buffer]:
         if self._dtype is torch.bfloat16 and x.device.type == "cpu" and fast.worth(x.numel()):
             words, top = loops.bfloats(x)
             if top < _BEYOND:

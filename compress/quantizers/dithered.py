@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import torch
 
-from ..codec import bytes_tensor, tensor_bytes
+from ..codec import bytes_tensor, piece
 from ..cpu import dispatch_values as loops
 from ..errors import CodecError
+from ..pieces import Piece
 from ..primitives import philox, scales, sums
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
 from ..spec import Spec
-from ..wire import Buffer, Header, Reader
+from ..wire import Header, Reader
 from .looped import Looped, Put
 from .tables import Parts, Tabled, blocks_of, largest_of, pieces
 
@@ -37,13 +39,13 @@ class Qsgd(Tabled):
     def _size(self, n: int) -> int:
         return self.bucket or n
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         size = self._size(x.numel())
         code = scales.to_codes(norm(x, size, self.norm), up=True)
         unit = scales.to_scales(code)
         if self.quick(x.numel(), x.device):
             packed = loops.dithered(x, size, unit, self.kind, self.bits, key.dither, 1 << (self.bits - 1))
-            return [tensor_bytes(code), tensor_bytes(packed)]
+            return [piece(code), piece(packed)]
         unit = torch.where(unit > 0, unit, torch.ones_like(unit))[:, None]
         codes = torch.empty(x.numel(), dtype=torch.uint8, device=x.device)
         for start, stop in pieces(x.numel(), size, x.device):
@@ -51,7 +53,7 @@ class Qsgd(Tabled):
             y = (rows / unit[start // size :][: len(rows)]).view(-1)[: stop - start]
             u = philox.uniform(stop - start, key.dither, 0, start, x.device)
             codes[start:stop] = self.levels(y, u)
-        return [tensor_bytes(code), tensor_bytes(pack(codes, self.bits))]
+        return [piece(code), piece(pack(codes, self.bits))]
 
     def levels(self, y: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
         """uint8 codes of y in [-1, 1]."""
@@ -104,7 +106,7 @@ class Terngrad(Looped):
         super().__init__(spec)
         self.clip = spec.real("clip")
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         n = x.numel()
         if self.clip:
             first, second = (float(sums.sums(x, n, what)) / n for what in (sums.VALUES, sums.SQUARES))
@@ -112,7 +114,7 @@ class Terngrad(Looped):
             x = x.clamp(-bound, bound)
         scale = largest_of(x, n)
         if self.quick(n, x.device):
-            return [tensor_bytes(scale), tensor_bytes(loops.dithered(x, n, scale, loops.TERNARY, 2, key.dither))]
+            return [piece(scale), piece(loops.dithered(x, n, scale, loops.TERNARY, 2, key.dither))]
         safe = torch.where(scale > 0, scale, torch.ones_like(scale))
         trit = torch.empty(n, dtype=torch.uint8, device=x.device)
         for start, stop in pieces(n, n, x.device):
@@ -123,7 +125,7 @@ class Terngrad(Looped):
         byte = digits[:, 0].clone()
         for lane in range(1, 5):
             byte += digits[:, lane] * 3**lane
-        return [tensor_bytes(scale), tensor_bytes(byte)]
+        return [piece(scale), piece(byte)]
 
     def _body(self, reader: Reader, header: Header, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """(bytes, the five fp32 values of each of the 243 that there may be)."""
@@ -150,16 +152,16 @@ class Natural(Looped):
     Adding random bits below the mantissa and keeping the exponent is exactly that, denormals included.
     """
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         n = x.numel()
         if self.quick(n, x.device):
-            return [tensor_bytes(loops.dithered(x, n, torch.ones(1), loops.NATURAL, 9, key.dither))]
+            return [piece(loops.dithered(x, n, torch.ones(1), loops.NATURAL, 9, key.dither))]
         exponent = torch.empty(n, dtype=torch.uint8, device=x.device)
         for start, stop in pieces(n, n, x.device):
             bits = x[start:stop].view(torch.int32) & 0x7FFFFFFF
             noise = (philox.uniform(stop - start, key.dither, 0, start, x.device) * 8388608.0).to(torch.int32)
             exponent[start:stop] = ((bits + noise) >> 23).clamp(max=254)
-        return [tensor_bytes(exponent), tensor_bytes(pack((x < 0).to(torch.uint8), 1))]
+        return [piece(exponent), piece(pack((x < 0).to(torch.uint8), 1))]
 
     def _body(self, reader: Reader, header: Header) -> memoryview:
         packed = reader.take(header.elements + packed_size(header.elements, 1))
@@ -186,7 +188,7 @@ class Sign(Tabled):
         super().__init__(spec)
         self.scale = spec.word("scale")
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         n = x.numel()
         bits = loops.signs(x) if self.quick(n, x.device) else pack((x >= 0).to(torch.uint8), 1)
         if self.scale == "two":
@@ -197,7 +199,7 @@ class Sign(Tabled):
             scale = struct.pack("<f", (float(sums.sums(x, n, sums.SQUARES)) / n) ** 0.5)
         else:
             scale = struct.pack("<f", float(sums.sums(x, n, sums.MAGNITUDES)) / n)
-        return [scale, tensor_bytes(bits)]
+        return [scale, piece(bits)]
 
     def parts(self, reader: Reader, header: Header, device: torch.device) -> Parts:
         n = header.elements

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 
-from ..codec import bytes_tensor, tensor_bytes
+from ..codec import bytes_tensor, piece
 from ..cpu import dispatch as fast
 from ..errors import CodecError
+from ..pieces import Piece
 from ..primitives import philox, scales
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size
 from ..spec import Spec
-from ..wire import Buffer, Header, Reader
+from ..wire import Header, Reader
 from .tables import Parts, Tabled, blocks_of, largest_of
 
 # fmt: off
@@ -101,7 +103,7 @@ class Microscaling(Tabled):
         scale = spec.word("scale")
         self.ceil = scale == "ceil" or (scale == "auto" and self.stochastic)
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         form, largest = self.form, largest_of(x, 32)
         if self.ceil:
             mantissa, exponent = torch.frexp(largest / form.top)
@@ -109,17 +111,17 @@ class Microscaling(Tabled):
         else:
             exponent = torch.frexp(largest)[1] - 1 - form.exponent
         exponent = torch.where(largest > 0, exponent, -127).clamp(-127, 127)
-        fields = tensor_bytes((exponent + 127).to(torch.uint8))
+        fields = piece((exponent + 127).to(torch.uint8))
         if x.device.type == "cpu" and fast.worth(x.numel()):
             factors = scales.power_of_two(-(exponent // 2)), scales.power_of_two(-(exponent - exponent // 2))
             packed = fast.minifloat(x, 32, factors, form.shape, key.dither if self.stochastic else None)
-            return [fields, tensor_bytes(packed)]
+            return [fields, piece(packed)]
         rows = blocks_of(x, 32)
         scaled = torch.ldexp(torch.ldexp(rows, -(exponent // 2)[:, None]), -(exponent - exponent // 2)[:, None])
         u = philox.uniform(rows.numel(), key.dither, 0, 0, x.device).view_as(rows) if self.stochastic else None
         codes = form.round(scaled, u) | (scaled < 0).to(torch.int32) << (form.bits - 1)
         flat = codes.view(-1)[: x.numel()].to(torch.uint8)
-        return [fields, tensor_bytes(pack(flat, form.bits))]
+        return [fields, piece(pack(flat, form.bits))]
 
     def parts(self, reader: Reader, header: Header, device: torch.device) -> Parts:
         n, bits = header.elements, self.form.bits
@@ -141,23 +143,23 @@ class NvFp4(Tabled):
         self.stochastic = spec.word("rounding") == "stochastic"
         self.up = self.stochastic and spec.word("scale") == "up"
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         form, largest = FORMS["e2m1"], largest_of(x, 16)
         tensor_scale = largest.max() / (E4M3.top * 6.0)
         safe = torch.where(tensor_scale > 0, tensor_scale, torch.ones_like(tensor_scale))
         relative = (largest / 6.0) / safe
         scale = E4M3.round(relative, 1.0 - 2.0**-22 if self.up else None)
         unit = E4M3.table(x.device)[scale.to(torch.int64)] * safe
-        head: list[Buffer] = [tensor_bytes(tensor_scale.view(1)), tensor_bytes(scale.to(torch.uint8))]
+        head: list[Piece] = [piece(tensor_scale.view(1)), piece(scale.to(torch.uint8))]
         if x.device.type == "cpu" and fast.worth(x.numel()):
             packed = fast.minifloat(x, 16, (unit,), form.shape, key.dither if self.stochastic else None)
-            return [*head, tensor_bytes(packed)]
+            return [*head, piece(packed)]
         rows = blocks_of(x, 16)
         ratio = rows / torch.where(unit > 0, unit, torch.ones_like(unit))[:, None]
         ratio = torch.where(unit[:, None] > 0, ratio, torch.zeros_like(ratio))
         u = philox.uniform(rows.numel(), key.dither, 0, 0, x.device).view_as(rows) if self.stochastic else None
         codes = (form.round(ratio, u) | (ratio < 0).to(torch.int32) << 3).view(-1)[: x.numel()].to(torch.uint8)
-        return [*head, tensor_bytes(pack(codes, 4))]
+        return [*head, piece(pack(codes, 4))]
 
     def parts(self, reader: Reader, header: Header, device: torch.device) -> Parts:
         n = header.elements
@@ -175,17 +177,17 @@ class Nf4(Tabled):
         super().__init__(spec)
         self.block = spec.number("block")
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         code = scales.to_codes(largest_of(x, self.block), up=False)
         unit = scales.to_scales(code)
         table = torch.tensor(NF4, device=x.device)
         if x.device.type == "cpu" and fast.worth(x.numel()):
             packed = fast.between(x, self.block, unit, (table[1:] + table[:-1]) / 2, 4)
-            return [tensor_bytes(code), tensor_bytes(packed)]
+            return [piece(code), piece(packed)]
         rows = blocks_of(x, self.block)
         ratio = rows / torch.where(unit > 0, unit, torch.ones_like(unit))[:, None]
         codes = torch.bucketize(ratio, (table[1:] + table[:-1]) / 2).view(-1)[: x.numel()].to(torch.uint8)
-        return [tensor_bytes(code), tensor_bytes(pack(codes, 4))]
+        return [piece(code), piece(pack(codes, 4))]
 
     def parts(self, reader: Reader, header: Header, device: torch.device) -> Parts:
         n = header.elements

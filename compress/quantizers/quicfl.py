@@ -11,17 +11,18 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from ..codec import bytes_tensor, tensor_bytes
+from ..codec import bytes_tensor, piece
 from ..cpu import dispatch as fast
 from ..cpu import dispatch_blocks as blocks
 from ..errors import CodecError
+from ..pieces import Piece
 from ..primitives import philox, rotation
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
 from ..primitives.tables import quic
 from ..sparsifiers import masks
 from ..spec import Spec
-from ..wire import Buffer, Header, Reader, varint
+from ..wire import Header, Reader, varint
 from .dithered import LARGEST
 from .eden import Rotated
 from .solvers import quantile, shared_assignment
@@ -39,7 +40,7 @@ class QuicFl(Rotated):
         self.bits, self.shared = spec.number("bits"), spec.flag("shared")
         self.reach = quantile(1 - TAIL / 2)
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         n, shared = x.numel(), Key(key.seed, key.step)
         z = torch.empty(rotation.coordinates(n, self.block), device=x.device)
         lengths = torch.empty(rotation.blocks(n, self.block), device=x.device)
@@ -62,8 +63,8 @@ class QuicFl(Rotated):
             outlier = torch.nonzero(z.abs() > self.reach).view(-1)
             codes = self._codes(z.clamp(-self.reach, self.reach), key)
         mask = masks.encode(outlier.cpu().numpy(), z.numel())
-        body: list[Buffer] = [tensor_bytes(lengths), tensor_bytes(pack(codes, self.bits))]
-        return [varint(key.rank), *body, varint(len(outlier)), mask, tensor_bytes(z[outlier])]
+        body: list[Piece] = [piece(lengths), piece(pack(codes, self.bits))]
+        return [varint(key.rank), *body, varint(len(outlier)), mask, piece(z[outlier])]
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         n = header.elements

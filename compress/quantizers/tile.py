@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from ..codec import bytes_tensor, tensor_bytes
+from ..codec import bytes_tensor, piece
 from ..cpu import dispatch_blocks as blocks
+from ..pieces import Piece
 from ..primitives import philox, rotation, scales
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
 from ..spec import Spec
-from ..wire import Buffer, Header, Reader
+from ..wire import Header, Reader
 from .dithered import LARGEST
 from .looped import Looped, Put
 from .tables import blocks_of
@@ -27,11 +30,11 @@ class Tile(Looped):
         self.stochastic = spec.word("rounding") == "stochastic"
         self.top = (1 << (self.bits - 1)) - 1
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         if self.quick(x.numel(), x.device):
             quick = blocks.tile(x, self.tile, self.bits, self.outlier, key.dither if self.stochastic else None)
             if quick is not None:
-                return [tensor_bytes(quick[0]), tensor_bytes(pack(quick[1], 1)), tensor_bytes(quick[2])]
+                return [piece(quick[0]), piece(pack(quick[1], 1)), piece(quick[2])]
         rows, exponent = rotation.rescale(blocks_of(x, self.tile))
         largest = rows.abs().amax(1)
         mean = (rotation.energy(rows) / float(self.tile)).sqrt()  # whole numbers: no order of adding changes it
@@ -47,9 +50,9 @@ class Tile(Looped):
         level = torch.where(unit > 0, ratio.round(), torch.zeros_like(ratio)).clamp(-self.top, self.top)
         codes = (level + float(self.top + 1)).to(torch.uint8).view(-1)
         return [
-            tensor_bytes(code),
-            tensor_bytes(pack(turned.to(torch.uint8), 1)),
-            tensor_bytes(pack(codes, self.bits)),
+            piece(code),
+            piece(pack(turned.to(torch.uint8), 1)),
+            piece(pack(codes, self.bits)),
         ]
 
     def opened(self, reader: Reader, header: Header) -> Put:

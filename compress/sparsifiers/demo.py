@@ -6,19 +6,21 @@ coefficient, in order and unfused, so that every device gets the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 
-from ..codec import bytes_tensor, tensor_bytes
+from ..codec import bytes_tensor, piece
 from ..cpu import dispatch_blocks as blocks
 from ..errors import CodecError
+from ..pieces import Piece
 from ..primitives import scales, sums
 from ..primitives.key import Key
 from ..primitives.packing import pack, packed_size, unpack
 from ..quantizers.looped import Looped, Put
 from ..spec import Spec
-from ..wire import Buffer, Header, Reader
+from ..wire import Header, Reader
 
 SIDE = 64
 TILE = SIDE * SIDE
@@ -61,15 +63,15 @@ class Demo(Looped):
         super().__init__(spec)
         self.k = spec.number("k")
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         n, step = x.numel(), _PIECE * TILE if x.device.type == "cpu" else x.numel()
         done = [self._largest(x[start : start + step], self.quick(n, x.device)) for start in range(0, n, step)]
         code, index, negative = (torch.cat(parts) for parts in zip(*done, strict=True))
         return [
-            tensor_bytes(code),
-            tensor_bytes((index & 255).to(torch.uint8)),
-            tensor_bytes(pack((index >> 8).to(torch.uint8), 4)),
-            tensor_bytes(pack(negative, 1)),
+            piece(code),
+            piece((index & 255).to(torch.uint8)),
+            piece(pack((index >> 8).to(torch.uint8), 4)),
+            piece(pack(negative, 1)),
         ]
 
     def _largest(self, x: torch.Tensor, quick: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -8,6 +8,7 @@ rank-1 terms in order, unfused, so that every device gets the same bits.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -16,6 +17,7 @@ from ..cpu import dispatch as fast
 from ..cpu import dispatch_blocks as blocks
 from ..errors import CodecError
 from ..exchange.requests import Context, Program, Reduce
+from ..pieces import Piece
 from ..primitives import philox
 from ..primitives.key import Key
 from ..primitives.scales import LARGEST
@@ -126,7 +128,7 @@ class PowerSgd(Looped):
             body = self._factors(flat, shape, Key(seed, step)) if flat.numel() else []
         return build(self.spec, dtype, shape, body, None, None)
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         return self._factors(x, (x.numel(),), key)
 
     def _factors(self, x: torch.Tensor, shape: tuple[int, ...], key: Key) -> list[Buffer]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..codec import Codec, bytes_tensor, tensor_bytes
+from ..codec import Codec, bytes_tensor, piece, tensor_bytes
 from ..cpu import dispatch_values as loops
 from ..errors import CodecError
 from ..exchange.requests import Context, Gather, Program, Reduce
@@ -23,7 +23,7 @@ from ..primitives.packing import pack, packed_size, unpack
 from ..quantizers.dithered import LARGEST, norm
 from ..quantizers.tables import Parts, Tabled, largest_of, pieces
 from ..spec import Spec
-from ..wire import Buffer, Header, Reader
+from ..wire import Header, Reader
 
 
 class Summed(Codec):
@@ -76,7 +76,7 @@ class Summed(Codec):
     def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         statistic = self.statistic(x)
         codes = self.to_codes(self.levels(x, statistic, key, 1))
-        return [tensor_bytes(statistic), tensor_bytes(pack(codes, self.bits))]
+        return [piece(statistic), piece(pack(codes, self.bits))]
 
     def body(self, reader: Reader, header: Header, device: torch.device) -> tuple[torch.Tensor, memoryview]:
         """(fp32 statistic, packed codes) of a body."""
@@ -122,7 +122,7 @@ class Alone(Tabled, Summed):
         if not self.quick(x.numel(), x.device):
             return super().write(x, key)
         statistic = self.statistic(x)
-        return [tensor_bytes(statistic), tensor_bytes(self.packed(x, statistic, key))]
+        return [piece(statistic), piece(self.packed(x, statistic, key))]
 
     def parts(self, reader: Reader, header: Header, device: torch.device) -> Parts:
         statistic, packed = self.body(reader, header, device)
@@ -170,7 +170,7 @@ class GlobalExponential(Tabled):
     """Global-QSGD, exponential dithering: a sign and a power of two below twice the largest, 8 bits. Two encodings are
     combined without decoding, each combination unbiased; a tree, not a ring, keeps the exponents in range."""
 
-    def write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
+    def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         top = largest_of(x, x.numel())
         if self.quick(x.numel(), x.device):
             codes = loops.dithered(x, x.numel(), top, loops.EXPONENTS, 8, key.dither, 2)
@@ -178,7 +178,7 @@ class GlobalExponential(Tabled):
             codes = torch.empty(x.numel(), dtype=torch.uint8, device=x.device)
             for start, stop in pieces(x.numel(), x.numel(), x.device):
                 codes[start:stop] = self.codes(x[start:stop], top, 1, key, start)
-        return [tensor_bytes(top), tensor_bytes(codes)]
+        return [piece(top), piece(codes)]
 
     def codes(self, x: torch.Tensor, top: torch.Tensor, workers: int, key: Key, start: int = 0) -> torch.Tensor:
         """uint8: 0 is zero, else sign << 7 | -exponent (1 .. 127) of a fraction of 2 * workers * top; of the elements

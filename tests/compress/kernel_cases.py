@@ -193,15 +193,14 @@ def refused(decode: Callable[..., Any], data: bytes, count: int, size: int) -> b
 
 def strangers(device: str) -> None:
     """What is not finite, or can't be done by the kernels, is found when the blob is asked for."""
-    for spec in ("int4", "eden:bits=2", "thc", "cocktail:random=0.5"):
+    for spec in ("int4", "eden:bits=2", "thc", "cocktail:random=0.5", "bf16", "qsgd"):
         codec = make(spec)
         for at in (3, 9_000):
             for bad in (float("nan"), float("inf"), -float("inf")):
                 x = torch.randn(9_001).to(device)
                 x[at] = bad
-                staged = codec.stage(x, 3, 1)
                 try:
-                    staged.pieces()
+                    codec.stage(x, 3, 1).pieces()
                 except CodecError as error:
                     assert "1 of 9001 values are not finite" in str(error)
                 else:
@@ -214,9 +213,19 @@ def strangers(device: str) -> None:
         assert "norm of a block is beyond" in str(error)
     else:
         raise AssertionError("a length beyond fp32 was sent")
+    whole = make("int4").encode(x.nan_to_num(), 3, 1)
+    large, pieces.LARGE = pieces.LARGE, 100  # each piece in a copy of its own, where they are too large for one
+    assert make("int4").encode(x.nan_to_num(), 3, 1) == whole
+    try:
+        make("int4").encode(x, 3, 1)
+    except CodecError:
+        pieces.LARGE = large
+    else:
+        raise AssertionError("int4 takes what is not finite")
 
 
-SYNCS = {"int4": 1, "int8": 1, "eden:bits=2": 1, "eden": 1, "thc": 1, "cocktail": 1, "cocktail:values=log": 1}
+KERNELS = ["int4", "int8", "eden:bits=2", "eden", "thc", "cocktail", "cocktail:values=log"]
+PLAIN = ["mxfp8", "mxfp4", "nf4", "qsgd", "nuqsgd", "natural", "terngrad", "tile", "global_qsgd", "int8_tensor"]
 
 
 def waits(device: str) -> None:
@@ -227,10 +236,17 @@ def waits(device: str) -> None:
     gpu.launch = lambda kernel, programs, *a, **k: launch(kernel, programs, *map(far_device.near, a), **k)
     with far_device.far_device() as far, far_device.counted() as waited:
         x = torch.randn(9_001).to(far)
-        for spec, most in SYNCS.items():
+        for spec in PLAIN:  # to see whether all is finite, and for the copy
+            waited.clear()
+            make(spec).encode(x, 3, 1)
+            assert len(waited) <= 2, f"{spec} waits {waited} to encode"
+        waited.clear()
+        make("bf16").encode(x)
+        assert len(waited) == 1, f"bf16 waits {waited} to encode"
+        for spec in KERNELS:
             waited.clear()
             blob = make(spec).encode(x, 3, 1)
-            assert len(waited) == most, f"{spec} waits {waited} to encode"
+            assert len(waited) == 1, f"{spec} waits {waited} to encode"
             waited.clear()
             out = torch.zeros(9_001, device=far)
             add(blob, out, 0.5)
