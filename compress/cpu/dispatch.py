@@ -46,10 +46,13 @@ def _loops(what: str = "") -> Any:
     return importlib.import_module(f".loops{what}", __package__)
 
 
-def room(count: int) -> torch.Tensor:
-    """fp32 ``[count]``, not filled. numpy asks the system for large pages: of small ones, each costs its first touch as
-    much as a copy of it."""
-    return torch.from_numpy(np.empty(count, np.float32))
+_NUMPY = {torch.float32: np.float32, torch.uint8: np.uint8, torch.int32: np.int32}
+
+
+def room(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """``[count]``, not filled. numpy asks the system for large pages: of small ones, each costs its first touch as much
+    as a copy of it."""
+    return torch.from_numpy(np.empty(count, _NUMPY[dtype]))
 
 
 def hadamard(x: torch.Tensor) -> torch.Tensor:
@@ -149,7 +152,7 @@ def quantize(
     """(steps: fp32 where ``full``, else int16 codes; packed levels of 2, 4 or 8 bits) of a flat fp32 vector, as
     ``Group.quantize``. None if a value is not finite."""
     steps = torch.empty(-(-x.numel() // group), dtype=torch.int32)
-    packed = torch.empty(-(-x.numel() * bits // 8), dtype=torch.uint8)
+    packed = room(-(-x.numel() * bits // 8), torch.uint8)
     loop, limit = _loops("_groups").quantize, scales.limit((1 << (bits - 1)) - 1, full)
     if not loop(x.numpy(), group, bits, full, np.int64(limit), stochastic, *_key(key), steps.numpy(), packed.numpy()):
         return None
@@ -223,6 +226,20 @@ def eden_pack(codes: torch.Tensor, bits: int, packed: torch.Tensor, count: int, 
     _loops("_eden").planes(codes.numpy(), bits, packed.numpy(), count, first)
 
 
+def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """As ``packing.pack``."""
+    packed = room(packed_bytes(codes.numel(), bits), torch.uint8)
+    _loops("_eden").pack_all(codes.contiguous().numpy(), bits, packed.numpy())
+    return packed
+
+
+def unpack(packed: torch.Tensor, count: int, bits: int) -> torch.Tensor:
+    """As ``packing.unpack``."""
+    codes = room(count, torch.uint8)
+    _loops("_eden").unpack_all(packed.numpy(), bits, codes.numpy())
+    return codes
+
+
 def eden_decode(
     packed: Any, words: torch.Tensor, levels: torch.Tensor, count: int, first: int, factors: torch.Tensor,
     weight: float | None, out: torch.Tensor,
@@ -235,7 +252,7 @@ def eden_decode(
 
 def largest(x: torch.Tensor, group: int) -> torch.Tensor:
     """fp32: the largest magnitude of each group of a flat fp32 vector."""
-    out = torch.empty(-(-x.numel() // group), dtype=torch.int32)
+    out = room(-(-x.numel() // group), torch.int32)
     _loops("_tables").largest(x.numpy(), group, out.numpy())
     return out.view(torch.float32)
 
@@ -262,7 +279,7 @@ def minifloat(
     """Packed codes of short floats. scale: (unit of each group to divide by) or (two factors of each group). form:
     (bits, of them mantissa, least exponent, largest code). key: of random rounding; None: nearest."""
     bits, mantissa, least, most = form
-    packed = torch.empty(packed_bytes(x.numel(), bits), dtype=torch.uint8)
+    packed = room(packed_bytes(x.numel(), bits), torch.uint8)
     first, second = scale[0].numpy(), scale[-1].numpy()
     randomness = key is not None, *_key(key or Key())
     numbers = group, len(scale) == 1, first, second, mantissa, least, most
@@ -272,7 +289,7 @@ def minifloat(
 
 def between(x: torch.Tensor, group: int, units: torch.Tensor, edges: torch.Tensor, bits: int) -> torch.Tensor:
     """Packed codes: how many of the rising edges are below x / unit."""
-    packed = torch.empty(packed_bytes(x.numel(), bits), dtype=torch.uint8)
+    packed = room(packed_bytes(x.numel(), bits), torch.uint8)
     _loops("_tables").edges(x.numpy(), group, units.numpy(), edges.numpy(), bits, packed.numpy())
     return packed
 

@@ -9,7 +9,7 @@ import torch
 
 from ..primitives import scales
 from ..primitives.key import Key
-from .dispatch import _factor, _key, _loops, packed_bytes
+from .dispatch import _factor, _key, _loops, packed_bytes, room
 
 
 def tile(
@@ -19,7 +19,7 @@ def tile(
     slow way is needed."""
     tiles = -(-x.numel() // size)
     steps, turned = torch.empty(tiles, dtype=torch.int32), torch.empty(tiles, dtype=torch.uint8)
-    packed = torch.empty(packed_bytes(tiles * size, bits), dtype=torch.uint8)
+    packed = room(packed_bytes(tiles * size, bits), torch.uint8)
     randomness = key is not None, scales.most(), *_key(key or Key())
     out = steps.numpy(), turned.numpy(), packed.numpy()
     if not _loops("_tiles").tile(x.numpy(), size, bits, outlier, *randomness, *out):
@@ -38,8 +38,8 @@ def tile_back(
 
 def shifts(x: torch.Tensor, group: int, bits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(int8 exponents, packed levels, fp32 what they decode to) of AQ-SGD's groups."""
-    exponents, decoded = torch.empty(-(-x.numel() // group), dtype=torch.int8), torch.empty_like(x)
-    packed = torch.empty(packed_bytes(x.numel(), bits), dtype=torch.uint8)
+    exponents, decoded = torch.empty(-(-x.numel() // group), dtype=torch.int8), room(x.numel())
+    packed = room(packed_bytes(x.numel(), bits), torch.uint8)
     _loops("_tiles").shifts(x.numpy(), group, bits, exponents.numpy(), packed.numpy(), decoded.numpy())
     return exponents, packed, decoded
 
@@ -76,19 +76,27 @@ def thc_codes(
 
 
 def quic_codes(
-    z: torch.Tensor, reach: float, grid: int, messages: torch.Tensor, chances: torch.Tensor, key: Key
+    z: torch.Tensor, reach: float, grid: int, both: np.ndarray, key: Key
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(uint8 messages, int64 places beyond ``reach``) of turned coordinates, with QUIC-FL's shared randomness."""
-    codes, beyond = torch.empty(z.numel(), dtype=torch.uint8), np.empty(z.numel() + 1, np.int64)
+    """(uint8 messages, int64 places beyond ``reach``) of turned coordinates, with QUIC-FL's shared randomness. both:
+    as of the loop, ``quic_table``."""
+    codes, beyond = room(z.numel(), torch.uint8), np.empty(z.numel() + 1, np.int64)
     seed, step = _key(key)
-    numbers = np.float32(reach), grid, messages.numpy(), chances.numpy(), seed, seed, step
+    numbers = np.float32(reach), grid, both, seed, seed, step
     found = _loops("_rotated").quic_codes(z.numpy(), *numbers, codes.numpy(), beyond)
     return codes, torch.from_numpy(beyond[:found].copy())
 
 
+def quic_table(messages: torch.Tensor, chances: torch.Tensor) -> np.ndarray:
+    """uint32: uint8 messages above 17 bits of which 16-bit numbers are below fp32 chances."""
+    whole = np.ceil(chances.double().numpy() * 65536.0).astype(np.uint32)
+    table: np.ndarray = messages.numpy().astype(np.uint32) << 17 | whole
+    return table
+
+
 def quic_values(packed: Any, bits: int, table: torch.Tensor, key: Key, count: int) -> torch.Tensor:
     """fp32: the levels of packed messages."""
-    z = torch.empty(count)
+    z = room(count)
     _loops("_rotated").quic_values(np.frombuffer(packed, np.uint8), bits, table.numpy(), *_key(key), z.numpy())
     return z
 

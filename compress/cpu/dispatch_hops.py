@@ -10,7 +10,7 @@ import torch
 
 from ..primitives import scales
 from ..primitives.key import Key
-from .dispatch import _factor, _key, _loops, packed_bytes
+from .dispatch import _factor, _key, _loops, packed_bytes, room
 
 BLOCK = 256
 _CELLS = 4096
@@ -93,7 +93,7 @@ def quantize(
     blocks, turned = len(widths.choice), frame.signs is not None
     means = torch.empty(0 if turned else blocks, dtype=torch.bfloat16)
     codes, fine = torch.empty(blocks, dtype=torch.int16), torch.empty(0 if turned else 16 * blocks, dtype=torch.uint8)
-    packed = torch.empty(widths.size, dtype=torch.uint8)
+    packed = room(widths.size, torch.uint8)
     places = widths.choice, widths.widths, widths.starts, widths.counts
     tables = levels.lows, levels.gaps, levels.nexts, levels.cells, levels.origin, levels.scale
     randomness = scales.most(), *_key(key), np.uint64(shared), rank, members

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..primitives.key import Key
-from .dispatch import _factor, _key, _loops, packed_bytes
+from .dispatch import _factor, _key, _loops, packed_bytes, room
 
 EQUAL, POWERS, TERNARY, NATURAL, EXPONENTS, WHOLE = range(6)
 """Kinds of random rounding: to one of equal levels, to a power of two beside a largest, to -1, 0 or 1, to an exponent
@@ -22,7 +22,7 @@ def dithered(
     by. number: what is added to EQUAL levels, the range of EXPONENTS, the factor of WHOLE."""
     count = x.numel()
     size = -(-count // 5) if kind == TERNARY else packed_bytes(count, bits)
-    packed = torch.empty(size, dtype=torch.uint8)
+    packed = room(size, torch.uint8)
     numbers = kind, float(number), bits, *_key(key)
     _loops("_dithered").dithered(x.numpy(), group, units.numpy(), *numbers, packed.numpy())
     return packed
@@ -47,7 +47,7 @@ def affine(x: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor, torc
     scales, zeros, codes = (
         torch.empty(rows),
         torch.empty(rows, dtype=torch.uint8),
-        torch.empty(x.numel(), dtype=torch.uint8),
+        room(x.numel(), torch.uint8),
     )
     _loops("_sums").affine(x.numpy(), size, scales.numpy(), zeros.numpy(), codes.numpy())
     return scales, zeros, codes

@@ -119,6 +119,24 @@ def planes_back_in(packed: Any, bits: int, count: int, first: int, codes: Any, p
 
 
 @jit
+def pack_all(codes: Any, bits: int, packed: Any) -> None:
+    """``packing.pack``."""
+    for start in range(0, len(codes), 4096):
+        planes(codes[start : start + 4096], bits, packed, len(codes), start)
+
+
+@jit
+def unpack_all(packed: Any, bits: int, codes: Any) -> None:
+    """``packing.unpack``."""
+    part = np.empty(4096, np.uint8)
+    for start in range(0, len(codes), 4096):
+        to = codes[start : start + 4096]
+        planes_back(packed, bits, len(codes), start, part[: (len(to) + 7) // 8 * 8])
+        for i in range(len(to)):
+            to[i] = part[i]
+
+
+@jit
 def encode(
     rows: Any, words: Any, levels: Any, edges: Any, cells: Any, kind: int, bits: int, packed: Any, count: int,
     first: int, factors: Any,

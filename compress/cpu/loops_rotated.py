@@ -13,7 +13,8 @@ from .loops_random import dither, words
 CHUNK = 4096
 PIECE = 1 << 13
 """Elements whose transform stays in the first cache."""
-WIDE = 64
+QUIC = 512
+WIDE = 128
 """Columns of a transform that are taken together."""
 
 
@@ -144,34 +145,38 @@ def thc_codes(
 
 @jit
 def quic_codes(
-    z: Any, reach: Any, grid: int, messages: Any, chances: Any, choice: Any, shared: Any, step: Any, codes: Any,
-    outliers: Any,
-) -> int:  # fmt: skip
-    """QUIC-FL's messages with shared randomness; the places of coordinates beyond ``reach`` go to ``outliers``. choice,
-    shared: keys' seeds of the streams 0x43 and 0x48. How many outliers."""
-    own, both = np.empty(CHUNK, np.uint32), np.empty(CHUNK, np.uint32)
+    z: Any, reach: Any, grid: int, both: Any, choice: Any, shared: Any, step: Any, codes: Any, outliers: Any
+) -> int:
+    """QUIC-FL's messages with shared randomness; the places of coordinates beyond ``reach`` go to ``outliers``. both:
+    uint32 ``[grid + 1, 2^k]``, of each cell and shared value 2^16 times the chance of the next message (17 bits), and
+    the message above it. choice, shared: keys' seeds of the streams 0x43 and 0x48. How many outliers."""
+    own, common = np.empty(QUIC, np.uint32), np.empty(QUIC, np.uint32)
     half, last, found = np.float32(grid / 2), np.float32(grid - 1), 0
-    mask, small = np.uint32(messages.shape[1] - 1), np.float32(2.0**-16)  # a power of two of columns
-    shift, rests, rows = np.uint32(0), np.empty(CHUNK, np.float32), np.empty(CHUNK, np.uint32)
-    while (1 << shift) < messages.shape[1]:
+    mask, small = np.uint32(both.shape[1] - 1), np.float32(2.0**-16)  # a power of two of columns
+    shift, rows, flat = np.uint32(0), np.empty(QUIC, np.uint32), both.reshape(-1)
+    while (1 << shift) < both.shape[1]:
         shift += np.uint32(1)
-    message, chance = messages.reshape(-1), chances.reshape(-1)
-    for start in range(0, len(z), CHUNK):
-        part, to = z[start : start + CHUNK], codes[start : start + CHUNK]
-        size = len(part)
+    for start in range(0, len(z), QUIC):
+        part, to = z[start : start + QUIC], codes[start : start + QUIC]
+        size, any_ = len(part), np.int32(0)
         words(start, choice, step, 0x43, own[:size])
-        words(start, shared, step, 0x48, both[:size])
+        words(start, shared, step, 0x48, common[:size])
         for i in range(size):
-            outliers[found] = start + i
-            found += np.abs(part[i]) > reach
+            any_ |= np.int32(np.abs(part[i]) > reach)
+        if any_:
+            for i in range(size):
+                outliers[found] = start + i
+                found += np.abs(part[i]) > reach
         for i in range(size):
             place = (min(max(part[i], -reach), reach) / reach + np.float32(1.0)) * half
             cell = np.int32(min(max(place, np.float32(0.0)), last))
             up = np.float32(np.int32(own[i] >> np.uint32(16))) * small < place - np.float32(cell)
-            rows[i] = np.uint32((cell + np.int32(up)) << shift) | np.uint32(both[i] & mask)
-            rests[i] = np.float32(np.int32(own[i] & np.uint32(0xFFFF))) * small
+            rows[i] = np.uint32(np.uint32(cell + np.int32(up)) << shift) | np.uint32(common[i] & mask)
         for i in range(size):
-            to[i] = message[rows[i]] + np.uint8(rests[i] < chance[rows[i]])
+            rows[i] = flat[rows[i]]
+        for i in range(size):
+            next_ = np.uint32(own[i] & np.uint32(0xFFFF)) < np.uint32(rows[i] & np.uint32(0x1FFFF))
+            to[i] = np.uint8(np.uint32(rows[i] >> np.uint32(17)) + np.uint32(next_))
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from ..cpu import dispatch as fast
 from ..errors import CodecError
 
 
@@ -30,6 +31,8 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
     """uint8 ``[n]`` codes below 2^bits -> uint8 ``[packed_size(n, bits)]``."""
     if bits == 8:
         return codes
+    if codes.device.type == "cpu" and fast.worth(codes.numel()):
+        return fast.pack(codes, bits)
     parts = []
     for shift, width in planes(bits):
         each = 8 // width
@@ -50,6 +53,8 @@ def unpack(packed: torch.Tensor, count: int, bits: int) -> torch.Tensor:
         raise CodecError(f"{packed.numel()} bytes do not hold {count} codes of {bits} bits")
     if bits == 8:
         return packed
+    if packed.device.type == "cpu" and fast.worth(count):
+        return fast.unpack(packed, count, bits)
     out: torch.Tensor | None = None
     at = 0
     for shift, width in planes(bits):

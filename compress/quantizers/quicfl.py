@@ -42,9 +42,9 @@ class QuicFl(Rotated):
 
     def write(self, x: torch.Tensor, key: Key) -> Sequence[Piece]:
         n, shared = x.numel(), Key(key.seed, key.step)
-        z = torch.empty(rotation.coordinates(n, self.block), device=x.device)
+        quick, count = self._is_quick(n, x.device), rotation.coordinates(n, self.block)
+        z = fast.room(count) if quick else torch.empty(count, device=x.device)
         lengths = torch.empty(rotation.blocks(n, self.block), device=x.device)
-        quick = self._is_quick(n, x.device)
         for segment in rotation.layout(n, self.block):
             part = x[segment.start : segment.start + segment.length]
             found = rotation.lengths(part, segment.size)
@@ -57,8 +57,7 @@ class QuicFl(Rotated):
                 scaled = rotation.rows_of(x, segment) / found[:, None]
                 rows.copy_(rotation.forward(scaled, segment, shared))
         if quick and self.shared:
-            message, probability = _sender(self.bits)
-            codes, outlier = blocks.quic_codes(z, self.reach, _GRID, message, probability, key.private)
+            codes, outlier = blocks.quic_codes(z, self.reach, _GRID, _quick_sender(self.bits), key.private)
         else:
             outlier = torch.nonzero(z.abs() > self.reach).view(-1)
             codes = self._codes(z.clamp(-self.reach, self.reach), key)
@@ -75,7 +74,7 @@ class QuicFl(Rotated):
         lengths = self.read_scales(reader, n, device)
         packed = reader.take(packed_size(count, self.bits))
         if self._is_quick(n, device):
-            out = torch.empty(n)
+            out = fast.room(n)
             self._decode(packed, lengths, reader, key, out, None)
             return out
         codes = unpack(bytes_tensor(packed, torch.uint8, device), count, self.bits)
@@ -107,7 +106,7 @@ class QuicFl(Rotated):
         if self.shared:
             z = blocks.quic_values(packed, self.bits, table, key.private, count)
         else:
-            z = torch.empty(count)
+            z = fast.room(count)
             fast.add_table(z, packed, table[0], torch.ones(1), count, self.bits, None)
         self._put_exact(reader, z)
         reader.end()
@@ -165,3 +164,8 @@ def _sender(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
     levels = quic(bits, True, torch.device("cpu")).double().numpy()
     messages, probability, _ = shared_assignment(levels, np.linspace(-reach, reach, _GRID + 1))
     return torch.from_numpy(messages.astype(np.uint8)), torch.from_numpy(probability.astype(np.float32))
+
+
+@lru_cache(maxsize=8)
+def _quick_sender(bits: int) -> np.ndarray:
+    return blocks.quic_table(*_sender(bits))

@@ -99,7 +99,7 @@ class Thc(Summed):
             return out
         if not self._is_quick(header.elements, device):
             return super().read(reader, header, device)
-        out = torch.empty(header.elements)
+        out = fast.room(header.elements)
         self._decode(reader, header, out, None)
         return out
 
@@ -111,7 +111,7 @@ class Thc(Summed):
         if self._on_gpu(out.device):
             self._decode_gpu(bytes_tensor(packed, torch.uint8, out.device), statistic, self._key(header), out, weight)
             return
-        values = torch.empty(count)
+        values = fast.room(count)
         table = torch.zeros(1 << self.bits)
         table[: len(self.table)] = self.table.to(torch.float32) - centre
         fast.add_table(values, packed, table, torch.ones(1), count, self.bits, None)
@@ -128,13 +128,13 @@ class Thc(Summed):
 
     def _codes(self, x: torch.Tensor, statistic: torch.Tensor, key: Key) -> torch.Tensor:
         """uint8 indices into the table, by the compiled loops."""
-        out = torch.empty(self.levels_count(x.numel()), dtype=torch.uint8)
+        out = fast.room(self.levels_count(x.numel()), torch.uint8)
         for segment in rotation.layout(x.numel(), self.block):
             length = statistic[segment.row : segment.row + segment.rows]
             unit = torch.where(length > 0, length, torch.ones_like(length))
             part = x[segment.start : segment.start + segment.length]
             signs = rotation.sign_words(segment, key)
-            turned = torch.empty(segment.rows * segment.size)
+            turned = fast.room(segment.rows * segment.size)
             blocks.turn(part, unit, True, signs, turned.view(segment.rows, segment.size))
             codes = out[segment.code : segment.code + turned.numel()]
             blocks.thc_codes(turned, self.reach, self.table, self._below(x.device), key.dither, segment.code, codes)
