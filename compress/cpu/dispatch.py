@@ -216,9 +216,43 @@ def eden_encode(
     """The fp32 factors of EDEN for fp32 ``[rows, 2^k]``; the codes are packed as elements ``first`` on of ``count``.
     kind: 0 without bias, 1 of least error, 2 the norm (TurboQuant). False where the slow way is needed."""
     bits = (len(levels) - 1).bit_length()
-    edges, cells = _edges(levels) if bits > 5 else (((levels[1:] + levels[:-1]) / 2).numpy(), _NO_CELLS)
+    edges, cells = _finder(levels, bits)
     numbers = words.numpy(), levels.numpy(), edges, cells, kind, bits, packed.numpy(), count, first, factors.numpy()
     return bool(_loops("_eden").encode(rows.numpy(), *numbers))
+
+
+def _finder(levels: torch.Tensor, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """(edges, cells), as ``loops_eden.quantized`` takes them."""
+    return _edges(levels) if bits > 5 else (((levels[1:] + levels[:-1]) / 2).numpy(), _NO_CELLS)
+
+
+def mixed(count: int, share: float, key: Key, stream: int) -> tuple[torch.Tensor, int]:
+    """(uint8 flags of the elements whose uniform number is below ``share``, how many)."""
+    flags = room(count, torch.uint8)
+    found = _loops("_random").below(*_key(key), stream, np.float32(share), flags.numpy())
+    return flags, int(found)
+
+
+def eden_encode_mixed(
+    rows: torch.Tensor, words: torch.Tensor, levels: tuple[torch.Tensor, torch.Tensor], flags: torch.Tensor,
+    packed: torch.Tensor, extra: torch.Tensor, at: int, count: int, first: int, factors: torch.Tensor, kind: int,
+) -> int:  # fmt: skip
+    """As ``eden_encode``, where the elements with ``flags`` have the second levels, of a bit more; that bit goes to
+    uint8 ``extra`` from ``at`` on. What ``at`` is then; -1 where the slow way is needed."""
+    bits = (len(levels[0]) - 1).bit_length()
+    few, more = (levels[0].numpy(), *_finder(levels[0], bits)), (levels[1].numpy(), *_finder(levels[1], bits + 1))
+    out = flags.numpy(), packed.numpy(), extra.numpy(), at, count, first, factors.numpy()
+    return int(_loops("_eden").encode_mixed(rows.numpy(), words.numpy(), *few, *more, kind, bits, *out))
+
+
+def eden_decode_mixed(
+    packed: Any, extra: torch.Tensor, at: int, flags: torch.Tensor, words: torch.Tensor, levels: torch.Tensor,
+    bits: int, count: int, first: int, factors: torch.Tensor, weight: float | None, out: torch.Tensor,
+) -> int:  # fmt: skip
+    """As ``eden_decode``; levels: fp32 ``[512]``, from 256 on those of elements with ``flags``. What ``at`` is then."""
+    data = np.frombuffer(packed, np.uint8), extra.numpy(), at, flags.numpy(), words.numpy(), levels.numpy()
+    numbers = bits, count, first, factors.numpy(), _factor(weight), weight is not None
+    return int(_loops("_eden").decode_mixed(*data, *numbers, out.numpy()))
 
 
 def eden_pack(codes: torch.Tensor, bits: int, packed: torch.Tensor, count: int, first: int) -> None:

@@ -137,67 +137,147 @@ def unpack_all(packed: Any, bits: int, codes: Any) -> None:
 
 
 @jit
+def turned_row(row: Any, words: Any, first: int, turned: Any) -> Any:
+    """(the field of the exponent of a row's largest value, the sum of 2^46 times the squares of the row scaled by it);
+    ``turned``: the scaled row, turned. -1, 0 where the largest is not finite, denormal or beyond 2^125; 0, 0 of zeros,
+    which are not turned."""
+    one = np.empty(1, np.int32)
+    largest = largest_bits(row.view(np.int32), np.int32(0))
+    field, energy = np.int64(largest) >> 23, np.int64(0)
+    if largest == 0:
+        return np.int64(0), energy
+    if field < 2 or field > 250:
+        return np.int64(-1), energy
+    one[0] = (253 - field) << 23
+    scale = one.view(np.float32)[0]
+    for i in range(len(row)):
+        turned[i] = row[i] * scale
+    for i in range(len(row)):
+        fixed = np.int64(np.int32(turned[i] * np.float32(8388608.0)))
+        energy += fixed * fixed
+    turn_signs(turned.view(np.int32), words, first)
+    hadamard(turned.reshape(1, len(row)))
+    return field, energy
+
+
+@jit
+def quantized(z: Any, edges: Any, cells: Any, scaled: Any, codes: Any, levels: Any) -> None:
+    """The codes of the nearest of 2^k levels, and ``scaled`` of them; cells as of ``nearest_cells``, or empty."""
+    if len(cells):
+        nearest_cells(z, edges, cells, edges[len(edges) - 2], scaled, codes, levels)
+    elif len(scaled) == 16:
+        nearest16(z.view(np.int32), edges.view(np.int32), scaled, codes, levels)
+    else:
+        nearest(z, edges, scaled, codes, levels)
+
+
+@jit
+def factor_of(kind: int, field: Any, energy: Any, product: Any, bottom: Any, size: int) -> Any:
+    """A row's factor from the sums of whole numbers. kind: 0 without bias, 1 of least error, 2 the norm. bottom: the
+    sum of the levels' squares."""
+    total, below = np.float64(energy) * 2.0**-46, np.float64(product) * 2.0**-37
+    factor, one = np.float32(0.0), np.empty(1, np.int32)
+    if kind == 0:
+        factor = np.float32(total / below) if product > 0 and energy > 0 else factor
+    elif kind == 1:
+        factor = np.float32(below / (bottom * size)) if energy > 0 else factor
+    else:
+        factor = np.float32(np.sqrt(total) / size)
+    one[0] = (field + 1) << 23
+    return factor * one.view(np.float32)[0]
+
+
+@jit
 def encode(
     rows: Any, words: Any, levels: Any, edges: Any, cells: Any, kind: int, bits: int, packed: Any, count: int,
     first: int, factors: Any,
 ) -> bool:  # fmt: skip
     """EDEN, whole bits: the factors of ``[rows, 2^k]`` and their codes, packed as elements ``first`` on of ``count``.
     words: the Philox words of the signs. cells: as of ``nearest_cells``, whose edges end with infinity; empty: all
-    edges are looked at. kind of the factor: 0 without bias, 1 of least error, 2 the norm. False if a row's largest
-    value is not finite, denormal or beyond 2^125."""
+    edges are looked at. kind: as of ``factor_of``. False if a row's largest value is not finite, denormal or beyond
+    2^125."""
     squared = (levels * levels).astype(np.float64)
     size = rows.shape[1]
-    turned, one, z = np.empty(size, np.float32), np.empty(1, np.int32), np.empty(size, np.float32)
+    turned, z = np.empty(size, np.float32), np.empty(size, np.float32)
     codes, chosen = np.empty(size, np.uint8), np.empty(size, np.int32)
-    scaled, edge_bits = (levels * np.float32(1048576.0)).astype(np.int32), edges.view(np.int32)
+    scaled = (levels * np.float32(1048576.0)).astype(np.int32)
     for r in range(rows.shape[0]):
-        row = rows[r]
-        largest = largest_bits(row.view(np.int32), np.int32(0))
-        field = np.int64(largest) >> 23
-        if largest == 0:
+        field, energy = turned_row(rows[r], words, r * size, turned)
+        if field <= 0:
+            if field < 0:
+                return False
             factors[r] = 0.0
             codes[:] = len(levels) // 2 - 1
             planes(codes, bits, packed, count, first + r * size)
             continue
-        if field < 2 or field > 250:
-            return False
-        one[0] = (253 - field) << 23
-        scale, energy = one.view(np.float32)[0], np.int64(0)
-        for i in range(size):
-            turned[i] = row[i] * scale
-        for i in range(size):
-            fixed = np.int64(np.int32(turned[i] * np.float32(8388608.0)))
-            energy += fixed * fixed
-        turn_signs(turned.view(np.int32), words, r * size)
-        hadamard(turned.reshape(1, size))
-        total = np.float64(energy) * 2.0**-46
-        spread = np.float32(np.sqrt(total))
+        spread = np.float32(np.sqrt(np.float64(energy) * 2.0**-46))
         for i in range(size):
             z[i] = turned[i] / spread
-        if len(cells):
-            nearest_cells(z, edges, cells, edges[len(edges) - 2], scaled, codes, chosen)
-        elif bits == 4:
-            nearest16(z.view(np.int32), edge_bits, scaled, codes, chosen)
-        else:
-            nearest(z, edges, scaled, codes, chosen)
+        quantized(z, edges, cells, scaled, codes, chosen)
         planes(codes, bits, packed, count, first + r * size)
-        product = np.int64(0)
+        product, bottom = np.int64(0), 0.0  # the sum of so few and so short squares is exact
         for i in range(size):
             product += np.int64(chosen[i]) * np.int64(np.int32(turned[i] * np.float32(131072.0)))
-        below = np.float64(product) * 2.0**-37
-        factor = np.float32(0.0)
-        if kind == 0:
-            factor = np.float32(total / below) if product > 0 and energy > 0 else factor
-        elif kind == 1:
-            bottom = 0.0  # the sum of so few and so short numbers is exact
+        if kind == 1:
             for i in range(size):
                 bottom += squared[codes[i]]
-            factor = np.float32(below / (bottom * size)) if energy > 0 else factor
-        else:
-            factor = np.float32(np.sqrt(total) / size)
-        one[0] = (field + 1) << 23
-        factors[r] = factor * one.view(np.float32)[0]
+        factors[r] = factor_of(kind, field, energy, product, bottom, size)
     return True
+
+
+@jit
+def encode_mixed(
+    rows: Any, words: Any, levels: Any, edges: Any, cells: Any, more: Any, more_edges: Any, more_cells: Any, kind: int,
+    bits: int, mixed: Any, packed: Any, extra: Any, at: Any, count: int, first: int, factors: Any,
+) -> Any:  # fmt: skip
+    """EDEN, a part of a bit too: as ``encode``, where the ``mixed`` of the elements ``first`` on have ``more`` levels.
+    Their highest bits go to ``extra`` from ``at`` on, one to a byte. What ``at`` is then; -1: as False of ``encode``.
+    Of 0 bits there is one level, 0."""
+    size = rows.shape[1]
+    turned, z = np.empty(size, np.float32), np.empty(size, np.float32)
+    codes, chosen = np.empty(size, np.uint8), np.empty(size, np.int32)
+    others, further = np.empty(size, np.uint8), np.empty(size, np.int32)
+    scaled = (levels * np.float32(1048576.0)).astype(np.int32)
+    scaled_more = (more * np.float32(1048576.0)).astype(np.int32)
+    squared, squared_more = (levels * levels).astype(np.float64), (more * more).astype(np.float64)
+    low = np.uint8((1 << bits) - 1)
+    for r in range(rows.shape[0]):
+        field, energy = turned_row(rows[r], words, r * size, turned)
+        if field < 0:
+            return -1
+        flags = mixed[first + r * size : first + (r + 1) * size]
+        if field == 0:
+            z[:] = np.float32(0.0)
+        else:
+            spread = np.float32(np.sqrt(np.float64(energy) * 2.0**-46))
+            for i in range(size):
+                z[i] = turned[i] / spread
+        if bits:
+            quantized(z, edges, cells, scaled, codes, chosen)
+        else:
+            codes[:] = 0
+            chosen[:] = 0
+        quantized(z, more_edges, more_cells, scaled_more, others, further)
+        product, bottom = np.int64(0), 0.0
+        for i in range(size):
+            chosen[i] = further[i] if flags[i] else chosen[i]
+        if field == 0:
+            factors[r] = 0.0
+        else:
+            for i in range(size):
+                product += np.int64(chosen[i]) * np.int64(np.int32(turned[i] * np.float32(131072.0)))
+            if kind == 1:
+                for i in range(size):
+                    bottom += squared_more[others[i]] if flags[i] else squared[codes[i]]
+            factors[r] = factor_of(kind, field, energy, product, bottom, size)
+        for i in range(size):
+            extra[at] = others[i] >> bits
+            at += np.int64(flags[i])
+        if bits:
+            for i in range(size):
+                codes[i] = others[i] & low if flags[i] else codes[i]
+            planes(codes, bits, packed, count, first + r * size)
+    return at
 
 
 @jit
@@ -221,3 +301,33 @@ def decode(
                 row[i] += value * weight
             else:
                 row[i] = value
+
+
+@jit
+def decode_mixed(
+    packed: Any, extra: Any, at: Any, mixed: Any, words: Any, levels: Any, bits: int, count: int, first: int,
+    factors: Any, weight: Any, adding: bool, out: Any,
+) -> Any:  # fmt: skip
+    """As ``decode``, of ``encode_mixed``; levels: fp32 ``[512]``, from 256 on those of mixed elements. What ``at`` is
+    then."""
+    size, most = out.shape[1], np.float32(3.4028234663852886e38)
+    codes, turned = np.zeros(size, np.uint8), np.empty(size, np.float32)
+    for r in range(out.shape[0]):
+        flags = mixed[first + r * size : first + (r + 1) * size]
+        if bits:
+            planes_back(packed, bits, count, first + r * size, codes)
+        for i in range(size):
+            more = np.uint32(flags[i])
+            place = np.uint32(codes[i]) | np.uint32(np.uint32(extra[at]) << np.uint32(bits)) * more
+            turned[i] = levels[np.uint32(place | np.uint32(more << np.uint32(8)))]
+            at += np.int64(more)
+        hadamard(turned.reshape(1, size))
+        turn_signs(turned.view(np.int32), words, r * size)
+        row, factor = out[r], factors[r]
+        for i in range(size):
+            value = min(max(turned[i] * factor, -most), most)
+            if adding:
+                row[i] += value * weight
+            else:
+                row[i] = value
+    return at

@@ -61,3 +61,18 @@ def dither(start: int, seed: Any, step: Any, stream: Any, out: Any) -> None:
             turned = np.uint32((source[i] >> np.uint32(8)) + turn) & np.uint32(0xFFFFFF)
             to[i] = np.float32(np.int32(turned)) * np.float32(5.9604644775390625e-08)
         at += size
+
+
+@jit
+def below(seed: Any, step: Any, stream: Any, share: Any, out: Any) -> Any:
+    """uint8 flags: whose uniform number, from element 0 on, is below ``share``. How many."""
+    u, total = np.empty(512, np.float32), np.int64(0)
+    for start in range(0, len(out), 512):
+        to, found = out[start : start + 512], np.int32(0)
+        dither(start, seed, step, stream, u[: len(to)])
+        for i in range(len(to)):
+            flag = u[i] < share
+            to[i] = flag
+            found += np.int32(flag)
+        total += np.int64(found)
+    return total

@@ -81,9 +81,14 @@ class Eden(Rotated):
     def _write(self, x: torch.Tensor, key: Key) -> list[Buffer]:
         n, count = x.numel(), rotation.coordinates(x.numel(), self.block)
         quick = self._is_quick(n, x.device)
+        if quick and self.share:
+            done = self._write_mixed(x, key)
+            if done is not None:
+                return done
+            quick = False
         if self.refuses and not quick:
             check_finite(x)
-        packed = torch.empty(packed_size(count, self.whole) if quick else 0, dtype=torch.uint8)
+        packed = fast.room(packed_size(count, self.whole) if quick else 0, torch.uint8)
         codes = torch.empty(0 if quick else count, dtype=torch.uint8, device=x.device)
         factors = torch.empty(rotation.blocks(n, self.block), device=x.device)
         for segment in rotation.layout(n, self.block):
@@ -102,6 +107,46 @@ class Eden(Rotated):
         body = [tensor_bytes(packed)] if quick else self._pack(codes, self._all_mixed(n, key, x.device))
         return [tensor_bytes(factors.clamp(-LARGEST, LARGEST)), *body]
 
+    def _write_mixed(self, x: torch.Tensor, key: Key) -> list[Buffer] | None:
+        """By the compiled loops, where some coordinates have a bit more. None where the slow way is needed."""
+        n, count, at = x.numel(), rotation.coordinates(x.numel(), self.block), 0
+        flags, total = fast.mixed(count, self.share, Key(key.seed, key.step), MIXED)
+        packed = fast.room(packed_size(count, self.whole), torch.uint8)
+        extra, factors = fast.room(total + 1, torch.uint8), torch.empty(rotation.blocks(n, self.block))
+        for segment in rotation.layout(n, self.block):
+            words, numbers = rotation.sign_words(segment, key), factors[segment.row : segment.row + segment.rows]
+            out = packed, extra, at, count, segment.code, numbers, self._kind()
+            at = fast.eden_encode_mixed(rotation.rows_of(x, segment), words, self._tables(), flags, *out)
+            if at < 0:
+                return None
+        body = tensor_bytes(packed), tensor_bytes(pack(extra[:total], 1))
+        return [tensor_bytes(factors.clamp_(-LARGEST, LARGEST)), *body]
+
+    def _tables(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The levels of coordinates with fewer and with more bits; of no bits, 0."""
+        cpu = torch.device("cpu")
+        return lloyd(self.whole, cpu) if self.whole else torch.zeros(1), lloyd(self.whole + 1, cpu)
+
+    def _decode_mixed(
+        self, reader: Reader, key: Key, factors: torch.Tensor, out: torch.Tensor, weight: float | None
+    ) -> None:
+        """``_decode`` of codes some of which have a bit more, by the compiled loops."""
+        count, at = rotation.coordinates(out.numel(), self.block), 0
+        packed = reader.take(packed_size(count, self.whole))
+        flags, total = fast.mixed(count, self.share, Key(key.seed, key.step), MIXED)
+        extra = fast.room(total + 1, torch.uint8)
+        extra[:total] = unpack(bytes_tensor(reader.take(packed_size(total, 1)), torch.uint8), total, 1)
+        reader.end()
+        levels, (few, more) = torch.zeros(512), self._tables()
+        levels[: len(few)], levels[256 : 256 + len(more)] = few, more
+        for segment in rotation.layout(out.numel(), self.block):
+            rows, part = rotation.rows_of(out, segment), factors[segment.row : segment.row + segment.rows]
+            words = rotation.sign_words(segment, key)
+            numbers = levels, self.whole, count, segment.code, part, weight, rows
+            at = fast.eden_decode_mixed(packed, extra, at, flags, words, *numbers)
+            if segment.length < rows.numel():
+                rotation.put_rows(out, segment, rows)
+
     def _rows(self, rows: torch.Tensor, segment: Segment, key: Key, factors: torch.Tensor) -> torch.Tensor:
         """The codes of a segment's rows, in torch; ``factors``: their place for theirs."""
         rows, exponent = rotation.rescale(rows)
@@ -117,7 +162,8 @@ class Eden(Rotated):
 
     def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
         self._expect(reader, header)
-        out = torch.empty(header.elements, device=device)
+        quick = self._is_quick(header.elements, device)
+        out = fast.room(header.elements) if quick else torch.empty(header.elements, device=device)
         self._decode(reader, header, out, None)
         return out
 
@@ -141,6 +187,9 @@ class Eden(Rotated):
         n, key, device = header.elements, self._key(header), out.device
         count = rotation.coordinates(n, self.block)
         factors = self.read_scales(reader, n, device)
+        if self.share and self._is_quick(n, device):
+            self._decode_mixed(reader, key, factors, out, weight)
+            return
         if self._is_quick(n, device) or self._on_gpu(device):
             packed = reader.take(packed_size(count, self.whole))
             reader.end()
@@ -180,7 +229,7 @@ class Eden(Rotated):
         return (rows * factors[segment.row : segment.row + segment.rows, None]).clamp_(-LARGEST, LARGEST)
 
     def _plain(self) -> bool:
-        return not self.share and self.turns == 1
+        return self.turns == 1
 
     def _kind(self) -> int:
         """Which factor of a row the compiled loops make."""
@@ -188,12 +237,12 @@ class Eden(Rotated):
 
     def _is_quick(self, count: int, device: torch.device) -> bool:
         """Whether the compiled loops take a vector of ``count``."""
-        fits = 1 <= self.whole <= 8 and 32 <= self.block <= rotation.EXACT
+        fits = 32 <= self.block <= rotation.EXACT
         return fits and self._plain() and device.type == "cpu" and fast.worth(count) and not gpu.available(device)
 
     def _on_gpu(self, device: torch.device) -> bool:
         fits = self._kind() == 0 and 1 <= self.whole <= 4 and gpu.fused(self.block)
-        return fits and self._plain() and gpu.available(device)
+        return fits and not self.share and self._plain() and gpu.available(device)
 
     def factor(
         self, turned: torch.Tensor, levels: torch.Tensor, energy: torch.Tensor, segment: Segment
