@@ -37,8 +37,11 @@ demo: runtime    ## install what a run needs; a coordinator and 4 nodes train on
 	@$(BIN)/farflung demo
 
 test: install    ## the whole quick suite
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/node_io
-	$(BIN)/python -m pytest tests/node_io  # apart: gRPC's asyncio takes one event loop a process, and these have their own
+	@# tests/node_io apart, and beside the others: gRPC's asyncio takes one event loop a process, and these have their own
+	@mkdir -p build
+	$(BIN)/python -m pytest tests/node_io >build/node_io.log 2>&1 & beside=$$!; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/node_io; status=$$?; \
+	wait $$beside || status=1; cat build/node_io.log; exit $$status
 
 wan: install     ## train over emulated WANs (needs root, iproute2 and /dev/net/tun; skipped without)
 	$(BIN)/python -m pytest -m wan tests/wan

@@ -1,27 +1,26 @@
 """The front door itself: light imports, help, typos, options that are not there yet, one object a line."""
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from quick_start import Nursery
 
 from farflung.job.files import load_job
 
 HEAVY = ("torch", "transformers", "networkx", "sklearn", "matplotlib")
 
 
-def farflung(*arguments: str, cwd: Path | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "farflung", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=timeout,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+Farflung = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def farflung(nursery: Nursery) -> Farflung:
+    """``farflung("job", "init", ..., cwd=)``: a command to its end."""
+    return nursery.run
 
 
 @pytest.mark.parametrize(
@@ -40,7 +39,7 @@ def test_answers_without_importing_torch(words: list[str], tmp_path: Path) -> No
 
 
 def test_no_words_show_the_commands() -> None:
-    done = farflung()
+    done = subprocess.run([sys.executable, "-m", "farflung"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     for name in ("demo", "run", "coordinator", "join", "status", "plan", "codecs", "wan", "export", "doctor", "job"):
         assert f"\n  {name} " in done.stdout
@@ -62,7 +61,9 @@ def test_no_words_show_the_commands() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_one_message(words: list[str], message: str, hint: str, tmp_path: Path) -> None:
+def test_a_mistake_is_one_message(
+    farflung: Farflung, words: list[str], message: str, hint: str, tmp_path: Path
+) -> None:
     done = farflung(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -79,7 +80,7 @@ def test_a_mistake_is_one_message(words: list[str], message: str, hint: str, tmp
     assert event["event"] == "error" and message in event["message"] and event["time"] > 1e9
 
 
-def test_job_init_writes_a_job_that_loads(tmp_path: Path) -> None:
+def test_job_init_writes_a_job_that_loads(farflung: Farflung, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.txt").write_text("to be or not to be " * 100)
     done = farflung("job", "init", "mine.toml", cwd=tmp_path)
@@ -92,7 +93,7 @@ def test_job_init_writes_a_job_that_loads(tmp_path: Path) -> None:
     assert again.returncode == 2 and "exists already" in again.stderr
 
 
-def test_job_init_for_a_model_folder(tmp_path: Path) -> None:
+def test_job_init_for_a_model_folder(farflung: Farflung, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.txt").write_text("x" * 1000)
     folder = tmp_path / "model"

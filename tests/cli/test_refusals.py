@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from ports import free_port
+from quick_start import Nursery, Started
 
 from farflung.coordinator.store.store import Store
 from farflung.proto.link import Link, parse_link
@@ -107,16 +106,19 @@ def test_a_revoked_ticket(
     assert unknown.status == 2 and "00000000" in unknown.error["message"]
 
 
-def test_another_version(coordinator: tuple[Link, Path], tmp_path: Path) -> None:
-    code = (
-        "import sys, farflung.proto as proto\nproto.PROTOCOL = proto.OLDEST_PROTOCOL = 999\n"
+def test_another_version(coordinator: tuple[Link, Path], nursery: Nursery, tmp_path: Path) -> None:
+    script = tmp_path / "another.py"
+    script.write_text(
+        "import sys, farflung.node.join as join\njoin.PROTOCOL = join.OLDEST_PROTOCOL = 999\n"
         "from farflung.__main__ import main\nmain(sys.argv[1:])"
     )
-    words = ["join", str(coordinator[0]), "--cache", str(tmp_path)]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 3
-    assert "999" in done.stderr and "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[0].startswith("error: ")
+    out, errors = tmp_path / "out", tmp_path / "errors"
+    words = ("python", str(script), "join", str(coordinator[0]), "--cache", str(tmp_path))
+    order = {"words": words, "stdout": str(out), "stderr": str(errors), "environment": {}, "cwd": str(tmp_path)}
+    assert Started(nursery, nursery.begin(order)).wait() == 3
+    said = errors.read_text()
+    assert "999" in said and "Traceback" not in said
+    assert said.splitlines()[0].startswith("error: ")
 
 
 def test_a_second_node_with_the_same_name(
