@@ -55,6 +55,7 @@ class Callbacks:
             self._log({name: value for name, value in logs.items() if value is not None})
         elif kind == "eval":
             metrics = {"eval_loss": event["loss"]}
+            metrics |= {f"eval_{name}_loss": found["loss"] for name, found in (event.get("sets") or {}).items()}
             self._log(metrics)
             self._say("on_evaluate", metrics=metrics)
         elif kind == "checkpoint":

@@ -77,6 +77,9 @@ backward = "int8"
 every = 100                     # steps
 keep = 3
 to = "checkpoints"              # a folder, relative to the state folder
+
+[eval]
+sets = []                       # other data to evaluate on: tables [[eval.sets]], see docs/how-to/evaluate.md
 """
 
 _FAMILY = """\
@@ -123,6 +126,7 @@ _EXAMPLES = {
     "webdataset": '["shards/*.tar"]',
     "tokens": '["data/*.bin"]',
     "chat": '["chats/*.jsonl"]',
+    "command": '"lm_eval --model hf --model_args pretrained={model} --tasks hellaswag --output_path {folder}"',
     "mix": '[{ weight = 3, text = ["a/*.txt"] }, { weight = 1, jsonl = ["b/*.jsonl"] }]',
 }
 """What to show of keys that have no default."""

@@ -13,6 +13,7 @@ from ..coordinator.observe.advice import for_others
 from ..coordinator.observe.savings import compared
 from ..proto.rates import rate_text
 from .screen.output import Output
+from .screen.sentences import sets_text
 from .screen.tables import table
 from .screen.units import count_text, seconds_text
 from .screen.view_lines import stage_text, view_text
@@ -102,7 +103,8 @@ def numbers(record: Record) -> list[str]:
     if tested and tested.get("loss") is not None:
         accuracy = tested.get("accuracy")
         correct = f", accuracy {accuracy:.1%}" if accuracy is not None else ""
-        lines.append(f"validation loss {tested['loss']:.4f}{correct} (step {tested['step']})")
+        sets = sets_text(tested.get("sets"))
+        lines.append(f"validation loss {tested['loss']:.4f}{correct} (step {tested['step']}){sets}")
     if saved := record.get("savings") or compared(
         record.get("times_fewer_bytes"), "fewer bytes than fp16", "the bytes of fp16"
     ):  # an older coordinator sends only the number

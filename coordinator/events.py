@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..job.chosen import every_of
 from ..job.schema import Job
 from .membership.signals import Announcement
-from .store.rows import EvalRow, StepRow
+from .store.rows import EvalRow, SetRow, StepRow
 
 Event = dict[str, Any]
 Emit = Callable[[Event], None]
@@ -99,6 +99,8 @@ def step(row: StepRow, steps: int) -> Event:
     )
 
 
-def evaluation(row: EvalRow) -> Event:
-    """An evaluation; ``accuracy`` is None where nothing is counted."""
-    return event("eval", step=row.step, loss=row.loss, accuracy=row.accuracy)
+def evaluation(row: EvalRow, sets: Sequence[SetRow] = ()) -> Event:
+    """An evaluation; ``accuracy`` is None where nothing is counted. Of a job with ``eval.sets`` also what it found of
+    each."""
+    each = {"sets": {one.name: one.shown for one in sets}} if sets else {}
+    return event("eval", step=row.step, loss=row.loss, accuracy=row.accuracy, **each)

@@ -36,16 +36,21 @@ _RESUMABLE = {
     ("parallel", "min_nodes"),
     ("checkpoint", "every"),
     ("checkpoint", "keep"),
+    ("eval", "patience"),
+    ("eval", "command"),
+    ("eval", "command_every"),
 }
 
 
-_SETTABLE = sorted(".".join(key) for key in _RESUMABLE - {("parallel", "min_nodes")})
+_SETTABLE = sorted(
+    ".".join(key) for key in _RESUMABLE - {("parallel", "min_nodes"), ("eval", "command"), ("eval", "command_every")}
+)
 
 
 _FILES = {("data", name) for name in (*SOURCES, "validation", "tokenizer", "mix")}
 
 
-_FILES |= {("model", "pretrained")}
+_FILES |= {("model", "pretrained"), ("eval", "sets")}
 
 
 def refused_changes(old: Job, new: Job) -> list[str]:

@@ -30,6 +30,10 @@ class Profile(BaseModel):
     layers: list[LayerProfile]
     tied: bool
     family: str
+    documents: bool = True
+    """Whether a sample may have several documents that do not see each other."""
+    balance: float = 0.0
+    """Weight of the balance loss of a mixture's routers."""
     samples: int | None = None
     """Training samples of ``data.build``; None for text."""
     validation_samples: int | None = None
@@ -52,6 +56,9 @@ class Facts(BaseModel):
     for each row) says how many tokens of each row train, and with ``packed`` rows have documents that must not see
     each other; ``trained`` of all training samples together (0: every token).
     ``mix``: of each source of a mixture its training samples, and how often it is drawn: `sampling.Mixture`.
+    ``sets``: the names of ``eval.sets`` and how many samples each has. Their rows lie one set after the other in the
+    artifact ``data/eval`` (``sets_dtype``, ``sets_packed`` and ``data/eval_counts`` as for ``data/tokens``); their ids
+    come after those of the validation samples.
     ``order`` is the `sampling.ORDER` that the run began with; facts of before there were several do not name it.
     """
 
@@ -69,6 +76,14 @@ class Facts(BaseModel):
     packed: bool = False
     trained: int = 0
     mix: list[tuple[int, int]] = []
+    sets: list[tuple[str, int]] = []
+    sets_dtype: str = ""
+    sets_packed: bool = False
+
+    @property
+    def evaluated(self) -> int:
+        """Samples of an evaluation."""
+        return self.validation_samples + sum(samples for _, samples in self.sets)
 
     @property
     def drawn(self) -> int | Mixture:

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -17,6 +17,7 @@ from ..proto.errors import JobError
 from . import hub
 from .checks.whole import job_mistakes
 from .data_table import Mixed
+from .eval_table import EvalSet
 from .key_lines import key_lines
 from .schema import CheckCodec, Job
 from .sentences import Key, Mistake, schema_mistakes
@@ -25,6 +26,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+Source = TypeVar("Source", Mixed, EvalSet)
 
 
 def load_job(path: str | Path, check_codec: CheckCodec | None = None, files: bool = True) -> Job:
@@ -95,12 +98,12 @@ def _resolved(job: Job, path: Path, files: bool) -> Job:
     if job.data.where == "node":
         patterns = {}  # each node has them in a folder of its own
     data: dict[str, Any] = {name: [absolute(pattern) for pattern in some] for name, some in patterns.items()}
+
+    def moved(one: Source) -> Source:
+        own = {name: [absolute(pattern) for pattern in some] for name, some in one.sources().items()}
+        return one.model_copy(update=own)
+
     if job.data.mix:
-
-        def moved(one: Mixed) -> Mixed:
-            own = {name: [absolute(pattern) for pattern in some] for name, some in one.sources().items()}
-            return one.model_copy(update=own)
-
         data["mix"] = [moved(one) for one in job.data.mix]
 
     def found(text: str, key: str, patterns: Sequence[str]) -> str:
@@ -118,5 +121,6 @@ def _resolved(job: Job, path: Path, files: bool) -> Job:
             "run": job.run.model_copy(update={"name": job.run.name or run_name(path)}),
             "data": job.data.model_copy(update={**data, "tokenizer": tokenizer}),
             "model": job.model.model_copy(update={"pretrained": pretrained}),
+            "eval": job.eval.model_copy(update={"sets": [moved(one) for one in job.eval.sets]}),
         }
     )

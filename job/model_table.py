@@ -22,7 +22,9 @@ class Lora(Table):
     base: Annotated[Literal["fp32", "bf16"], choice("fp32", "bf16", later=("int8", "nf4"))] = Field(
         default="fp32", description='fp32, bf16 (with train.precision = "bf16"): what the frozen matrices are kept in'
     )
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="0, for now")
+    dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="a number from 0 to less than 1: the part of an adapter's inputs left out"
+    )
     targets: Annotated[list[str], BeforeValidator(listed), Field(min_length=1)] | None = Field(
         default=None, description='names of a block\'s matrices, ["q_proj", "v_proj"] (default: what peft takes)'
     )

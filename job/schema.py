@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .data_table import Data
+from .eval_table import Eval
 from .kinds import Count, Table, choice, parsed_by
 from .model_table import Model
 from .outer import WORDS, Outer, parse_outer
@@ -252,6 +253,7 @@ class Job(Table):
     updates: Updates = Updates()
     activations: Activations = Activations()
     checkpoint: Checkpoint = Checkpoint()
+    eval: Eval = Eval()
 
     @property
     def calls(self) -> list[str]:

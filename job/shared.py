@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from .data_table import Data, Mixed
+from .eval_table import EvalSet
 from .schema import Job
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:.*@)?([^?#]*)", re.DOTALL)
@@ -29,6 +30,9 @@ def for_nodes(job: Job) -> Job:
     return job.model_copy(
         update={
             "data": job.data.model_copy(update={**data, "tokenizer": without_secrets(job.data.tokenizer)}),
+            "eval": job.eval.model_copy(
+                update={"sets": [one.model_copy(update=_told_sources(one)) for one in job.eval.sets], "command": None}
+            ),
             "model": job.model.model_copy(
                 update={"pretrained": job.model.pretrained and without_secrets(job.model.pretrained)}
             ),
@@ -39,7 +43,7 @@ def for_nodes(job: Job) -> Job:
     )
 
 
-def _told_sources(of: Data | Mixed) -> dict[str, list[str]]:
+def _told_sources(of: Data | Mixed | EvalSet) -> dict[str, list[str]]:
     return {name: [without_secrets(one) for one in patterns] for name, patterns in of.sources().items()}
 
 

@@ -16,6 +16,7 @@ from ..proto.border import below
 from ..proto.errors import FarflungError
 from ..proto.link import Link
 from .data.dataset import Dataset
+from .data.eval_sets import with_sets
 from .data.opening import DataSource, Emit, OpenOwnData, OwnDataUnusable
 from .device.disk_cache import remove
 from .device.limits import Owner
@@ -176,9 +177,11 @@ class Life:
         private = source.private(settings.own_data, self._emit)
 
         def open_data() -> Dataset:
-            if private is not None:
-                return private
-            return source.shared(wire.fetch_later, self._pieces, owner.limits.disk, self._say)
+            trained = private
+            if trained is None:
+                trained = source.shared(wire.fetch_later, self._pieces, owner.limits.disk, self._say)
+            kept = None if owner.limits.disk else settings.cache  # a limit is for what trains: sets stay in memory
+            return with_sets(trained, joined.facts, fetch, kept)
 
         if island is not None:
             island.take_up(joined.job, joined.facts, fetch, settings.allow_code)

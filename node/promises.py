@@ -29,6 +29,8 @@ from .device.limits import Limits
 _MOST = 1 << 53
 """Numbers up to here are whole in every language, and far beyond what a run has."""
 _PREFIXES = ("model", "tokenizer")
+_DATA = ("data/tokens", "data/counts", "data/eval", "data/eval_counts")
+_MOST_SETS = 64
 _SAME_VERSION = "has the coordinator the same version of farflung?"
 
 
@@ -226,11 +228,15 @@ def read_facts(text: str) -> Facts:
         raise Hostile(f"what the coordinator says of the data makes no sense: {_first(error)}", _SAME_VERSION) from None
     for name in ("samples", "validation_samples", "context", "vocabulary", "steps"):
         border.whole(getattr(facts, name), 0, _MOST, f"number of {name}")
+    if len(facts.sets) > _MOST_SETS or (facts.sets and "data/eval" not in facts.artifacts):
+        raise Hostile("what the coordinator says of its evaluation sets makes no sense", border.LEAVE)
+    for _, count in facts.sets:
+        border.whole(count, 0, _MOST, "number of an evaluation set's samples")
     if facts.tokens_digest:
         border.digest(facts.tokens_digest)
     for name, digest in facts.artifacts.items():
         kind, _, file = name.partition("/")
-        if name not in ("data/tokens", "data/counts") and (kind not in _PREFIXES or not border.is_file_name(file)):
+        if name not in _DATA and (kind not in _PREFIXES or not border.is_file_name(file)):
             raise Hostile(f"{border.quoted(name)} is no name for an artifact", border.LEAVE)
         border.digest(digest)
     for layer in facts.profile.layers:

@@ -315,20 +315,34 @@ class Sent(_message.Message):
     def __init__(self, peer: _Optional[str] = ..., bytes: _Optional[int] = ..., rate_bps: _Optional[float] = ..., beside: _Optional[float] = ..., arrived_beside: _Optional[float] = ...) -> None: ...
 
 class EvalDone(_message.Message):
-    __slots__ = ("view", "step", "loss_sum", "tokens", "correct", "predictions")
+    __slots__ = ("view", "step", "loss_sum", "tokens", "correct", "predictions", "sets")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     CORRECT_FIELD_NUMBER: _ClassVar[int]
     PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
+    SETS_FIELD_NUMBER: _ClassVar[int]
     view: int
     step: int
     loss_sum: float
     tokens: int
     correct: float
     predictions: int
-    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., correct: _Optional[float] = ..., predictions: _Optional[int] = ...) -> None: ...
+    sets: _containers.RepeatedCompositeFieldContainer[SetDone]
+    def __init__(self, view: _Optional[int] = ..., step: _Optional[int] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., correct: _Optional[float] = ..., predictions: _Optional[int] = ..., sets: _Optional[_Iterable[_Union[SetDone, _Mapping]]] = ...) -> None: ...
+
+class SetDone(_message.Message):
+    __slots__ = ("number", "loss_sum", "tokens", "correct")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CORRECT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    loss_sum: float
+    tokens: int
+    correct: float
+    def __init__(self, number: _Optional[int] = ..., loss_sum: _Optional[float] = ..., tokens: _Optional[int] = ..., correct: _Optional[float] = ...) -> None: ...
 
 class Evidence(_message.Message):
     __slots__ = ("peer", "why", "diverged", "mended")

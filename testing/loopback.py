@@ -40,6 +40,8 @@ class Outcome:
 
     losses: dict[int, float] = field(default_factory=dict)
     evals: dict[int, float] = field(default_factory=dict)
+    sets: dict[int, dict[int, tuple[float, int]]] = field(default_factory=dict)
+    """Of each evaluation by its step, and of each of ``eval.sets`` by its number: sum of the loss, tokens."""
     fingerprints: dict[str, set[int]] = field(default_factory=dict)
     bases: dict[str, dict[int, int]] = field(default_factory=dict)
     """What each node last said of the frozen weights of its layers."""
@@ -241,7 +243,11 @@ class Hub(Network):
             loss, tokens = self._evals.get(which, (0.0, 0))
             sums = (loss + report.eval.loss_sum, tokens + report.eval.tokens)
             self._evals[which] = sums
-            self.outcome.evals[report.eval.step] = sums[0] / sums[1]
+            self.outcome.evals[report.eval.step] = sums[0] / max(1, sums[1])
+            found = self.outcome.sets.setdefault(report.eval.step, {})
+            for one in report.eval.sets:
+                loss, tokens = found.get(one.number, (0.0, 0))
+                found[one.number] = (loss + one.loss_sum, tokens + one.tokens)
         elif kind == "warning":
             said: Any = report.warning  # grpc-stubs and the builtin share the name Warning
             self.outcome.warnings.append(f"{said.node}: {said.message}")

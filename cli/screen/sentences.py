@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from .event import Event
 from .units import bytes_text, count_text, seconds_text
 from .view_lines import plan_lines, view_text
+
+_MOST_RESULTS = 6
+"""Numbers of an ``eval.command`` in its line."""
 
 
 def sentence(event: Event) -> str:
@@ -101,7 +105,25 @@ def _eval(event: Event) -> str:
     loss = event.get("loss")
     accuracy = event.get("accuracy")
     correct = f", accuracy {accuracy:.1%}" if accuracy is not None else ""
-    return f"step {event.get('step')}: validation loss {'-' if loss is None else f'{loss:.4f}'}{correct}"
+    sets = sets_text(event.get("sets"))
+    return f"step {event.get('step')}: validation loss {'-' if loss is None else f'{loss:.4f}'}{correct}{sets}"
+
+
+def sets_text(sets: Any) -> str:
+    """What follows the loss of an evaluation of what it found of each of ``eval.sets``."""
+    said = [
+        f"{name} {found['loss']:.4f}" + (f" (perplexity {found['perplexity']:.4g})" if found["perplexity"] else "")
+        for name, found in (sets or {}).items()
+    ]
+    return f"; {', '.join(said)}" if said else ""
+
+
+def _evaluated(event: Event) -> str:
+    results = event.get("results") or {}
+    said = ", ".join(f"{name} {value:.4g}" for name, value in list(results.items())[:_MOST_RESULTS])
+    more = f" and {len(results) - _MOST_RESULTS} more" if len(results) > _MOST_RESULTS else ""
+    took = f"{event.get('folder')}, {seconds_text(float(event.get('seconds') or 0.0))}"
+    return f"step {event.get('step')}: evaluated{f': {said}{more}' if said else ''} ({took})"
 
 
 def _warning(event: Event) -> str:
@@ -116,6 +138,7 @@ _SENTENCES: dict[str, Callable[[Event], str]] = {
     "view": _view,
     "step": _step,
     "eval": _eval,
+    "evaluated": _evaluated,
     "checkpoint": lambda event: f"step {event.get('step')}: checkpoint {event.get('path')}",
     "warning": _warning,
     "notice": lambda event: str(event.get("message")),

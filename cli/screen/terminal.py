@@ -169,7 +169,7 @@ class RichScreen(_Screen):
             self._finish(line)
         elif kind == "listening":
             self._console.print(line, soft_wrap=True)
-        elif kind in ("eval", "checkpoint"):
+        elif kind in ("eval", "evaluated", "checkpoint"):
             self._console.print(f"[dim]{line}[/]", soft_wrap=True)
         elif kind == "notice":
             if line != self._notice:  # the bar has room for a part of it, and until the next step

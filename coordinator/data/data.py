@@ -45,7 +45,8 @@ _TOKENS = 1 << 22  # tokens read at once
 @dataclass(frozen=True)
 class TokenFile:
     """A tokenised corpus: ``path`` = FOLDER/``digest`` (sha256), rows of ``context + 1`` little-endian ``dtype``.
-    Of marked rows (job/marks.py) also whether they are ``packed``, and how many tokens train in all."""
+    Of marked rows (job/marks.py) also whether they are ``packed``, and how many tokens train in all. Of evaluation
+    sets the ``validation_samples`` of each."""
 
     path: Path
     digest: str
@@ -56,6 +57,7 @@ class TokenFile:
     packed: bool = False
     trained: int = 0
     mix: tuple[tuple[int, int], ...] = ()
+    sets: tuple[int, ...] = ()
 
 
 def counts_path(tokens: Path) -> Path:

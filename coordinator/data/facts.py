@@ -31,6 +31,8 @@ from .chat.chat import tokenise_chat
 from .chat.template import find_template
 from .corpus.index import SUFFIX, VERSION, Index, index_tokens
 from .data import TokenFile, counts_path, model_sizes, token_dtype, tokenise
+from .eval_sets import TOKENS as EVAL_TOKENS
+from .eval_sets import digests_of, eval_files, eval_sets
 from .files.sources import Source, text_files
 from .made import Made
 from .mix import tokenise_mix
@@ -69,10 +71,11 @@ async def prepare(
     context, vocabulary = model_sizes(job, tokenizer)
     asked = asyncio.create_task(read_profile(job, vocabulary if tokenizer else None, profile_command))
     try:
-        tokens, files, digests = await in_thread(_files, job, tokenizer, context, folder, tell_here)
+        tokens, sets, files, digests = await in_thread(_files, job, tokenizer, context, folder, tell_here)
         if tokens is not None:
             check_samples(job, tokens.samples, job.steps(tokens.samples))  # before the seconds that the profile takes
         profile = await asked
+        check_packed(job, profile)
     finally:
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
@@ -100,6 +103,9 @@ async def prepare(
         packed=tokens is not None and tokens.packed,
         trained=tokens.trained if tokens else 0,
         mix=list(tokens.mix) if tokens else [],
+        sets=[(one.name, count) for one, count in zip(job.eval.sets, sets.sets, strict=True)] if sets else [],
+        sets_dtype=sets.dtype if sets else "",
+        sets_packed=sets is not None and sets.packed,
     )
     check_facts(job, facts)
     return Prepared(facts, files)
@@ -115,6 +121,8 @@ def restore(job: Job, facts: Facts, folder: Path, tell: Tell = silent) -> Prepar
         files["data/tokens"] = index if index.is_file() else whole
         if facts.token_dtype == MARKED:
             files["data/counts"] = counts_path(whole)
+    if facts.sets:
+        files |= eval_files(folder, facts.artifacts[EVAL_TOKENS], facts.sets_dtype)
     if set(files) != set(facts.artifacts) or not all(path.is_file() for path in files.values()):
         return None
     if facts.tokens_digest and files["data/tokens"] == index:
@@ -149,6 +157,22 @@ async def read_profile(job: Job, vocabulary: int | None, command: Sequence[str])
         raise RunFailed(f"the model's profile failed (exit status {process.returncode}): {last}") from None
 
 
+def check_packed(job: Job, profile: Profile) -> None:
+    """JobError: the model does not take samples of several documents, which the job's conversations would make."""
+    talks = job.data.chat or any(one.chat for one in (*(job.data.mix or ()), *job.eval.sets))
+    if not talks or not job.data.pack:
+        return
+    hint = "write pack = false under [data]: each conversation then has a sample of its own"
+    if not profile.documents:
+        raise JobError(
+            f"data.pack = true: the attention of the model family {profile.family!r} can't tell several conversations "
+            "of a sample apart",
+            hint,
+        )
+    if profile.balance:
+        raise JobError("not yet: model.router_loss with several conversations in a sample (data.pack = true)", hint)
+
+
 async def in_thread(work: Callable[..., _Result], *arguments: Any) -> _Result:
     """``work(*arguments)`` in a daemon thread: unlike an executor's, it does not hold up an interrupted start."""
     loop = asyncio.get_running_loop()
@@ -178,31 +202,43 @@ async def in_thread(work: Callable[..., _Result], *arguments: Any) -> _Result:
 
 def _files(
     job: Job, tokenizer: Tokenizer | None, context: int, folder: Path, tell: Tell
-) -> tuple[TokenFile | None, dict[str, Path], dict[str, str]]:
-    """The token file (None where the data are no text or the nodes' own), the artifacts' paths and their sha256."""
+) -> tuple[TokenFile | None, TokenFile | None, dict[str, Path], dict[str, str]]:
+    """The token file (None where the data are no text or the nodes' own), that of the evaluation sets, the artifacts'
+    paths and their sha256."""
     files = _model_files(job)
     digests = {name: file_digest(path) for name, path in files.items()}
     for name, path in files.items():
         hub.check(path, digests[name])
-    if tokenizer is None or job.data.where == "node":
-        return None, files, digests
+    if tokenizer is None:
+        return None, None, files, digests
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".tokens-*"):  # of a start that was killed
             left.unlink()
-        made = _made(job, tokenizer, context, folder, tell)
-        tokens = made.found()
-        if tokens is None or (tokens.dtype == MARKED and not counts_path(tokens.path).is_file()):
-            tokens = _tokens(job, tokenizer, context, folder, made.tell)
-            made.keep(tokens)
+        tokens = None if job.data.where == "node" else _trained_on(job, tokenizer, context, folder, tell)
+        sets = eval_sets(job, tokenizer, context, folder, tell)
     except OSError as error:
         hint = "make room there, or lower data.cache_gb"
         raise JobError(f"cannot keep the training data in {folder}: {error.strerror or error}", hint) from None
-    files["data/tokens"], digests["data/tokens"] = tokens.path, tokens.digest
-    if tokens.dtype == MARKED:
-        files["data/counts"] = counts_path(tokens.path)
-        digests["data/counts"] = file_digest(files["data/counts"])
-    return tokens, files, digests
+    if tokens is not None:
+        files["data/tokens"], digests["data/tokens"] = tokens.path, tokens.digest
+        if tokens.dtype == MARKED:
+            files["data/counts"] = counts_path(tokens.path)
+            digests["data/counts"] = file_digest(files["data/counts"])
+    if sets is not None:
+        files |= eval_files(folder, sets.digest, sets.dtype)
+        digests |= digests_of(sets)
+    return tokens, sets, files, digests
+
+
+def _trained_on(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell) -> TokenFile:
+    """The tokens that an earlier start made of the training data, or new ones."""
+    made = _made(job, tokenizer, context, folder, tell)
+    tokens = made.found()
+    if tokens is None or (tokens.dtype == MARKED and not counts_path(tokens.path).is_file()):
+        tokens = _tokens(job, tokenizer, context, folder, made.tell)
+        made.keep(tokens)
+    return tokens
 
 
 def _made(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tell: Tell) -> Made:

@@ -40,6 +40,7 @@ class Made:
         before = [Source(*one) for one in stored["sources"]]
         same = kept.first_other(before, self._sources)
         known = {**stored["tokens"], "mix": tuple(map(tuple, stored["tokens"].get("mix", ())))}
+        known["sets"] = tuple(known.get("sets", ()))
         tokens = TokenFile(**{**known, "path": self._path.parent / known["path"]})
         if stored["about"] != self._about:
             names = [name for name in self._about if stored["about"].get(name) != self._about[name]]

@@ -7,7 +7,8 @@ twice, whatever the weights are.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ def tokenise_mix(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tel
             )
         room -= part.path.stat().st_size
         parts.append(part)
+    joined = join(parts, context, folder)
+    mixture = Mixture.of([part.samples for part in parts], [one.weight for one in job.data.mix or ()])
+    _tell_shares(job, mixture, tell)
+    return replace(joined, mix=mixture.parts)
+
+
+def join(parts: Sequence[TokenFile], context: int, folder: Path) -> TokenFile:
+    """The rows of all parts in one file, FOLDER/<sha256>, training samples first; the parts' own files go."""
     marked = any(part.dtype == MARKED for part in parts)
     counts: list[npt.NDArray[np.uint32]] = []
 
@@ -65,9 +74,7 @@ def tokenise_mix(job: Job, tokenizer: Tokenizer, context: int, folder: Path, tel
                 with contextlib.suppress(FileNotFoundError):
                     one.unlink()
     dtype, packed = (MARKED, any(part.packed for part in parts)) if marked else (parts[0].dtype, False)
-    mixture = Mixture.of([part.samples for part in parts], [one.weight for one in job.data.mix or ()])
-    _tell_shares(job, mixture, tell)
-    return TokenFile(path, digest, dtype, context, samples, held, packed, trained, mixture.parts)
+    return TokenFile(path, digest, dtype, context, samples, held, packed, trained)
 
 
 def _rows(part: TokenFile, held: bool) -> Iterator[npt.NDArray[Any]]:

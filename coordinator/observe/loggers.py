@@ -21,6 +21,10 @@ def scalars_of(event: Event) -> tuple[int, Scalars]:
     kind, step = event["event"], int(event.get("step") or 0)
     if kind == "eval":
         named = {"loss/validation": event.get("loss"), "accuracy/validation": event.get("accuracy")}
+        for name, found in (event.get("sets") or {}).items():
+            named |= {f"loss/{name}": found["loss"], f"perplexity/{name}": found["perplexity"]}
+    elif kind == "evaluated":
+        named = {f"eval/{name}": value for name, value in event["results"].items()}
     elif kind == "step":
         sent = event["bytes_updates"] + event["bytes_activations"]
         named = {

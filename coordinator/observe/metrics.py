@@ -41,6 +41,7 @@ NAMES = (
     Name("farflung_view", "gauge", (), "number of the newest view"),
     Name("farflung_loss_nats_per_token", "gauge", (), "training loss of the last step"),
     Name("farflung_eval_loss_nats_per_token", "gauge", (), "loss of the last evaluation"),
+    Name("farflung_eval_set_loss_nats_per_token", "gauge", ("set",), "its loss on one of eval.sets"),
     Name("farflung_step_duration_seconds", "histogram", (), "steps finished since the coordinator started"),
     Name("farflung_samples_total", "counter", (), "samples trained since the coordinator started"),
     Name("farflung_tokens_total", "counter", (), "target tokens trained since the coordinator started"),
@@ -127,6 +128,8 @@ def values_of(record: Record, counts: Counts, observed: Observed) -> Values:
     put("farflung_view", (record.get("view") or {}).get("view"))
     put("farflung_loss_nats_per_token", record.get("loss"))
     put("farflung_eval_loss_nats_per_token", (record.get("eval") or {}).get("loss"))
+    for name, tested in ((record.get("eval") or {}).get("sets") or {}).items():
+        put("farflung_eval_set_loss_nats_per_token", tested["loss"], name)
     put("farflung_samples_total", counts.samples)
     put("farflung_tokens_total", counts.tokens)
     for kind, count in counts.sent.items():

@@ -14,7 +14,7 @@ from ...job.sampling import Position
 from ...job.schema import Job
 from ...job.shared import for_nodes
 from ..store.lock import is_locked
-from ..store.rows import CheckpointRow, NodeRow, ViewRow
+from ..store.rows import CheckpointRow, EvalRow, NodeRow, ViewRow
 from ..store.store import Store
 from .advice import advice, bottleneck, regions, seen
 from .remarks import remarks
@@ -79,7 +79,7 @@ def status_of(
         "step": last.step if last else 0,
         "steps": int(store.get("steps") or 0) or facts.get("steps"),
         "loss": last.loss if last else None,
-        "eval": {"step": evals[-1].step, "loss": evals[-1].loss, "accuracy": evals[-1].accuracy} if evals else None,
+        "eval": _evaluated(store, evals[-1]) if evals else None,
         "step_s": seconds / len(steps) if steps else None,
         "tokens_per_second": sum(row.tokens for row in steps) / seconds if seconds else None,
         "samples": totals["samples"],
@@ -154,6 +154,12 @@ def _view(row: ViewRow, plan: Mapping[str, Any]) -> dict[str, Any]:
         "why": row.why,
         "time": row.time,
     }
+
+
+def _evaluated(store: Store, row: EvalRow) -> dict[str, Any]:
+    sets = {one.name: one.shown for one in store.sets(row.step)}
+    found = {"step": row.step, "loss": row.loss, "accuracy": row.accuracy}
+    return found | ({"sets": sets} if sets else {})
 
 
 def _places(plan: Mapping[str, Any] | None) -> dict[str, tuple[int, list[int], float]]:

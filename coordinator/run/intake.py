@@ -18,6 +18,7 @@ from ..membership.orders import fingerprints_of, flushed_of
 from ..planning.measured import Measured
 from .context import RunContext
 from .deciding import Deciding
+from .early_stop import EarlyStop
 from .nodes.announcing import Announcing
 from .nodes.attendance import Attendance, Live, idle_of, is_ready
 from .nodes.round_trips import RoundTrips
@@ -41,6 +42,7 @@ class Intake:
     sessions: Sessions
     measured: Measured
     steps: StepReports
+    early: EarlyStop
     announcing: Announcing
     requests: Requests
     verdicts: Verdicts
@@ -140,7 +142,8 @@ class Intake:
         self.steps.step(stream.name, stream.session, step)
 
     def _eval(self, stream: Attendance, evaluation: pb.EvalDone) -> None:
-        self.steps.evaluation(stream.name, evaluation)
+        if self.steps.evaluation(stream.name, evaluation):
+            self.early.evaluated()
 
     def _kept(self, stream: Attendance, kept: pb.Kept) -> None:
         self.deciding.feed(s.Kept(stream.name, stream.session, kept.step, kept.view, kept.norm, kept.moved))

@@ -32,6 +32,7 @@ from .attempt import attempt
 from .context import RunContext
 from .deciding import Deciding
 from .durability.saving import Saving
+from .early_stop import EarlyStop
 from .effects.outcome import Outcome
 from .effects.performing import Performer
 from .effects.tasks import Tasks
@@ -127,6 +128,7 @@ class Run:
             sessions=self.sessions,
             measured=self.measured,
             steps=self.steps,
+            early=EarlyStop(context, self.steps, self.operator.command, self.warn),
             announcing=self._announcing,
             requests=self.requests,
             verdicts=self._verdicts,

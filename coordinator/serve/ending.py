@@ -12,6 +12,7 @@ from typing import Any
 from ...proto.patience import Watch
 from .. import events
 from ..membership import signals as s
+from ..observe.eval_command import EvalCommand
 from ..run.run import Run
 from .interrupts import INTERRUPTED, Interrupted, unless
 from .options import Start
@@ -22,7 +23,7 @@ PARTING_S = 10.0
 """How long nodes that are told to leave are waited for."""
 
 
-async def until_over(run: Run, emit: events.Emit, stop: asyncio.Event) -> int:
+async def until_over(run: Run, emit: events.Emit, stop: asyncio.Event, command: EvalCommand | None = None) -> int:
     """Let time pass until the run is done (0), failed (raises) or ``stop`` is set (raises Interrupted)."""
     ticking = asyncio.create_task(run.tick())
     try:
@@ -34,9 +35,13 @@ async def until_over(run: Run, emit: events.Emit, stop: asyncio.Event) -> int:
         raise run.outcome.failure
     result, mirror = run.outcome.result, run.saving.mirror
     assert result is not None
+    if mirror is not None or command is not None:
+        await run.stop("the run is done", PARTING_S)  # nodes need not wait for the target, nor for the command
     if mirror is not None:
-        await run.stop("the run is done", PARTING_S)  # nodes need not wait for the target
         await unless(stop, mirror.finish())
+    if command is not None:
+        await unless(stop, command.finish())
+    if mirror is not None:
         result["checkpoint"] = next((row.path for row in run.context.store.checkpoints()[::-1]), None)
     emit(result)
     await run.stop("the run is done", PARTING_S)

@@ -19,6 +19,7 @@ from ...proto.link import split_address
 from .. import events
 from ..data.artifacts import Artifacts
 from ..data.facts import Prepared, in_thread
+from ..observe.eval_command import EvalCommand
 from ..observe.loggers import heeded
 from ..observe.metrics import Counts
 from ..observe.remarks import Remarks
@@ -64,6 +65,7 @@ class Footing:
     emit: events.Emit
     counts: Counts
     page: socket.socket | None = None
+    command: EvalCommand | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ async def lead(start: Start, ahead: Prepared | None = None) -> int:
         try:
             await _listen(start, footing, begun, stack)
             async with run.saving.mirror.working() if run.saving.mirror else contextlib.nullcontext():
-                return await until_over(run, footing.emit, start.stop)
+                return await until_over(run, footing.emit, start.stop, footing.command)
         except LeaseLost:
             await run.abandon()
             raise
@@ -156,6 +158,12 @@ async def _begin(start: Start, footing: Footing, ahead: Prepared | None, stack: 
         term=store.next_term(),
     )
     run = Run(context, rules_of(job, facts, options), options.planner, options.check_codec)
+    if job.eval.command is not None:
+        merge, folder = job.model.lora is not None, start.state / "evals"
+        of = job.eval.command, job.eval.command_every, merge, folder, footing.emit
+        footing.command = EvalCommand(*of, lambda: run.steps.last_step)
+        stack.push_async_callback(footing.command.close)
+        context.emit = events.tee(footing.emit, footing.command.take)
     return Begun(run, prepared, found)
 
 

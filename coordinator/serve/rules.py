@@ -30,7 +30,7 @@ def rules_of(job: Job, facts: Facts, options: Options) -> Rules:
         base=job.model.pretrained or "",
         residuals=residuals_of(job),
         eval_every=job.train.eval_every,
-        evaluation=facts.validation_samples / job.train.batch,
+        evaluation=facts.evaluated / job.train.batch,
         give_up=options.give_up,
         layer_bytes=layer_bytes(job, facts.profile.layers),
         data_bytes=data_bytes(facts),

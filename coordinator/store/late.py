@@ -12,7 +12,7 @@ MOST = 50_000
 ROOM = MOST // 10
 """So many are made room for at once."""
 _INSERT = re.compile(r"insert into (\w+)")
-_LESS = {"steps", "evals", "warnings", "links", "work", "scores"}
+_LESS = {"steps", "evals", "eval_sets", "warnings", "links", "work", "scores"}
 """Tables for people: without their oldest rows a run goes on as well."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 
 
@@ -93,6 +94,27 @@ class EvalRow:
     tokens: int
     accuracy: float | None
     time: float
+
+
+@dataclass(frozen=True)
+class SetRow:
+    """What an evaluation found of one of ``eval.sets``: loss in nats per token, the part of tokens named right."""
+
+    step: int
+    name: str
+    loss: float
+    accuracy: float
+    tokens: int
+
+    @property
+    def shown(self) -> dict[str, float | None]:
+        """Loss, perplexity (None where it is no number any more) and accuracy, as events and ``status`` have them."""
+        perplexity = math.exp(self.loss) if self.loss < _MOST_NATS else None
+        return {"loss": self.loss, "perplexity": perplexity, "accuracy": self.accuracy}
+
+
+_MOST_NATS = 700.0
+"""Above it the exponential of a loss is no float."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from .database import Statement
-from .rows import CheckpointRow, EvalRow, NodeRow, ScoreRow, StepRow, Ticket, ViewRow, WorkRow
+from .rows import CheckpointRow, EvalRow, NodeRow, ScoreRow, SetRow, StepRow, Ticket, ViewRow, WorkRow
 
 SCHEMA = 1
 
@@ -25,6 +25,8 @@ create table if not exists steps (
     bytes_updates integer, bytes_activations integer, bytes_other integer, bytes_dense integer,
     bytes_dense_updates integer, notes text, time real);
 create table if not exists evals (step integer primary key, loss real, tokens integer, accuracy real, time real);
+create table if not exists eval_sets (
+    step integer, name text, loss real, accuracy real, tokens integer, primary key (step, name));
 create table if not exists checkpoints (step integer primary key, path text, cursor integer, redo text, time real);
 create table if not exists warnings (id integer primary key, time real, node text, message text);
 create table if not exists scores (
@@ -36,13 +38,14 @@ create table if not exists links (
 
 ADDED = [("nodes", "dials_out integer not null default 0"), ("nodes", "ticket text not null default ''")]
 """Columns that older files lack; the last of their table and of its row."""
-Row = TypeVar("Row", NodeRow, Ticket, ViewRow, StepRow, EvalRow, CheckpointRow, WorkRow, ScoreRow)
+Row = TypeVar("Row", NodeRow, Ticket, ViewRow, StepRow, EvalRow, SetRow, CheckpointRow, WorkRow, ScoreRow)
 NAMES: dict[type, str] = {
     NodeRow: "nodes",
     Ticket: "tickets",
     ViewRow: "views",
     StepRow: "steps",
     EvalRow: "evals",
+    SetRow: "eval_sets",
     CheckpointRow: "checkpoints",
     WorkRow: "work",
     ScoreRow: "scores",
@@ -54,6 +57,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "views": ("number",),
     "steps": ("step",),
     "evals": ("step",),
+    "eval_sets": ("step", "name"),
     "checkpoints": ("step",),
     "work": ("node",),
     "scores": ("node", "judge"),

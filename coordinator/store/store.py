@@ -9,7 +9,7 @@ process holds the file, what was to be written waits in memory, in order (``catc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from ...proto.errors import FarflungError
 from .database import Database
 from .postgresql import PostgreSQL
-from .rows import CheckpointRow, EvalRow, NodeRow, ScoreRow, StepRow, Ticket, ViewRow, WorkRow
+from .rows import CheckpointRow, EvalRow, NodeRow, ScoreRow, SetRow, StepRow, Ticket, ViewRow, WorkRow
 from .schema import ADDED, LINK, NAMES, SCHEMA, TABLES, Row, upsert
 from .sqlite import FILE, SQLite
 from .sums import Sums
@@ -182,7 +182,7 @@ class Store:
 
     def put_view(self, row: ViewRow) -> None:
         """Store a view, before anybody is told of it. Steps and evaluations after its first did not happen."""
-        gone = [(f"delete from {table} where step > ?", (row.step,)) for table in ("steps", "evals")]
+        gone = [(f"delete from {table} where step > ?", (row.step,)) for table in ("steps", "evals", "eval_sets")]
         self._sums.forget()
         self.writer.write(upsert("views", row.__dict__), *gone)
 
@@ -243,6 +243,15 @@ class Store:
     def evals(self, last: int | None = None) -> list[EvalRow]:
         """All evaluations, or the newest ``last``, in order."""
         return self._in_order(EvalRow, last)
+
+    def put_sets(self, rows: Sequence[SetRow]) -> None:
+        """Store what an evaluation found of each set."""
+        if rows:
+            self.writer.write(*(upsert(NAMES[SetRow], row.__dict__) for row in rows))
+
+    def sets(self, step: int) -> list[SetRow]:
+        """What the evaluation after a step found of each set, in the order of their names."""
+        return self._rows(SetRow, "where step = ? order by name", step)
 
     def put_checkpoint(self, row: CheckpointRow) -> None:
         """Note a complete checkpoint."""

@@ -40,6 +40,9 @@ def model_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
             )
         if model.kv_heads and model.family in ("gpt2", "gpt_neox"):
             yield ("model", "kv_heads"), f"model.kv_heads has no meaning in the family {model.family}; leave it out"
+    if model.dropout and given[0] in ("build", "parameters"):
+        sentence = f"model.dropout = {model.dropout} is for language models"
+        yield ("model", "dropout"), f"{sentence}; a model of your own has nn.Dropout where it wants it: leave it out"
     if model.pretrained and files:
         yield from pretrained_mistakes(model.pretrained)
     if model.lora is not None:
@@ -48,9 +51,6 @@ def model_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
         if model.lora.base == "bf16" and job.train.precision != "bf16":
             sentence = 'model.lora.base = "bf16" computes in bf16'
             yield ("model", "lora", "base"), f'{sentence}: it needs train.precision = "bf16"'
-        if model.lora.dropout:
-            sentence = f"not yet: model.lora.dropout = {model.lora.dropout}: a step that is computed again"
-            yield ("model", "lora", "dropout"), f"{sentence} would drop other elements; allowed: 0"
     stages, layers = job.parallel.stages, block_count(job) if files else model.layers
     if model.lora is not None and stages != "auto" and layers and stages > layers:
         sentence = f"parallel.stages = {stages} is more than the model's {layers} blocks"

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from ..schema import CheckCodec, Job
 from ..sentences import Mistake
 from .data import data_mistakes
+from .evaluation import command_mistakes, set_mistakes
 from .model import model_mistakes
 from .train import train_mistakes
 from .updates import update_mistakes
@@ -18,8 +19,10 @@ def job_mistakes(job: Job, check_codec: CheckCodec | None = None, files: bool = 
     names are of this machine; a node must not look for those of a job that came from another."""
     yield from model_mistakes(job, files)
     yield from data_mistakes(job, files)
+    yield from set_mistakes(job, files)
     yield from train_mistakes(job)
     yield from update_mistakes(job, check_codec)
+    yield from command_mistakes(job)
     kind, _, path = job.checkpoint.to.partition("://")
     if path and kind == "memory":
         yield (

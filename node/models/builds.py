@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ...job.schema import Job
 from ...proto.errors import FarflungError
 from .definition import ModelDefinition
+from .dropout import drops
 from .stage import SequentialStage
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -97,6 +98,7 @@ class SequentialModel(ModelDefinition):
         )
         self.shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
         self._seed = seed
+        self.drops = drops(model)
 
     def build(self, first: int, last: int, device: torch.device | str = "cpu") -> SequentialStage:
         model, loss = self._made(self._seed)
@@ -190,8 +192,9 @@ def _check_model(model: nn.Sequential, spec: str) -> None:
         raise FarflungError(f"model.build: {spec} returned an empty nn.Sequential", hint="give it at least one layer")
     check_norms(model, "model.build")
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
-            raise FarflungError(f"not yet: dropout, as in layer {name} of {spec}", hint="remove it or set p = 0")
+        if isinstance(module, nn.modules.dropout._DropoutNd) and not isinstance(module, nn.Dropout) and module.p > 0:
+            what = f"not yet: {type(module).__name__}, as in layer {name} of {spec}"
+            raise FarflungError(what, hint="use nn.Dropout, or set p = 0")
     count = sum(1 for _ in model.named_parameters(remove_duplicate=False))
     if count != len(list(model.parameters())):
         raise FarflungError(f"not yet: {spec} shares a parameter between layers", hint="give each layer its own")

@@ -26,6 +26,7 @@ from .decoders.balance import Routers, check_balanced
 from .decoders.families import DEFAULT_CONTEXT, Family, initial_constant, initial_deviation, row_of
 from .decoders.materialise import fill_buffers, freeze_buffers, materialise
 from .decoders.trunk import Trunk
+from .dropout import Dropouts, drops, has_rates, no_dropout
 from .stage import LanguageStage, StageModel
 
 
@@ -47,6 +48,8 @@ class ModelDefinition(ABC):
     starts_from_folder = True
     """Whether training begins with a model folder's values of ``shapes``, where the job has one."""
     family: str
+    drops = False
+    """Whether layers drop elements while they train: passes then need a `dropout.Draw`."""
 
     _values: tuple[int, dict[str, Tensor]] | None = None
     """Initial values by seed and name, where they come all at once."""
@@ -111,11 +114,15 @@ class LanguageModel(ModelDefinition):
         self.row: Family = row_of(str(config.model_type))
         self.family = self.row.name
         self.skeleton = skeleton_of(config)
-        self.anatomy = anatomy = anatomy_of(self.skeleton)
+        with Dropouts() as dropouts:
+            self.anatomy = anatomy = anatomy_of(self.skeleton)
+        if has_rates(config) and not dropouts.seen:
+            raise no_dropout(self.family)
         buffers = freeze_buffers(self.skeleton, anatomy)
         if balance:
             check_balanced(self.skeleton)
         change(self.skeleton)
+        self.drops = drops(self.skeleton) or has_rates(config)
         heads = (self.row.head or anatomy.head, *self.row.other_heads)
         self.head_names = tuple(f"{path}.weight" for path in heads)
         """What files may call the head's matrix."""
@@ -162,6 +169,7 @@ class LanguageModel(ModelDefinition):
             recompute=self._recompute,
             documents=anatomy.documents,
             half=self.frozen_dtype == torch.bfloat16,
+            drops=self.drops,
             routers=Routers(self.skeleton, blocks.values(), self.balance) if self.balance else None,
         )
 
@@ -202,9 +210,11 @@ def skeleton_of(config: Any) -> Any:
 
     quiet: Callable[[], None] = transformers.logging.set_verbosity_error
     quiet()
+    # Other kinds of attention draw their masks inside of a kernel, where nobody can say which.
+    more = {"attn_implementation": "eager"} if has_rates(config) else {}
     try:
         with torch.device("meta"):
-            return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False, **more)
     except Exception as error:  # a class may fail in any way at a configuration that it does not expect
         raise FarflungError(
             f"transformers does not build the model {config.model_type!r}: {type(error).__name__}: {error}",

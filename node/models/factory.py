@@ -40,8 +40,6 @@ def model_of(
         balance = job.model.router_loss
         if balance is None:  # what transformers would do with this configuration
             balance = float(values.get("router_aux_loss_coef") or 0.0) if values.get("output_router_logits") else 0.0
-        if balance and facts is not None and facts.packed:
-            raise FarflungError("not yet: model.router_loss with packed documents", hint="leave one of the two out")
         if job.model.lora is not None:
             return LoraModel(config, job.model.lora, job.train.recompute is True, balance)
         return LanguageModel(config, job.train.recompute is True, balance=balance)

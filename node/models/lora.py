@@ -182,6 +182,7 @@ def _config(lora: Lora, transposed: bool) -> Any:
         r=lora.rank,
         lora_alpha=lora.alpha,
         use_rslora=lora.rslora,
+        lora_dropout=lora.dropout,
         target_modules=list(lora.targets) if lora.targets else None,
         fan_in_fan_out=transposed,
     )

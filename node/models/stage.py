@@ -16,6 +16,7 @@ from ...job.marks import IGNORED
 from ...proto.errors import FarflungError
 from .decoders.balance import Routers
 from .decoders.trunk import Trunk
+from .dropout import Draw, KeyedDropout, keyed
 
 
 class StageModel(nn.Module, ABC):
@@ -37,6 +38,8 @@ class StageModel(nn.Module, ABC):
         self.is_first = first == 0
         self.is_last = last == count - 1
         self.recompute = recompute
+        self.draw: Draw | None = None
+        """Before a pass that trains layers with dropout: what their masks come from."""
 
     @abstractmethod
     def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
@@ -65,12 +68,18 @@ class StageModel(nn.Module, ABC):
 
     def _run(self, layer: Callable[..., Any], hidden: Tensor, *rest: Any, **keywords: Any) -> Tensor:
         if self.recompute and self.training and torch.is_grad_enabled():
-            # No layer draws random numbers (dropout is refused), so there is no generator state to keep.
+            # Dropout is keyed (dropout.py), and nothing else is random, so there is no generator state to keep.
             output = checkpoint(layer, hidden, *rest, use_reentrant=False, preserve_rng_state=False, **keywords)
         else:
             output = layer(hidden, *rest, **keywords)
         result: Tensor = output[0] if isinstance(output, tuple) else output
         return result
+
+    def _drawing(self) -> Draw | None:
+        """What masks of this pass come from; None where nothing is dropped."""
+        if self.draw is None or not self.training or not torch.is_grad_enabled():
+            return None
+        return self.draw
 
 
 class Pass:
@@ -127,11 +136,12 @@ class LanguageStage(StageModel):
         documents: bool = True,
         routers: Routers | None = None,
         half: bool = False,
+        drops: bool = False,
     ) -> None:
         """``documents``: whether attention tells the documents of a sample apart by the places of tokens. ``half``:
-        some weights are in bf16, so that only autocast computes with them."""
+        some weights are in bf16, so that only autocast computes with them. ``drops``: passes that train need a draw."""
         super().__init__(first, last, count, recompute)
-        self._documents, self._routers, self._half = documents, (routers,), half
+        self._documents, self._routers, self._half, self._drops = documents, (routers,), half, drops
         for name, parameter in before:
             attach(self, name, parameter)
         for name, block in blocks:
@@ -154,11 +164,24 @@ class LanguageStage(StageModel):
             keywords["position_ids"] = places
         kind = inputs.device.type
         needed = self._half and not torch.is_autocast_enabled(kind)
-        with torch.autocast(kind, torch.bfloat16) if needed else nullcontext():
-            output = self._trunk[0](inputs, self._run, **keywords)
+        draw = self._drawing()
+        if self._drops and draw is None and self.training and torch.is_grad_enabled() and kind != "meta":
+            raise RuntimeError("a pass of layers with dropout has no draw")
+        outside = KeyedDropout(draw, 0) if draw is not None else nullcontext()
+        with torch.autocast(kind, torch.bfloat16) if needed else nullcontext(), outside:
+            output = self._trunk[0](inputs, self._run if draw is None else self._keyed(draw), **keywords)
         if self._routers[0] is not None and self.training and torch.is_grad_enabled():
             self.balance = self._routers[0].loss()
         return output if self.is_last else output.float()
+
+    def _keyed(self, draw: Draw) -> Callable[..., Tensor]:
+        """Computes blocks with the masks of their numbers."""
+        numbers = self._trunk[0].numbers
+
+        def run(block: nn.Module, hidden: Tensor, *rest: Any, **keywords: Any) -> Tensor:
+            return self._run(keyed(block, draw, numbers[block]), hidden, *rest, **keywords)
+
+        return run
 
     def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:
         flat = logits.float().reshape(-1, logits.shape[-1])
@@ -188,9 +211,9 @@ class SequentialStage(StageModel):
         self._loss = loss
 
     def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
-        hidden = inputs
-        for layer in self._layers:
-            hidden = self._run(layer, hidden)
+        hidden, draw = inputs, self._drawing()
+        for number, layer in enumerate(self._layers, self.first):
+            hidden = self._run(layer if draw is None else keyed(layer, draw, number), hidden)
         return hidden if self.is_last else hidden.float()
 
     def run_layer(self, layer: int, inputs: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import accumulate
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -279,11 +280,14 @@ class SpreadPass:
         self._sizes = [len(piece) for piece in pieces]
         goals = torch.split(targets, self._sizes) if model.is_last else []
         where = [] if places is None else torch.split(places, self._sizes)
+        draws = [None if model.draw is None else model.draw.part(*ends) for ends in _ends(self._sizes)]
         for rank in self._ranks:
             tensors = [pieces[rank], *(some[rank] for some in (goals, where) if some)]
             words = {"number": self._number, "stage": stage, "train": model.training, "places": bool(where)}
-            island.order(rank, "forward", *tensors, **words)
+            draw = draws[rank]
+            island.order(rank, "forward", *tensors, **words, draw=None if draw is None else asdict(draw))
         problem = None
+        model.draw = draws[0]
         try:
             self._own = Pass(model, pieces[0], goals[0] if goals else targets, where[0] if where else None)
         except (RuntimeError, IndexError) as own_problem:
@@ -308,6 +312,12 @@ class SpreadPass:
         own = self._own.backward(pieces[0], scale)
         answers = self._island.answers(self._ranks)
         return None if own is None else torch.cat([own, *(answer["value"] for answer in answers)])
+
+
+def _ends(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Where pieces of these sizes begin and end."""
+    ends = list(accumulate(sizes))
+    return list(zip([0, *ends], ends, strict=False))
 
 
 def devices_of(first: torch.device, count: int) -> list[torch.device]:

@@ -29,6 +29,7 @@ from ...job.schema import Job
 from ...scheduler import Plan
 from ..device.probe import free_memory, matmul_rate
 from ..models.definition import ModelDefinition
+from ..models.dropout import Draw
 from ..models.factory import model_of
 from ..models.stage import Pass
 from ..state.optimizers.optimizers import SGD
@@ -106,6 +107,8 @@ class Hand:
         places = targets.pop() if words["places"] else None
         model = self._held.models[words["stage"]]
         model.train(words["train"])
+        if (draw := words["draw"]) is not None:
+            model.draw = Draw(draw["seed"], draw["step"], tuple(draw["samples"]))
         with torch.set_grad_enabled(words["train"]), autocast(self._job.train.precision, self.device):
             made = Pass(model, inputs, targets[0] if targets else inputs, places)
         if words["train"]:

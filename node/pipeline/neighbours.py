@@ -55,7 +55,9 @@ class Neighbours:
     def _expects(self, sender: str, kind: int, sent: data_pb2.Activation, step: int) -> bool:
         """Whether an activation comes from the neighbour that sends this kind, for a step that is near."""
         evaluation = kind == data_pb2.EVALUATION
-        samples = self._context.facts.validation_samples if evaluation else self._context.job.train.batch
+        facts = self._context.facts
+        most = facts.evaluated + self._size * len(facts.sets)  # each set may end with a microbatch that is not full
+        samples = most if evaluation else self._context.job.train.batch
         near = step <= sent.step <= step + AHEAD
         return (sender, sent.layer) in self._ends(kind) and near and sent.microbatch * self._size < samples
 

@@ -20,6 +20,7 @@ from ...proto import bodies, data_pb2
 from ...scheduler import Action, Order
 from ..context import NodeContext
 from ..device.onto import onto
+from ..models.dropout import Draw
 from ..models.stage import Pass
 from ..rounds.protocol.messages import Contribution
 from .activations import MOST_ELEMENTS, Incoming
@@ -41,7 +42,7 @@ class Runner(Protocol):
 
     def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally: ...
 
-    def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Tally: ...
+    def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Sequence[Tally]: ...
 
 
 class StageRunner:
@@ -59,8 +60,9 @@ class StageRunner:
         self._samples: dict[int, tuple[int, ...]] = {}
         """Stage -> the shape of one sample's activation, as the first that could be computed had it."""
         self._device, self._clock, self._pump = context.device, context.clock, context.pump
-        self._precision = context.job.train.precision
-        self._packed = context.facts.packed
+        self._precision, self._seed = context.job.train.precision, context.job.run.seed
+        self._drops = context.definition.drops
+        self._packed = context.facts.packed or context.facts.sets_packed
         """Samples have several documents, and every stage has to know where they begin."""
 
     def step(self, step: int, microbatches: Sequence[list[int]], scale: float) -> Tally:
@@ -85,21 +87,22 @@ class StageRunner:
         self._settle(tally)
         return tally
 
-    def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Tally:
-        """Loss of validation microbatches with the weights that the modules have now."""
-        tally = Tally()
+    def evaluate(self, step: int, microbatches: Sequence[list[int]]) -> Sequence[Tally]:
+        """Loss of each of these microbatches with the weights that the modules have now."""
+        tallies = [Tally() for _ in microbatches]
         with torch.no_grad():
             for chunk in self._chunks:
                 chunk.model.eval()
                 for number, samples in enumerate(microbatches):
-                    batch = self._inputs(chunk, data_pb2.EVALUATION, step, number, samples, tally)
-                    output = self._compute(chunk, *batch, tally).output
+                    batch = self._inputs(chunk, data_pb2.EVALUATION, step, number, samples, tallies[number])
+                    output = self._compute(chunk, *batch, tallies[number]).output
                     if not chunk.model.is_last:
                         encoded = chunk.outgoing.plain(output)
                         self._send(chunk, data_pb2.EVALUATION, step, number, encoded, output)
                 chunk.model.train()
-        self._settle(tally)
-        return tally
+        for tally in tallies:
+            self._settle(tally)
+        return tallies
 
     def _settle(self, tally: Tally) -> None:
         if self._chunks[-1].model.is_last:
@@ -135,8 +138,10 @@ class StageRunner:
     # ---- forward ---------------------------------------------------------------------------
 
     def _forward(self, chunk: Chunk, step: int, microbatch: int, samples: list[int], tally: Tally) -> Pass | SpreadPass:
-        batch = self._inputs(chunk, data_pb2.ACTIVATION, step, microbatch, samples, tally)
-        made = self._compute(chunk, *batch, tally)
+        inputs = self._inputs(chunk, data_pb2.ACTIVATION, step, microbatch, samples, tally)
+        if self._drops:
+            chunk.model.draw = Draw(self._seed, step, tuple(samples))
+        made = self._compute(chunk, *inputs, tally)
         if not chunk.model.is_last:
             output = made.output
             with self._clock.coding("encode activation", microbatch):

@@ -135,6 +135,20 @@ def test_hostile_answers_to_a_join(stub, tmp_path_factory, where, text):
     assert not set(screen.getvalue()) & set("\0\x1b\x07\ud800") and "this should not happen" not in screen.getvalue()
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sets": [["own", 5]]},
+        {"sets": [["own", -1]], "artifacts": {"data/eval": "0" * 64}},
+        {"sets": [["own", 1]] * 65, "artifacts": {"data/eval": "0" * 64}},
+        {"artifacts": {"data/../x": "0" * 64}},
+    ],
+)
+def test_evaluation_sets_that_make_no_sense(changes):
+    with pytest.raises(FarflungError):
+        read_facts(json.dumps({**json.loads(FACTS), **changes}))
+
+
 @pytest.fixture(scope="module")
 def stub():
     with contextlib.closing(StubCoordinator()) as made:

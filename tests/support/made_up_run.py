@@ -9,7 +9,7 @@ from typing import Any
 from farflung.coordinator.observe.history import History
 from farflung.coordinator.observe.observed import Observed
 from farflung.coordinator.observe.status import status_of
-from farflung.coordinator.store.rows import CheckpointRow, EvalRow, NodeRow, StepRow, ViewRow
+from farflung.coordinator.store.rows import CheckpointRow, EvalRow, NodeRow, SetRow, StepRow, ViewRow
 from farflung.coordinator.store.store import Store
 from farflung.proto.control_pb2 import Sent, StepDone
 from farflung.scheduler.plans import Plan
@@ -116,6 +116,7 @@ class MadeUpRun:
         if n % 100 == 0:
             tested = EvalRow(n, loss + 0.06, 1000, None, self.now)
             self.store.put_eval(tested)
+            self.store.put_sets([SetRow(n, "wiki", loss + 0.4, 0.3, 1000), SetRow(n, "code", loss - 0.5, 0.5, 1000)])
             self.history.evaluation(tested)
 
     # ---- the page's Source -------------------------------------------------------------------

@@ -23,6 +23,7 @@ LATE_S = 60.0
 LONGEST_LATENCY_S, FASTEST_BPS = 600.0, 1e14
 _MOST_ENTRIES, _MOST_KEPT = 8192, 64
 MOST_PEERS = 64
+_MOST_SETS = 64
 _LONGEST_NAME = 64
 _LONGEST_NOTES = 10_000
 _DEEPEST_NOTES = 100
@@ -73,7 +74,7 @@ def absurd(report: StepDone | EvalDone, last: int, nodes: Collection[str]) -> st
     sent = report.sent if isinstance(report, StepDone) else ()
     if len(sent) > len(nodes):
         return f"it sent to {len(sent)} peers, where {len(nodes)} nodes have ever joined"
-    numbers = [value for field, value in report.ListFields() if field.name not in ("loss_sum", "notes", "sent")]
+    numbers = [value for field, value in report.ListFields() if field.name not in ("loss_sum", "notes", "sent", "sets")]
     for one in sent:
         numbers += [one.bytes, one.rate_bps, one.beside, one.arrived_beside]
     if not all(0 <= number <= LARGEST for number in numbers):
@@ -107,7 +108,13 @@ def _step(said: StepDone, known: About) -> str:
 def _eval(said: EvalDone, known: About) -> str:
     if why := absurd(said, known.last, known.nodes):
         return why
-    return "more is right than was predicted" if said.correct > said.predictions else ""
+    numbers = [number for one in said.sets for number in (one.number, one.tokens, one.correct)]
+    if len(said.sets) > _MOST_SETS or not all(0 <= number <= LARGEST for number in numbers):
+        return "what it says of its evaluation sets is impossible"
+    if len({one.number for one in said.sets}) < len(said.sets):
+        return "it names a set twice"
+    wrong = said.correct > said.predictions or any(one.correct > one.tokens for one in said.sets)
+    return "more is right than was predicted" if wrong else ""
 
 
 def _heartbeat(said: Any, known: About) -> str:

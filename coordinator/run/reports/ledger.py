@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ....proto.control_pb2 import EvalDone, Ledger, StepDone
 from ....scheduler.plans import Plan
-from ...store.rows import EvalRow, StepRow
+from ...store.rows import EvalRow, SetRow, StepRow
 
 
 @dataclass
@@ -29,10 +29,10 @@ class Progress:
     what may not have arrived) counts once.
     """
 
-    def __init__(self, whole: int = 0) -> None:
+    def __init__(self, whole: int = 0, sets: Sequence[str] = ()) -> None:
         """``whole``: samples of a step that is finished for all or for nobody (``gradient`` mode), whoever still
-        reports it; 0 where every pipeline finishes steps by itself."""
-        self._whole = whole
+        reports it; 0 where every pipeline finishes steps by itself. ``sets``: names of the evaluation sets."""
+        self._whole, self._sets = whole, tuple(sets)
         self._finished = self._evaluated = 0
         self._view = 0
         self._nodes: frozenset[str] = frozenset()
@@ -80,8 +80,9 @@ class Progress:
         """Up to where the rows of this view are finished."""
         return Ledger(view=self._view, step=self._finished, eval=self._evaluated)
 
-    def evaluation(self, name: str, report: EvalDone, now: float) -> EvalRow | None:
-        """A last stage's evaluation; the row when all pipelines have reported, and there is a loss."""
+    def evaluation(self, name: str, report: EvalDone, now: float) -> tuple[EvalRow, list[SetRow]] | None:
+        """A last stage's evaluation; its rows when all pipelines have reported, and there is a loss. Where nothing of
+        the training data is held out, the first set stands for it."""
         if report.view != self._view or name not in self._last or report.step <= self._evaluated:
             return None
         reports = self._evals.setdefault(report.step, _Open()).reports
@@ -90,11 +91,24 @@ class Progress:
             return None
         del self._evals[report.step]
         self._evaluated = report.step
+        sets = self._set_rows(report.step, list(reports.values()))
         tokens = sum(one.tokens for one in reports.values())
         predictions = sum(one.predictions for one in reports.values())
         accuracy = sum(one.correct for one in reports.values()) / predictions if predictions else None
         loss = sum(one.loss_sum for one in reports.values()) / max(1, tokens)
-        return EvalRow(report.step, loss, tokens, accuracy, now) if math.isfinite(loss) else None
+        if not tokens and sets:
+            tokens, loss, accuracy = sets[0].tokens, sets[0].loss, sets[0].accuracy
+        return (EvalRow(report.step, loss, tokens, accuracy, now), sets) if math.isfinite(loss) else None
+
+    def _set_rows(self, step: int, reports: Sequence[EvalDone]) -> list[SetRow]:
+        rows = []
+        for number, name in enumerate(self._sets, 1):
+            found = [one for report in reports for one in report.sets if one.number == number]
+            tokens, loss = sum(one.tokens for one in found), sum(one.loss_sum for one in found)
+            if tokens and math.isfinite(loss):
+                accuracy = sum(one.correct for one in found) / tokens
+                rows.append(SetRow(step, name, loss / tokens, accuracy, tokens))
+        return rows
 
     def lacks_evaluation(self, every: int) -> bool:
         """Whether the view before ended between a step and the evaluation that was due after it."""

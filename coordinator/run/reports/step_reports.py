@@ -33,7 +33,9 @@ class StepReports:
         self.observed = Observed()
         self.history = History((Point(*row) for row in store.curve(POINTS)), store.evals())
         self.work = UsefulWork(store.works(), store.scores())
-        self._progress = Progress(job.train.batch if job.updates.mode == "gradient" else 0)
+        self._progress = Progress(
+            job.train.batch if job.updates.mode == "gradient" else 0, [name for name, _ in context.facts.sets]
+        )
         self.bytes = int(store.get("bytes") or 0)
         """Sent by all nodes since the run began."""
         self._pending: dict[str, pb.StepDone] = {}
@@ -57,14 +59,17 @@ class StepReports:
         self._deciding.stepped(s.StepFinished(name, session, report.view, report.step, report.seconds))
         self._keep(self._progress.step(name, report, time.time()))
 
-    def evaluation(self, name: str, report: pb.EvalDone) -> None:
-        """A node has evaluated its pipeline."""
+    def evaluation(self, name: str, report: pb.EvalDone) -> bool:
+        """A node has evaluated its pipeline; whether the evaluation is complete with it."""
         self._check_loss(report)
-        row = self._progress.evaluation(name, report, time.time())
-        if row is not None:
+        found = self._progress.evaluation(name, report, time.time())
+        if found is not None:
+            row, sets = found
             self._context.store.put_eval(row)
+            self._context.store.put_sets(sets)
             self.history.evaluation(row)
-            self._context.emit(events.evaluation(row))
+            self._context.emit(events.evaluation(row, sets))
+        return found is not None
 
     def pending(self, name: str, report: pb.StepDone) -> None:
         """A flushed node's report of a step that counts only if the next view begins after it."""

@@ -145,13 +145,16 @@ function legend() {
 
 const short = (names) => (names.length > 4 ? `${names.slice(0, 3).join(", ")} and ${names.length - 3} more` : names.join(", "));
 
+const sets = (found) => Object.entries(found ?? {}).map(([name, one]) =>
+  h("span", { class: "set" }, `${name} ${one.loss.toFixed(3)}` + (one.perplexity ? `, perplexity ${one.perplexity.toPrecision(4)}` : "")));
+
 function tiles() {
   const trains = state.nodes.some((node) => node.parts);
   const run = state.run, sent = run.bytes_updates + run.bytes_activations;
   const tile = (title, value, detail, kind = "") => h("div", { class: "tile " + kind }, h("span", { class: "title" }, title), h("b", {}, value), h("span", { class: "detail" }, detail));
   return [
     tile("Step", run.steps ? [`${run.step}`, h("small", {}, ` / ${run.steps}`)] : `${run.step}`, run.eta_s ? `${seconds(run.eta_s)} to go` : run.phase === "done" ? "all done" : " "),
-    tile("Loss", run.loss === null ? "–" : run.loss.toFixed(3), run.eval ? `validation ${run.eval.loss.toFixed(3)} at step ${run.eval.step}` : "no evaluation yet"),
+    tile("Loss", run.loss === null ? "–" : run.loss.toFixed(3), run.eval ? [`validation ${run.eval.loss.toFixed(3)} at step ${run.eval.step}`, ...sets(run.eval.sets)] : "no evaluation yet"),
     tile("Speed", run.tokens_per_second ? [count(run.tokens_per_second), h("small", {}, " tokens/s")] : "–", run.step_s ? `${seconds(run.step_s)} a step` : " "),
     tile("Bytes", bytes(sent), run.savings || "of updates and activations"),
     tile("Held up by", state.bottleneck ? (state.bottleneck.to ? `${state.bottleneck.node} → ${state.bottleneck.to}` : state.bottleneck.node) : trains ? "nothing" : "–",

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ....job.positions import longest_of
 from ....proto.errors import FarflungError
+from ..dropout import no_dropout, set_rates
 
 DEFAULT_CONTEXT = 1024
 """Tokens a sample of a pretrained model where the job does not say, unless the model's own longest is less."""
@@ -68,14 +69,13 @@ def check_decoder(name: str, where: str) -> None:
 def fresh_config(model: Any, vocabulary: int, context: int) -> Any:
     """The `transformers` configuration of a model that starts from random weights.
 
-    `model` is the job's [model] section; `vocabulary` in tokens, `context` in tokens a sample. Dropout is 0.
+    `model` is the job's [model] section; `vocabulary` in tokens, `context` in tokens a sample.
     """
     import transformers
 
     check_decoder(model.family, "model.family")
     family = row_of(model.family)
     _check_sizes(model)
-    _refuse_dropout(float(getattr(model, "dropout", 0.0) or 0.0))
     width, layers, heads = int(model.width), int(model.layers), int(model.heads)
     tie = getattr(model, "tie", None)
     common = {
@@ -117,11 +117,12 @@ def fresh_config(model: Any, vocabulary: int, context: int) -> Any:
             tie_word_embeddings=bool(tie),
             **({} if family.name == "llama" else {"sliding_window": None}),
         )
-    return _without_dropout(config)
+    return _with_dropout(config, float(getattr(model, "dropout", 0.0) or 0.0))
 
 
 def stored_config(values: Mapping[str, Any], context: int | None, dropout: float = 0.0) -> Any:
-    """The configuration of a model folder's config.json, made fit for training windows of `context` tokens.
+    """The configuration of a model folder's config.json, made fit for training windows of `context` tokens, with
+    dropouts of this rate.
 
     Raises FarflungError for a family that farflung doesn't know, a context longer than the model's, and quantised
     weights.
@@ -135,7 +136,6 @@ def stored_config(values: Mapping[str, Any], context: int | None, dropout: float
         raise FarflungError(
             f"{where}: quantised weights can't be trained", hint="use the folder of the unquantised model"
         )
-    _refuse_dropout(dropout)
     try:
         config = transformers.AutoConfig.for_model(**{**values, "model_type": kind})
     except (TypeError, ValueError, KeyError) as error:
@@ -147,7 +147,7 @@ def stored_config(values: Mapping[str, Any], context: int | None, dropout: float
             f"model.context = {context}, but the pretrained model's longest is {longest}",
             hint=f"write context = {longest} or less under [model]",
         )
-    return _without_dropout(config)
+    return _with_dropout(config, dropout)
 
 
 def gated_width(width: int) -> int:
@@ -189,13 +189,6 @@ def _check_sizes(model: Any) -> None:
         )
 
 
-def _refuse_dropout(dropout: float) -> None:
-    if dropout > 0:
-        raise FarflungError(
-            f"not yet: model.dropout = {dropout}", hint="remove it, or write dropout = 0.0 under [model]"
-        )
-
-
 def initial_constant(model: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     """Initial value of a vector, float32 [n]: what the model of `transformers` gives it; where that is random, zeros
     for a bias and else ones."""
@@ -215,13 +208,10 @@ def initial_constant(model: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     return torch.zeros(shape) if last == "bias" else torch.ones(shape)
 
 
-def _without_dropout(config: Any) -> Any:
-    """Every rate of a dropout is 0, and so is noise in routers: a step that is computed again must be the same."""
-    for key, value in list(vars(config).items()):
-        if isinstance(value, float) and ("drop" in key or key.endswith(("pdrop", "jitter_noise"))):
-            setattr(config, key, 0.0)
-        elif hasattr(value, "to_dict") and "config" in key:
-            _without_dropout(value)
+def _with_dropout(config: Any, rate: float) -> Any:
+    """Every dropout of a configuration has this rate, whatever it had; noise in routers is 0."""
+    if not set_rates(config, rate) and rate:
+        raise no_dropout(str(config.model_type))
     if hasattr(config, "output_router_logits"):
         config.output_router_logits = False
     config.use_cache = False

@@ -87,6 +87,8 @@ class Trunk:
         """``model``: the whole one on the meta device, of which a copy is taken. ``blocks``: this stage's own by
         number. ``begin``: the number of its first block, or of that which would come next."""
         self._crossing = crossing = _Crossing()
+        self.numbers = {block: number + 1 for number, block in blocks.items()}
+        """Of each of this stage's blocks its layer in the whole model."""
         memo: dict[int, Any] = {id(model.config): model.config}
         for index, block in enumerate(model.get_submodule(anatomy.blocks)):
             own = blocks.get(index)

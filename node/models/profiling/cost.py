@@ -65,6 +65,8 @@ def profile(job: Job, vocabulary: int | None) -> Profile:
         layers=layers,
         tied=definition.tied_trained is not None,
         family=definition.family,
+        documents=not isinstance(definition, LanguageModel) or definition.anatomy.documents,
+        balance=definition.balance if isinstance(definition, LanguageModel) else 0.0,
         samples=len(data[0][0]) if data else None,
         validation_samples=len(data[1][0]) if data else None,
     )
@@ -163,6 +165,8 @@ def sequential_layers(
     last = len(definition.layers) - 1
     stage = definition.build(0, last)
     definition.initialise(stage, 0)
+    if definition.drops:
+        stage.eval()  # the loss of a sample alone is compared with that among others
     profiles, hidden = [], inputs
     kept = Kept([*stage.parameters(), *stage.buffers()])
     try:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ....job.facts import Facts
 from ....proto import control_pb2
 from ...pipeline.runner import Runner
+from ...pipeline.tally import Tally
 from ...state.files.checkpoint import shard_of, tensors_of
 from ...state.files.tensor_writer import written
 from ..member.residual import rest_of
@@ -56,12 +60,11 @@ class Milestones:
             self.evaluation(step)
 
     def evaluation(self, step: int) -> None:
-        """This pipeline's share of the validation samples, computed with the reference."""
-        view, facts, size = self._view, self._view.context.facts, self._view.job.train.microbatch
-        ids = list(range(facts.samples, facts.samples + facts.validation_samples))
-        chunks = [ids[i : i + size] for i in range(0, len(ids), size)]
+        """This pipeline's share of the samples of an evaluation, computed with the reference."""
+        view = self._view
+        chunks = evaluated(view.context.facts, view.job.train.microbatch)
         own = chunks[view.pipeline :: len(view.plan.pipelines)]
-        mine = [chunk[i : i + self._size] for chunk in own for i in range(0, len(chunk), self._size)]
+        mine = [(number, chunk[i : i + self._size]) for number, chunk in own for i in range(0, len(chunk), self._size)]
         if not chunks:
             return
         view.context.wire.doing = f"evaluates after step {step}"
@@ -69,15 +72,12 @@ class Milestones:
         try:
             if view.resources.island is not None:
                 view.resources.island.share(section.g for section in view.state.sections.values())
-            tally = self._runner.evaluate(step, mine)
+            tallies = self._runner.evaluate(step, [samples for _, samples in mine])
         finally:
             view.state.use_local()
         if view.state.is_last:
-            report = control_pb2.EvalDone(
-                view=view.context.view, step=step, loss_sum=tally.loss_sum, tokens=tally.tokens
-            )
-            report.correct, report.predictions = tally.correct, tally.tokens
-            view.context.report(control_pb2.Report(eval=report))
+            numbers = [number for number, _ in mine]
+            view.context.report(control_pb2.Report(eval=_done(view, step, numbers, tallies)))
 
     def checkpoint(self, step: int) -> None:
         """One member of each group sends the reference, while training goes on."""
@@ -104,3 +104,30 @@ class Milestones:
             meta["pipelines"] = [list(pipeline) for pipeline in view.plan.pipelines]
             meta["unfinished"] = {str(pipeline): own for pipeline, own in enumerate(missing) if own}
             context.wire.store(step, file, payload, len(view.plan.stages), meta)
+
+
+def evaluated(facts: Facts, size: int) -> list[tuple[int, list[int]]]:
+    """What an evaluation goes through: (0 or the number of its set from 1 on, ids), each ids of at most ``size``."""
+    chunks, begin = [], facts.samples
+    for number, count in enumerate([facts.validation_samples, *(samples for _, samples in facts.sets)]):
+        ids = range(begin, begin + count)
+        chunks += [(number, list(ids[i : i + size])) for i in range(0, count, size)]
+        begin += count
+    return chunks
+
+
+def _done(view: ViewMember, step: int, numbers: Sequence[int], tallies: Sequence[Tally]) -> control_pb2.EvalDone:
+    """The report of an evaluation: what was held out of the training data, and each set that this pipeline had some
+    of."""
+    report = control_pb2.EvalDone(view=view.context.view, step=step)
+    sets: dict[int, control_pb2.SetDone] = {}
+    for number, tally in zip(numbers, tallies, strict=True):
+        if number:
+            into = sets.setdefault(number, control_pb2.SetDone(number=number))
+            into.loss_sum, into.tokens = into.loss_sum + tally.loss_sum, into.tokens + tally.tokens
+            into.correct += tally.correct
+        else:
+            report.loss_sum, report.tokens = report.loss_sum + tally.loss_sum, report.tokens + tally.tokens
+            report.correct, report.predictions = report.correct + tally.correct, report.predictions + tally.tokens
+    report.sets.extend(sets.values())
+    return report

@@ -1,10 +1,13 @@
 """Sums of steps and evaluations over the nodes."""
 
+import math
+
 import pytest
 
 from farflung.coordinator.run.reports.border import absurd
 from farflung.coordinator.run.reports.ledger import Progress
-from farflung.proto.control_pb2 import EvalDone, StepDone
+from farflung.coordinator.store.rows import SetRow
+from farflung.proto.control_pb2 import EvalDone, SetDone, StepDone
 from farflung.scheduler.plans import Plan
 
 PLAN = Plan((("a", "b"), ("c", "d")), ((0, 1), (2, 3)), (2, 2))
@@ -65,10 +68,28 @@ def test_evaluations_need_every_pipeline():
     first = EvalDone(view=1, step=5, loss_sum=10.0, tokens=10, correct=5, predictions=10)
     assert progress.evaluation("a", first, 1.0) is None, "not a last stage"
     assert progress.evaluation("b", first, 1.0) is None
-    row = progress.evaluation("d", EvalDone(view=1, step=5, loss_sum=20.0, tokens=5, correct=5, predictions=10), 1.0)
-    assert (row.step, row.loss, row.tokens, row.accuracy) == (5, 2.0, 15, 0.5)
+    row, sets = progress.evaluation(
+        "d", EvalDone(view=1, step=5, loss_sum=20.0, tokens=5, correct=5, predictions=10), 1.0
+    )
+    assert sets == [] and (row.step, row.loss, row.tokens, row.accuracy) == (5, 2.0, 15, 0.5)
     progress.evaluation("b", EvalDone(view=1, step=6), 1.0)
-    assert progress.evaluation("d", EvalDone(view=1, step=6, loss_sum=1.0, tokens=1), 1.0).accuracy is None
+    assert progress.evaluation("d", EvalDone(view=1, step=6, loss_sum=1.0, tokens=1), 1.0)[0].accuracy is None
+
+
+def test_sets_are_added_up_over_pipelines():
+    """A pipeline that has no sample of a set does not name it; with nothing held out the first set stands for it."""
+    progress = Progress(0, ["wiki", "code"])
+    progress.enter(1, PLAN, 0, 0.0)
+    wiki = [SetDone(number=1, loss_sum=loss, tokens=4, correct=2) for loss in (4.0, 12.0)]
+    progress.evaluation("b", EvalDone(view=1, step=5, sets=[wiki[0], SetDone(number=2, loss_sum=3.0, tokens=2)]), 1.0)
+    row, sets = progress.evaluation("d", EvalDone(view=1, step=5, sets=[wiki[1]]), 1.0)
+    assert [(one.step, one.name, one.loss, one.accuracy, one.tokens) for one in sets] == [
+        (5, "wiki", 2.0, 0.5, 8),
+        (5, "code", 1.5, 0.0, 2),
+    ]
+    assert sets[0].shown == {"loss": 2.0, "perplexity": math.exp(2.0), "accuracy": 0.5}
+    assert (row.loss, row.accuracy, row.tokens) == (2.0, 0.5, 8)
+    assert SetRow(1, "far", 1e4, 0.0, 1).shown["perplexity"] is None, "no number has room for it"
 
 
 def test_an_evaluation_that_the_end_of_a_view_skipped_is_missed():

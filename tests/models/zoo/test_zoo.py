@@ -15,6 +15,7 @@ from small_models import CASES, CONTEXT, VOCABULARY, Case, job_of, saved, table
 from farflung.job.facts import Facts, Profile
 from farflung.node.generation.export import Checkpoint, write_export
 from farflung.node.models.definition import LanguageModel
+from farflung.node.models.dropout import Draw
 from farflung.node.models.factory import model_of
 from farflung.node.models.profiling.cost import profile
 from farflung.node.models.weights.pretrained import initial_weights, weights_of
@@ -90,6 +91,36 @@ def test_documents_of_a_sample_do_not_see_each_other(zoo: SimpleNamespace) -> No
     with torch.no_grad():
         alone = torch.cat([stage(INPUTS[:, :6]), stage(INPUTS[:, 6:])], 1)
         torch.testing.assert_close(stage(INPUTS, places), alone, rtol=0, atol=1e-5)
+
+
+def test_dropout_is_of_each_sample_and_step_alone(zoo: SimpleNamespace) -> None:
+    """In one stage and in two, one sample or several, again in the backward pass or not."""
+    job = job_of(zoo.folder)
+    model = job.model.model_copy(update={"dropout": 0.3})
+    job = job.model_copy(update={"model": model, "train": job.train.model_copy(update={"recompute": True})})
+    if zoo.case.family == "mpt":  # its configuration has rates, and its layers do not look at them
+        with pytest.raises(FarflungError, match="'mpt' has no dropout"):
+            model_of(job, None)
+        return
+    definition = model_of(job, None)
+    assert definition.drops
+    before = torch.get_rng_state()
+
+    def outputs(ends: tuple[int, ...], samples: tuple[int, ...], rows: torch.Tensor, step: int = 3) -> torch.Tensor:
+        hidden, first = rows, 0
+        for end in ends:
+            stage = definition.build(first, end).train()
+            stage.load_state_dict({name: zoo.weights[name] for name, _ in stage.named_parameters()})
+            stage.draw, first = Draw(1, step, samples), end + 1
+            hidden = stage(hidden)
+        return hidden.detach()
+
+    whole = outputs((LAST,), (5, 8), INPUTS)
+    torch.testing.assert_close(outputs((1, LAST), (5, 8), INPUTS), whole, rtol=0, atol=1e-5)
+    torch.testing.assert_close(outputs((LAST,), (8,), INPUTS[1:]), whole[1:], rtol=0, atol=1e-5)
+    assert not torch.allclose(outputs((LAST,), (5, 8), INPUTS, 4), whole, atol=1e-3)
+    assert not torch.allclose(whole, zoo.logits, atol=1e-3)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_an_export_is_the_folder_again_and_transformers_loads_it(zoo: SimpleNamespace, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def normalised():
     return nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8)), total
 
 def dropping():
-    return nn.Sequential(nn.Linear(12, 8), nn.Dropout(0.5)), total
+    return nn.Sequential(nn.Linear(12, 8), nn.Dropout1d(0.5)), total
 
 def broken():
     raise RuntimeError("no such thing")
@@ -109,7 +109,7 @@ def test_build_data_are_samples_by_id():
     ("model", "message"),
     [
         ("ownmodel:normalised", "BatchNorm1d, whose statistics have no meaning"),
-        ("ownmodel:dropping", "not yet: dropout"),
+        ("ownmodel:dropping", "not yet: Dropout1d, as in layer 1"),
         ("ownmodel:broken", "RuntimeError: no such thing"),
         ("ownmodel:absent", "has no function 'absent'"),
         ("unfit:model", "can't be imported: ModuleNotFoundError"),

@@ -166,7 +166,6 @@ def test_only_the_stages_own_layers_are_materialised():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"dropout": 0.1}, "not yet: model.dropout"),
         ({"width": 30}, "does not divide into 4 heads"),
         ({"heads": None}, "model.heads is missing"),
         ({"kv_heads": 3}, "kv_heads = 3 does not divide"),

@@ -1,0 +1,50 @@
+"""What is wrong with ``[eval]`` of a job whose every value is allowed by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from glob import glob
+
+from ..data_table import SOURCES
+from ..patterns import as_glob
+from ..schema import Job
+from ..sentences import Mistake
+
+
+def set_mistakes(job: Job, files: bool) -> Iterator[Mistake]:
+    """Of ``[[eval.sets]]``. ``files``: those that it names are of this machine."""
+    key, sets = ("eval", "sets"), job.eval.sets
+    for name, count in Counter(one.name.lower() for one in sets).items():
+        if count > 1:
+            yield key, f"[[eval.sets]]: {count} of them have the name {name!r}; each needs one of its own"
+    for one in sets:
+        if len(given := one.sources()) != 1:
+            have = " and ".join(given) or "none of them"
+            yield key, f"[[eval.sets]] {one.name!r} needs exactly one of {', '.join(SOURCES)}; it has {have}"
+        for source, patterns in given.items():
+            for pattern in patterns if files else ():
+                if "://" not in pattern and not glob(as_glob(pattern), recursive=True):
+                    yield key, f"eval.sets.{source}: there is no file {pattern}"
+    if sets and (job.model.build or not job.data.is_text):
+        yield key, "eval.sets needs a language model: data.build holds its own samples out"
+
+
+def command_mistakes(job: Job) -> Iterator[Mistake]:
+    """Of ``eval.command`` and ``eval.patience``."""
+    command, every, saved = job.eval.command, job.eval.command_every, job.checkpoint.every
+    if command is not None and not any("{model}" in word for word in command):
+        sentence = "eval.command does not say where it takes the model folder"
+        yield ("eval", "command"), f"{sentence}: write {{model}} where its name belongs"
+    if every and (not saved or every % saved):
+        sentence = f"eval.command_every = {every} is no multiple of checkpoint.every = {saved}"
+        yield ("eval", "command_every"), f"{sentence}: the command looks at checkpoints"
+    if every and command is None:
+        yield ("eval", "command_every"), "eval.command_every is for eval.command; leave it out"
+    if job.eval.patience and not job.train.eval_every:
+        sentence = "eval.patience counts evaluations, and train.eval_every = 0 makes one at the end alone"
+        yield ("eval", "patience"), f"{sentence}; write a number of steps"
+    if job.eval.patience and job.model.parameters:
+        yield ("eval", "patience"), "eval.patience: the members' own loop evaluates for itself (farflung.group)"
+    if job.eval.patience and not job.eval.sets and job.data.validation == 0.0:
+        yield ("eval", "patience"), "eval.patience: nothing is held out; write data.validation, or [[eval.sets]]"
