@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 
 
 def late_in_all(steps: Iterable[int], lacking: Callable[[int], Collection[str]]) -> tuple[str, ...]:
-    """Who has sent its file of none of these steps. ``lacking(step)``: who has not of this one."""
+    """The nodes that have sent no file for any of these steps. ``lacking(step)``: those that have sent none for one."""
     found = [set(lacking(step)) for step in steps]
     return tuple(sorted(set.intersection(*found))) if found else ()
 

@@ -149,7 +149,7 @@ class Uploads:
         return [key for _, key in sorted(known)[:-_SENDERS]]
 
     def given_up(self, which: Which) -> str:
-        """See the function of that name."""
+        """As the module's function of the same name."""
         with self._changing:
             newest = dict(self._newest)
         return given_up(which, newest, lambda file: self._checkpoints.has_whole(*which, file))

@@ -25,7 +25,7 @@ CHUNK = 1 << 20
 
 
 class NoArtifact(FarflungError):
-    """There is no artifact of that name, or not so much of it."""
+    """There is no artifact of that name, or it is shorter than the range."""
 
 
 ANSWER_S = 5.0
@@ -44,7 +44,7 @@ class _Described:
     over: threading.Event = field(default_factory=threading.Event)
 
     def make(self, name: str, path: Path) -> None:
-        """Read the file once, whoever and however many ask."""
+        """Read the file once for all callers."""
         try:
             self.artifact = _describe(name, path, self)
         except OSError as error:

@@ -88,7 +88,7 @@ def _rows(part: TokenFile, held: bool) -> Iterator[npt.NDArray[Any]]:
 
 
 def _marked(rows: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
-    """Plain rows as marked ones, each of one document, all of which trains."""
+    """Plain rows as marked rows: each is one document, and all its tokens train."""
     found = rows.astype(np.uint32) | TRAINED
     found[:, 0] = rows[:, 0].astype(np.uint32) | FIRST
     return found

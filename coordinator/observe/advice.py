@@ -1,4 +1,4 @@
-"""What holds a run up, and for each node: what it does, of what use that is, what would make it more useful.
+"""The bottleneck of a run, and for each node its role, its use to the run, and what would make it more useful.
 
 Pure: a status record (coordinator/observe/status.py) in, sentences out. The web page, ``farflung status`` and the
 node's own terminal show the same ones.
@@ -34,21 +34,21 @@ def phase_of(record: Record) -> str:
 
 @dataclass(frozen=True)
 class Seen:
-    """What advice needs of a status record, found in one pass over it."""
+    """What advice needs from a status record, collected in one pass."""
 
     nodes: Mapping[str, Record]
     links: Mapping[str, Sequence[Record]]
-    """Of each node at either end: the links that are used and measured."""
+    """By node: its links that are used and measured."""
     full: Loads
     """``full_of``."""
     held: dict[str, Any] | None
-    """The busiest of these."""
+    """The busiest of ``full``."""
     full_at: Mapping[str, Loads]
-    """Of each node: what of that is its device, its connection or one of its links."""
+    """By node: the loads of ``full`` on its device, its connection or one of its links."""
 
 
 def seen(record: Record) -> Seen:
-    """Everything that ``advice`` needs of a record, by node."""
+    """Collect what ``advice`` needs from a record."""
     links: dict[str, list[Record]] = defaultdict(list)
     for link in record.get("links") or ():
         if link.get("used_bps") and link.get("bandwidth_bps"):
@@ -86,7 +86,7 @@ def advice(record: Record, name: str, known: Seen | None = None) -> dict[str, st
 
 
 def for_others(sentence: str) -> str:
-    """What a node's owner is told of "your" device, for everybody else who reads it."""
+    """The sentence about "your" device as other readers see it: "its" device."""
     return _YOURS.sub("its", sentence)
 
 
@@ -100,12 +100,12 @@ def told(record: Record, name: str, known: Seen | None = None) -> dict[str, str]
 
 
 def regions(names: Iterable[str], links: Iterable[Record], hosts: Mapping[str, str]) -> list[list[str]]:
-    """The nodes by nearness: those whose measured way is at most 8 ms, or that share an address, are together."""
+    """The nodes by region: two are together when their measured latency is at most 8 ms or they share an address."""
     order = {name: number for number, name in enumerate(names)}
     above = {name: name for name in order}
 
     def first_of(name: str) -> str:
-        """The earliest of the names that one is together with."""
+        """The representative of a name's region: its first node."""
         while above[name] != name:
             above[name] = name = above[above[name]]
         return name
@@ -179,8 +179,7 @@ def _loads(record: Record) -> list[dict[str, Any]]:
 
 
 def _shared(links: Iterable[Record], end: str) -> dict[str, tuple[float, float, int]]:
-    """Of each node: (bits per second over all its links in one direction, what the best of them was measured at, how
-    many they are)."""
+    """By node: (bits per second over all its links in one direction, the measured rate of the best one, how many)."""
     used: dict[str, float] = defaultdict(float)
     best: dict[str, float] = defaultdict(float)
     count: Counter[str] = Counter()
@@ -214,7 +213,7 @@ def _use(record: Record, node: Record) -> str:
 
 
 def _better(node: Record, known: Seen) -> str:
-    """What would help, by what is full on this node's side."""
+    """What would help, by the bottleneck on this node's side."""
     name, parts = node["node"], node.get("parts")
     busiest = _busiest(known.full_at.get(name, ()))
     if busiest is None:
@@ -235,7 +234,7 @@ def _better(node: Record, known: Seen) -> str:
 
 
 def _worst(known: Seen, name: str) -> str:
-    """Which of a node's links is the longest that it uses, with what it carries; empty where none is known."""
+    """A node's used link with the highest latency, and its load; empty where no latency is known."""
     mine = [link for link in known.links.get(name, ()) if link.get("latency_s")]
     if not mine:
         return ""

@@ -10,7 +10,7 @@ from ..store.rows import EvalRow, StepRow
 from .observed import PARTS
 
 POINTS = 600
-"""At most twice as many are kept."""
+"""The limit on points; up to twice as many are kept before neighbours are merged."""
 
 
 @dataclass
@@ -110,7 +110,7 @@ class History:
 
 
 def merged(points: Sequence[Point]) -> list[Point]:
-    """Half as many points: each pair as one."""
+    """Every two neighbours merged into one: half as many points."""
     found = []
     for at in range(0, len(points), 2):
         point = points[at]

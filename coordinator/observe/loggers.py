@@ -1,4 +1,4 @@
-"""A run's curves for TensorBoard and Weights & Biases: takers of its events. Neither package is needed otherwise."""
+"""A run's curves for TensorBoard and Weights & Biases, made from its events. The packages are optional."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TensorBoard:
         self._writer.add_event(self._event.Event(wall_time=event["time"], step=step, summary=summary))
 
     def close(self) -> None:
-        """Write what waits."""
+        """Flush and close the event file."""
         self._writer.close()
 
 
@@ -87,7 +87,7 @@ class WandB:
             self._run.log(scalars, step=step)
 
     def close(self) -> None:
-        """Send what waits."""
+        """Upload the rest and finish the run."""
         self._run.finish()
 
 
@@ -97,7 +97,7 @@ Make = Callable[[str, Mapping[str, Any], Path], Logger]
 
 
 def heeded(logger: Logger, emit: Emit) -> Emit:
-    """``logger.take`` as the run's events need it: an error there ends no run, it is said, and nothing is logged on."""
+    """``logger.take`` for the run's events: an error in it becomes a warning and ends the logging, not the run."""
     broken = False
 
     def take(event: Event) -> None:
@@ -114,7 +114,7 @@ def heeded(logger: Logger, emit: Emit) -> Emit:
 
 
 def loggers_wanted(tensorboard: Path | None, wandb: str | None) -> list[Make]:
-    """What ``--tensorboard DIR`` and ``--wandb PROJECT`` ask for. FarflungError when a package is missing."""
+    """The loggers for ``--tensorboard DIR`` and ``--wandb PROJECT``. FarflungError when a package is missing."""
     found: list[Make] = []
     if tensorboard is not None:
         _package("tensorboard", "tensorboard", "--tensorboard")

@@ -1,4 +1,4 @@
-"""What a start says of the data and the model, kept for those who look later: `farflung status` shows it as well."""
+"""Notices about data and model from the start of a run, stored so that `farflung status` shows them later."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ _MOST = 20
 
 
 class Remarks:
-    """Passes events on. Its warnings are stored with the run's; its notices take the place of those of the start before
-    when they are kept."""
+    """Passes the start's events on and stores its warnings; ``keep`` replaces the last start's notices by its own."""
 
     def __init__(self, store: Store, emit: Emit) -> None:
         self._store, self._emit = store, emit
@@ -31,12 +30,12 @@ class Remarks:
             self._store.add_warning(time.time(), str(event.get("node") or ""), message)
 
     def keep(self) -> None:
-        """The start has read everything. One that found what the start before had read keeps what that one said."""
+        """Store the notices. A start that found an earlier start's data has none, and leaves that one's."""
         if self._notices:
             self._store.put(_KEY, json.dumps(self._notices[-_MOST:]))
 
 
 def remarks(store: Store) -> list[str]:
-    """What the last start that read the data said of them, a sentence each."""
+    """The stored notices of the last start that read the data, a sentence each."""
     found: list[str] = json.loads(store.get(_KEY) or "[]")
     return found

@@ -22,7 +22,7 @@ LEDGER = "ledger.jsonl"
 
 
 class UsefulWork:
-    """Sums since the run began; ``unsaid`` gives those that the database does not have yet."""
+    """Sums since the run began; ``unsaid`` returns the rows that are not in the database yet."""
 
     def __init__(self, works: Iterable[WorkRow], scores: Iterable[ScoreRow]) -> None:
         self._works = {row.node: row for row in works}
@@ -37,7 +37,7 @@ class UsefulWork:
         self._new[node] = None
 
     def judged(self, judge: str, said: Mapping[str, tuple[float, float]], now: float) -> None:
-        """A judge has said ``own`` and ``held`` of some nodes' contributions to a round."""
+        """A judge's scores ``own`` and ``held`` of some nodes' contributions to a round."""
         for node, (own, held) in said.items():
             old = self._scores.get((node, judge), ScoreRow(node, judge, 0, 0.0, 0.0, 0.0, now))
             value = old.score + value_of(own, held)
@@ -85,5 +85,5 @@ def ledger(works: Iterable[WorkRow], scores: Iterable[ScoreRow]) -> list[dict[st
 
 
 def write_ledger(state: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write the file in a run's state folder anew, whole. OSError."""
+    """Rewrite the ledger file in a run's state folder. OSError."""
     write_whole(state / LEDGER, "".join(json.dumps(record) + "\n" for record in records).encode())

@@ -1,4 +1,4 @@
-"""Work beside the run that may fail without consequences for it."""
+"""Runs optional work whose failure must not harm the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def attempt(what: str, do: Callable[..., object], *arguments: Any) -> None:
-    """Call ``do``; what it raises is logged. LeaseLost is raised on: this coordinator does not lead any more."""
+    """Call ``do`` and log what it raises. LeaseLost propagates: this coordinator no longer leads."""
     try:
         do(*arguments)
     except LeaseLost:

@@ -1,4 +1,4 @@
-"""What every part of a run works with."""
+"""What all parts of a run share."""
 
 from __future__ import annotations
 

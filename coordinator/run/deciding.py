@@ -21,14 +21,14 @@ from ..store.database import LeaseLost
 log = logging.getLogger(__name__)
 
 AT_ONCE = 64
-"""Nodes up to which each report of a step is given to the machine when it comes; of more, all of a tick together."""
+"""With at most this many nodes each step report is decided at once; with more, all of a tick together."""
 
 Moved = Callable[[State, list[s.Effect], str], None]
 """The state before a transition, the effects, and why."""
 
 
 class Deciding:
-    """``leads()``: whether this coordinator may decide anything; ``answer(question)``: works a plan out."""
+    """``leads()``: whether this coordinator may decide anything; ``answer(question)``: finds a plan."""
 
     def __init__(
         self,
@@ -48,32 +48,32 @@ class Deciding:
         self.machine = Membership(None, fetch_s, follow, known)
         self._recorder: Recorder | None = None
         self._later: deque[s.Input] = deque()
-        """What came while a plan was being worked out."""
+        """Events that came while a plan was being searched for."""
         self._beats: dict[str, s.Heard] = {}
         """Heartbeats since the last tick."""
         self._stepped: list[tuple[s.StepFinished, float]] = []
         """Reports of steps since the last event, of a run of many nodes."""
 
     def record(self, folder: Path, life: int) -> None:
-        """Keep what the machine is given and does in this folder, from now on. ``life``: the coordinator's term."""
+        """Record the machine's events and effects in this folder from now on. ``life``: the coordinator's term."""
         self._recorder = Recorder(folder, life, self._follow)
         readings = self._recorder.readings
         self.machine = Membership(None, readings.fetch_s(self._fetch_s), self._follow, readings.known(self._known))
 
     def write(self) -> None:
-        """What is due of the recording, to the disk."""
+        """Write what is due of the recording to the disk."""
         if self._recorder is not None:
             self._recorder.write()
 
     def close(self) -> None:
-        """All of the recording, to the disk."""
+        """Write the whole recording to the disk."""
         if self._recorder is not None:
             self._recorder.close()
 
     # ---- what happens --------------------------------------------------------------------------
 
     def feed(self, event: s.Input) -> None:
-        """Decide an event, or remember it; nothing once another coordinator may lead."""
+        """Decide an event, or queue it; does nothing once another coordinator may lead."""
         if not self._leads():
             return
         if not self.is_planning:
@@ -99,13 +99,13 @@ class Deciding:
         self._beats[name] = s.Heard(name, session, was_ready or ready, moved, idle_s)
 
     def take_beats(self) -> None:
-        """Heartbeats are taken together: a thousand nodes send as many in a second."""
+        """Decide the heartbeats since the last tick as one event: a thousand nodes send a thousand a second."""
         if self._beats and not self.is_planning:
             beats, self._beats = tuple(self._beats.values()), {}
             self.feed(s.Beats(beats))
 
     def end(self, why: str) -> None:
-        """The run is over, or this coordinator's part in it; what waits for a plan is of no use any more."""
+        """The run, or this coordinator's part in it, is over: forget what waits for a plan."""
         if self.state.asking is not None:
             self._later.clear()
             self._transit(s.Undecidable(self.state.asking.number))

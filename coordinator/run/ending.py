@@ -16,12 +16,12 @@ from .nodes.attendance import Attendance
 from .nodes.streams import Streams
 
 COME_BACK_S = 5.0
-"""How long the end waits for nodes whose control stream is broken just then."""
+"""Seconds that the end waits for nodes whose control stream is broken at that moment."""
 _LOOK_S = 0.05
 
 
 class Ending:
-    """Also tells nodes that come back after the others were told."""
+    """Nodes that come back after the others were told to leave are told too."""
 
     def __init__(
         self, context: RunContext, deciding: Deciding, streams: Streams, announcing: Announcing, outcome: Outcome
@@ -29,11 +29,11 @@ class Ending:
         self._context, self._deciding, self._streams = context, deciding, streams
         self._announcing, self._outcome = announcing, outcome
         self._absent: set[str] = set()
-        """Nodes that did not attend when everybody was told, and have not come back since."""
+        """Nodes that had no open stream when all were told to leave, and have not come back since."""
         self._failed = False
 
     async def saved(self) -> None:
-        """Wait until the checkpoint that is wanted is complete, or cannot be made because nobody trains any more."""
+        """Wait until the requested checkpoint is complete, or cannot be made because nobody trains any more."""
         while (state := self._deciding.state).saving and state.phase not in (WAITING, DONE):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
 
@@ -50,7 +50,7 @@ class Ending:
             await asyncio.wait_for(self._streams.empty.wait(), patience)
 
     def tell_late(self, stream: Attendance) -> None:
-        """A node attends again; if the run is over it hears so now."""
+        """A node has opened a stream again; if the run is over, tell it to leave."""
         self._absent.discard(stream.name)
         state = self._deciding.state
         if state.phase == DONE:

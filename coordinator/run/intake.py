@@ -1,4 +1,4 @@
-"""Where reports of nodes go: a table from each kind of report to what takes it in.
+"""Dispatches the reports of nodes: a table from each kind of report to its handler.
 
 What a report must look like is checked before, in one place (border.py). What it means for the membership is decided by
 the machine: most reports become an event of it.
@@ -50,10 +50,10 @@ class Intake:
     warn: Warn
     live: dict[str, Live] = field(default_factory=dict)
     _ends: int = 0
-    """The last step that this run ever was to end with: who has heard of it may report on."""
+    """The latest last step that this run ever had (`set` may lower it): nodes may report steps up to it."""
 
     def take(self, stream: Attendance, report: pb.Report) -> None:
-        """Take in whatever a node says. A report that cannot be true changes nothing, and people are told."""
+        """Handle a node's report. One that cannot be true changes nothing and becomes a warning."""
         kind = report.WhichOneof("kind")
         # What is true of a heartbeat does not depend on the run, and a thousand come in a second.
         if why := refused(report, ANYBODY if kind == "heartbeat" else self._about(stream.name)):
@@ -62,7 +62,7 @@ class Intake:
             TAKERS[kind](self, stream, getattr(report, kind))
 
     def _about(self, name: str) -> About:
-        """What a report of a node is compared with."""
+        """What the checks compare a node's report with."""
         job, facts, view = self.context.job, self.context.facts, self.deciding.state.view
         self._ends = max(self._ends, self.steps.last_step, facts.steps)
         language = job.model.build is None and job.model.parameters is None
@@ -87,7 +87,7 @@ class Intake:
         self.deciding.heard(stream.name, stream.session, ready, beat.moved, idle_of(beat))
 
     def _links(self, stream: Attendance, links: pb.Links) -> None:
-        """The links that a node has measured; those that it cannot have measured are left out."""
+        """The links that a node says it measured, without those that it cannot have measured."""
         found = {}
         for link in links.links:
             source, latency, rate = getattr(link, "from") or stream.name, link.latency_s, link.bandwidth_bps

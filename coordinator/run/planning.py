@@ -1,4 +1,4 @@
-"""The plans that the machine asks for, worked out beside everything else that happens."""
+"""Finds the plans that the machine asks for, in the background."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .deciding import Deciding
 from .second_look import LONG_S, SecondLook
 
 Begin = Callable[..., None]
-"""``begin(coroutine)``: do this beside everything else."""
+"""``begin(coroutine)`` starts a background task."""
 
 
 class Planning:
@@ -39,7 +39,7 @@ class Planning:
         )
 
     def prepare(self) -> None:
-        """A plan will be asked for soon."""
+        """Start the search process: a plan will be asked for soon."""
         if self.planner is None:
             self.searches.prepare()
 
@@ -52,7 +52,7 @@ class Planning:
         return await self.searches.answer(self._measured.search(question, self._present, self._context.clock()))
 
     def tick(self, begin: Begin) -> None:
-        """While a view trains: store what was learnt of links, and plan anew where that may give another plan."""
+        """While a view trains: store new measurements of links, and replan where they may change the plan."""
         news, links = self._measured.news(self._context.clock())
         for pair, found in links.items():
             self._context.store.put_link(*pair, *found, time.time())
@@ -71,7 +71,7 @@ class Planning:
         return list(self.deciding.state.nodes)
 
     async def _search_long(self, question: Question) -> Answer:
-        """The same with more time, in another process."""
+        """The same search with more time, in another process."""
         asked = self._measured.search(question, self._present, self._context.clock())
         searches = Searches([*COMMAND, BESIDE])
         try:

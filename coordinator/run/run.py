@@ -163,11 +163,11 @@ class Run:
         return self.deciding.state
 
     def feed(self, event: s.Input) -> None:
-        """Give the machine an input and do what it asks for; nothing once another coordinator may lead."""
+        """Give the machine an event and perform the effects; does nothing once another coordinator may lead."""
         self.deciding.feed(event)
 
     def record(self, folder: Path) -> None:
-        """Keep what the machine is given and does in this folder, from now on."""
+        """Record the machine's events and effects in this folder from now on."""
         self.deciding.record(folder, self.context.term)
 
     def _moved(self, old: State, effects: list[s.Effect], why: str) -> None:
@@ -188,7 +188,7 @@ class Run:
 
     @property
     def present(self) -> list[str]:
-        """Who is in, or passed the join checks a moment ago."""
+        """The nodes that are in, or have just passed the join checks."""
         return [*self.state.nodes, *self.deciding.joining]
 
     def lives(self, name: str, asked: float) -> bool | None:
@@ -214,7 +214,7 @@ class Run:
         return stream
 
     def report(self, stream: Attendance, report: pb.Report) -> None:
-        """Whatever a node says; nothing where its stream is over, or another coordinator may lead."""
+        """Handle a node's report; ignored when its stream has ended or another coordinator may lead."""
         if self.streams.get(stream.name) is stream and self.context.store.leads:
             self._intake.take(stream, report)
 
@@ -228,13 +228,13 @@ class Run:
             self.feed(s.StreamEnded(stream.name, stream.session, why))
 
     def _tell_revoked(self, to: Attendance | None = None) -> None:
-        """The names whose certificates count no more, to everybody or to a node that has just come."""
+        """Send the names of revoked certificates to all nodes, or to one that has just come."""
         self.streams.say(pb.Order(revoked=pb.Revoked(nodes=sorted(self.operator.handler.evicted))), to)
 
     # ---- people --------------------------------------------------------------------------------
 
     def _take_job(self, job: Job, facts: Facts) -> None:
-        """What a person has ``set``."""
+        """Replace the job by one that a person has changed with ``set``."""
         context = self.context
         context.job = self.measured.job = job
         context.facts = self.measured.facts = facts
@@ -247,13 +247,13 @@ class Run:
     # ---- time ----------------------------------------------------------------------------------
 
     async def tick(self) -> None:
-        """Let time pass, until the run is over."""
+        """Tick until the run is over."""
         while not self.outcome.finished.is_set():
             self.pass_time()
             await asyncio.sleep(TICK_S)
 
     def pass_time(self) -> None:
-        """What is due now."""
+        """Do everything that is due now."""
         if self.context.store.server is not None:
             self.context.store.server.check_lease()
         self.deciding.take_beats()
@@ -279,7 +279,7 @@ class Run:
         await self.abandon()
 
     async def abandon(self) -> None:
-        """End what this process does for the run; the nodes train on."""
+        """End this process's part in the run; the nodes train on."""
         if self.context.store.leads:
             self.steps.store_work()
         self.streams.end_all()

@@ -16,7 +16,7 @@ AFTER_S = 30.0
 """Seconds of a view before its plan is looked at again: links and speeds have shown themselves by then."""
 LONG_S = 10.0
 FEW = 12
-"""Up to here a second of search finds the best plan, so only a plan that leaves nodes out is looked at again."""
+"""With at most this many nodes one second of search finds the best plan: only a plan with spares is searched again."""
 
 
 class SecondLook:
@@ -37,7 +37,7 @@ class SecondLook:
         self._found: tuple[Question, Answer] | None = None
 
     def is_due(self, plan: Plan) -> bool:
-        """Whether to look now; to be asked again and again. ``plan``: the one in force."""
+        """Whether to start the longer search now; called at every tick. ``plan``: the one in force."""
         now = self._clock()
         if plan is not self._plan:
             self._plan, self._found = plan, None
@@ -45,7 +45,7 @@ class SecondLook:
         return now >= self._due and not self._looks
 
     async def look(self) -> None:
-        """Search, once for a plan; and plan anew where that found something."""
+        """Search once for each plan, and replan if a better one was found."""
         self._due, self._looks = math.inf, True
         try:
             question = self._question()
@@ -59,7 +59,7 @@ class SecondLook:
             self._replan(f"a search of {LONG_S:g} s found a better plan")
 
     def found(self, question: Question) -> Answer | None:
-        """What the longer search found, once, if this is the question that it answered."""
+        """The result of the longer search, returned once, if it answers this question."""
         if self._found is None or self._found[0] != question:
             return None
         (_, answer), self._found = self._found, None

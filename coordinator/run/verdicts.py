@@ -38,7 +38,7 @@ class Verdicts:
         self.refusals, self.judged = Refusals(), Judged()
 
     def refused(self, by: str, name: str, points: int, tickets: Mapping[str, str]) -> None:
-        """A member refused something of another: enough of that, and one is out. ``tickets``: by which who came."""
+        """A member refused another's message: enough refusals evict a node. ``tickets``: by which who came."""
         state = self._deciding.state
         accused = state.nodes.get(name)
         if accused is None or by not in state.nodes:
@@ -57,7 +57,7 @@ class Verdicts:
             self._put_out(verdict.out, verdict.why)
 
     def scored(self, by: str, report: pb.Scores) -> None:
-        """A member or a spare has judged contributions: enough members of one mind, and one is out."""
+        """A member or a spare has judged contributions: enough members that agree evict a node."""
         state, updates = self._deciding.state, self._context.job.updates
         view = state.view
         if not updates.judge or state.phase != TRAINING or view is None or report.view != view.number:

@@ -18,7 +18,7 @@ MOST = 20
 
 
 class Warnings:
-    """Drops what was said a moment ago, and what is too much about one node."""
+    """Drops a warning that was shown a moment ago, and warnings beyond the limit for a node."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
@@ -26,7 +26,7 @@ class Warnings:
         """(node, message) -> when."""
 
     def warn(self, node: str, message: str) -> None:
-        """Store and show a warning, unless it would be too much."""
+        """Store and show a warning, unless it is over the limit."""
         context, now, key = self._context, self._context.clock(), (node, message)
         self._said = {one: when for one, when in self._said.items() if now - when < SAME_S}
         if key in self._said or (node and sum(one == node for one, _ in self._said) >= MOST):

@@ -40,7 +40,7 @@ async def with_signals(main: Callable[[asyncio.Event, asyncio.Event], Awaitable[
         (at_once if stop.is_set() else stop).set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Only the main thread gets signals; elsewhere whoever started it ends it.
+        # Python delivers signals to the main thread only; another thread is ended by its starter.
         with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
             loop.add_signal_handler(number, end)
     return await main(stop, at_once)

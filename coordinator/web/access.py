@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...proto.errors import FarflungError
+from ...proto.files import write_whole
 
 VIEWER, OPERATOR = "viewer", "operator"
 FOLDER, SCRAPE = "page", "scrape"
@@ -76,7 +76,7 @@ def write_certificate(state: Path, certificate: bytes, key: bytes) -> tuple[Path
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for file, text in zip(files, (certificate, key), strict=True):
-            _write(file, text)
+            write_whole(file, text, mode=0o600)
     except OSError as error:
         raise FarflungError(
             f"cannot keep the page's certificate in {folder}: {error.strerror}", "keep the page on loopback"
@@ -89,9 +89,9 @@ def write_scrape(state: Path, viewer: str, certificate: tuple[Path, Path] | None
     folder = state / SCRAPE
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(folder / "viewer.token", viewer.encode())
+        write_whole(folder / "viewer.token", viewer.encode(), mode=0o600)
         if certificate is not None:
-            _write(folder / "tls.pem", certificate[0].read_bytes())
+            write_whole(folder / "tls.pem", certificate[0].read_bytes(), mode=0o600)
     except OSError as error:
         raise FarflungError(
             f"cannot keep the page's token in {folder}: {error.strerror}", "leave the page out with --no-page"
@@ -100,13 +100,8 @@ def write_scrape(state: Path, viewer: str, certificate: tuple[Path, Path] | None
 
 def _token(path: Path) -> str:
     if not path.exists():
-        _write(path, secrets.token_urlsafe(24).encode())
+        write_whole(path, secrets.token_urlsafe(24).encode(), mode=0o600)
     return path.read_text().strip()
-
-
-def _write(path: Path, text: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(text)
 
 
 def _same(given: str, wanted: str) -> bool:

@@ -201,7 +201,7 @@ class _Routes:
         return Response(text, headers={"content-type": kind})
 
     async def health(self, request: Request) -> Response:
-        """For whoever watches over the process."""
+        """For a supervisor that checks whether the process answers."""
         return PlainTextResponse("ok\n")
 
 

@@ -69,5 +69,5 @@ class Feed:
         return self._state
 
     def curves(self, edition: int, points: int, evals: int) -> dict[str, Any]:
-        """What is new in the curves for somebody who has so many points and evaluations of an edition."""
+        """The rows that a client is missing, given how many points and evaluations of an edition it has."""
         return self._source.history.since(edition, points, evals)

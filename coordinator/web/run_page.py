@@ -21,7 +21,7 @@ from .feed import Feed
 from .server import PageServer, url_of
 
 LINK_S = 24 * 3600.0
-"""How long a join line of the page admits nodes; a new one is made when half of that is over."""
+"""How long a join line of the page admits nodes; the page makes a new one at half of that."""
 
 
 class RunSource:

@@ -54,7 +54,7 @@ class Conversation:
 
 
 def conversations(name: str) -> Iterator[Conversation]:
-    """The rows of a file: jsonl, one JSON list or parquet, whatever it is called. JobError with file and line."""
+    """The rows of a file, by its content: jsonl, one JSON list, or parquet. JobError with file and line."""
     with opened(name, compression_of(name)) as file:
         for where, row in _rows(name, file):
             yield conversation(where, row)
@@ -70,7 +70,7 @@ def first_row(name: str) -> Mapping[str, Any]:
 
 
 def conversation(where: str, row: Any) -> Conversation:
-    """A row in the one form. JobError: it is none."""
+    """A row normalised to messages. JobError: it is no conversation."""
     if not isinstance(row, Mapping):
         raise JobError(f"{where}: no JSON object, but {type(row).__name__}", FORMS)
     row = {key: _clean(value) for key, value in row.items() if value is not None}

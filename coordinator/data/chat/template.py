@@ -123,7 +123,7 @@ class Templates:
         process.wait()
 
     def render(self, asked: Sequence[Asked]) -> list[Rendered]:
-        """The conversations, one by one. JobError: the template is none, or takes too much."""
+        """Render the conversations one by one. JobError: the template is faulty, or exceeds its limits."""
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
         found: list[Rendered] = []

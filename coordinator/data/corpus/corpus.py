@@ -120,7 +120,7 @@ def kept_window(row: int, windows: int, held: int) -> int:
 
 
 def corpus_of(job: Job, training: Stream, validation: Stream | None, context: int) -> Corpus:
-    """The rows of these streams, whose patterns are the job's. JobError: too few tokens for a training sample."""
+    """The corpus over these streams, which hold the job's files. JobError: too few tokens for a training sample."""
     kind, patterns = job.data.source()
     windows = count_windows(training.tokens, context, kind, ", ".join(patterns))
     if validation:
@@ -134,7 +134,7 @@ def corpus_of(job: Job, training: Stream, validation: Stream | None, context: in
 
 
 def count_windows(tokens: int, context: int, kind: str, names: str) -> int:
-    """How many windows so many tokens have. JobError: none."""
+    """The number of windows in ``tokens`` tokens. JobError: not one."""
     if tokens == 0:
         raise JobError(f"the text is empty: {names}", f"data.{kind} must name files with text in them")
     if tokens <= context:

@@ -91,7 +91,7 @@ class Index:
         return self.corpus.training.kind
 
     def _kept(self, offset: int, length: int) -> bytes:
-        """What of these bytes of the rows lies beside the index; where that is not all, the rest as `Corpus.read`."""
+        """Bytes of the rows, from the copy beside the index where it has them, else as `Corpus.read`."""
         edge = self.corpus.samples * self.corpus.row
         if offset < edge < offset + length:
             return self._kept(offset, edge - offset) + self._kept(edge, offset + length - edge)

@@ -45,7 +45,7 @@ class Reading:
         self.points.append(point)
 
     def back_to(self, files: int) -> None:
-        """Forget all but what came from the first ``files`` files."""
+        """Keep only what came from the first ``files`` files."""
         while self.points and (self.at.number, self.at.place) > (files, START):
             self.points.pop()
         self.marks = [mark for mark in self.marks if mark[0] < self.at.tokens]

@@ -28,7 +28,7 @@ def parts(kind: str, name: str, file: BinaryIO, field: str, start: Place = START
 
 
 def plain_text(file: BinaryIO, offset: int) -> Iterator[Part]:
-    """Any line ending is read as \\n; a byte order mark at the start is none of the text."""
+    """Line endings become \\n; a byte order mark at the start is dropped."""
     enough = 4 * (LENGTH + 2)  # bytes that hold more than LENGTH characters
     skip(file, offset)
     held, ended = b"", False

@@ -16,7 +16,7 @@ from .overdue import FILES_BPS, longest_s
 
 
 def blamed(plan: Plan, lacking: Collection[str]) -> tuple[str, ...]:
-    """Who of those whose file is late is to be another one: where another member holds the stage."""
+    """Keepers whose file is late and whose stage another member holds too, which then sends it."""
     keepers = [plan.keeper(stage) for stage in range(len(plan.stages))]
     if len(set(keepers)) > 1 and set(keepers) <= set(lacking):
         return ()

@@ -59,7 +59,7 @@ def overdue(
     slowest_bps: Callable[[str], float],
     now: float,
 ) -> tuple[str, float] | None:
-    """Who of those who are ``late`` has had long enough, and how long that is: the one that needed least."""
+    """Which of the ``late`` nodes has had long enough, and how long that is; of several the one that needed least."""
     change = state.change
     assert change is not None
     waited = now - change.began

@@ -16,7 +16,7 @@ from itertools import pairwise
 from ....scheduler.plans import Plan
 
 ENOUGH = 10
-"""Points that evict a node, from as many members as ``Circle.are_enough`` says."""
+"""Points that evict a node, if they come from enough members (``Circle.are_enough``)."""
 ONE_WORD = ENOUGH // 2
 """The most points of one member that count towards that."""
 WORD_AGAINST_WORD = 30

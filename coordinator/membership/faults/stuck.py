@@ -53,5 +53,5 @@ def awake(state: State, now: float) -> Iterator[Node]:
 
 
 def is_aside(state: State, name: str, now: float) -> bool:
-    """Whether a node has no place because it held the others up (waits.py), whatever its heartbeats say."""
+    """Whether a node is set aside because it held the others up (waits.py); heartbeats do not change that."""
     return name in state.held_up_by and now < state.held_up_by[name].until

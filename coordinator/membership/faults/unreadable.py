@@ -30,7 +30,7 @@ class Verdict:
 
 
 def cannot_read(state: State) -> set[str]:
-    """Who of those who are in has said that it cannot read the newest checkpoint."""
+    """The present nodes that have reported that they cannot read the newest checkpoint."""
     said = state.unreadable.items()
     return {name for name, one in said if name in state.nodes and state.nodes[name].session == one.session}
 

@@ -61,7 +61,7 @@ def may_wait_for(plan: Plan, name: str, gradient: bool) -> frozenset[str]:
 
 
 def explaining(edges: Edges) -> frozenset[str]:
-    """Who explains that all of these wait, each taken as if it had said nothing itself."""
+    """The nodes whose fault would explain that all of these wait; a node's own report does not clear it."""
     waiting = {name for name, peers in edges.items() if peers}
     waited = {peer for name in waiting for peer in edges[name]}
     silent = waited - waiting
@@ -181,7 +181,7 @@ def _forgotten(state: State) -> State:
 
 
 def aside(state: State, name: str, now: float) -> State:
-    """It has no place for some time, whatever its heartbeats say, and in another life neither."""
+    """Set the node aside for some time: its heartbeats do not matter, and a restart does not end it."""
     times = state.held_up_by[name].times if name in state.held_up_by else 0
     held_up_by = {**state.held_up_by, name: Aside(times + 1, now + ASIDE_S * 2**times)}
     return replace(state, held_up_by=held_up_by, suspected={})

@@ -20,7 +20,7 @@ def may_wait(given: Given, state: State, names: frozenset[str] | set[str], stood
 
 
 def least_wait(state: State, names: frozenset[str] | set[str]) -> float:
-    """Seconds for which nothing of these need move, however near they are."""
+    """Seconds that the awaited nodes may show no progress, even on a fast network."""
     rules = state.rules
     if state.phase != FLUSHING:
         return rules.prepare_s

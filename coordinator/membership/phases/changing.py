@@ -71,7 +71,7 @@ def overdue_of(given: Given, state: State, name: str, longest: float) -> Found:
 
 
 def expelled(state: State, names: Collection[str], why: str) -> PutOut:
-    """Nothing of these has moved for as long as anything may take."""
+    """The awaited nodes have shown no progress for longer than anything may take."""
     present = [name for name in sorted(names) if name in state.nodes]
     stop = f"{why}; join again"
     return PutOut(tuple(Out(name, why, (s.SendStop((name,), stop, failed=True, again=True),)) for name in present))

@@ -16,7 +16,7 @@ from .given import Given
 from .verdict import Found, Out, PutOut
 
 _DISAGREEMENTS = 2
-"""Times in a row that a view may be given up because as many hold one thing as another."""
+"""Times in a row that a view may be given up because of a tie between two states of the weights."""
 
 
 def judge_readable(state: State, now: float) -> Found:

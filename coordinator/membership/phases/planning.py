@@ -14,7 +14,7 @@ from .given import Given
 
 
 def plan_of(given: Given, state: State, names: tuple[str, ...], current: Plan | None) -> Plan:
-    """A plan of those of ``names`` that may have a place; the others are spares, with the reason."""
+    """A plan for the nodes of ``names`` that may have a place; the others are spares, with the reason."""
     without = {name: why for name in names if (why := no_place(state, state.nodes[name]))}
     willing = tuple(name for name in names if name not in without)
     if not willing:
@@ -53,7 +53,7 @@ def cannot_train_without(given: Given, state: State, names: set[str]) -> bool:
 
 
 def search(given: Given, state: State, names: tuple[str, ...], current: Plan | None) -> Plan:
-    """A plan of these. PlanError: there is none. Unanswered: it has to be asked for first."""
+    """A plan for these nodes. PlanError: there is none. Unanswered: it has to be asked for first."""
     if given.planner is not None:
         return given.planner(names, current, state.broken)
     return answer_to(Question(names, current, state.broken), state.answers)

@@ -192,7 +192,7 @@ def _after_delta(
         max(first, known[last].step if last in known else reported.get(last, first))
         for last in (pipeline[-1] for pipeline in plan.pipelines)
     ]
-    if rules.round_every and len(finished) > 1:  # rounds let nobody further ahead: whoever says so lost the samples
+    if rules.round_every and len(finished) > 1:  # rounds let no pipeline run further ahead: such a claim does not count
         limit = sorted(finished)[-2] + 3 * int(plan.chosen.get("updates.every", rules.round_every))
         finished = [one if one <= limit else sorted(finished)[-2] for one in finished]
     step = max(finished)
@@ -201,7 +201,7 @@ def _after_delta(
 
 
 def _sections(trusted: Mapping[str, Flushed]) -> dict[str, Section]:
-    """Each section at the highest round that one of these has applied."""
+    """Each section at the highest round that any trusted node has applied."""
     targets: dict[str, Section] = {}
     for _, answer in sorted(trusted.items()):
         for section in answer.sections:

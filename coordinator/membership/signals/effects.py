@@ -90,7 +90,7 @@ class SendLeave(Caused):
 
 @dataclass(frozen=True)
 class Fence(Caused):
-    """This session is over; whatever it says from now on is ignored."""
+    """This session is over; its further reports are ignored."""
 
     name: str
     session: str

@@ -1,4 +1,4 @@
-"""What the membership machine asks for, done or tried again.
+"""Performs the effects of the membership machine, and retries those that fail.
 
 What it asks for is decided in membership/.
 """

@@ -1,4 +1,4 @@
-"""What the membership machine asks for is done here: a table from each kind of effect to what performs it."""
+"""Performs the effects of the membership machine: a table from each kind of effect to its function."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Performer:
     _noticed: str = ""
 
     def moved(self, old: State, effects: list[s.Effect], why: str) -> None:
-        """The machine has made a transition: remember it, show it, and do what it asks for."""
+        """The machine has made a transition: store it, show it, and perform its effects."""
         state, context = self.deciding.state, self.context
         if (state.phase, state.why) != (old.phase, old.why):
             context.store.put("phase", state.phase)
@@ -71,7 +71,7 @@ class Performer:
         self.perform_all(effects)
 
     def perform_all(self, effects: Iterable[s.Effect]) -> None:
-        """One by one: what fails is tried again later, what comes after it is done now. LeaseLost: nothing is."""
+        """Perform effects in order; one that fails is retried later and does not stop the rest. LeaseLost stops all."""
         for effect in effects:
             try:
                 self.perform(effect)
@@ -81,11 +81,11 @@ class Performer:
                 self._failed(effect, error)
 
     def perform_due(self) -> None:
-        """Try again what failed a while ago."""
+        """Retry the effects that are due."""
         self.perform_all(self.undone.due(self.deciding.state, self.context.clock()))
 
     def perform(self, effect: s.Effect) -> None:
-        """Do what one effect asks for."""
+        """Perform one effect."""
         PERFORMERS[type(effect)](self, effect)
 
     def _failed(self, effect: s.Effect, error: Exception) -> None:

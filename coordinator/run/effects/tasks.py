@@ -1,4 +1,4 @@
-"""Tasks that a run begins and nobody waits for."""
+"""Background tasks of a run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ log = logging.getLogger(__name__)
 
 
 class Tasks:
-    """What breaks one is logged."""
+    """An exception in a task is logged."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do this beside everything else, on the running event loop."""
+        """Start a task on the running event loop."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._ended)
 
     async def cancel(self) -> None:
-        """Cancel all of them, and wait until they have ended."""
+        """Cancel all tasks and wait for their end."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Effects of the membership machine that could not be performed: each is tried again, until it is done or out of date.
+"""The retry queue for effects that failed: each is retried until it succeeds or is out of date.
 
 One failed write must not cost the orders that come after it: whoever waits for one of those would wait for ever.
 At most MOST wait: where a database takes nothing for hours, sentences for people make room first, then what is oldest.
@@ -11,7 +11,7 @@ from ...membership.state import FLUSHING, PREPARING, TRAINING, State
 
 AGAIN_S = 1.0
 MOST = 1000
-"""Effects that wait: as many as a view change of a thousand nodes has."""
+"""The most effects in the queue: those of a view change of a thousand nodes."""
 
 
 class Undone:
@@ -21,13 +21,13 @@ class Undone:
         self._waiting: list[s.Effect] = []
         self._again = 0.0
         self.dropped = 0
-        """How many there was no room for."""
+        """Effects that were dropped because the queue was full."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, effect: s.Effect, now: float) -> None:
-        """This effect failed just now."""
+        """Queue an effect that has just failed."""
         if effect in self._waiting:
             self._waiting.remove(effect)
         self._waiting.append(effect)
@@ -38,7 +38,7 @@ class Undone:
             self.dropped += 1
 
     def due(self, state: State, now: float) -> list[s.Effect]:
-        """In the order in which they failed, without those that mean nothing any more."""
+        """The effects to retry now, in the order of their failures, without those that are out of date."""
         if not self._waiting or now < self._again:
             return []
         waiting, self._waiting = self._waiting, []
@@ -46,7 +46,7 @@ class Undone:
 
 
 def is_current(effect: s.Effect, state: State) -> bool:
-    """Whether an order for a view is still wanted; other effects always are."""
+    """Whether an effect still matters: an order for a past view does not."""
     if isinstance(effect, s.SendFlush):
         return state.phase == FLUSHING and effect.view == state.number
     if isinstance(effect, s.SendView):

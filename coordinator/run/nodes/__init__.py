@@ -1,4 +1,4 @@
-"""Who attends, how far away they are, and the orders on their way to them.
+"""The nodes' control streams: which are open, their round trips, and the orders sent on them.
 
 Which orders those are is decided in membership/.
 """

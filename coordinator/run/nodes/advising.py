@@ -1,4 +1,4 @@
-"""Tells each node how it does, now and then, when that has changed."""
+"""Sends each node its advice from time to time, when it has changed."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from .streams import Streams
 log = logging.getLogger(__name__)
 
 EVERY_S = 10.0
-"""Between two rounds of advice."""
+"""Seconds between two rounds of advice."""
 NODES = 200
-"""With more nodes it is given more rarely: with five times as many, five times as rarely."""
+"""Above this many nodes the interval grows in proportion to their number."""
 
 
 class Advising:
-    """``status()``: the run's status, which is what advice is made of."""
+    """``status()`` returns the run's status record, from which advice is computed."""
 
     def __init__(self, streams: Streams, status: Callable[[], dict[str, Any]], clock: Callable[[], float]) -> None:
         self._streams, self._status, self._clock = streams, status, clock
         self._at = -math.inf
         self._said: dict[str, pb.Advice] = {}
-        """Session -> what it was told last."""
+        """Session -> the advice that it was sent last."""
 
     def advise(self) -> None:
-        """Tell whoever has not heard it yet, if it is time."""
+        """Send new advice to the nodes, if it is time."""
         now = self._clock()
         if now - self._at < max(EVERY_S, EVERY_S * len(self._streams) / NODES):
             return

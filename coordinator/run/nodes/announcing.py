@@ -1,4 +1,4 @@
-"""The machine's orders on their way to nodes. A view is stored before anybody hears of it."""
+"""Sends the machine's orders to nodes. A view is stored before any node hears of it."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Announcing:
         view = deciding.state.view
         self.recent = [view] if view is not None else []
         self._began: dict[int, float] = {}
-        """When each of them was announced, by the run's clock."""
+        """Number of a view -> when it was announced, by the run's clock."""
         self._held: s.SendView | None = None
         """A view that waits until the database can be written."""
 
     def age(self, view: s.Announcement) -> float | None:
-        """Seconds since a view was announced; None: nobody knows."""
+        """Seconds since a view was announced; None: by an earlier coordinator."""
         began = self._began.get(view.number)
         return None if began is None else self._context.clock() - began
 
     def send(self, effect: Send, to: tuple[str, ...]) -> None:
-        """An order of the machine to those of these who attend."""
+        """Send an order of the machine to those of the named nodes whose stream is open."""
         order = order_of(effect, self._context.term)
         if isinstance(effect, s.SendView):
             order.view.evaluate = self._steps.lacks_evaluation
@@ -54,7 +54,7 @@ class Announcing:
                 self._streams.say(self.views.order(stream.session, order) if has_view else order, stream)
 
     def announce(self, effect: s.SendView) -> None:
-        """Store a view, then tell its members. A view that is only said again is stored already."""
+        """Store a view, then send it to its members. A view that is sent again is stored already."""
         if self._held is not None and self._held.view.number == effect.view.number:
             self._held = replace(self._held, to=self._held.to + effect.to)
             return
@@ -67,7 +67,7 @@ class Announcing:
             self.send(effect, effect.to)
 
     def release(self) -> None:
-        """The database has everything: a view that waited for it goes out."""
+        """The database has caught up: send a view that waited for it."""
         if self._held is not None:
             held, self._held = self._held, None
             self.send(held, held.to)
@@ -87,7 +87,7 @@ class Announcing:
 
 
 def _row_of(view: s.Announcement) -> ViewRow:
-    """A view as the database has it."""
+    """A view as a row of the database."""
     position = view.position
     return ViewRow(
         view.number,

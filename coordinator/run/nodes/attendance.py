@@ -1,4 +1,4 @@
-"""Who attends: the open control streams, and what their heartbeats say."""
+"""An open control stream, and what its heartbeats say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dialling a node back: whether anybody answers at its address, or comes back where nobody can dial it."""
+"""Dials a node back to find out whether it is alive; a node that cannot be dialled has to reconnect by itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DialBack:
         self._sessions, self._streams, self._trips, self._clock = sessions, streams, trips, clock
 
     async def ask(self, effect: s.Dial) -> s.Dialled:
-        """Whether it is, and if not, why not."""
+        """Whether the node is there, and if not, why not."""
         row = self._sessions.get(effect.name)
         if row is not None and row.dials_out:
             why = await self._await_return(effect)

@@ -1,4 +1,4 @@
-"""How far away nodes are: the round trip of each control stream, by a question that its I/O process answers at once."""
+"""The round trip of each control stream, measured by a question that the node's I/O process answers at once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from ....proto import control_pb2 as pb
 
 EVERY_S = 60.0
-"""Between two questions to a node."""
+"""Seconds between two questions to a node."""
 LOOK_S = 1.0
-"""How often all are looked through."""
+"""Seconds between two looks at all nodes."""
 LONGEST_S = 30.0
-"""What counts as a round trip at most: a node may answer late on purpose, and would be waited for as long."""
+"""The longest round trip that counts: a node that answers late on purpose must not make the run wait that long."""
 FIRST_NUMBER = 1 << 31
 """Of these questions; profiles ask the same one with lower numbers (profiling.py)."""
 
@@ -27,7 +27,7 @@ class _Node:
 
 
 class RoundTrips:
-    """The shorter of each node's last two round trips: what waits in a queue is no distance."""
+    """The shorter of each node's last two round trips, since waiting in a queue is not distance."""
 
     def __init__(self, tell: Callable[[str, pb.Order], None], clock: Callable[[], float]) -> None:
         """``tell(node, order)`` sends an order."""
@@ -48,7 +48,7 @@ class RoundTrips:
         self._tell(name, pb.Order(clock=pb.ClockAsk(number=self._number)))
 
     def tick(self, names: Iterable[str]) -> None:
-        """Ask those again who answered long ago."""
+        """Ask the nodes whose last answer is old."""
         now = self._clock()
         if now - self._looked < LOOK_S:
             return

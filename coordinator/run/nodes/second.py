@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ....proto.errors import Refused
 
 HEARTBEATS_S = 1.5
-"""What was on its way when the question was put does not count: a heartbeat every second."""
+"""Heartbeats that were on their way when the question was put do not count; one comes every second."""
 SILENCE_S = 5.0
 _LOOK_S = 0.05
 

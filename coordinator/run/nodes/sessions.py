@@ -44,7 +44,7 @@ class Sessions:
         self._rows[row.name] = row
 
     def comes_back(self, name: str) -> NodeRow:
-        """A session from before this coordinator's start goes on."""
+        """Restore a session from before this coordinator's start."""
         row = self._rows[name] = replace(self._rows[name], left_at=None)
         self._store.put_node(row)
         return row
@@ -57,7 +57,7 @@ class Sessions:
             del self._rows[name]
 
     def forget(self, name: str) -> None:
-        """The name is free again."""
+        """Forget a node, so that its name is free again."""
         self._rows.pop(name, None)
 
     def note_absent(self, present: Collection[str]) -> None:

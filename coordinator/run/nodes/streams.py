@@ -10,7 +10,7 @@ from .attendance import Attendance
 
 
 class Streams:
-    """Iterates over the names of the nodes that attend. Nothing here waits: an order goes into a queue."""
+    """Iterates over the names of the nodes with an open stream. Nothing here blocks: an order goes into a queue."""
 
     def __init__(self, term: int) -> None:
         """``term``: every order carries it."""
@@ -65,20 +65,20 @@ class Streams:
             stream.queue.put_nowait(None)
 
     def end_all(self) -> None:
-        """End every stream; their calls close them."""
+        """Put the end mark into every stream's queue; the gRPC calls then return."""
         for stream in self._open.values():
             stream.queue.put_nowait(None)
 
     # ---- orders --------------------------------------------------------------------------------
 
     def tell(self, name: str, order: pb.Order) -> None:
-        """An order to a node, if it attends."""
+        """Send an order to a node, if its stream is open."""
         stream = self._open.get(name)
         if stream is not None:
             self.say(order, stream)
 
     def say(self, order: pb.Order, to: Attendance | None = None) -> None:
-        """An order to one stream; to every stream where none is named."""
+        """Send an order to one stream, or to all."""
         order.term = self._term
         for stream in [to] if to is not None else self._open.values():
             stream.queue.put_nowait(order)

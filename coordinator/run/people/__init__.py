@@ -1,4 +1,4 @@
-"""What people ask of a run that goes on: commands, profiles, texts.
+"""Requests of people to a live run: commands, profiles, texts.
 
 Who may ask is checked in serve/.
 """

@@ -1,4 +1,4 @@
-"""What people ask of the nodes that train: a profile of their next steps, or a text. One of each at a time."""
+"""Requests of people to the training nodes: a profile of their next steps, or a text. One of each at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .texts import Text, check_wanted, ends_of
 
 
 class Requests:
-    """``profiling`` and ``text`` are what is being made now, else None."""
+    """``profiling`` and ``text`` are the ones in progress, else None."""
 
     def __init__(self, context: RunContext, deciding: Deciding, streams: Streams, steps: StepReports) -> None:
         self._context, self._deciding, self._streams, self._steps = context, deciding, streams, steps
@@ -26,7 +26,7 @@ class Requests:
         self._texts = 0
 
     def profile(self, steps: int) -> Profiling:
-        """Let the nodes that train record their next steps. Refused says why not."""
+        """Make the training nodes record their next steps. Refused says why not."""
         view = self._training_view("farflung status says more; try again later")
         if self.profiling is not None:
             raise Refused("another profile of this run is being taken", "wait until it is written")
@@ -39,7 +39,7 @@ class Requests:
         return self.profiling
 
     def write(self, request: pb.GenerateRequest, tokenizer: Tokenizer) -> Text:
-        """Let a pipeline write a text while it trains. Refused says why not."""
+        """Make a pipeline generate a text while it trains. Refused says why not."""
         job = self._context.job
         check_wanted(request, job)
         view = self._training_view("take the newest checkpoint: --through model or --through layers")
@@ -59,7 +59,7 @@ class Requests:
         return self.text
 
     def end_text(self) -> None:
-        """Nobody waits for the text any more."""
+        """The caller has gone: stop the text."""
         if self.text is not None:
             self.text.end()
             self.text = None

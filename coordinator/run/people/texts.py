@@ -15,20 +15,20 @@ from ....proto.errors import Refused
 
 MOST_TOKENS, MOST_LETTERS = 100_000, 100_000
 LEAST_S, STEPS_OF_PATIENCE = 60.0, 20
-"""How long a token may take: a text begins when a step ends, and its passes stand behind those of training."""
+"""Seconds that a token may take: generation starts at the end of a step and has lower priority than training."""
 CONTEXT = 16
-"""Tokens that are decoded again before the new ones: what a token says may depend on those before it."""
+"""Earlier tokens that are decoded together with the new ones: a token's text may depend on its predecessors."""
 LONGEST_LETTER = 16
-"""Tokens that a letter may have before it is shown unfinished."""
+"""The most tokens that a character may be split into before it is shown incomplete."""
 UNFINISHED = "\ufffd"
-"""What a token that ends amid a letter is shown as."""
+"""The text of a token that ends inside a character."""
 
 Tell = Callable[[str, pb.Order], None]
 """``tell(node, order)``"""
 
 
 def check_wanted(request: pb.GenerateRequest, job: Job) -> None:
-    """Refused where no pipeline of such a run can write such a text."""
+    """Refused: no pipeline of this run can generate this text."""
     if job.model.build is not None or job.model.parameters is not None:
         raise Refused("the model of this run is no language model", "get its weights with farflung export")
     if not job.updates.agreed:
@@ -96,11 +96,11 @@ class Text:
             self._heard.put_nowait(written)
 
     def fail(self, why: str) -> None:
-        """There will be no more of it."""
+        """No more tokens will come."""
         self._heard.put_nowait(pb.Written(failed=why))
 
     def end(self) -> None:
-        """Nobody waits for more of it."""
+        """The caller has gone."""
         self._tell(self.row[0], pb.Order(write=pb.Write(number=self.number, view=self.view)))
 
     async def parts(self) -> AsyncIterator[pb.GenerateReply]:

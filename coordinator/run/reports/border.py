@@ -1,4 +1,4 @@
-"""Where reports of nodes come in: each kind has a row in ``CHECKS``, which says why a report cannot be true.
+"""Validates the reports of nodes: each kind has a row in ``CHECKS``, which says why a report cannot be true.
 
 Pure: a report and what the run knows in, a sentence out, empty where the report may be used. A report that is refused
 changes nothing; its node is told of by name. What several members have to agree on is judged elsewhere
@@ -17,9 +17,9 @@ from ...membership.faults.judged import MOST
 from ...membership.signals import Announcement
 
 LARGEST = 2.0**50
-"""Of any number of a report, so that sums fit into a database and are exact in a browser."""
+"""The largest number in a report: sums fit into a database and are exact in a browser."""
 LATE_S = 60.0
-"""What a step may seem to take beyond the time that its view has been there: clocks and streams that broke."""
+"""Seconds that a step may seem to take beyond the age of its view (clocks differ, streams break)."""
 LONGEST_LATENCY_S, FASTEST_BPS = 600.0, 1e14
 _MOST_ENTRIES, _MOST_KEPT = 8192, 64
 MOST_PEERS = 64
@@ -51,7 +51,7 @@ class About:
 
 
 ANYBODY = About("", (), 0, 0, 0, None, None, 0, 0)
-"""For reports that are held against nothing."""
+"""No check: for reports that are compared with nothing."""
 
 
 def refused(report: Report, known: About) -> str:

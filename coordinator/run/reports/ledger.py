@@ -77,7 +77,7 @@ class Progress:
 
     @property
     def ledger(self) -> Ledger:
-        """Up to where the rows of this view are finished."""
+        """The last step of this view whose row is finished."""
         return Ledger(view=self._view, step=self._finished, eval=self._evaluated)
 
     def evaluation(self, name: str, report: EvalDone, now: float) -> tuple[EvalRow, list[SetRow]] | None:
@@ -137,7 +137,7 @@ class Progress:
 
 
 def _notes_of(reports: Mapping[str, StepDone]) -> dict[str, Any]:
-    """Notes come from nodes; what is no JSON is left out."""
+    """Notes come from nodes; those that are not JSON are left out."""
     notes = {}
     for name, one in reports.items():
         with contextlib.suppress(ValueError):

@@ -98,7 +98,7 @@ class StepReports:
 
     @property
     def ledger(self) -> pb.Ledger:
-        """Up to where the rows of this view are complete."""
+        """The last step of this view whose row is complete."""
         return self._progress.ledger
 
     @property
@@ -135,7 +135,7 @@ class StepReports:
             self._warn("", _DIVERGED)
 
     def _worked(self, name: str) -> None:
-        """A node's step counts in the ledger, with the samples that the plan gave its pipeline."""
+        """Count a node's step in the ledger, with the samples that the plan gave its pipeline."""
         view = self._deciding.state.view
         if view is not None and name in view.plan.nodes:
             pipeline = view.plan.pipeline_of(name)

@@ -1,4 +1,4 @@
-"""What a coordinator that starts again has to know of the run, written down while it goes on, and read at the start.
+"""What a restarted coordinator needs to know of the run: written while the run goes on, read at the start.
 
 Rows and keys are the store's (store/).
 """

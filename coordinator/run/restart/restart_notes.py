@@ -1,4 +1,4 @@
-"""What a later start has to know of the nodes and the database does not have otherwise: stored as it changes."""
+"""What a restart needs to know of the nodes beyond the other tables: stored whenever it changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..deciding import Deciding
 from .stand import reported_text
 
 REPORTED_S = 1.0
-"""Between two notes of what pipelines have reported."""
+"""Seconds between two notes of the pipelines' progress."""
 
 
 class RestartNotes:
@@ -24,7 +24,7 @@ class RestartNotes:
         self._reported_at = -math.inf
 
     def put_kept(self) -> None:
-        """What nodes keep on their own disks, for a start after everything has ended."""
+        """What nodes keep on their own disks, for a start after all processes have ended."""
         kept = self._deciding.state.kept
         if kept is not self._kept:
             self._kept = kept

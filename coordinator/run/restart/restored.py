@@ -1,4 +1,4 @@
-"""What a coordinator that starts again knows of the run, from the database and its checkpoints."""
+"""Rebuilds the run's state at a restart from the database and the checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .stand import reported_in, stand_in
 
 
 def restored(rules: Rules, store: Store, checkpoints: Checkpoints) -> State:
-    """The machine's state at a start: nobody is in; the last view, if any, is what nodes may come back from."""
+    """The machine's state at a start: no node is in, and nodes of the last view, if any, may come back."""
     row, newest, steps = store.last_view(), store.checkpoints(), store.steps(1)
     state = State(rules, slowest_s=steps[-1].seconds if steps else 0.0)
     if newest:

@@ -53,12 +53,12 @@ def caller_of(peer: str) -> Address | None:
 
 
 def may_dial(found: Address, caller: Address | None, allowed: Sequence[Network]) -> bool:
-    """Whether the coordinator dials this address for a join of that caller."""
+    """Whether the coordinator may dial this address when that caller joins."""
     return found == caller or any(found in network for network in allowed)
 
 
 def networks(texts: Sequence[str]) -> tuple[Network, ...]:
-    """Networks like 10.0.0.0/8 or single addresses. FarflungError when a text is none."""
+    """Networks like 10.0.0.0/8 or single addresses. FarflungError: a text is neither."""
     try:
         return tuple(ipaddress.ip_network(text.strip(), strict=False) for text in texts)
     except ValueError as error:

@@ -91,7 +91,7 @@ class FileStore:
             await asyncio.sleep(0.05)
 
     async def _trace(self, name: str, first: pb.Shard, rest: AsyncIterator[pb.Shard]) -> pb.StoreReply:
-        """A node's trace, for whoever waits for it."""
+        """A node's trace, handed to the command that waits for it."""
         taking = self._run.requests.profiling
         if taking is None or not taking.wants(name, first.file):
             return pb.StoreReply(refused="nobody waits for this trace any more")

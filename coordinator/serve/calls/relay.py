@@ -1,4 +1,4 @@
-"""Where two nodes meet of which neither can be dialled: the coordinator joins their streams and passes messages on.
+"""The relay for two nodes neither of which can be dialled: the coordinator joins their streams and passes messages on.
 
 Of each direction the sender opens one stream and the receiver another (``you_send`` in its greeting). When both are
 here each gets its WELCOME, and from then on the messages pass unread, one at a time each way, so that a slow receiver
@@ -83,7 +83,7 @@ class Relay:
     async def _meet(self, end: _End, key: Key, receives: bool) -> None:
         mine, theirs = (key, receives), (key, not receives)
         if (old := self._waiting.pop(mine, None)) is not None:
-            old.ended.set()  # it dialled again: the older stream is not wanted any more
+            old.ended.set()  # it dialled again: this stream replaces the older one
         other = self._waiting.pop(theirs, None)
         try:
             if other is not None:

@@ -103,7 +103,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
                     raise
                 except Hostile as problem:
                     self._run.warn(stream.name, f"a report of it was refused: {problem.message}")
-                except Exception:  # the next one is another matter, and the node is none the worse
+                except Exception:  # a faulty report must not end the stream: the next one may be fine
                     log.exception("a %s of %s could not be taken", report.WhichOneof("kind"), stream.name)
         except rpc.BROKEN as error:
             log.info("the control stream of %s broke: %s", stream.name, rpc.why_broken(error))
@@ -175,7 +175,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
     # ---- people --------------------------------------------------------------------------------
 
     async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
-        """The run's status as JSON, for whoever holds a ticket."""
+        """The run's status as JSON, for a caller with any ticket."""
         self._door.proved(end_of(context.peer()))
         try:
             self._check_run(request.run)
@@ -185,7 +185,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             return pb.StatusReply(refused=error.told)
 
     async def Command(self, request: pb.CommandRequest, context: Context) -> pb.CommandReply:
-        """A person's command, from whoever holds an operator's ticket."""
+        """A person's command, from a caller with an operator's ticket."""
         self._door.proved(end_of(context.peer()))
         try:
             number = self._check_operator(request)
@@ -196,7 +196,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             return pb.CommandReply(refused=error.told)
 
     async def Profile(self, request: pb.ProfileRequest, context: Context) -> AsyncIterator[pb.ProfilePart]:
-        """Traces of the nodes' next steps, for whoever holds an operator's ticket."""
+        """Traces of the nodes' next steps, for a caller with an operator's ticket."""
         self._door.proved(end_of(context.peer()))
         try:
             self._check_operator(request)
@@ -211,7 +211,7 @@ class CoordinatorService(rpc.CoordinatorServicer):
             self._run.requests.profiling = None
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> AsyncIterator[pb.GenerateReply]:
-        """A text that a pipeline writes while it trains, for whoever holds an operator's ticket."""
+        """A text that a pipeline writes while it trains, for a caller with an operator's ticket."""
         self._door.proved(end_of(context.peer()))
         try:
             self._check_operator(request)
