@@ -42,6 +42,6 @@ def forks(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
 def nobody_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds wait for everybody. Their deadline is a quarter of a second and what is usual: on a busy machine a thread
     of a hub is held up for longer, its contribution goes into the next round, and losses are not those of others."""
-    from farflung.node.rounds.protocol import machine
+    from farflung.node.rounds.protocol import standing
 
-    monkeypatch.setattr(machine, "ROUNDS_WITHOUT_DEADLINE", 1 << 30)
+    monkeypatch.setattr(standing, "ROUNDS_WITHOUT_DEADLINE", 1 << 30)

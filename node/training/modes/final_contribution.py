@@ -6,7 +6,7 @@ import math
 from statistics import median
 
 from .... import compress
-from ...rounds.protocol.machine import ROUNDS_WITHOUT_DEADLINE
+from ...rounds.protocol.standing import ROUNDS_WITHOUT_DEADLINE
 from ...state.optimizers.optimizers import squared_norm
 from ..member.view_member import ViewMember
 

@@ -658,7 +658,7 @@ def test_who_fills_the_place_for_rounds_to_come_takes_nobody_elses(pattern):
     while group.mail:
         group.deliver(0)
     assert {node for node, _ in group.warnings} == {"c"} and all("too many" in why for _, why in group.warnings)
-    assert len(group.links["a"].rounds._early) <= 12
+    assert len(group.links["a"].rounds.early) <= 12
     group.mail = mail
     while group.mail:
         group.deliver(0)
@@ -681,4 +681,4 @@ def test_what_is_said_again_before_its_round_takes_one_place():
     for index in [i for i, (_, to, _, _) in enumerate(group.mail) if to == "a"]:
         for _ in range(40):
             group.deliver(index, keep=True)
-    assert not group.warnings and len(group.links["a"].rounds._early) == 1
+    assert not group.warnings and len(group.links["a"].rounds.early) == 1

@@ -1,0 +1,64 @@
+"""What a member asks for, of whom, when something of a round is long in coming."""
+
+from __future__ import annotations
+
+from .messages import AskContribution, AskResult, Effect, Part, Refuse
+from .standing import Standing
+
+ASK_AGAIN_SECONDS = 5.0
+"""Seconds before what is missing is asked for, doubled with each time. Links are reliable: this is for what a
+broken connection lost, and must not send bulk twice over a slow link."""
+LONGEST_ASK_SECONDS = 60.0
+"""At most: who asks every hour stands as still as who never asks."""
+
+
+def ask(mine: Standing, now: float, sending: bool = False) -> list[Effect]:
+    """Ask for everything that is missing. A result: one member, the part's publisher first, then others in turn.
+    What this node adds up: those of whom it lacks something. A sign that a result is held: everybody, by sending it
+    once more, unless something is still on its way (``sending``)."""
+    if mine.open is None:
+        return []
+    effects: list[Effect] = []
+    turn = mine.open.asked
+    mine.open.asked += 1
+    mine.open.ask_at = now + min(LONGEST_ASK_SECONDS, ASK_AGAIN_SECONDS * 2 ** min(turn, 8))
+    for part in mine.parts:
+        effects += _ask_for_terms(mine, part, sending)
+        near = part.taker(mine.index[mine.me])
+        sources = [n for n in dict.fromkeys((near, part.publisher, *mine.plan.members)) if n != mine.me]
+        if not sources:
+            continue
+        source = sources[turn % len(sources)]
+        late = mine.open.unmatched.get(part.index)
+        if late is not None:
+            disputed = any((part.index, index) in mine.open.disputed for index in mine.missing(late))
+            if disputed and turn >= len(sources):  # a contribution may take long to come
+                effects.append(_unshown(mine, part))
+            effects += [AskContribution(source, part.index, index) for index in mine.missing(late)]
+        elif part.index not in mine.open.results and part.publisher != mine.me:
+            effects.append(AskResult(source, part.index))
+    return effects
+
+
+def _ask_for_terms(mine: Standing, part: Part, sending: bool) -> list[Effect]:
+    """What this node lacks to add a part up, or to know that its sum cannot be lost."""
+    current = mine.current()
+    if not mine.takes(part):
+        return []
+    if part.index not in current.deciding:
+        direct = [i for i in mine.wanted(part) if (part.index, i) not in current.contributions]
+        asked: list[Effect] = [AskContribution(mine.plan.members[i], part.index, i) for i in direct]
+        if part.publisher == mine.me:
+            late = [name for name in part.regional if (part.index, mine.index[name]) not in current.sums]
+            asked += [AskResult(name, part.index) for name in late]
+        return asked
+    published = part.publisher == mine.me and part.index in current.results
+    if published and not sending and not current.held.get(part.index):
+        return mine.hand_on(current.results[part.index])
+    return []
+
+
+def _unshown(mine: Standing, part: Part) -> Refuse:
+    """The publisher has had time to show what it counted."""
+    why = f"{part.publisher} counted another contribution to part {part.index} than came here, and does not show it"
+    return Refuse(part.publisher, why)

@@ -1,0 +1,78 @@
+"""Whether a result that came may be staged, and what to do where it may not."""
+
+from __future__ import annotations
+
+from .messages import AskContribution, Effect, Part, Refuse, Result, SendHeld, TwoResults, what_counts
+from .standing import Standing
+
+
+def take(mine: Standing, sender: str, chain: int, result: Result, now: float) -> list[Effect]:
+    """A result of the open round, or a region's sum; ``mine``: where this node stands."""
+    current, part = mine.current(), mine.plan.parts[result.part]
+    if chain != mine.chain:
+        return [Refuse(sender, mine.differs(sender, chain), diverged=True)]
+    publisher = part.publisher
+    if publisher == mine.me and sender in part.regional:
+        return _regional(mine, sender, result, now)
+    known = current.results.get(result.part, current.unmatched.get(result.part))
+    if known is not None and publisher != mine.me and not same_words(known, result):
+        signed = mine.attested(current.number, result)
+        return [TwoResults(known, result) if signed else _forged(mine, sender, part)]
+    if result.part in current.results and sender == publisher:
+        return [SendHeld(publisher, result.part)]  # it would not say it again if it had heard so
+    if known is not None:
+        return []
+    if sender not in (publisher, part.taker(mine.index[mine.me])) and not current.asked:
+        return [Refuse(sender, f"a result of part {result.part} that {sender} does not publish and was not asked for")]
+    if publisher == mine.me:
+        return [Refuse(sender, f"a result of part {result.part}, which this node publishes itself")]
+    if not mine.attested(current.number, result):
+        return [_forged(mine, sender, part)]
+    wrong: list[Effect] = []
+    for index, digest in zip(result.contributors, result.digests, strict=True):
+        got = current.contributions.get((result.part, index))
+        if got is not None and got.digest != digest:
+            wrong.append(Refuse(sender, f"{publisher} counted another contribution of {mine.plan.members[index]}"))
+    if mine.plan.pattern == "all_to_all":
+        if wrong and (mine.vouch is None or _differs_here(mine, result, mine.index[mine.me])):
+            return wrong
+        for index in result.contributors:
+            if _differs_here(mine, result, index):
+                key = (result.part, index)
+                current.disputed[key] = current.contributions.pop(key)
+        if mine.missing(result):
+            current.unmatched[result.part] = result
+            return [AskContribution(publisher, result.part, index) for index in mine.missing(result)]
+    current.results[result.part] = result
+    return [*wrong, SendHeld(publisher, result.part), *mine.hand_on(result), *mine.next_phase(result)]
+
+
+def _forged(mine: Standing, sender: str, part: Part) -> Refuse:
+    why = f"a result of part {part.index} that {part.publisher} has not signed"
+    return Refuse(sender, why, blocks=True)
+
+
+def _differs_here(mine: Standing, result: Result, index: int) -> bool:
+    """Whether this node holds another contribution of a member than a result lists."""
+    got = mine.current().contributions.get((result.part, index))
+    listed = dict(zip(result.contributors, result.digests, strict=True))
+    return got is not None and listed.get(index, got.digest) != got.digest
+
+
+def _regional(mine: Standing, sender: str, result: Result, now: float) -> list[Effect]:
+    """The sum of another region for a part that this node publishes."""
+    current, part, taker = mine.current(), mine.plan.parts[result.part], mine.index[sender]
+    if any(part.taker(index) != sender for index in result.contributors):
+        return [Refuse(sender, f"a sum of part {part.index} over members of other regions than that of {sender}")]
+    if (part.index, taker) in current.sums:
+        if current.sums[part.index, taker].digest != result.digest:
+            return [Refuse(sender, f"two different sums of the region of {sender} in round {current.number}")]
+        return []
+    current.sums[part.index, taker] = result
+    mine.measure(part, now)
+    return []
+
+
+def same_words(one: Result, other: Result) -> bool:
+    """Whether two results of a part say the same."""
+    return what_counts(one) == what_counts(other) and one.sizes == other.sizes
