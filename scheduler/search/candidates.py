@@ -26,6 +26,8 @@ from .swaps import swap
 SHAPES_SEARCHED, REFINED = 4, 6
 """Shapes that are searched, of more than refine.MOST_DEVICES devices; and that are refined, of fewer."""
 IMPROVED = ", improved by swaps"
+SAMPLE_S = 3.0
+"""Seconds of the search for a sample's plan, which says how many stages thousands of devices have; a fifth of less."""
 SURE = 6
 """Shapes of which a construction is simulated even where no time is left."""
 SURE_SHAPES, SURE_STEPS = 3, 8
@@ -99,8 +101,8 @@ def _best_of_many(
     score: Callable[[Candidate], float] | None,
     clock: Callable[[], float],
 ) -> Candidate:
-    """The best of the candidates for thousands of devices; the sample's plan takes a fifth of the time."""
-    estimator, until = Estimator(network, workload), clock() + (deadline - clock()) / 5
+    """The best of the candidates for thousands of devices."""
+    estimator, until = Estimator(network, workload), clock() + min(SAMPLE_S, (deadline - clock()) / 5)
     measure = score or (lambda found: candidate_seconds(estimator, found))
 
     def sampled(part: Network, less: Workload) -> Candidate:

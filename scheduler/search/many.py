@@ -58,7 +58,12 @@ def best_of_many(
     places = numpy.array(rows)
     fixed, period = estimator.rows(places, cut)
     kept = useful(workload.pipelines or workload.microbatches, workload.microbatches, fixed, period)
-    yield from _made(estimator, places[kept], cut)
+    whole_plan = next(_made(estimator, places[kept], cut), None)
+    if whole_plan is None:
+        return
+    yield whole_plan
+    if whole_plan.seconds < 1.02 * float(whole_plan.estimate.pipelines.max()):
+        return
     thin = numpy.maximum(1.0 / network.upload, 1.0 / network.download)[places[kept]].max(axis=1)
     order = numpy.argsort(thin, kind="stable")
     for left_out in LEFT_OUT:

@@ -98,8 +98,9 @@ def constructions(
 
 
 def taken(network: Network, near: Matrix, slots: int) -> list[list[int]]:
-    """Sets of devices to try where there are more than places: fast and near ones; of up to SETS devices also the
-    fastest, the nearest to all, and what is left when whoever is farthest from the others goes, one by one."""
+    """Sets of devices to try where there are more than places: fast and near ones, and those with most memory; of up to
+    SETS also the fastest, the nearest to all, and what is left when whoever is farthest from the others goes, one by
+    one."""
     count, speed = len(network), network.tflops
     reach = -near.mean(axis=1)
     scores = [speed / speed.max() + 0.25 * reach / max(float(-reach.min()), 1e-12)]
@@ -111,6 +112,9 @@ def taken(network: Network, near: Matrix, slots: int) -> list[list[int]]:
             last = int(far.argmax())
             inside[last], gone[last] = False, turn - count
         scores += [speed, reach, gone]
+    if slots < count and len(set(network.memory.tolist())) > 1:
+        # Where only the largest hold a stage: nothing else is a beginning of such a shape.
+        scores.append(-numpy.lexsort((-speed, -network.memory)).argsort(kind="stable").astype(numpy.float64))
     sets = [tuple(sorted(numpy.argsort(-score, kind="stable")[:slots].tolist())) for score in scores]
     return [list(kept) for kept in dict.fromkeys(sets)]
 
@@ -136,6 +140,9 @@ def _dealt(
         by_speed.sort(key=lambda device: (-round(float(speed[device]), 6), -network.memory[device], device))
         made.append(("fast devices as pipelines", numpy.array(by_speed).reshape(pipelines, stages)))
         made.append(("fast devices as stages", numpy.array(by_speed).reshape(stages, pipelines).T.copy()))
+    if 1 < stages < slots and len(set(network.memory[kept])) > 1:
+        large = sorted(kept, key=lambda device: (-network.memory[device], -speed[device], device))
+        made.append(("large devices as stages", numpy.array(large).reshape(stages, pipelines).T.copy()))
     if 1 < stages < slots and slots <= 2048:
         rows = [kept[i] for cluster in clusters(inner, stages) for i in cluster]
         made.append(("clusters as pipelines", numpy.array(rows).reshape(pipelines, stages)))

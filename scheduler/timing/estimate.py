@@ -183,6 +183,7 @@ class Estimator:
         """Seconds of candidates that were simulated (simulated.py)."""
         self.ended: dict[Hashable, float] = {}
         """Seconds until pipelines end that were simulated alone."""
+        self._last_rounds: tuple[Hashable, Matrix] = (None, numpy.zeros(0))
         self.timed_rounds: dict[Hashable, tuple[float, bool]] = {}
         """Seconds of candidates' slowest rounds, and whether these go in two levels."""
         self.forward_bits, self.backward_bits, self.coding = link_codecs(network, workload, self.per_bit, codecs)
@@ -251,6 +252,9 @@ class Estimator:
     def rounds(self, places: numpy.ndarray, cut: Cut, pattern: str | None = None) -> Matrix:
         """float64 [nodes]: seconds of one group round at each position."""
         kind, bits = pattern or self.workload.pattern, stage_bits(cut)
+        key = (places.tobytes(), places.shape, cut.update.tobytes(), cut.tied, kind)
+        if key == self._last_rounds[0]:
+            return self._last_rounds[1]
         seconds = numpy.array(
             [
                 round_seconds(self.network, self.sent, places[:, stage], float(bits[stage]), kind, regions=self.regions)
@@ -259,6 +263,7 @@ class Estimator:
         )
         if cut.tied:
             seconds[[0, -1]] += tied_seconds(self.network, self.sent, places, cut, kind, self.regions)
+        self._last_rounds = key, seconds
         return seconds
 
     def combine(self, compute: Matrix | float, exchange: Matrix | float) -> Matrix | float:

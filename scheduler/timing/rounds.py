@@ -38,8 +38,7 @@ def per_bit_sent(network: Network) -> Matrix:
 
 def _gathered(network: Network) -> Matrix:
     """The same of a network that is not written out."""
-    fastest = cast(Blocks, network.bandwidth).row_max()
-    known = numpy.isfinite(network.upload) & (network.upload >= 0.5 * fastest)
+    known = _known(network)
 
     def values(rows: numpy.ndarray, columns: numpy.ndarray) -> Matrix:
         with numpy.errstate(divide="ignore"):
@@ -130,13 +129,9 @@ def _large(
         taken = (1.0 - numpy.bincount(region, weights=part)[region]) / size
     for first in range(0, count, AT_ONCE):
         mine = slice(first, min(first + AT_ONCE, count))
-        rows, columns = group[mine, None], group[None, :]
-        own = rows == columns
-        if not (network.bandwidth[rows, columns] > 0).all():
+        bandwidth, path, cost, latency = _pairs(network, sent, group[mine, None], group[None, :])
+        if not (bandwidth > 0).all():
             return float("inf")
-        with numpy.errstate(divide="ignore"):
-            path = numpy.where(own, 0.0, 1.0 / network.rate[rows, columns])
-        cost, latency = sent[rows, columns], network.latency[rows, columns]
         if region is None:
             flows = [numpy.broadcast_to(part[None, :], path.shape), numpy.broadcast_to(part[mine, None], path.shape)]
         else:
@@ -158,6 +153,28 @@ def _large(
     return float(numpy.maximum(each, alone).sum())
 
 
+def _pairs(
+    network: Network, sent: Matrix, rows: numpy.ndarray, columns: numpy.ndarray
+) -> tuple[Matrix, Matrix, Matrix, Matrix]:
+    """(bit/s of the links, seconds a bit of a path, of the ends' time, seconds one way), float64 [r, c] each."""
+    bandwidth, latency, own = network.bandwidth[rows, columns], network.latency[rows, columns], rows == columns
+    with numpy.errstate(divide="ignore"):
+        if network.written_out:
+            return bandwidth, numpy.where(own, 0.0, 1.0 / network.rate[rows, columns]), sent[rows, columns], latency
+        lines = numpy.minimum(network.upload[rows], network.download[columns])
+        path = numpy.where(own, 0.0, 1.0 / numpy.minimum(bandwidth, lines))
+        known = _known(network)[rows]
+        cost = numpy.where(known & ~own, 1.0 / network.upload[rows], path) if known.any() else path
+    return bandwidth, path, cost, latency
+
+
+def _known(network: Network) -> numpy.ndarray:
+    """bool [n]: devices whose uplink is what their paths share, of a network that is not written out."""
+    fastest = cast(Blocks, network.bandwidth).row_max()
+    known: numpy.ndarray = numpy.isfinite(network.upload) & (network.upload >= 0.5 * fastest)
+    return known
+
+
 def _phase(bits: Matrix, cost: Matrix, path: Matrix, latency: Matrix) -> float:
     """All flows of a phase at once: the slowest sender, receiver or path."""
     flows = bits * cost
@@ -171,7 +188,7 @@ def _phase(bits: Matrix, cost: Matrix, path: Matrix, latency: Matrix) -> float:
 def publisher_fractions(network: Network, sent: Matrix, group: numpy.ndarray) -> tuple[float, ...]:
     """The part of the blocks that each node publishes, so that the slowest node's traffic ends first.
 
-    A node with fraction w sends 1 + (n - 2) w vectors (hivemind's linear programme, solved by bisection): w grows
+    A node with fraction w sends 1 + (n - 2) w vectors (hivemind's linear programme): w grows
     with its bandwidth and is 0 for a node that is busy enough with its own contribution. Sums to 1.
     """
     count = len(group)
@@ -184,12 +201,11 @@ def publisher_fractions(network: Network, sent: Matrix, group: numpy.ndarray) ->
         into += cost.sum(axis=0)
     bandwidth = (count - 1) / numpy.maximum(out, into)
     bandwidth = bandwidth / bandwidth.max()
-    low, high = 0.0, (1.0 + (count - 2)) / float(bandwidth.min())
-    for _ in range(60):
-        middle = (low + high) / 2
-        total = float(numpy.clip((middle * bandwidth - 1) / (count - 2), 0, None).sum())
-        low, high = (middle, high) if total < 1 else (low, middle)
-    fractions = numpy.clip((high * bandwidth - 1) / (count - 2), 0, None)
+    # With the k fastest publishing the level is (count - 2 + k) / (the sum of theirs), right where it gives k any.
+    fastest = numpy.sort(bandwidth)[::-1]
+    levels = (count - 2 + numpy.arange(1, count + 1)) / numpy.cumsum(fastest)
+    level = float(levels[max(0, int((levels * fastest > 1).sum()) - 1)])
+    fractions = numpy.clip((level * bandwidth - 1) / (count - 2), 0, None)
     fractions = numpy.round(fractions / fractions.sum(), 6)
     fractions[int(fractions.argmax())] += 1.0 - float(fractions.sum())
     return tuple(round(float(value), 6) for value in fractions)

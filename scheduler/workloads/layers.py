@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy
 
 from ..errors import PlanError
 from ..networks.devices import Matrix
 from .schedules import in_flight
-from .workload import Workload
+from .workload import Layer, Workload
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -94,18 +95,40 @@ def balance(workload: Workload, speeds: Sequence[float], memory: Sequence[float]
     return tuple(reversed(ranges))
 
 
-def _fits(workload: Workload, memory: Sequence[float], held: Sequence[int]):  # type: ignore[no-untyped-def]
+def _fits(workload: Workload, memory: Sequence[float], held: Sequence[int]) -> Callable[[int, int, int], bool]:
+    """Whether a stage may have layers first..last: ``stage_memory`` of each, from sums that are made once."""
     if all(math.isinf(value) for value in memory):
         return lambda stage, first, last: True
-    known: dict[tuple[int, int, int], float] = {}
+    parts = _parts(workload.layers, workload.microbatch, workload.recompute, workload.optimizer_bytes)
+    each = workload.activation_bytes
 
     def fits(stage: int, first: int, last: int) -> bool:
-        key = (held[stage], first, last)
-        if key not in known:
-            known[key] = stage_memory(workload, first, last, held[stage])
-        return known[key] <= memory[stage]
+        weights, inside, beside = parts[first, last]
+        return weights + (held[stage] * inside + beside) * each <= memory[stage] * (1 + 1e-12)
 
     return fits
+
+
+@lru_cache(maxsize=64)
+def _parts(
+    layers: tuple[Layer, ...], micro: int, recompute: bool, optimizer_bytes: float
+) -> dict[tuple[int, int], tuple[float, float, float]]:
+    """(first, last) -> bytes of weights, elements kept of each microbatch in flight, and elements beside them."""
+    found: dict[tuple[int, int], tuple[float, float, float]] = {}
+    for first in range(len(layers)):
+        weights = kept = inputs = most = working = 0.0
+        boundary = layers[first - 1].activation * micro if first else 0
+        for last in range(first, len(layers)):
+            layer = layers[last]
+            weights += layer.parameters * optimizer_bytes + 4.0 * layer.frozen
+            inside = (layer.stored or 8 * layer.activation) * micro + layer.copies
+            inputs += layers[last - 1].activation * micro if last else 0
+            kept, most = kept + inside, max(most, inside)
+            working = max(working, layer.working * micro)
+            sends = 2 * max(boundary, layer.activation * micro)
+            beside = working + sends + (most if recompute else 0.0)
+            found[first, last] = weights, inputs if recompute else kept, beside
+    return found
 
 
 def held_by_stage(workload: Workload, stages: int, microbatches: int, chunks: int = 1) -> list[int]:
@@ -127,11 +150,26 @@ def shares(microbatches: int, fixed: Sequence[float], period: Sequence[float]) -
     count = len(period)
     if count > microbatches:
         raise PlanError(f"{count} pipelines can't be: a batch has {microbatches} microbatches")
-    ends = [(round(fixed[d] + 2 * period[d], 12), d) for d in range(count)]
+    share = _certain(microbatches, fixed, period)
+    ends = [(round(fixed[d] + (share[d] + 1) * period[d], 12), d) for d in range(count)]
     heapq.heapify(ends)
-    share = [1] * count
-    for _ in range(microbatches - count):
+    for _ in range(microbatches - sum(share)):
         _, d = heapq.heappop(ends)
         share[d] += 1
         heapq.heappush(ends, (round(fixed[d] + (share[d] + 1) * period[d], 12), d))
     return tuple(share)
+
+
+def _certain(microbatches: int, fixed: Sequence[float], period: Sequence[float]) -> list[int]:
+    """What each pipeline gets whatever is still to be given: one less than where all end together, or its one."""
+    share, active = [1] * len(period), list(range(len(period)))
+    while active:
+        paces = sum(1.0 / period[d] for d in active)
+        end = (microbatches - len(period) + len(active) + sum(fixed[d] / period[d] for d in active)) / paces
+        left = [d for d in active if end > fixed[d] + period[d]]
+        if len(left) == len(active):
+            for d in active:
+                share[d] = max(1, math.floor((end - fixed[d]) / period[d]) - 1)
+            break
+        active = left
+    return share

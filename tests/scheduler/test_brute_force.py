@@ -76,13 +76,14 @@ def gap(seed: int) -> float:
     return predict(network, workload, made).step_s / best_of_all(network, workload)[0] - 1
 
 
-@pytest.mark.parametrize("seed", [2, 13, 21, 22, 38])
+@pytest.mark.parametrize("seed", [2, 13, 21, 22, 38, 173])
 def test_these_were_up_to_a_quarter_slower_than_the_best_of_all(seed: int) -> None:
-    """Found by the search below: the analytic time ranks shapes and cuts otherwise than the simulator."""
+    """Found by the search below: the analytic time ranks shapes and cuts otherwise than the simulator; and of a shape
+    that only the two largest hold no construction fitted (173)."""
     assert gap(seed) <= 0.02
 
 
 @pytest.mark.slow
 def test_two_hundred_cases_are_near_the_best_of_all() -> None:
     gaps = sorted(gap(seed) for seed in range(200))
-    assert gaps[-1] <= 0.15 and gaps[int(0.98 * len(gaps))] <= 0.02, f"the worst are {gaps[-5:]}"
+    assert gaps[-1] <= 0.02, f"the worst are {gaps[-5:]}"
