@@ -99,7 +99,7 @@ def cocktail(device: str) -> None:
 
 
 def turned(device: str) -> None:
-    for size, rows, origin in ((512, 5, 8192), (1024, 1, 0), (8192, 2, 16384), (1 << 15, 2, 1 << 16)):
+    for size, rows, origin in ((512, 5, 8192), (1 << 14, 2, 1 << 16)):
         x = torch.randn(rows, size)
         segment = Segment(0, x.numel(), rows, size, origin, 0)
         there, gpu.available = gpu.available, lambda device: False  # type: ignore[assignment]
@@ -154,7 +154,7 @@ def checksums(device: str) -> None:
     """The checksum that the device computes is crc32."""
     least, checksum.LEAST = checksum.LEAST, 1
     head = b"some bytes before"
-    for count in (1, 4, 515, 4 * checksum.ROWS * checksum.COLUMNS, 70_001):
+    for count in (1, 515, 4 * checksum.ROWS * checksum.COLUMNS + 9):
         body = torch.randint(0, 256, (count,), dtype=torch.uint8)
         found, rest = pieces.fetch([body[: count // 2].to(device), body[count // 2 :].to(device)])
         assert b"".join(found) == body.numpy().tobytes() and rest is not None
