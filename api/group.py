@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TextIO
 import torch
 
 from .. import compress
-from ..cli.linkfile import link_text
+from ..cli.one_run.linkfile import link_text
 from ..node.device.limits import Limits
 from ..node.device.own_folder import own_folder, writable
 from ..node.entering import Past, check_secure, enter

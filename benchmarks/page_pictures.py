@@ -21,7 +21,7 @@ from PIL import Image
 from playwright.async_api import Browser, async_playwright
 from rich.console import Console
 
-from farflung.cli.watch import screen_of
+from farflung.cli.one_run.watch import screen_of
 from farflung.coordinator.web.access import Tokens
 from farflung.coordinator.web.app import Page, make_app
 from farflung.coordinator.web.feed import Feed

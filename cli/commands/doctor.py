@@ -24,6 +24,6 @@ def doctor(
     """Say what would stop this machine from joining."""
     from ..doctor.checks import examine
     from ..doctor.findings import show
-    from ..linkfile import link_text
+    from ..one_run.linkfile import link_text
 
     return show(output, examine(link and link_text(link), device))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..checkpoints import checkpoints_of
+from ..one_run.checkpoints import checkpoints_of
 from ..screen.output import Output
 
 

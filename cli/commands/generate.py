@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from ..asking import calling, operating
-from ..checkpoints import checkpoints_of
+from ..one_run.asking import calling, operating
+from ..one_run.checkpoints import checkpoints_of
 from ..screen.output import Output
 
 
@@ -41,12 +41,12 @@ def generate(
 
     From a checkpoint, on this machine's CPU; or from the nodes that train it just now.
     """
-    from ..generate import collect, way_of
+    from ..one_run.generate import collect, way_of
 
     way = way_of(through, state, step)
     if way == "nodes":
         from ...proto.control_pb2 import GenerateRequest
-        from ..linkfile import link_text
+        from ..one_run.linkfile import link_text
 
         with operating(link_text(state)) as link, calling(link) as stub:
             request = GenerateRequest(run=link.run, ticket=link.ticket, prompt=prompt, tokens=tokens, seed=seed)

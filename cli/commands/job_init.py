@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ...proto.errors import FarflungError
-from ..asking import status_record
+from ..one_run.asking import status_record
 from ..screen.output import Output
 
 

@@ -85,7 +85,7 @@ def join(
     from ...node.promises import required_of
     from ...proto.errors import Unreachable
     from ...proto.link import parse_link
-    from ..linkfile import link_text
+    from ..one_run.linkfile import link_text
     from ..own_data import opener
     from ..quantities import duration, rate, size
     from ..screen.terminal import screen

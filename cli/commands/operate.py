@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ..asking import ask, operating
+from ..one_run.asking import ask, operating
 from ..screen.output import Output
 from .words import Node, Target, TheNode, Why
 
@@ -70,8 +70,8 @@ def _command(
 ) -> None:
     """Give a running coordinator a command, and show its answer."""
     from ...proto.control_pb2 import CommandRequest
-    from ..linkfile import link_text
-    from ..who import who
+    from ..one_run.linkfile import link_text
+    from ..one_run.who import who
 
     target = link_text(target)
     with operating(target) as link:

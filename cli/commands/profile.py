@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..asking import calling, operating
+from ..one_run.asking import calling, operating
 from ..screen.output import Output
 from .words import Target
 
@@ -24,8 +24,8 @@ def profile(
     One file in Chrome's format, for ui.perfetto.dev: what each node did when, by one clock.
     """
     from ...proto.control_pb2 import ProfileRequest
-    from ..linkfile import link_text
-    from ..profile import collect, default_path, sentences
+    from ..one_run.linkfile import link_text
+    from ..one_run.profile import collect, default_path, sentences
 
     target = link_text(target)
     with operating(target) as link:

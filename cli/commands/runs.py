@@ -18,7 +18,7 @@ def runs(
     """List the runs whose state folders are on this machine."""
     from ...coordinator.observe.status import read_status
     from ...coordinator.store.sqlite import FILE
-    from ..status import show_runs
+    from ..one_run.status import show_runs
 
     records = [read_status(database.parent) for database in sorted(folder.glob(f"*/{FILE}"))]
     for record in records if output.json else ():

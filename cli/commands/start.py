@@ -58,8 +58,8 @@ def start(
     """
     from ...coordinator.serve.serve import serve
     from ...job.files import load_job
-    from ..linkfile import write_link
     from ..next_words import following
+    from ..one_run.linkfile import write_link
     from ..screen.terminal import screen
 
     output.lasts = True

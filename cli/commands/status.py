@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ..asking import status_record
+from ..one_run.asking import status_record
 from ..screen.output import Output
 from .words import Target
 
@@ -17,8 +17,8 @@ def status(
     every: Annotated[float, typer.Option(min=0.2, metavar="S", help="Seconds between two looks.")] = 2.0,
 ) -> None:
     """Show who is in, who does what, and why anything waits."""
-    from ..status import show
-    from ..watch import watch as keep_looking
+    from ..one_run.status import show
+    from ..one_run.watch import watch as keep_looking
 
     if watch:
         keep_looking(output, lambda: status_record(target), every)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from long_run import long_run
 
-from farflung.cli.generate import collect, way_of
+from farflung.cli.one_run.generate import collect, way_of
 from farflung.cli.screen.output import Output
 from farflung.coordinator.store.store import Store
 from farflung.proto.control_pb2 import GenerateReply

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from farflung.cli.linkfile import link_text, write_link
+from farflung.cli.one_run.linkfile import link_text, write_link
 from farflung.proto.errors import FarflungError
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from farflung.cli import who
+from farflung.cli.one_run import who
 from farflung.node.io.metrics import check_free
 from farflung.proto.errors import FarflungError
 

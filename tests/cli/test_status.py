@@ -3,8 +3,8 @@
 import io
 from typing import Any
 
+from farflung.cli.one_run.status import headline, node_row, show, show_runs, slowest_link
 from farflung.cli.screen.output import Output
-from farflung.cli.status import headline, node_row, show, show_runs, slowest_link
 
 RECORD: dict[str, Any] = {
     "name": "shakespeare",

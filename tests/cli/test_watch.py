@@ -12,8 +12,8 @@ import pytest
 from made_up_run import MadeUpRun
 from rich.console import Console
 
+from farflung.cli.one_run.watch import line_of, screen_of, watch
 from farflung.cli.screen.output import Output
-from farflung.cli.watch import line_of, screen_of, watch
 from farflung.proto.errors import FarflungError
 from farflung.proto.logs import log_line, set_up
 

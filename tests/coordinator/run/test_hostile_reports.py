@@ -5,8 +5,8 @@ import math
 
 import pytest
 
+from farflung.cli.one_run.status import show
 from farflung.cli.screen.output import Output
-from farflung.cli.status import show
 from farflung.coordinator.observe.status import read_status
 from farflung.coordinator.trust.links import issue
 from farflung.proto import control_pb2 as pb

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..proto.errors import FarflungError
-from .screen.output import Output
-from .screen.tables import rich_table
-from .screen.units import count_text, seconds_text
+from ...proto.errors import FarflungError
+from ..screen.output import Output
+from ..screen.tables import rich_table
+from ..screen.units import count_text, seconds_text
 from .status import advice_of, headline, held_up, node_row, numbers, plan_lines
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..proto.errors import FarflungError
-from ..proto.files import write_whole
+from ...proto.errors import FarflungError
+from ...proto.files import write_whole
 
 MARK = "@"
 

@@ -8,6 +8,6 @@ def checkpoints_of(place: str, step: int | None) -> AbstractContextManager[Path]
     """A folder with checkpoints: the one that is named, or what is fetched from an address."""
     if "://" not in place:
         return nullcontext(Path(place))
-    from ..coordinator.checkpoints.targets import fetched
+    from ...coordinator.checkpoints.targets import fetched
 
     return fetched(place, step)

@@ -6,18 +6,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..proto.control_pb2 import GenerateReply
-from ..proto.errors import FarflungError, Refused, RunFailed
-from ..proto.fields import checked
-from .screen.output import Output
+from ...proto.control_pb2 import GenerateReply
+from ...proto.errors import FarflungError, Refused, RunFailed
+from ...proto.fields import checked
+from ..screen.output import Output
 
 WAYS = ("nodes", "model", "layers")
 
 
 def way_of(through: str | None, state: str, step: int | None) -> str | None:
     """How a text is made: what is wanted, or "nodes" where several stages train now; None: from a checkpoint."""
-    from ..coordinator.observe.status import read_status
-    from ..coordinator.store.sqlite import FILE
+    from ...coordinator.observe.status import read_status
+    from ...coordinator.store.sqlite import FILE
 
     if through not in (None, *WAYS):
         raise FarflungError(f"--through {through}: there are {', '.join(WAYS)}", "leave it out: farflung then chooses")

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..coordinator.observe.chrome_trace import Recorded, merged, write
-from ..proto.control_pb2 import ProfilePart
-from ..proto.errors import Refused, RunFailed
-from ..proto.fields import checked
-from ..proto.trace import BadTrace, unpack
-from .screen.output import Output
+from ...coordinator.observe.chrome_trace import Recorded, merged, write
+from ...proto.control_pb2 import ProfilePart
+from ...proto.errors import Refused, RunFailed
+from ...proto.fields import checked
+from ...proto.trace import BadTrace, unpack
+from ..screen.output import Output
 
 VIEWER = "https://ui.perfetto.dev"
 
