@@ -126,10 +126,14 @@ class Constants:
 PUBLISHED = Constants(TFLOPS, GOODPUT, RING_GOODPUT)
 NEUTRAL = Constants(50.0, dict.fromkeys(GOODPUT, 0.7), 0.7)
 """Where a fit begins that must know nothing of the case that is left out."""
-WIDTHS = (0.5, 0.2, 0.08)
+WIDTHS = (0.4, 0.12, 0.04)
 """How far each sweep of a fit looks, as a part of a number."""
 KINDS = ((1,), (2,), (3, 4, 5))
 """Cases with the same kind of network card."""
+
+
+FITTED_LAYERS = 24
+"""Of the model in the rows that are fitted; all rows of the case that is left out are predicted."""
 
 
 class Predictor:
@@ -176,7 +180,7 @@ def fit(predictor: Predictor, rows: list[Row]) -> Constants:
             if isinstance(name, tuple) and not cases & set(name):
                 continue
             before, tried = predictor.constants, []
-            for step in numpy.linspace(1 - width, 1 + width, 7):
+            for step in numpy.linspace(1 - width, 1 + width, 5):
                 if isinstance(name, tuple):
                     value = min(1.0, before.goodput[name[0]] * step)
                     predictor.constants = before.with_kind(name, value)
@@ -193,7 +197,7 @@ def leave_one_out(rows: list[Row]) -> dict[int, dict[str, Any]]:
     predictor = Predictor(TFLOPS)
     for case in sorted({row.case for row in rows}):
         predictor.constants = NEUTRAL
-        others = [row for row in rows if row.case != case]
+        others = [row for row in rows if row.case != case and row.layers == FITTED_LAYERS]
         made = fit(predictor, others)
         if case in HOSTS:  # its kind of card is in no other case
             made = made.with_kind((case,), made.goodput[3 - case])
@@ -206,10 +210,10 @@ def leave_one_out(rows: list[Row]) -> dict[int, dict[str, Any]]:
             "fitted_on_others": round(predictor.error(others), 4),
             "mean_absolute_error": round(float(numpy.mean(numpy.abs(errors))), 4),
             "mean_error": round(float(numpy.mean(errors)), 4),
-            "worst": round(max(errors, key=abs), 4),
+            "worst": round(float(max(errors, key=abs)), 4),
             "rank_correlation": round(rank_correlation([row.measured for row in own], predicted), 4),
-            "constants": {"tflops": round(made.tflops, 1), "goodput": round(made.goodput[case], 3),
-                          "ring": round(made.ring, 3)},
+            "constants": {"tflops": round(float(made.tflops), 1), "goodput": round(float(made.goodput[case]), 3),
+                          "ring": round(float(made.ring), 3)},
         }  # fmt: skip
         print(f"case {case} left out: {found[case]}", flush=True)
     return found

@@ -32,7 +32,7 @@ from .wan import star
 
 RESULTS = Path(__file__).resolve().parent / "results" / "predict_real.json"
 LINKS = {
-    (0, 1): (40, 4), (2, 3): (30, 6), (0, 2): (6, 40), (0, 3): (10, 30), (1, 2): (16, 20), (1, 3): (4, 50),
+    (0, 1): (20, 4), (2, 3): (15, 6), (0, 2): (3, 40), (0, 3): (5, 30), (1, 2): (8, 20), (1, 3): (2, 50),
 }  # fmt: skip
 """(host, host) -> Mbit/s both ways, ms there and back."""
 PLACEMENTS = {

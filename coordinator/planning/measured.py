@@ -149,13 +149,14 @@ class Measured:
     def _devices_of(self, names: Iterable[str], present: Iterable[str], now: float) -> tuple[Device, ...]:
         claimed = {name: self.tflops(name) for name in present}
         beside = MediansBeside(claimed)
-        return tuple(self._device(name, beside(name), now) for name in names)
+        asked = tuple(names)
+        return tuple(self._device(name, beside(name), len(asked), now) for name in asked)
 
-    def _device(self, name: str, others: float, now: float) -> Device:
-        """``others``: the median of what the others claim, 0 where they say nothing."""
+    def _device(self, name: str, others: float, nodes: int, now: float) -> Device:
+        """``others``: the median of what the others claim, 0 where they say nothing. ``nodes``: asked about."""
         found = self.devices.get(name, {})
         tflops = self.claims.believed(name, self.tflops(name) * self.speeds.factor(name, now), [others])
-        memory = memory_of(self.job, str(found.get("kind")), float(found.get("memory_bytes") or 0.0))
+        memory = memory_of(self.job, str(found.get("kind")), float(found.get("memory_bytes") or 0.0), nodes)
         upload = float(found.get("upload_bps") or 0.0)
         device = Device(name, memory_bytes=memory if memory > 0 else None, upload=upload if upload > 0 else None)
         return replace(device, tflops=tflops) if tflops > 0 else device

@@ -11,6 +11,7 @@ from ...scheduler import Device, Layer, Network, PlanError, Workload, plan
 from ...scheduler.networks.guesses import confidence_of
 from ...scheduler.plans import Plan
 from ...scheduler.workloads import jobs
+from ...scheduler.workloads.round_copies import USUAL
 from ..membership.questions import Question
 
 _SEARCH_S = 1.0
@@ -27,12 +28,19 @@ def moment_bytes(job: Job) -> float:
     return jobs.moment_bytes(job.train.model_dump())
 
 
-def memory_of(job: Job, kind: str, memory: float) -> float:
-    """Bytes of a device of this kind that a plan may count with. With ``offload`` a plan leaves the moments out; a CPU
-    has no other place for them, so it counts as that much smaller."""
-    if not job.train.offload or kind != "cpu":
+def memory_of(job: Job, kind: str, memory: float, nodes: int = 1) -> float:
+    """Bytes of a device of this kind, one of so many nodes, that a plan may count with.
+
+    What lies in main memory, a round's messages and, with ``offload``, the moments, a plan leaves out; a CPU has no
+    other place for it, so it counts as that much smaller."""
+    if kind != "cpu":
         return memory
-    return memory * jobs.WEIGHT_BYTES / (jobs.WEIGHT_BYTES + moment_bytes(job))
+    stages, pipelines = job.parallel.stages, job.parallel.pipelines
+    members = max(1, nodes // (stages if isinstance(stages, int) else 1))
+    members = min(members, pipelines if isinstance(pipelines, int) else USUAL)
+    messages, moments = jobs.message_bytes(job.updates.model_dump(), members), moment_bytes(job)
+    counted = jobs.WEIGHT_BYTES + (0.0 if job.train.offload else moments)
+    return memory * counted / (jobs.WEIGHT_BYTES + moments + messages)
 
 
 def workload_of(job: Job, facts: Facts) -> Workload:

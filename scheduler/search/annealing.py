@@ -14,7 +14,7 @@ import numpy
 from ..networks.devices import Matrix
 from ..timing.candidate import Places
 from ..timing.estimate import Cut, Estimator
-from ..workloads.layers import smaller
+from ..workloads.layers import beside, smaller
 from .shapes import needed_memory
 
 TIE = 0.02
@@ -44,7 +44,7 @@ class Searcher:
         self.update = 2.0 * cut.update / group
         self.sent = estimator.sent
         self.memory = estimator.network.memory
-        least = smaller(estimator.workload)[-1]
+        least = smaller(beside(estimator.workload, self.pipelines))[-1]
         share = -(-least.microbatches // self.pipelines)
         self.need = needed_memory(least, cut, share) if numpy.isfinite(self.memory).any() else None
         self.flat = numpy.concatenate([places.reshape(-1), numpy.array(spare, dtype=numpy.int64)])

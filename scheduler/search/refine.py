@@ -15,7 +15,7 @@ import numpy
 
 from ..timing.candidate import Candidate, Places, Shape
 from ..timing.estimate import IMPOSSIBLE, Cut, Estimator
-from ..workloads.layers import smaller
+from ..workloads.layers import beside, smaller
 from .shapes import candidate, cut_for, needed_memory
 
 MOST_DEVICES = 12
@@ -145,7 +145,7 @@ def _fits(estimator: Estimator, places: Places, cut: Cut, share: tuple[int, ...]
     memory = estimator.network.memory
     if not numpy.isfinite(memory).any():
         return True
-    least = smaller(estimator.workload)[-1]
+    least = smaller(beside(estimator.workload, len(places)))[-1]
     pieces = estimator.workload.microbatch // least.microbatch
     return all(
         bool((needed_memory(least, cut, count * pieces) <= memory[row]).all())

@@ -11,7 +11,7 @@ from ..networks.devices import Matrix
 from ..networks.network import Network, components
 from ..timing.candidate import Candidate, Places, Shape
 from ..timing.estimate import IMPOSSIBLE, Cut, Estimator
-from ..workloads.layers import balance, held_by_stage, shares, smaller, stage_memory
+from ..workloads.layers import balance, beside, held_by_stage, shares, smaller, stage_memory
 from ..workloads.workload import Workload
 from .seeds import FEW
 
@@ -69,7 +69,7 @@ def cut_for(estimator: Estimator, places: Places, chunks: int = 1) -> Cut | None
     pipelines, nodes = places.shape
     speeds = [float(1.0 / (1.0 / network.tflops[places[:, position]]).mean()) for position in range(nodes)]
     memory = [float(network.memory[places[:, position]].min()) / chunks for position in range(nodes)]
-    for less in smaller(workload):
+    for less in smaller(beside(workload, pipelines)):
         held = held_by_stage(less, nodes * chunks, max(1, -(-less.microbatches // pipelines)), chunks)
         ranges = balance(less, speeds * chunks, memory * chunks, held)
         if ranges is not None:
@@ -84,7 +84,7 @@ def pieces(estimator: Estimator, found: Candidate) -> tuple[int, ...]:
     result = []
     for row, share in zip(found.places, found.microbatches, strict=True):
         count = 1
-        for less in smaller(workload):
+        for less in smaller(beside(workload, len(found.places))):
             count = workload.microbatch // less.microbatch
             if (needed_memory(less, cut, share * count) <= network.memory[row]).all():
                 break
@@ -124,7 +124,7 @@ def size_text(count: float) -> str:
 
 def why_nothing_fits(network: Network, workload: Workload) -> str:
     """One sentence for a job that no placement of these devices can hold."""
-    layers, workload = workload.layers, smaller(workload)[-1]
+    layers, workload = workload.layers, smaller(beside(workload, workload.pipelines or 1))[-1]
     largest = float(network.memory.max())
     biggest = max(range(len(layers)), key=lambda at: stage_memory(workload, at, at, 1))
     need = stage_memory(workload, biggest, biggest, 1)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy
 
-from ..workloads.layers import stage_memory
+from ..workloads.layers import beside, stage_memory
 from ..workloads.workload import Workload
 from .estimate import Cut, Estimator
 
@@ -44,7 +44,7 @@ def in_flight(estimator: Estimator, places: numpy.ndarray, cut: Cut, microbatche
             links = float(behind[stage]) / float(pace)
             wanted = least if links <= SHORT * least else least + math.ceil(links) + count - 1 - stage
             memory = float(estimator.network.memory[int(row[stage])])
-            depths.append(_fitting(workload, cut.stages[stage], least, min(wanted, share), memory))
+            depths.append(_fitting(beside(workload, len(places)), cut.stages[stage], least, min(wanted, share), memory))
         found.append(tuple(depths))
     return tuple(found) if any(row != plain for row in found) else ()
 

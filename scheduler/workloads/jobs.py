@@ -15,6 +15,7 @@ from ..networks.files import load_json
 from .codecs import BLOCK, SUMMED, bits_of
 from .decoders import Shape, adapter_layers, decoder_layers, shape_of
 from .ladder import intervals, link_choices, wire_codec, workload_fields
+from .round_copies import USUAL, error_copies, message_copies, pattern_of
 from .workload import EVERY, Layer, Workload
 
 AUTO = "auto"
@@ -96,6 +97,7 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
     forward, backward = str(activations.get("forward", "none")), str(activations.get("backward", "none"))
     schedule, block = str(parallel.get("schedule", "1f1b")), _whole(updates, "block", BLOCK)
     plain = plain_bits(str(train.get("precision", "fp32")), sent)
+    fields = workload_fields(mode, codec, overlap, interval, fragments, block)
     return Workload(
         layers=tuple(layers),
         batch=batch,
@@ -105,13 +107,14 @@ def numbers(job: Mapping[str, Any], layers: Sequence[Layer], tied: bool, tokens:
         schedule=SCHEDULES_OF_AUTO[0] if schedule == AUTO else schedule,
         schedules=SCHEDULES_OF_AUTO if schedule == AUTO else (),
         mode=mode,
-        **workload_fields(mode, codec, overlap, interval, fragments, block),
+        **fields,
         intervals=intervals(mode, codec, overlap, block) if seldom else (),
         pattern=pattern,
         activation_bits=bits_of(forward, sent, plain),
         gradient_bits=bits_of(backward, sent, plain),
         codecs=link_choices(forward, backward, sent, plain) if activations.get("by_link") else (),
         optimizer_bytes=WEIGHT_BYTES + moments + reference_bytes(updates),
+        round_bytes=error_bytes(updates, fields["overlap"], pipelines),
         recompute=train.get("recompute", False) is True,
         auto_recompute=train.get("recompute") == AUTO,
         tied=tied,
@@ -127,6 +130,18 @@ def plain_bits(precision: str, elements: int) -> float:
 def moment_bytes(train: Mapping[str, Any]) -> float:
     """Bytes that the optimiser's moments take for each parameter."""
     return MOMENT_BYTES.get(str(train.get("optimizer", "adamw")), 8.0) * HALF[str(train.get("moments", "fp32"))]
+
+
+def error_bytes(updates: Mapping[str, Any], overlap: int, pipelines: int | None) -> float:
+    """Bytes a parameter of the errors that rounds keep on the device. pipelines: None: the plan chooses how many."""
+    codec, members = str(updates.get("codec", "none")), pipelines or USUAL
+    return 4.0 * error_copies(updates, codec, pattern_of(updates, members), members, overlap)
+
+
+def message_bytes(updates: Mapping[str, Any], pipelines: int | None) -> float:
+    """The same of messages, which lie in main memory: of a CPU's device that is one memory."""
+    codec, members = str(updates.get("codec", "none")), pipelines or USUAL
+    return 4.0 * message_copies(updates, codec, pattern_of(updates, members), members)
 
 
 def reference_bytes(updates: Mapping[str, Any]) -> float:

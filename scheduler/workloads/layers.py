@@ -26,13 +26,14 @@ def prefix(values: Sequence[float]) -> Matrix:
 def stage_memory(workload: Workload, first: int, last: int, held: int) -> float:
     """Bytes that a device needs for layers first..last with `held` microbatches in flight.
 
-    Frozen weights, parameters with everything that moves them, what the backward pass needs kept of each microbatch in
-    flight (with recompute: every layer's input, and the insides of one layer of one microbatch), what the layer with
-    the largest need of it has beside that while it computes, and twice the boundary activation for sending and
-    receiving.
+    Frozen weights, parameters with everything that moves them and their rounds, what the backward pass needs kept of
+    each microbatch in flight (with recompute: every layer's input, and the insides of one layer of one microbatch),
+    what the layer with the largest need of it has beside that while it computes, and twice the boundary activation for
+    sending and receiving.
     """
     layers, micro = workload.layers[first : last + 1], workload.microbatch
-    weights = trained(workload, first, last) * workload.optimizer_bytes + 4.0 * sum(layer.frozen for layer in layers)
+    each = workload.optimizer_bytes + workload.round_bytes
+    weights = trained(workload, first, last) * each + 4.0 * sum(layer.frozen for layer in layers)
     insides = [(layer.stored or 8 * layer.activation) * micro + layer.copies for layer in layers]
     inputs = [before.activation * micro for before in workload.layers[max(first - 1, 0) : last]]
     kept = held * sum(inputs) + max(insides) if workload.recompute else held * sum(insides)
@@ -48,6 +49,11 @@ def trained(workload: Workload, first: int, last: int) -> int:
     shared = workload.tied and first == 0 and last == len(layers) - 1 and len(layers) > 1
     both = min(layers[0].parameters, layers[-1].parameters) if shared else 0
     return sum(layer.parameters for layer in layers[first : last + 1]) - both
+
+
+def beside(workload: Workload, pipelines: int) -> Workload:
+    """The workload as one of so many pipelines has it: alone it has no rounds."""
+    return workload if pipelines > 1 or not workload.round_bytes else replace(workload, round_bytes=0.0)
 
 
 def smaller(workload: Workload) -> list[Workload]:

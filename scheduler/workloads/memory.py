@@ -10,13 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...compress.spec import parse, spec_feedback, traits_of
-from .codecs import bits_of
 from .jobs import moment_bytes, reference_bytes
-from .layers import stage_memory, trained
+from .layers import beside, stage_memory, trained
+from .round_copies import error_copies, message_copies, pattern_of
 from .workload import Workload
-
-PUBLISHED = ("publishers", "two_level")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +63,9 @@ def need_of(
     here = workload.layers[first : last + 1]
     count = trained(workload, first, last)
     frozen = 4.0 * sum(layer.frozen for layer in here)
-    whole = stage_memory(workload, first, last, held)
+    whole = stage_memory(beside(workload, 1), first, last, held)
     codec = codec or str(updates.get("codec", "none"))
-    pattern = _pattern(updates, members)
+    pattern = pattern_of(updates, members)
     return Need(
         weights=4.0 * count,
         frozen=frozen,
@@ -80,36 +77,3 @@ def need_of(
         messages=4.0 * count * message_copies(updates, codec, pattern, members),
         offloaded=bool(train.get("offload")),
     )
-
-
-def error_copies(updates: Mapping[str, Any], codec: str, pattern: str, members: int, overlap: int) -> float:
-    """Vectors as long as the stage that hold what encodings lost; x - g is none."""
-    if members < 2 or codec in ("none", "auto"):
-        return 0.0
-    spec = parse(codec)
-    carries = traits_of(spec).contracts
-    if updates.get("mode", "gradient") == "gradient":
-        own = 1.0 if carries else 0.0
-    else:
-        own = (1.0 + (overlap > 1)) if spec_feedback(spec) else 0.0
-    if pattern not in PUBLISHED or not carries:
-        return own
-    heavy = members * bits_of(codec) >= 32  # then the error after a sum lies beside the one before until it is applied
-    return own + (2.0 if heavy else 1.0) / members
-
-
-def message_copies(updates: Mapping[str, Any], codec: str, pattern: str, members: int) -> float:
-    """About the most that a round has under way, in vectors of fp32 as long as the stage."""
-    if members < 2:
-        return 0.0
-    dense = codec in ("none", "auto") or int(updates.get("dense_rounds", 0)) > 0
-    share = 1.0 if dense else bits_of(codec) / 32
-    if pattern == "all_to_all":
-        kept = 1 if updates.get("mode", "gradient") == "gradient" else 2  # the round before, for who is behind
-        return share * members * kept
-    return 3.0 * share
-
-
-def _pattern(updates: Mapping[str, Any], members: int) -> str:
-    pattern = str(updates.get("pattern", "auto"))
-    return pattern if pattern != "auto" else "all_to_all" if members <= 2 else "publishers"

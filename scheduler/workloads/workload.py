@@ -69,6 +69,7 @@ class Workload:
     activation_bits, gradient_bits: bits for each element that crosses a stage boundary, forward and backward. every:
     steps between the beginnings of two rounds, overlap: steps that one may be in flight.
     optimizer_bytes: bytes a parameter takes on a device (weights, gradient, moments, reference).
+    round_bytes: bytes a parameter that rounds take beside, where a stage has several holders (errors kept).
     codec_seconds: device seconds for each element that the activation codec takes at one end, forward and backward.
     codecs: the codecs that a link may be given; empty where the job's own codec is used on every link.
     efficiency: the part of a device's tflops that training reaches (1 where tflops is a measured training rate).
@@ -95,6 +96,7 @@ class Workload:
     activation_bits: float = 16.0
     gradient_bits: float = 16.0
     optimizer_bytes: float = 16.0
+    round_bytes: float = 0.0
     activation_bytes: float = 4.0
     recompute: bool = False
     tied: bool = False

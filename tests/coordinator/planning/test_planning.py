@@ -49,6 +49,7 @@ def test_memory_of_moments():
     assert [workload_of(one, FACTS).optimizer_bytes for one in (plain, half, away)] == [16.0, 12.0, 8.0]
     assert memory_of(away, "cuda", 8e9) == memory_of(plain, "cpu", 8e9) == 8e9
     assert memory_of(away, "cpu", 8e9) == 4e9  # it has the moments in the same memory
+    assert memory_of(plain, "cuda", 8e9, 8) == 8e9 > memory_of(plain, "cpu", 8e9, 8)  # and the messages of rounds
 
 
 def test_masked_updates_wait_for_three_pipelines():

@@ -1,0 +1,55 @@
+"""What a plan counts of memory for weights, moments and rounds is what benchmarks/memory.py measured, within 10 %."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from farflung.scheduler import Device, Layer, Network, PlanError, Workload, plan
+from farflung.scheduler.workloads import jobs
+
+MEASURED = {
+    row["mode"]: row
+    for row in json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "memory.json").read_text())
+}
+COCKTAIL = "cocktail:random=0.1,top=0.2,bits=4"
+SPARSE = "chunked_topk:k=64,bits=2,feedback=true"
+CASES = [
+    ("gradient, none, 2 nodes", 2, {"mode": "gradient", "codec": "none"}),
+    ("delta, none, overlap 1, 2 nodes", 2, {"mode": "delta", "codec": "none", "overlap": 1}),
+    ("delta, cocktail, overlap 1, 2 nodes", 2, {"mode": "delta", "codec": COCKTAIL, "overlap": 1}),
+    (
+        "delta, cocktail, outer Nesterov, 4 nodes",
+        4,
+        {"mode": "delta", "codec": COCKTAIL, "overlap": 1, "every": 5, "outer": "nesterov:lr=0.7,momentum=0.9"},
+    ),
+    (
+        "delta, chunked top-k with feedback, overlap 1, 4 nodes",
+        4,
+        {"mode": "delta", "codec": SPARSE, "overlap": 1, "every": 5},
+    ),
+]
+
+
+@pytest.mark.parametrize(("mode", "nodes", "updates"), CASES, ids=[case[0] for case in CASES])
+def test_bytes_of_a_parameter(mode, nodes, updates):
+    counted = jobs.WEIGHT_BYTES + jobs.moment_bytes({"optimizer": "adamw"}) + jobs.reference_bytes(updates)
+    counted += jobs.error_bytes(updates, updates.get("overlap", 0), nodes) + jobs.message_bytes(updates, nodes)
+    assert counted == pytest.approx(16.0 + 4.0 * MEASURED[mode]["copies"], rel=0.1)
+
+
+def test_a_pipeline_alone_has_no_rounds():
+    layers = tuple(Layer(str(at), 1_000_000, 1e9, 10, 10) for at in range(2))
+    work = Workload(layers, batch=4, optimizer_bytes=16.0, round_bytes=16.0)
+    network = Network.measured([Device("a", memory_bytes=40e6), Device("b", memory_bytes=40e6)], {}, {})
+    assert len(plan(network, work, time_limit=5).pipelines) == 1
+    with pytest.raises(PlanError, match="fits the memory"):
+        plan(network, replace(work, pipelines=2, stages=1), time_limit=5)
+    assert len(plan(network, replace(work, pipelines=2, stages=1, round_bytes=0.0), time_limit=5).pipelines) == 2
+
+
+def test_a_codec_of_the_job_s_owner_is_counted_without_running_it():
+    for mode, errors in (("gradient", 4.0), ("delta", 0.0)):
+        updates = {"mode": mode, "codec": "theirs.mine:bits=3"}
+        assert jobs.error_bytes(updates, 0, 2) == errors and jobs.message_bytes(updates, 2) > 0
