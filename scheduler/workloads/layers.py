@@ -105,7 +105,8 @@ def _fits(workload: Workload, memory: Sequence[float], held: Sequence[int]) -> C
     """Whether a stage may have layers first..last: ``stage_memory`` of each, from sums that are made once."""
     if all(math.isinf(value) for value in memory):
         return lambda stage, first, last: True
-    parts = _parts(workload.layers, workload.microbatch, workload.recompute, workload.optimizer_bytes)
+    moved = workload.optimizer_bytes + workload.round_bytes
+    parts = _parts(workload.layers, workload.microbatch, workload.recompute, moved)
     each = workload.activation_bytes
 
     def fits(stage: int, first: int, last: int) -> bool:
