@@ -101,6 +101,9 @@ class Train(Table):
     recompute: Literal["auto"] | bool = Field(
         default=False, description='true, false, or "auto": where memory is short'
     )
+    compile: bool = Field(
+        default=False, description="true or false: layers through torch.compile; the first step takes longer"
+    )
     eval_every: int = Field(default=50, ge=0, description="a whole number of steps; 0: only at the end")
 
     @model_validator(mode="before")

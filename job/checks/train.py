@@ -38,6 +38,10 @@ def train_mistakes(job: Job) -> Iterator[Mistake]:
         if job.model.build is not None:
             sentence = "train.optimizer = 'muon' is for language models, whose embedding and head are known"
             yield ("train", "optimizer"), f"{sentence}; allowed with model.build: adamw, sgd, lamb, lion"
+    dropout = job.model.dropout or (job.model.lora is not None and job.model.lora.dropout)
+    if train.compile and (dropout or job.model.parameters):
+        why = "masks of dropout are drawn by sample" if dropout else "members compute with loops of their own"
+        yield ("train", "compile"), f"not yet: train.compile where {why}; write compile = false"
     if train.cooldown_steps and train.decay in ("cosine", "linear"):
         sentence = f"train.cooldown_steps has no meaning with decay = {train.decay!r}, which ends at its floor anyway"
         yield ("train", "cooldown_steps"), f"{sentence}; allowed with wsd, inverse_sqrt, none"

@@ -35,6 +35,8 @@ class StageModel(nn.Module, ABC):
         self.last = last
         self.balance: Tensor | None = None
         """After a pass that trains: the balance loss of routers, to be added to the loss sum; None without any."""
+        self.inner: tuple[nn.Module, ...] = ()
+        """The modules of layers that ``_run`` computes."""
         self.is_first = first == 0
         self.is_last = last == count - 1
         self.recompute = recompute
@@ -150,6 +152,7 @@ class LanguageStage(StageModel):
             attach(self, name, parameter)
         # A tuple hides the modules from torch: they are registered once, under their full names, above.
         self._trunk = (trunk,)
+        self.inner = tuple(block for _, block in blocks)
 
     def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:
         """``places``: int64 [b, t], of each token its place in its document, where samples have several: tokens attend
@@ -208,6 +211,7 @@ class SequentialStage(StageModel):
             for name, child in layer:
                 attach(self, name, child)
         self._layers = [nn.Sequential(*(child for _, child in layer)) for layer in layers]
+        self.inner = tuple(self._layers)
         self._loss = loss
 
     def forward(self, inputs: Tensor, places: Tensor | None = None) -> Tensor:

@@ -20,6 +20,7 @@ from ...proto import bodies, data_pb2
 from ...scheduler import Action, Order
 from ..context import NodeContext
 from ..device.onto import onto
+from ..models.compiled import not_compiled
 from ..models.dropout import Draw
 from ..models.stage import Pass
 from ..rounds.protocol.messages import Contribution
@@ -204,6 +205,8 @@ class StageRunner:
             with self._clock.computing("forward", chunk.stage), autocast(self._precision, self._device):
                 made = chunk.begin(inputs, targets, places)
         except (RuntimeError, IndexError) as problem:
+            if failure := not_compiled(problem):
+                raise failure from problem
             known = chunk.model.is_first or chunk.stage in self._samples
             if known or isinstance(problem, torch.OutOfMemoryError):
                 raise

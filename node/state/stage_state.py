@@ -14,6 +14,7 @@ from ...job.chosen import RECOMPUTE_KEY
 from ...job.schema import Job, Updates
 from ...scheduler import Plan
 from ..ipc.arena import release_freed_memory
+from ..models.compiled import compile_layers
 from ..models.definition import ModelDefinition
 from ..models.lora import base_name
 from ..models.stage import StageModel
@@ -45,6 +46,8 @@ class StageState:
         self.models: tuple[StageModel, ...] = tuple(
             definition.build(*plan.stages[stage], device) for stage in self.stages
         )
+        for model in self.models if job.train.compile else ():
+            compile_layers(model)
         for values in self._parameters().values():
             values.data = values.new_empty(0)  # before there is a vector for them to be views of: not both at once
         release_freed_memory()
