@@ -10,17 +10,29 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import OrderedDict
+from typing import Any
 
 import torch
 
 from ..claims import FEW
-from ..codec import Codec, bytes_tensor, decode, make, tensor_bytes
+from ..codec import bytes_tensor, decode, make, tensor_bytes
+from ..cpu import dispatch as fast
 from ..errors import CodecError
 from ..primitives import philox
 from ..primitives.key import Key
 from ..spec import Spec
 from ..wire import Buffer, Header, Reader, varint
 from .dithered import LARGEST
+from .looped import Looped, Put
+from .tables import pieces
+
+try:
+    from isal import isal_zlib as inflating  # the extra `fast`: twice as fast
+except ImportError:
+    import zlib as inflating  # type: ignore[no-redef]
+
+_inflate_error: Any = inflating.error
+_SAMPLED = 17
 
 
 def entropy(counts: torch.Tensor) -> float:
@@ -29,7 +41,7 @@ def entropy(counts: torch.Tensor) -> float:
     return float(-(share * share.log2()).sum())
 
 
-class Entropy(Codec):
+class Entropy(Looped):
     """bits: the budget per element. Levels of one byte each, Huffman coded (DEFLATE without matches)."""
 
     def __init__(self, spec: Spec) -> None:
@@ -44,40 +56,57 @@ class Entropy(Codec):
         if low == high:  # codes all the same: nine bytes may not claim any number of elements
             head = struct.pack("<ffB", float(low32), float(high32), 1)
             return [head, *_coded(torch.zeros(x.numel(), dtype=torch.uint8))]
-        u = philox.uniform(x.numel(), key.dither, 0, 0, x.device).double()
-        place = (x.double() - low) / (high - low)
+        n, span = x.numel(), high - low
+        step = max(1, n >> _SAMPLED)  # of long vectors an even sample says how many levels the budget allows
+        sample = (x[::step].double() - low) / span
+        u = philox.uniform(len(sample), key.dither, 0 if step == 1 else 1, 0, x.device).double()
         best, least, most = 1, 2, 255
         while least <= most:  # the entropy grows with the number of levels, but for noise: bisect
             middle = (least + most) // 2
-            index = (place * middle + u).floor().clamp(0, middle).to(torch.int64)
+            index = (sample * middle + u).floor().clamp(0, middle).to(torch.int64)
             if entropy(torch.bincount(index, minlength=middle + 1)) <= self.bits:
                 best, least = middle, middle + 1
             else:
                 most = middle - 1
-        index = (place * best + u).floor().clamp(0, best).to(torch.uint8)
-        return [struct.pack("<ffB", float(low32), float(high32), best), *_coded(index)]
+        codes = torch.empty(n, dtype=torch.uint8, device=x.device)
+        for start, stop in pieces(n, n, x.device):
+            place = (x[start:stop].double() - low).div_(span).mul_(best)
+            place += philox.uniform(stop - start, key.dither, 0, start, x.device)
+            codes[start:stop] = place.floor_().clamp_(0, best)
+        return [struct.pack("<ffB", float(low32), float(high32), best), *_coded(codes)]
 
-    def read(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+    def _parts(self, reader: Reader, header: Header, device: torch.device) -> tuple[bytes, torch.Tensor]:
+        """(a code of one byte for each element, fp32 values of the codes); of one value alone no codes."""
         n = header.elements
         low, high, levels = reader.float32(), reader.float32(), reader.byte()
         if levels == 0:
-            return torch.full((n,), low, device=device)
+            return b"", torch.tensor([low], device=device)
         packed = reader.rest()
         if n > 8 * len(packed):  # a Huffman code has a bit at least, and an encoder writes no matches
             raise CodecError(f"the blob claims {n} elements, too many for its {len(packed)} bytes")
-        coder = zlib.decompressobj(-15)
+        coder = inflating.decompressobj(-15)
         try:
             codes = coder.decompress(packed, n + 1)
-        except zlib.error as error:
+        except (zlib.error, _inflate_error) as error:
             raise CodecError(f"the blob's entropy code is wrong: {error}") from None
         if len(codes) != n or not coder.eof or coder.unused_data:
             raise CodecError("the blob's entropy code has another number of elements")
-        index = bytes_tensor(codes, torch.uint8, device)
-        if int(index.max()) > levels:
+        if int(bytes_tensor(codes, torch.uint8).max()) > levels:
             raise CodecError("the blob has a level that is not there")
         place = torch.arange(levels + 1, dtype=torch.float64, device=device)
-        table = (low + place * ((high - low) / levels)).to(torch.float32).clamp(-LARGEST, LARGEST)
-        return table.index_select(0, index.to(torch.int32))
+        return codes, (low + place * ((high - low) / levels)).to(torch.float32).clamp(-LARGEST, LARGEST)
+
+    def opened(self, reader: Reader, header: Header) -> Put:
+        codes, table = self._parts(reader, header, torch.device("cpu"))
+        codes = codes or bytes(header.elements)
+        one = torch.ones(1)
+        return lambda out, weight: fast.add_table(out, codes, table, one, header.elements, 8, weight)
+
+    def plain(self, reader: Reader, header: Header, device: torch.device) -> torch.Tensor:
+        codes, table = self._parts(reader, header, device)
+        if not codes:
+            return table.expand(header.elements).clone()
+        return table.index_select(0, bytes_tensor(codes, torch.uint8, device).to(torch.int32))
 
 
 def _coded(index: torch.Tensor) -> list[Buffer]:

@@ -1,4 +1,4 @@
-"""Where the level tables come from. ``python -m farflung.compress.quantizers.solvers`` writes ``tables.py`` anew.
+"""Where the level tables come from. ``python -m farflung.compress.quantizers.solvers`` writes ``tables.json`` anew.
 
 All for a standard normal variable z, with density φ and distribution Φ.
 """
@@ -153,25 +153,28 @@ def absmax_levels(bits: int, block: int = 256, samples: int = 1 << 13) -> np.nda
 
 
 def write_tables() -> str:
-    """The text of ``tables.py``'s data: every level rounded to fp32 once, so that all machines decode the same bits."""
+    """The text of ``tables.json``: every level rounded to fp32 once, so that all machines decode the same bits."""
 
-    def floats(values: np.ndarray) -> str:
-        return "(" + ", ".join(repr(float(np.float32(v))) for v in values) + ("," if len(values) == 1 else "") + ")"
+    def row(values: np.ndarray) -> str:
+        return "[" + ", ".join(repr(float(np.float32(v))) for v in values) + "]"
 
-    lines = ["LLOYD: dict[int, tuple[float, ...]] = {"]
-    lines += [f"    {bits}: {floats(lloyd_max(bits))}," for bits in range(1, 9)]
-    lines += ["}", "QUIC: dict[int, tuple[float, ...]] = {"]
     t = quantile(1 - 1 / 1024)
-    for bits in range(1, 5):
-        ladder = np.array(stochastic_levels(bits, 2400, 1 / 512, True))
-        lines.append(f"    {bits}: {floats(-t + 2 * t * ladder / 2400)},")
-    lines += ["}", "QUIC_SHARED: dict[int, tuple[tuple[float, ...], ...]] = {"]
-    for bits, width in ((1, 64), (2, 32), (3, 16), (4, 16)):
-        rows = ", ".join(floats(row) for row in shared_levels(bits, width, turns=400))
-        lines.append(f"    {bits}: ({rows}),")
-    lines += ["}", "ABSMAX: dict[int, tuple[float, ...]] = {"]
-    lines += [f"    {bits}: {floats(absmax_levels(bits))}," for bits in (2, 3, 4, 5, 6, 8)]
-    return "\n".join([*lines, "}", ""])
+    widths = {1: 64, 2: 32, 3: 16, 4: 16}
+    ladders = {bits: np.array(stochastic_levels(bits, 2400, 1 / 512, True)) for bits in widths}
+    tables = {
+        "lloyd": {bits: row(lloyd_max(bits)) for bits in range(1, 9)},
+        "quic": {bits: row(-t + 2 * t * ladder / 2400) for bits, ladder in ladders.items()},
+        "quic_shared": {
+            bits: "[\n   " + ",\n   ".join(map(row, shared_levels(bits, width, turns=400))) + "]"
+            for bits, width in widths.items()
+        },
+        "absmax": {bits: row(absmax_levels(bits)) for bits in (2, 3, 4, 5, 6, 8)},
+    }
+    parts = [
+        f' "{name}": {{\n' + ",\n".join(f'  "{bits}": {text}' for bits, text in table.items()) + "}"
+        for name, table in tables.items()
+    ]
+    return "{\n" + ",\n".join(parts) + "}\n"
 
 
 if __name__ == "__main__":
