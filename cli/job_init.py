@@ -83,7 +83,7 @@ sets = []                       # other data to evaluate on: tables [[eval.sets]
 """
 
 _FAMILY = """\
-family = "gpt2"                 # gpt2 | llama | mistral | qwen2 | gpt_neox
+family = "gpt2"                 # gpt2 | llama | mistral | qwen2 | qwen3 | olmo2 | smollm3 | granite | phi3 | gpt_neox
 layers = 4
 width = 128
 heads = 4

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from .kinds import Code, Count, Table, choice, listed
 
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "gpt_neox")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "smollm3", "granite", "phi3", "gpt_neox")
 
 
 class Lora(Table):

@@ -19,6 +19,8 @@ VARIANTS = {"mistral": "llama", "qwen2": "llama"}
 """Families that are another one but for a few biases."""
 FORMULAS = frozenset({*FAMILIES, *VARIANTS})
 """Families whose layers the formulas below count exactly; a run measures those of all others."""
+ALIKE = ("qwen3", "olmo2", "smollm3", "granite", "phi3")
+"""Families that a job may begin with random weights, counted about as llama where nothing is measured."""
 PLAIN = frozenset({"bloom", "codegen", "falcon", "gpt_bigcode", "gpt_neo", "gptj", "mpt", "opt", "phi", "starcoder2"})
 """Families whose MLP has two matrices and no gate; about as gpt_neox. Every other one is about as llama."""
 DEFAULT_CONTEXT = 1024
@@ -192,8 +194,8 @@ def shape_of(content: Mapping[str, Any], context: int | None = None, vocabulary:
     context, vocabulary: the job's and its tokenizer's, where it has them; a folder's own vocabulary counts first.
     """
     named = str(content.get("model_type") or content.get("family") or "gpt2")
-    if content.get("model_type") is None and named not in FORMULAS:
-        raise PlanError(f"unknown model family {named!r}: it is one of {', '.join((*FAMILIES, *VARIANTS))}")
+    if content.get("model_type") is None and named not in (*FORMULAS, *ALIKE):
+        raise PlanError(f"unknown model family {named!r}: it is one of {', '.join((*FAMILIES, *VARIANTS, *ALIKE))}")
     family = "gpt_neox" if named in PLAIN else named if named in FAMILIES else VARIANTS.get(named, "llama")
 
     def size(default: int | None, *keys: str) -> int:

@@ -66,6 +66,12 @@ def check_decoder(name: str, where: str) -> None:
         )
 
 
+_OF_ITS_OWN: Mapping[str, dict[str, Any]] = {"mistral": {"sliding_window": None}, "qwen2": {"sliding_window": None}}
+"""What a model that starts from random weights has otherwise than its class begins with."""
+_WIDE_HEADS = ("qwen3",)
+"""Families whose heads are as wide as those of the published model unless it is said."""
+
+
 def fresh_config(model: Any, vocabulary: int, context: int) -> Any:
     """The `transformers` configuration of a model that starts from random weights.
 
@@ -105,8 +111,7 @@ def fresh_config(model: Any, vocabulary: int, context: int) -> Any:
             tie_word_embeddings=bool(tie),
         )
     else:
-        kind = {"llama": "LlamaConfig", "mistral": "MistralConfig", "qwen2": "Qwen2Config"}[family.name]
-        config = getattr(transformers, kind)(
+        config = transformers.CONFIG_MAPPING[family.name](
             **common,
             max_position_embeddings=context,
             hidden_size=width,
@@ -115,7 +120,8 @@ def fresh_config(model: Any, vocabulary: int, context: int) -> Any:
             num_key_value_heads=int(getattr(model, "kv_heads", None) or heads),
             intermediate_size=gated_width(width),
             tie_word_embeddings=bool(tie),
-            **({} if family.name == "llama" else {"sliding_window": None}),
+            **_OF_ITS_OWN.get(family.name, {}),
+            **({"head_dim": width // heads} if family.name in _WIDE_HEADS else {}),
         )
     return _with_dropout(config, float(getattr(model, "dropout", 0.0) or 0.0))
 

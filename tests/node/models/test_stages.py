@@ -11,12 +11,18 @@ from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.proto.errors import FarflungError
 
-CASES = [(family, tie) for family in FAMILIES for tie in (False, True)]
+TIED = {"qwen3", "smollm3", "granite"}
+"""Of families that are llama but for something, which have a case with a tied head; the others have one without."""
+CASES = [
+    (family, tie)
+    for family in FAMILIES
+    for tie in ((False, True) if family in ("gpt2", "llama", "gpt_neox") else (family in TIED,))
+]
 
 
 def job_of(family, tie=None, recompute=False, **model):
     shape = {"layers": 3, "width": 32, "heads": 4, "context": 16, "vocabulary": 67, **model}
-    if family in ("llama", "mistral", "qwen2"):
+    if family not in ("gpt2", "gpt_neox"):
         shape.setdefault("kv_heads", 2)
     return Job.model_validate(
         {
