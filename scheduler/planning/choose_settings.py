@@ -55,9 +55,10 @@ def plan_settings(
     if kept is not None and len(network) > MOST_DEVICES:
         return kept.plan
     tries = _Tries(network, workload, planned, time_limit)
-    best = tries.kind(None)
+    best = tries.plainest()
     if workload.intervals:
-        best = tries.kind(tries.every(best).workload.every)
+        best = tries.every(best)
+    best = tries.kind(best.workload.every)
     if kept is not None:
         frequent = best.workload.every < kept.workload.every and best.seconds * ENOUGH <= kept.seconds
         if not frequent and best.seconds * (1 + NOISE) >= kept.seconds:
@@ -96,7 +97,7 @@ class _Tries:
             for schedule in workload.schedules or (None,)
         ]
         self._steps = [one.every for one in workload.intervals]
-        self._each = time_limit / (len(self._kinds) * (1 + bool(self._steps)) + len(self._steps).bit_length())
+        self._each = time_limit / (len(self._kinds) + len(self._steps).bit_length())
         self._made: dict[Workload, Made | PlanError] = {}
 
     def made(self, every: int | None, schedule: str | None, recompute: bool | None) -> Made | PlanError:
@@ -109,12 +110,19 @@ class _Tries:
                 self._made[fixed] = error
         return self._made[fixed]
 
-    def kind(self, every: int | None) -> Made:
-        """The best schedule and recompute; ``every`` None: with the rarest rounds. PlanError: there is no plan."""
+    def plainest(self) -> Made:
+        """The plan with the rarest rounds and the first schedule and recompute that have one. PlanError: none has."""
+        tried = []
+        for kind in self._kinds:
+            tried.append(self.made(None, *kind))
+            if isinstance(tried[-1], Made):
+                return tried[-1]
+        raise next(one for one in tried if isinstance(one, PlanError))
+
+    def kind(self, every: int) -> Made:
+        """The best schedule and recompute with rounds so rare, of which one has a plan."""
         tried = [self.made(every, *kind) for kind in self._kinds]
         found = [one for one in tried if isinstance(one, Made)]
-        if not found:
-            raise next(one for one in tried if isinstance(one, PlanError))
         limit = min(one.seconds for one in found) * (1 + SLOWER)
         return next(one for one in found if one.seconds <= limit)
 
@@ -123,7 +131,7 @@ class _Tries:
         low, high, best = 0, len(self._steps) - 1, rarest
         while low < high:  # steps[high] is enough
             middle = (low + high) // 2
-            one = self._like(rarest, every=self._steps[middle])
+            one = self.made(self._steps[middle], rarest.workload.schedule, rarest.workload.recompute)
             if isinstance(one, Made) and one.seconds * ENOUGH <= rarest.seconds:
                 best, high = one, middle
             else:
@@ -140,30 +148,31 @@ class _Tries:
             with_others = [
                 f"with one every {_steps(every)} {other.seconds:.3g} s"
                 for every in sorted(others)
-                if isinstance(other := self._like(best, every=every), Made)
+                if isinstance(other := self._known(best, every=every), Made)
             ]
             said.append(f"a round every {_steps(workload.every)}: {', '.join([took, *with_others])}")
         if self._workload.schedules:
             name = next(one for one in self._workload.schedules if one != workload.schedule)
-            said.append(f"{workload.schedule}: {took}, {_with(name, self._like(best, schedule=name))}")
+            said.append(f"{workload.schedule}: {took}, {_with(name, self._known(best, schedule=name))}")
         if self._workload.auto_recompute:
             words = "forwards are computed again" if workload.recompute else "nothing is computed again"
             name = "nothing computed again" if workload.recompute else "forwards computed again"
-            said.append(f"{words}: {took}, {_with(name, self._like(best, recompute=not workload.recompute))}")
+            said.append(f"{words}: {took}, {_with(name, self._known(best, recompute=not workload.recompute))}")
         return said
 
-    def _like(
+    def _known(
         self, made: Made, every: int | None = None, schedule: str | None = None, recompute: bool | None = None
-    ) -> Made | PlanError:
-        """The plan with the choices of another but these."""
+    ) -> Made | PlanError | None:
+        """The plan with the choices of another but these, where it was made."""
         own = made.workload
         again = own.recompute if recompute is None else recompute
-        return self.made(own.every if every is None else every, schedule or own.schedule, again)
+        fixed = settled(self._workload, own.every if every is None else every, schedule or own.schedule, again)
+        return self._made.get(fixed)
 
 
 def _steps(every: int) -> str:
     return "step" if every == 1 else f"{every} steps"
 
 
-def _with(name: str, other: Made | PlanError) -> str:
+def _with(name: str, other: Made | PlanError | None) -> str:
     return f"with {name} {other.seconds:.3g} s" if isinstance(other, Made) else f"with {name} there is no plan"
