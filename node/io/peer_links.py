@@ -1,0 +1,164 @@
+"""The links to the other members of a view: which there are, what they carry, what has been measured of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Set
+from dataclasses import dataclass
+from typing import Any
+
+from ...proto import control_pb2 as control
+from ...proto.data_pb2 import Header
+from ..peers.greeting import Self
+from ..peers.receiving.admission import Membership
+from ..peers.receiving.dial_out import Receiving
+from ..peers.receiving.server import Inbound
+from ..peers.sending.link import PeerLink
+from ..peers.sending.send_queue import Outgoing
+from ..peers.traffic import Traffic
+from .link_probe import measure
+
+log = logging.getLogger("farflung.io")
+
+BURST_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Tells:
+    """Whom links tell what becomes of them."""
+
+    lost: Callable[[str, str], None]
+    """``lost(peer, why)``: to the trainer."""
+    report: Callable[[control.Report], None]
+    """To the coordinator, if there is one."""
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    """Work that goes on by itself."""
+    finished: Callable[[asyncio.Task[Any]], None]
+    """A task of a link has ended."""
+
+
+class PeerLinks:
+    """Of one node. A link lives as long as its peer is needed, from one view to the next."""
+
+    def __init__(self, me: Self, membership: Membership, inbound: Inbound, traffic: Traffic, tells: Tells) -> None:
+        self._me, self._membership, self._inbound, self._traffic, self._tells = me, membership, inbound, traffic, tells
+        self._links: dict[str, PeerLink] = {}
+        self._needed: Set[str] = frozenset()
+        """Peers with whom this node exchanges something in this view."""
+        self._transfer = 0
+        self._fastest = 0.0
+
+    # ---- views -----------------------------------------------------------------------------
+
+    def enter(self, view: int, needed: Iterable[str] | None) -> None:
+        """A view begins. ``needed``: with whom this node exchanges anything; None: with all. What is sent to another
+        member all the same opens a connection then; to one that cannot be dialled it does not come, and is told as
+        lost."""
+        peers = self._membership.peers()
+        self._needed = peers.keys() if needed is None else peers.keys() & set(needed)
+        wanted = {name: peer for name, peer in peers.items() if name in self._needed}
+        for name in self._links.keys() - wanted.keys():
+            self._tells.spawn(self._links.pop(name).close())
+        for peer in wanted.values():
+            link = self._link(peer)
+            link.drop(lambda header: header.view not in (0, view))
+            link.tell_again()
+
+    def leave(self) -> None:
+        """Links stay open: most peers will be in the next view, and a warm connection is worth keeping."""
+        for link in self._links.values():
+            link.drop(lambda header: header.view != 0)
+
+    async def drained(self, deadline: float) -> None:
+        """Waits until everything is acknowledged, or it is ``deadline`` (monotonic)."""
+        for link in self._links.values():
+            await link.drained(deadline)
+
+    async def close(self) -> None:
+        """Ends all links; what is queued is released."""
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+        self._links.clear()
+
+    # ---- messages --------------------------------------------------------------------------
+
+    def send(self, to: str, priority: int, header: Header, payload: memoryview, release: Callable[[], None]) -> bool:
+        """Send to a member of this view; False: it is none, or the message is of another view. ``release``: the
+        payload's memory is not needed any more."""
+        peer = self._membership.peers().get(to)
+        if peer is None or header.view != self._membership.view:
+            self._traffic.dropped["sent outside the view"] += 1
+            return False
+        self._link(peer).send(Outgoing(self._next_transfer(), priority, header, payload, release))
+        return True
+
+    @property
+    def urgent_waiting(self) -> bool:
+        """Whether anything waits that is more urgent than a checkpoint."""
+        return any(link.queue.urgent(2) for link in self._links.values())
+
+    def _next_transfer(self) -> int:
+        self._transfer += 1
+        return self._transfer
+
+    def _link(self, peer: control.Member) -> PeerLink:
+        """The one link to this session of a peer; a second stream would supersede the first at the other end."""
+        link = self._links.get(peer.name)
+        if link is not None and link.peer == peer:
+            return link
+        if link is not None:
+            self._tells.spawn(link.close())
+        receiving = None
+        if self._me.dials_out:
+            receiving = Receiving(self._me, peer, self._traffic, self._inbound)
+            receiving.task.add_done_callback(self._tells.finished)
+        link = PeerLink(
+            self._me,
+            peer,
+            self._traffic,
+            on_lost=self._lost,
+            on_back=self._back,
+            offers=self._inbound.offers,
+            receiving=receiving,
+        )
+        link.task.add_done_callback(self._tells.finished)
+        self._links[peer.name] = link
+        return link
+
+    def _lost(self, link: PeerLink, why: str) -> None:
+        if self._membership.members.get(link.peer.name) != link.peer:
+            return  # it was only measured
+        log.info("lost %s: %s", link.peer.name, why)
+        if self._membership.view:
+            self._tells.lost(link.peer.name, why)
+        if link.peer.name in self._needed:
+            self._tells.report(control.Report(evidence=control.Evidence(peer=link.peer.name, why=why)))
+
+    def _back(self, link: PeerLink) -> None:
+        """A connection that was lost is there again: what was on its way goes again, and nothing is lost."""
+        if link.peer.name in self._needed:
+            self._tells.report(control.Report(evidence=control.Evidence(peer=link.peer.name, mended=True)))
+
+    # ---- what is known of them -------------------------------------------------------------
+
+    async def measure(self, peers: Iterable[control.Member], patience: float) -> control.Links:
+        """Latency and bandwidth to each of these; ``patience``: seconds that a link may take to connect."""
+        links = control.Links()
+        # All connections first: a peer that can't dial this node measures meanwhile too.
+        for link in [self._link(peer) for peer in peers if peer.name != self._me.name]:
+            measured = await measure(link, self._me.name, self._next_transfer, BURST_BYTES, patience)
+            if not link.closed:
+                links.links.append(measured)
+                self._me.round_trips[link.peer.name] = 2 * measured.latency_s
+                self._fastest = max(self._fastest, measured.bandwidth_bps)
+        return links
+
+    def uplink(self, limit: float) -> float:
+        """Bits a second that links have reached, and the owner allows (``limit``, 0: all); 0: not known."""
+        return min(self._fastest, limit) if limit and self._fastest else self._fastest or limit
+
+    def watch(self) -> None:
+        """What training itself shows of the links; goes out with the reports of steps."""
+        figures = {name: link.figures for name, link in self._links.items()}
+        self._traffic.watch.tick(time.monotonic(), figures, self._traffic.arrived)
