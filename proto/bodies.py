@@ -7,9 +7,7 @@ check that they fit each other: whoever reads a header may then take its kind's 
 from __future__ import annotations
 
 from .data_pb2 import (
-    Activation,
     Audit,
-    Commit,
     Contribution,
     ContributionWanted,
     Equivocation,
@@ -17,17 +15,10 @@ from .data_pb2 import (
     Held,
     Kind,
     MaskKey,
-    MissingSamples,
     Mixing,
-    Ready,
     Receipts,
     Result,
     ResultWanted,
-    RoundEnd,
-    RoundRequest,
-    State,
-    StateComing,
-    StateRequest,
     Text,
     TextBegin,
     TextEnd,
@@ -37,21 +28,6 @@ from .data_pb2 import (
 RoundBody = Contribution | ContributionWanted | Result | ResultWanted | Held | Audit | MaskKey | Equivocation | Receipts
 """Of what the members of one section send each other in rounds."""
 TextBody = TextBegin | Text | TextToken | TextEnd
-Body = (
-    Activation
-    | MissingSamples
-    | RoundBody
-    | RoundRequest
-    | RoundEnd
-    | Ready
-    | Commit
-    | Mixing
-    | State
-    | StateRequest
-    | StateComing
-    | TextBody
-)
-
 FIELDS: dict[int, str | None] = {
     Kind.ACTIVATION: "activation",
     Kind.ACTIVATION_GRADIENT: "activation",
@@ -123,15 +99,6 @@ def read(data: bytes) -> Header:
         raise ValueError(f"a header of {len(data)} bytes says something twice")
     check(header)
     return header
-
-
-def body_of(header: Header) -> Body:
-    """The body of a header, whatever its kind. ValueError: it has none."""
-    field = header.WhichOneof("body")
-    if field is None:
-        raise ValueError(f"a header of kind {kind_name(header.kind)} has no body")
-    body: Body = getattr(header, field)
-    return body
 
 
 def sectioned(header: Header) -> Sectioned | None:

@@ -67,10 +67,6 @@ class Dataset(ABC):
         """Samples that will be asked for soon: what is not here yet may come while others are computed."""
         return None
 
-    def validation_ids(self) -> range:
-        """The ids of the validation samples."""
-        return range(self.samples, self.samples + self.validation_samples)
-
 
 class TokenRows(Dataset):
     """Rows of ``context + 1`` tokens, plain or with the marks of job/marks.py, as the facts say."""

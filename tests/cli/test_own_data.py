@@ -96,7 +96,7 @@ def test_every_own_sample_is_drawn_evenly():
     own = OwnData(Numbers(), FACTS)
     drawn, _ = own.batch(range(20))
     assert sorted(drawn) == sorted([0, 1, 2, 3, 4] * 4)
-    held, _ = own.batch(own.validation_ids())
+    held, _ = own.batch(range(own.samples, own.samples + own.validation_samples))
     assert held == [5, 6, 5, 6]
     nothing_held_out = Numbers()
     nothing_held_out.validation_samples = 0

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from google.protobuf.descriptor import FieldDescriptor as F
+from header_bodies import body_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from membership_script import BATCH, LAYERS, MICROBATCH, planner, rules
@@ -57,7 +58,7 @@ from farflung.node.state.sections.section import Layout, Section
 from farflung.node.training.trainer import Trainer
 from farflung.proto import control_pb2 as pb
 from farflung.proto import data_pb2, rpc
-from farflung.proto.bodies import FIELDS, RoundBody, body_of
+from farflung.proto.bodies import FIELDS, RoundBody
 from farflung.proto.errors import FarflungError
 from farflung.proto.link import parse_link
 from farflung.scheduler import Plan

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from certificates import identities
+from header_bodies import body_of
 from torch import nn
 from torch.nn import functional
 from windows import facts_of, wait_until
@@ -21,7 +22,6 @@ from farflung.node.rounds.protocol.headers import received_result
 from farflung.node.training.external.external_loop import OwnLoop
 from farflung.node.training.external.external_model import OwnModel, Samples
 from farflung.proto import data_pb2
-from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 

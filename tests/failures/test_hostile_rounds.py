@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from certificates import identities
+from header_bodies import body_of
 from windows import Windows, facts_of, wait_until
 
 from farflung import compress
@@ -27,7 +28,6 @@ from farflung.node.rounds.protocol.headers import received_result
 from farflung.node.rounds.protocol.payloads import received
 from farflung.node.wire.events import Received
 from farflung.proto import data_pb2
-from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 

@@ -57,10 +57,8 @@ def test_bytes_that_are_none_are_refused():
 def test_the_body_of_a_header_is_found_by_what_it_is_of():
     held = Header(kind=Kind.RESULT_HELD, held=Held(section="tied"))
     token = Header(kind=Kind.TEXT_TOKEN, text_token=TextToken(token=4))
-    assert bodies.body_of(held) == bodies.of_round(held) == bodies.sectioned(held) == held.held
+    assert bodies.of_round(held) == bodies.sectioned(held) == held.held
     assert bodies.of_text(held) is bodies.of_round(token) is bodies.sectioned(token) is None
     assert bodies.of_text(token) == token.text_token
     mixing = whole(Kind.WEIGHTS)
     assert bodies.sectioned(mixing) == mixing.mixing and bodies.of_round(mixing) is None
-    with pytest.raises(ValueError, match="kind PROBE has no body"):
-        bodies.body_of(Header(kind=Kind.PROBE))

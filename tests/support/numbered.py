@@ -1,6 +1,8 @@
 """Messages that a test tells apart by a number, where what they say is another test's."""
 
-from farflung.proto.bodies import FIELDS, body_of
+from header_bodies import body_of
+
+from farflung.proto.bodies import FIELDS
 from farflung.proto.data_pb2 import Header, Kind
 
 NUMBERS = ("offset", "step", "round")

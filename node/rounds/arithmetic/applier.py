@@ -23,8 +23,6 @@ from .update import Update
 
 TakeOff = Callable[[Tensor], None]
 """Takes values off a tensor, in place."""
-OwnPieces = Iterable[tuple[slice, TakeOff]]
-"""Takes what the group took for this node's values off the pieces of a part."""
 Updates = Iterable[tuple[slice, Update]]
 """The update D of a round: where, and what, good until the next."""
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 import xxhash
+from header_bodies import body_of
 from plain_lora import peft_losses, save_base
 from windows import Windows, facts_of, wait_until
 
@@ -18,7 +19,6 @@ from farflung.node.models.lora import base_digests, load_frozen
 from farflung.node.models.profiling.cost import profile
 from farflung.node.state.transfers import transfer as base
 from farflung.proto import control_pb2, data_pb2
-from farflung.proto.bodies import body_of
 from farflung.proto.errors import FarflungError, JobError
 from farflung.scheduler import Plan
 from farflung.scheduler.workloads.jobs import workload_of

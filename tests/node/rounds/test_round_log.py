@@ -2,10 +2,11 @@
 
 from types import SimpleNamespace
 
+from header_bodies import body_of
+
 from farflung.node.rounds.log import RoundLog
 from farflung.node.rounds.protocol.messages import Result
 from farflung.node.state.transfers import transfer as state_transfer
-from farflung.proto.bodies import body_of
 from farflung.proto.data_pb2 import Kind
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from header_bodies import body_of
 from plain_loop import plain_losses
 from windows import Windows, facts_of, wait_until
 
@@ -10,7 +11,6 @@ from farflung.compress.wire import open_blob
 from farflung.job.schema import Job
 from farflung.node.rounds.protocol.payloads import pieces_of
 from farflung.proto import data_pb2
-from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 

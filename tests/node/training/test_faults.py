@@ -6,13 +6,13 @@ from functools import partial
 import late_keepers
 import pytest
 import torch
+from header_bodies import body_of
 from plain_loop import plain_losses
 from windows import Windows, facts_of, wait_until
 
 from farflung.job.sampling import Position
 from farflung.job.schema import Job
 from farflung.proto import control_pb2, data_pb2
-from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 

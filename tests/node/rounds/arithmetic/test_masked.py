@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from header_bodies import body_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from windows import Windows, facts_of
@@ -17,7 +18,6 @@ from farflung.node.state.sections.section import Kept, Layout, Section
 from farflung.node.training.member import view_member
 from farflung.node.training.modes.delta_mode import DeltaMode
 from farflung.proto import data_pb2
-from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 

@@ -2,11 +2,11 @@
 
 import pytest
 from certificates import identities
+from header_bodies import body_of
 from round_group import Group
 
 from farflung.node.rounds.checking.signed import Signer
 from farflung.proto import data_pb2
-from farflung.proto.bodies import body_of
 
 NAMES = "abcd"
 MADE = identities(NAMES)

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from certificates import identities
+from header_bodies import body_of
 from round_group import Group
 
 from farflung.node.rounds.checking.audit import PROVEN
 from farflung.node.rounds.checking.signed import Signer
 from farflung.node.rounds.protocol.messages import Contribution
 from farflung.proto import data_pb2
-from farflung.proto.bodies import body_of
 
 NAMES = "abcd"
 MADE = identities(NAMES)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from certificates import identities
+from header_bodies import body_of
 from round_group import Group
 
 from farflung.node.rounds.checking.audit import PROVEN
@@ -13,7 +14,6 @@ from farflung.node.rounds.checking.signed import Signer
 from farflung.node.rounds.protocol.headers import received_result, result_header
 from farflung.node.rounds.protocol.messages import Result
 from farflung.proto import data_pb2
-from farflung.proto.bodies import body_of
 
 NAMES = "abcd"
 MADE = identities(NAMES)

@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from header_bodies import body_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from round_group import NUMEL, SHAPES, Group, section_of
@@ -21,7 +22,6 @@ from farflung.node.rounds.protocol.messages import Contribution, Decide, Part, R
 from farflung.node.state.sections.moments import Kept
 from farflung.node.state.sections.section import Layout, Section
 from farflung.proto import data_pb2
-from farflung.proto.bodies import body_of
 
 OUTERS = [Outer(), Outer(0.5), Outer(0.7, 0.9, True)]
 SUMMED = ["powersgd:rank=2", "global_qsgd:bits=8", "thc:bits=6", "intsgd", "randomk:ratio=0.5,run=1"]

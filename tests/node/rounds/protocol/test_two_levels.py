@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from header_bodies import body_of
 from round_group import NUMEL, Group
 from windows import Windows, facts_of
 
@@ -9,7 +10,6 @@ from farflung.job.schema import Job, Updates
 from farflung.node.state.sections.section import Layout
 from farflung.node.state.stage_state import round_plan
 from farflung.proto import data_pb2
-from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 

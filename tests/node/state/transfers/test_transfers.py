@@ -5,6 +5,7 @@ import collections
 import numpy as np
 import pytest
 import torch
+from header_bodies import body_of
 
 from farflung.node.state.transfers.transfer import StateFetch, StateServer
 from farflung.node.state.transfers.transfer_plan import (
@@ -18,7 +19,6 @@ from farflung.node.state.transfers.transfer_plan import (
     pieces_of,
 )
 from farflung.proto import data_pb2
-from farflung.proto.bodies import body_of
 
 SIZE = 40 * PIECE + 12
 

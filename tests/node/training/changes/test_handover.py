@@ -3,6 +3,7 @@
 import hypothesis
 import pytest
 import torch
+from header_bodies import body_of
 from hypothesis import strategies as st
 from round_group import NUMEL, Group
 from windows import Windows, facts_of, wait_until
@@ -14,7 +15,6 @@ from farflung.node.state.stage_state import section_parameters
 from farflung.node.training.changes import view_change as module
 from farflung.node.training.changes.view_change import ViewChange
 from farflung.proto import control_pb2, data_pb2
-from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from header_bodies import body_of
 from plain_loop import plain_losses
 from windows import Windows, facts_of, wait_until
 
 from farflung.job.sampling import Position, sample_ids
 from farflung.job.schema import Job
 from farflung.proto import control_pb2, data_pb2
-from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from header_bodies import body_of
 from windows import Windows, facts_of, wait_until
 
 from farflung.job.schema import Job
@@ -11,7 +12,6 @@ from farflung.node.training import parting
 from farflung.node.training.following import standby as follow
 from farflung.node.wire.client import CoordinatorBack, CoordinatorLost
 from farflung.proto import control_pb2, data_pb2
-from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 

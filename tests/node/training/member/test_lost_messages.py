@@ -1,12 +1,12 @@
 """Small messages on which everybody waits are said again where they are lost: ready, commit, keys."""
 
 import pytest
+from header_bodies import body_of
 from windows import Windows, facts_of
 
 from farflung.job.schema import Job
 from farflung.node.training import say_again
 from farflung.proto import data_pb2
-from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 

@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
+from header_bodies import body_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from windows import Windows, facts_of, wait_until
@@ -21,7 +22,6 @@ from farflung.node.training.modes.gossip_mode import MOST_GIVEN
 from farflung.node.training.modes.mixing import Mixing, contraction, neighbours_of
 from farflung.node.wire.events import Received
 from farflung.proto import data_pb2
-from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 

@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 import transformers
+from header_bodies import body_of
 from plain_lora import save_base
 from windows import Windows, facts_of, wait_until
 
@@ -13,7 +14,6 @@ from farflung.job.schema import Job
 from farflung.node.generation.export import export, find_checkpoint
 from farflung.node.generation.layered import tokens_by_layers
 from farflung.proto import control_pb2, data_pb2
-from farflung.proto.bodies import body_of
 from farflung.scheduler import Plan
 from farflung.testing.loopback import Hub
 
