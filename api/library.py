@@ -15,9 +15,9 @@ from ..cli.local.run import run as run_here
 from ..cli.screen.event import Event
 from ..cli.screen.output import Output
 from ..cli.screen.terminal import screen
-from ..job.data_table import SOURCES
 from ..job.files import load_job
-from ..job.hub import is_name
+from ..job.model_folder.hub import is_name
+from ..job.tables.data import SOURCES
 from ..proto.errors import JobError, RunFailed
 
 _FILES = (*SOURCES, "validation", "tokenizer")

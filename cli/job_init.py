@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..job.files import run_name
-from ..job.positions import longest_of
-from ..job.pretrained import folder_hint, pretrained_config
+from ..job.model_folder.config import folder_hint, pretrained_config
+from ..job.model_folder.positions import longest_of
 from ..job.schema import Job
 from ..job.tokenizer import tokenizer_files
 from ..proto.errors import FarflungError

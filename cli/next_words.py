@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..job.model_table import Model
+    from ..job.tables.model import Model
 
 
 def fresh(parent: Path, name: str) -> Path:

@@ -20,10 +20,10 @@ RECIPES = ("docker", "compose", "helm", "systemd", "skypilot", "vast", "notebook
 
 def job_rows() -> dict[str, list[str]]:
     """The rows of each table of the job file: key, what is allowed, default."""
-    from farflung.job.data_table import Mixed
-    from farflung.job.eval_table import EvalSet
-    from farflung.job.model_table import Lora
     from farflung.job.schema import Job
+    from farflung.job.tables.data import Mixed
+    from farflung.job.tables.evaluation import EvalSet
+    from farflung.job.tables.model import Lora
 
     tables: dict[str, Any] = {name: field.annotation for name, field in Job.model_fields.items()}
     tables |= {"model.lora": Lora, "data.mix": Mixed, "eval.sets": EvalSet}

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from ..proto.errors import JobError
 from .checks.whole import job_mistakes
-from .data_table import SOURCES
 from .schema import CheckCodec, Job
 from .sentences import nearest, schema_mistakes, shown
+from .tables.data import SOURCES
 
 if sys.version_info >= (3, 11):
     import tomllib

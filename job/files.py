@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from ..proto.errors import JobError
-from . import hub
 from .checks.whole import job_mistakes
-from .data_table import Mixed
-from .eval_table import EvalSet
 from .key_lines import key_lines
+from .model_folder import hub
 from .schema import CheckCodec, Job
 from .sentences import Key, Mistake, schema_mistakes
+from .tables.data import Mixed
+from .tables.evaluation import EvalSet
 
 if sys.version_info >= (3, 11):
     import tomllib

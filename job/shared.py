@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .data_table import Data, Mixed
-from .eval_table import EvalSet
 from .schema import Job
+from .tables.data import Data, Mixed
+from .tables.evaluation import EvalSet
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:.*@)?([^?#]*)", re.DOTALL)
 

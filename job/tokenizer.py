@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ..proto import python
 from ..proto.errors import JobError
-from .lfs import HINT, pointer_at
+from .model_folder.lfs import HINT, pointer_at
 
 FILES = (
     "tokenizer.json",

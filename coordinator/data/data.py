@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...job.positions import longest_of
-from ...job.pretrained import pretrained_config
+from ...job.model_folder.config import pretrained_config
+from ...job.model_folder.positions import longest_of
 from ...job.schema import Job
 from ...job.tokenizer import Bytes, Tokenizer, load_tokenizer, tokenizer_files
 from ...proto.errors import JobError

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ...job import hub
 from ...job.checks.counts import check_facts, check_samples
 from ...job.facts import Facts, Profile
 from ...job.marks import MARKED
+from ...job.model_folder import hub
 from ...job.sampling import ORDER
 from ...job.schema import Job
 from ...job.tokenizer import Tokenizer, load_tokenizer, tokenizer_files

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from glob import glob
 
-from ..data_table import SOURCES
 from ..patterns import as_glob
 from ..schema import Job
 from ..sentences import Mistake
+from ..tables.data import SOURCES
 
 
 def set_mistakes(job: Job, files: bool) -> Iterator[Mistake]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...proto.errors import JobError
-from ..pretrained import block_count, pretrained_config
+from ..model_folder.config import block_count, pretrained_config
 from ..schema import Job
 from ..sentences import Mistake, allowed
 

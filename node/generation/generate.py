@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...job.positions import longest_of
+from ...job.model_folder.positions import longest_of
 from ...job.tokenizer import Tokenizer, load_tokenizer, model_ends
 from ...proto.errors import FarflungError
 from ..device.memory import available_memory

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...job.positions import longest_of
+from ...job.model_folder.positions import longest_of
 from ...proto.errors import FarflungError
 from .decoders.anatomy import anatomy_of
 from .decoders.balance import Routers, check_balanced

@@ -22,7 +22,7 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from ...job.model_table import Lora
+from ...job.tables.model import Lora
 from ...proto.errors import FarflungError
 from .definition import LanguageModel, ModelDefinition, generator
 from .stage import LanguageStage

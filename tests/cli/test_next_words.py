@@ -11,7 +11,7 @@ import pytest
 from farflung.cli.job_init import write
 from farflung.cli.next_words import following, load_line
 from farflung.cli.screen.output import explain
-from farflung.job.model_table import Model
+from farflung.job.tables.model import Model
 from farflung.proto.errors import FarflungError, JobError
 
 GPT2 = Model.model_validate({"family": "gpt2", "layers": 1, "width": 8, "heads": 2, "context": 8})

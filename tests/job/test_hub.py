@@ -9,7 +9,7 @@ import pytest
 from hub_server import running_hub
 
 from farflung.job.files import load_job
-from farflung.job.hub import CONFIG, WEIGHTS, check, folder_of, is_name
+from farflung.job.model_folder.hub import CONFIG, WEIGHTS, check, folder_of, is_name
 from farflung.proto.errors import JobError
 
 SERVED = b"\x02\0\0\0\0\0\0\0{}" + bytes(range(256)) * 400

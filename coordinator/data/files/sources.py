@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import fsspec
 
-from ....job.lfs import HINT, pointer_at
+from ....job.model_folder.lfs import HINT, pointer_at
 from ....job.patterns import as_glob
 from ....proto.errors import JobError
 

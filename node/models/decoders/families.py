@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ....job.positions import longest_of
+from ....job.model_folder.positions import longest_of
 from ....proto.errors import FarflungError
 from ..dropout import no_dropout, set_rates
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....job.lfs import HINT, is_pointer
+from ....job.model_folder.lfs import HINT, is_pointer
 from ....proto.errors import FarflungError
 from .fetch import Fetch
 

@@ -109,7 +109,7 @@ def test_a_pointer_is_called_one(tmp_path, kind):
 
 
 def test_pointers_in_model_and_tokenizer_folders(tmp_path):
-    from farflung.job.pretrained import pretrained_config
+    from farflung.job.model_folder.config import pretrained_config
 
     for name, load in (("config.json", pretrained_config), ("tokenizer.json", load_tokenizer)):
         (tmp_path / name).write_text(POINTER)

@@ -7,7 +7,7 @@ import pytest
 
 from farflung.coordinator.data.corpus.streams import TokenFiles
 from farflung.coordinator.data.files.token_files import token_parts
-from farflung.job.data_table import Data
+from farflung.job.tables.data import Data
 from farflung.proto.errors import JobError
 
 TOKENS = np.random.default_rng(1).integers(0, 151_936, 5000)

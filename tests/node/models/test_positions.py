@@ -5,7 +5,7 @@ import torch
 import transformers
 
 from farflung.coordinator.data.data import model_sizes
-from farflung.job.positions import longest_of
+from farflung.job.model_folder.positions import longest_of
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.node.models.weights import pretrained

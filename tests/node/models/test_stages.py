@@ -6,8 +6,8 @@ import pytest
 import torch
 import transformers
 
-from farflung.job.model_table import FAMILIES
 from farflung.job.schema import Job
+from farflung.job.tables.model import FAMILIES
 from farflung.node.models.factory import model_of
 from farflung.proto.errors import FarflungError
 

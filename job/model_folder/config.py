@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..proto.errors import JobError
+from ...proto.errors import JobError
+from ..schema import Job
 from .lfs import HINT, pointer_at
-from .schema import Job
 
 
 def pretrained_config(folder: str) -> dict[str, Any]:

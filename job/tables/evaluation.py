@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from .data_table import SOURCES, Data
+from .data import SOURCES, Data
 from .kinds import Files, Table
 
 
