@@ -22,13 +22,13 @@ QWEN = {"vocab_size": 256, "head_dim": 16, "tie_word_embeddings": True}
 
 
 def test_qwen_from_a_folder_to_a_folder(
-    job_file: Callable[..., Path], command: Callable[..., Any], tmp_path: Path
+    job_file: Callable[..., Path], local_run: Callable[..., Any], tmp_path: Path
 ) -> None:
     state, base = tmp_path / "state", tmp_path / "base"
     saved(Case("qwen3", QWEN, dtype=torch.bfloat16), base)
     table = f'pretrained = "{base}"\ncontext = 32\n[parallel]\nstages = 2'
     path = job_file((MODEL, table), ("eval_every = 0", "eval_every = 0\nlearning_rate = 0.02"))
-    done = command("run", str(path), "--nodes", "2", "--state", str(state), "--json", timeout=280)
+    done = local_run(path, "--nodes", "2", "--state", str(state))
     assert done.status == 0, done.stderr
     losses = [event["loss"] for event in done.events if event["event"] == "step"]
 
