@@ -100,7 +100,7 @@ def job_of(seed: int, text: list[str], **tables: dict[str, Any]) -> Job:
     return Job.model_validate(content)
 
 
-def train(job: Job, facts: Facts, artifacts: dict[str, bytes], plan: Plan) -> dict[str, Any]:
+def train(job: Job, facts: Facts, artifacts: dict[str, bytes], plan: Plan, device: str = "cpu") -> dict[str, Any]:
     """A run in this process: losses by step, evaluations, bytes."""
 
     def fetch(name: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -110,7 +110,7 @@ def train(job: Job, facts: Facts, artifacts: dict[str, bytes], plan: Plan) -> di
     hub = Hub(job, facts.model_copy(update={"steps": job.steps(facts.samples)}), artifacts)
     data = Tokens(facts, fetch)
     for name in plan.nodes:
-        hub.start(name, data)
+        hub.start(name, data, device=device)
     hub.begin(plan, plan.nodes, checkpoint=0)
     outcome = hub.finish(plan.nodes)
     if hub.errors or any(len(contents) != 1 for contents in outcome.fingerprints.values()):

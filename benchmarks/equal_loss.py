@@ -1,0 +1,322 @@
+"""Loss against bits a parameter and step: every method at its own learning rate, on text enough for one pass.
+
+    python -m benchmarks.equal_loss flat     how many steps until doubling them wins the baseline under 1 %
+    python -m benchmarks.equal_loss tune     the same grid of learning rates for each method, on a seed of its own
+    python -m benchmarks.equal_loss run      three other seeds at the rate that was best
+    python -m benchmarks.equal_loss table    what is known so far
+    python -m benchmarks.equal_loss picture  docs/equal-loss.svg
+
+    --size tiny|1m|5m|25m|124m   --minutes M: begin no run after that   --only NAME   --device cuda:0   --steps N
+
+The text is the Python of the standard library and of the installed packages (100 MB in a development environment),
+its tokens a byte-pair encoding of 4,096 made of it, each read once. Real trainers, rounds and codecs in one process
+(farflung.testing.loopback), four pipelines of one stage; bits are those of payloads and headers a node sent, divided
+by parameters and steps. Each run is a line of benchmarks/results/equal_loss.jsonl with the command that repeats it; a
+run whose line is there is not made again, so that all can be stopped and continued at any time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from farflung.job.schema import Facts, Job
+from farflung.scheduler import Plan
+
+from .gpu_run import sources
+from .quality import prepared, train
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "equal_loss.jsonl"
+PICTURE = HERE.parent / "docs" / "equal-loss.svg"
+VOCABULARY = 4096
+PIPELINES = 4
+GRID = (1e-3, 2e-3, 4e-3, 8e-3)
+TUNED_ON, SEEDS = 0, (1, 2, 3)
+BASELINE = "one optimiser"
+FLAT = 0.01
+"""Of the loss, that twice as many steps may still win."""
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+"""Student's t by number of seeds: a mean's interval of 95 % is +- t * deviation / sqrt(seeds)."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A GPT-2. ``steps`` of ``batch`` samples; ``text``: MB, enough for each token to be read once."""
+
+    layers: int
+    width: int
+    context: int
+    batch: int
+    steps: int
+    text: int
+    autocast: bool = False
+
+
+SIZES = {
+    "tiny": Size(2, 32, 64, 16, 300, 4),
+    "1m": Size(4, 96, 128, 32, 4_000, 80),
+    "5m": Size(6, 224, 256, 32, 8_000, 250),
+    "25m": Size(8, 480, 512, 64, 10_000, 340, True),
+    "124m": Size(12, 768, 1024, 64, 5_000, 340, True),
+}
+COCKTAIL = "cocktail:random=0.1,top=0.2,bits=4"
+METHODS: dict[str, dict[str, dict[str, Any]]] = {
+    BASELINE: {"updates": {"mode": "gradient", "codec": "none"}},
+    "gradient, int8": {"updates": {"mode": "gradient", "codec": "int8"}},
+    "gradient, int4": {"updates": {"mode": "gradient", "codec": "int4"}},
+    "delta, none": {"updates": {"mode": "delta", "codec": "none", "overlap": 1}},
+    "cocktail, 1/80": {"updates": {"mode": "delta", "codec": COCKTAIL, "overlap": 1}},
+    "cocktail, 1/20": {"updates": {"mode": "delta", "codec": "cocktail:random=0.3,top=0.3,bits=4", "overlap": 1}},
+    "diloco, every 20": {"updates": {"mode": "delta", "every": 20, "outer": "nesterov:lr=0.7,momentum=0.5"}},
+    "diloco, every 20, int4": {
+        "updates": {"mode": "delta", "every": 20, "outer": "nesterov:lr=0.7,momentum=0.5", "codec": "int4"}
+    },
+    "sparseloco, every 20": {
+        "updates": {
+            "mode": "delta",
+            "every": 20,
+            "codec": "chunked_topk:k=128,bits=2,feedback=true",
+            "outer": "sgd:lr=1.0",
+        }
+    },
+    "muon, every 20, int4": {
+        "updates": {"mode": "delta", "every": 20, "outer": "nesterov:lr=0.7,momentum=0.5", "codec": "int4"},
+        "train": {"optimizer": "muon"},
+    },
+}
+
+
+def job_of(size: Size, method: str, seed: int, rate: float, steps: int, folder: Path) -> Job:
+    """A method's job; ``folder`` has the text and its tokenizer."""
+    tables = METHODS[method]
+    warm = max(10, steps // 50)
+    return Job.model_validate(
+        {
+            "run": {"name": "equal_loss", "seed": seed, "steps": steps},
+            "model": {
+                "family": "gpt2",
+                "layers": size.layers,
+                "width": size.width,
+                "heads": max(2, size.width // 64),
+                "context": size.context,
+            },
+            "data": {
+                "text": [str(folder / "text.txt")],
+                "tokenizer": str(folder / "tokenizer"),
+                "validation": 0.01,
+            },
+            "train": {
+                "batch": size.batch,
+                "microbatch": size.batch // PIPELINES,
+                "learning_rate": rate,
+                "betas": [0.9, 0.99],
+                "warmup_steps": warm,
+                "decay": "cosine",
+                "clip": 1.0,
+                "eval_every": max(20, steps // 10 // 20 * 20),
+                "precision": "bf16" if size.autocast else "fp32",
+                **tables.get("train", {}),
+            },
+            "parallel": {"stages": 1, "pipelines": 1 if method == BASELINE else PIPELINES},
+            "updates": tables["updates"],
+            "checkpoint": {"every": 0},
+        }
+    )
+
+
+class Bench:
+    """The text of a size, and the runs on it."""
+
+    def __init__(self, name: str, folder: Path, device: str, minutes: float) -> None:
+        self.name, self.size, self.folder, self.device = name, SIZES[name], folder, device
+        self.until = time.monotonic() + 60 * minutes
+        (folder / "text.txt").write_text(text := sources(self.size.text * 1_000_000))
+        write_tokenizer(folder / "tokenizer", text)
+        self._facts: dict[tuple[int, int], tuple[Facts, dict[str, bytes]]] = {}
+
+    def lose(self, method: str, seed: int, rate: float, steps: int) -> dict[str, Any] | None:
+        """The run's line, made if it isn't there yet; None where there is no time to make it."""
+        wanted = {"size": self.name, "method": method, "seed": seed, "rate": rate, "steps": steps}
+        for row in rows():
+            if all(row[key] == value for key, value in wanted.items()):
+                return row
+        if time.monotonic() > self.until:
+            return None
+        job = job_of(self.size, method, seed, rate, steps, self.folder)
+        facts, artifacts = prepared(job, self.folder / "state")
+        pipelines = int(job.parallel.pipelines)
+        share = job.train.microbatches // pipelines
+        plan = Plan(
+            pipelines=tuple((f"n{one}",) for one in range(pipelines)),
+            stages=((0, self.size.layers + 1),),
+            microbatches=(share,) * pipelines,
+        )
+        made = train(job, facts, artifacts, plan, device=self.device)
+        sent = made["update_bytes"] if pipelines > 1 else 0
+        row = {
+            **wanted,
+            "loss": made["loss"],
+            "bits": 8 * sent / pipelines / made["parameters"] / steps,
+            "parameters": made["parameters"],
+            "tokens": steps * self.size.batch * self.size.context,
+            "evals": made["evals"],
+            "seconds": made["seconds"],
+            "command": f"python -m benchmarks.equal_loss run --size {self.name} --only {method!r}",
+        }
+        with RESULTS.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(
+            f"{method:26}seed {seed}  rate {rate:g}  {steps} steps: loss {row['loss']:.4f}, "
+            f"{row['bits']:.4f} bits a parameter and step, {row['seconds']:.0f} s",
+            flush=True,
+        )
+        return row
+
+
+def write_tokenizer(folder: Path, text: str) -> None:
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    made = ByteLevelBPETokenizer()
+    pieces = (text[at : at + 100_000] for at in range(0, min(len(text), 10_000_000), 100_000))
+    made.train_from_iterator(pieces, VOCABULARY, special_tokens=["<end>"], show_progress=False)
+    PreTrainedTokenizerFast(tokenizer_object=made._tokenizer, eos_token="<end>").save_pretrained(folder)
+
+
+def rows() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def best_rate(size: str, method: str, steps: int) -> float | None:
+    """Of the grid, where all of it was tried on the seed for that."""
+    tried = {
+        row["rate"]: row["loss"]
+        for row in rows()
+        if (row["size"], row["method"], row["steps"], row["seed"]) == (size, method, steps, TUNED_ON)
+    }
+    finite = {rate: loss for rate, loss in tried.items() if math.isfinite(loss)}
+    return min(finite, key=finite.__getitem__) if len(tried) >= len(GRID) and finite else None
+
+
+def tune(bench: Bench, steps: int, only: str) -> None:
+    for method, rate in itertools.product((name for name in METHODS if only in name), GRID):
+        bench.lose(method, TUNED_ON, rate, steps)
+
+
+def run(bench: Bench, steps: int, only: str) -> None:
+    for seed, method in itertools.product(SEEDS, (name for name in METHODS if only in name)):
+        rate = best_rate(bench.name, method, steps)
+        if rate is None:
+            print(f"{method}: its learning rate is not found yet (tune)", flush=True)
+        else:
+            bench.lose(method, seed, rate, steps)
+
+
+def flat(bench: Bench) -> None:
+    """Doubles the baseline's steps until that wins less than FLAT."""
+    steps, before = 250, math.inf
+    while (row := bench.lose(BASELINE, TUNED_ON, GRID[1], steps)) is not None:
+        won = 1 - row["loss"] / before
+        print(f"{steps} steps: loss {row['loss']:.4f}, {100 * won:.2f} % below half as many", flush=True)
+        if won < FLAT:
+            return
+        steps, before = 2 * steps, row["loss"]
+
+
+def found(size: str, steps: int) -> dict[str, list[dict[str, Any]]]:
+    """The lines of each method that count: its best rate, the seeds of the table."""
+    out: dict[str, list[dict[str, Any]]] = {}
+    for method in METHODS:
+        rate = best_rate(size, method, steps)
+        for row in rows():
+            key = row["size"], row["method"], row["steps"], row["rate"]
+            if key == (size, method, steps, rate) and row["seed"] in SEEDS:
+                out.setdefault(method, []).append(row)
+    return out
+
+
+def interval(losses: list[float]) -> float:
+    """Half of the mean's 95 % interval; nan for one loss."""
+    if len(losses) < 2:
+        return math.nan
+    return T_95[len(losses)] * statistics.stdev(losses) / math.sqrt(len(losses))
+
+
+def table(size: str, steps: int) -> None:
+    """A claim without an interval is none: a method of one seed has a dash there."""
+    known = found(size, steps)
+    base = statistics.mean(row["loss"] for row in known[BASELINE]) if BASELINE in known else math.nan
+    print(f"\n{size}, {steps} steps, {SIZES[size].batch * SIZES[size].context * steps:,} tokens\n")
+    print("| method | learning rate | seeds | validation loss | against one optimiser | bits a parameter and step |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for method, lines in known.items():
+        losses = [row["loss"] for row in lines]
+        mean, half = statistics.mean(losses), interval(losses)
+        spread = "-" if math.isnan(half) else f"{half:.4f}"
+        bits = statistics.mean(row["bits"] for row in lines)
+        print(
+            f"| {method} | {lines[0]['rate']:g} | {len(lines)} | {mean:.4f} ± {spread} "
+            f"| {100 * (mean / base - 1):+.2f} % | {f'{bits:.4f}' if bits else ''} |"
+        )
+
+
+def picture(size: str, steps: int) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    for method, lines in found(size, steps).items():
+        losses = [row["loss"] for row in lines]
+        mean, half = statistics.mean(losses), interval(losses)
+        if method == BASELINE:
+            axes.axhline(mean, color="black", linewidth=0.8, linestyle=":", label=method)
+        else:
+            bits = statistics.mean(row["bits"] for row in lines)
+            axes.errorbar([bits], [mean], [0.0 if math.isnan(half) else half], fmt="o", capsize=3, label=method)
+    axes.set(xscale="log", xlabel="bits a parameter and step that a node sends", ylabel="validation loss, nats a token")
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(PICTURE, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["flat", "tune", "run", "table", "picture"])
+    parser.add_argument("--size", choices=SIZES, default="tiny")
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--only", default="", help="methods whose name has this in it")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, help="other than the size's")
+    arguments = parser.parse_args()
+    steps = arguments.steps or SIZES[arguments.size].steps
+    torch.set_num_threads(1)
+    if arguments.what == "table":
+        table(arguments.size, steps)
+    elif arguments.what == "picture":
+        picture(arguments.size, steps)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            bench = Bench(arguments.size, Path(folder), arguments.device, arguments.minutes)
+            if arguments.what == "flat":
+                flat(bench)
+            elif arguments.what == "tune":
+                tune(bench, steps, arguments.only)
+            else:
+                run(bench, steps, arguments.only)
+
+
+if __name__ == "__main__":
+    main()
