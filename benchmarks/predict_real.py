@@ -20,8 +20,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy
-
 from farflung.deploy.wan import build
 from farflung.deploy.wan.run import run as run_on_wan
 from farflung.deploy.wan.topology import Change
@@ -180,28 +178,32 @@ def main() -> None:
                 write_text(Path(scratch))
                 options.text = Path(scratch) / "shakespeare" / "hamlet.txt"
                 rows.append(train(made, name, PLACEMENTS[name], Path(scratch), options))
-            last = rows[-1]
+            last, so_far = rows[-1], keep(rows, load)
             print(
                 f"{name:8} predicted {last['predicted_s']:7.3f} s, measured {last['measured_s']:7.3f} s "
-                f"({last['error']:+.1%}): {last['told']['bottleneck']}",
+                f"({last['error']:+.1%}): {last['told']['bottleneck']}; so far {so_far['mean_absolute_error']:.1%}, "
+                f"rank correlation {so_far['rank_correlation']:.3f}",
                 flush=True,
             )
     finally:
         build.down(made.name)
-    means = [statistics.mean(abs(row["error"]) for row in rows)]
-    order = rank_correlation([row["predicted_s"] for row in rows], [row["measured_s"] for row in rows])
+    print(RESULTS)
+
+
+def keep(rows: list[dict[str, Any]], load: float) -> dict[str, Any]:
+    """Save what there is, as it comes: a benchmark may be broken off."""
+    predicted, measured = ([row[key] for row in rows] for key in ("predicted_s", "measured_s"))
+    errors = [row["error"] for row in rows]
     result = {
         "load_before": load,
-        "mean_absolute_error": means[0],
-        "worst": max(rows, key=lambda row: abs(row["error"]))["error"],
-        "rank_correlation": order,
-        "best_is_best": numpy.argmin([row["predicted_s"] for row in rows])
-        == numpy.argmin([row["measured_s"] for row in rows]),
+        "mean_absolute_error": statistics.mean(abs(error) for error in errors),
+        "worst": max(errors, key=abs),
+        "rank_correlation": rank_correlation(predicted, measured),
+        "best_is_best": predicted.index(min(predicted)) == measured.index(min(measured)),
         "rows": rows,
     }
-    result["best_is_best"] = bool(result["best_is_best"])
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"mean absolute error {means[0]:.1%}, worst {result['worst']:+.1%}, rank correlation {order:.3f}; {RESULTS}")
+    return result
 
 
 if __name__ == "__main__":
