@@ -66,7 +66,7 @@ class Reader:
         """(tokens, parts that it read); None for a start that died."""
         self.read, self.dies, self.said = [], dies, []
         try:
-            made, _, _ = facts._files(asked, load_tokenizer("bytes"), CONTEXT, self.folder, self.said.append)
+            made, *_ = facts._files(asked, load_tokenizer("bytes"), CONTEXT, self.folder, self.said.append)
         except Killed:
             made = None
         return made, list(self.read)
