@@ -1,6 +1,7 @@
 """For all tests."""
 
 import contextlib
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,10 @@ from quick_start import Nursery
 settings.register_profile("explore", deadline=None)
 settings.register_profile("farflung", deadline=None, derandomize=True)
 settings.load_profile("farflung")
+
+# A shell's background job ignores Ctrl-C, and hands that on to processes that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
