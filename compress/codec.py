@@ -166,7 +166,8 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor, without a copy where it is on the CPU."""
     if not tensor.numel():
         return memoryview(b"")
-    array = to_host(tensor.contiguous()).view(torch.uint8).view(-1).numpy()
+    flat = tensor.contiguous().view(-1)  # a column is contiguous, and has another stride than its bytes need
+    array = to_host(flat).view(torch.uint8).numpy()
     return memoryview(array)  # type: ignore[arg-type,unused-ignore]
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from farflung import compress
 from farflung.compress import CodecError
+from farflung.compress.codec import tensor_bytes
 from farflung.compress.wire import VERSION, varint
 
 SIZES = (0, 1, 2, 31, 32, 33, 127, 257, 1009)
@@ -183,3 +184,9 @@ def test_an_absurd_shape_is_refused_before_anything_is_made(name: str) -> None:
 def test_the_header_is_small(name: str) -> None:
     blob = compress.make(name).encode(torch.randn(0), seed=(1 << 64) - 1, step=100_000)
     assert len(blob) <= 32
+
+
+def test_the_bytes_of_a_column_are_those_of_its_values() -> None:
+    column = torch.arange(16.0)[None, :].t()
+    assert column.is_contiguous() and column.stride(-1) != 1
+    assert bytes(tensor_bytes(column)) == column.numpy().tobytes()
