@@ -208,6 +208,7 @@ def test_values():
         ("train.learning_rat=1", "did you mean train.learning_rate"),
         ("train.learning_rate=-1", "a number above 0"),
         ("model.layers=3", "cannot be changed"),
+        ("eval.command=rm", "cannot be changed"),  # an operator far away does not choose what this machine runs
         ("train.decay=lineal", "linear"),
     ):
         with pytest.raises(JobError) as caught:
