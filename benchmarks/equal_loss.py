@@ -30,7 +30,8 @@ from typing import Any
 
 import torch
 
-from farflung.job.schema import Facts, Job
+from farflung.job.facts import Facts
+from farflung.job.schema import Job
 from farflung.scheduler import Plan
 
 from .gpu_run import sources
