@@ -30,12 +30,10 @@ from typing import Any
 
 import torch
 
-from farflung.job.facts import Facts
 from farflung.job.schema import Job
-from farflung.scheduler import Plan
 
-from .gpu_run import sources
-from .quality import prepared, train
+from .gpu_run import in_pieces, make_tokenizer, sources
+from .quality import prepared, shape_of, train
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "equal_loss.jsonl"
@@ -143,8 +141,7 @@ class Bench:
         self.name, self.size, self.folder, self.device = name, SIZES[name], folder, device
         self.until = time.monotonic() + 60 * minutes
         (folder / "text.txt").write_text(text := sources(self.size.text * 1_000_000))
-        write_tokenizer(folder / "tokenizer", text)
-        self._facts: dict[tuple[int, int], tuple[Facts, dict[str, bytes]]] = {}
+        make_tokenizer(folder / "tokenizer", in_pieces(text[:10_000_000]), VOCABULARY)
 
     def lose(self, method: str, seed: int, rate: float, steps: int) -> dict[str, Any] | None:
         """The run's line, made if it isn't there yet; None where there is no time to make it."""
@@ -156,14 +153,9 @@ class Bench:
             return None
         job = job_of(self.size, method, seed, rate, steps, self.folder)
         facts, artifacts = prepared(job, self.folder / "state")
-        pipelines = int(job.parallel.pipelines)
-        share = job.train.microbatches // pipelines
-        plan = Plan(
-            pipelines=tuple((f"n{one}",) for one in range(pipelines)),
-            stages=((0, self.size.layers + 1),),
-            microbatches=(share,) * pipelines,
-        )
+        plan = shape_of(job)
         made = train(job, facts, artifacts, plan, device=self.device)
+        pipelines = len(plan.pipelines)
         sent = made["update_bytes"] if pipelines > 1 else 0
         row = {
             **wanted,
@@ -183,16 +175,6 @@ class Bench:
             flush=True,
         )
         return row
-
-
-def write_tokenizer(folder: Path, text: str) -> None:
-    from tokenizers import ByteLevelBPETokenizer
-    from transformers import PreTrainedTokenizerFast
-
-    made = ByteLevelBPETokenizer()
-    pieces = (text[at : at + 100_000] for at in range(0, min(len(text), 10_000_000), 100_000))
-    made.train_from_iterator(pieces, VOCABULARY, special_tokens=["<end>"], show_progress=False)
-    PreTrainedTokenizerFast(tokenizer_object=made._tokenizer, eos_token="<end>").save_pretrained(folder)
 
 
 def rows() -> list[dict[str, Any]]:

@@ -79,17 +79,25 @@ def sources(length: int) -> str:
     return "\n".join(parts)[:length]
 
 
-def tokenized(folder: Path, size: Size) -> np.ndarray[Any, np.dtype[np.uint16]]:
-    """The text's tokens, also in ``folder``/tokens.bin; their tokenizer in ``folder``/tokenizer."""
+def in_pieces(text: str) -> list[str]:
+    return [text[at : at + 100_000] for at in range(0, len(text), 100_000)]
+
+
+def make_tokenizer(folder: Path, pieces: list[str], vocabulary: int) -> Any:
+    """A byte-pair encoding of these texts; in ``folder`` as transformers saves one."""
     from tokenizers import ByteLevelBPETokenizer
     from transformers import PreTrainedTokenizerFast
 
-    text = sources(size.text)
-    pieces = [text[at : at + 100_000] for at in range(0, len(text), 100_000)]
     made = ByteLevelBPETokenizer()
-    made.train_from_iterator(pieces[: 1 + len(pieces) // 8], size.vocabulary, special_tokens=["<end>"])
-    fast = PreTrainedTokenizerFast(tokenizer_object=made._tokenizer, eos_token="<end>")
-    fast.save_pretrained(folder / "tokenizer")
+    made.train_from_iterator(pieces, vocabulary, special_tokens=["<end>"], show_progress=False)
+    PreTrainedTokenizerFast(tokenizer_object=made._tokenizer, eos_token="<end>").save_pretrained(folder)
+    return made
+
+
+def tokenized(folder: Path, size: Size) -> np.ndarray[Any, np.dtype[np.uint16]]:
+    """The text's tokens, also in ``folder``/tokens.bin; their tokenizer in ``folder``/tokenizer."""
+    pieces = in_pieces(sources(size.text))
+    made = make_tokenizer(folder / "tokenizer", pieces[: 1 + len(pieces) // 8], size.vocabulary)
     ids = np.concatenate([np.array(one.ids, dtype=np.uint16) for one in made.encode_batch(pieces)])
     ids.tofile(folder / "tokens.bin")
     return ids
