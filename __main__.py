@@ -6,23 +6,23 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .cli.commands.codecs import codecs as show_codecs
-from .cli.commands.codecs import measure
+from .cli.commands.coordinator.operate import drain, evict, forget, pause, readmit, resume, set_value
+from .cli.commands.coordinator.replay import replay
+from .cli.commands.coordinator.start import start
+from .cli.commands.coordinator.token import token
 from .cli.commands.demo import demo
-from .cli.commands.doctor import doctor
 from .cli.commands.export import export
 from .cli.commands.generate import generate
-from .cli.commands.job_init import init
 from .cli.commands.join import join
-from .cli.commands.operate import drain, evict, forget, pause, readmit, resume, set_value
-from .cli.commands.plan import plan
+from .cli.commands.preparing.codecs import codecs as show_codecs
+from .cli.commands.preparing.codecs import measure
+from .cli.commands.preparing.doctor import doctor
+from .cli.commands.preparing.job_init import init
+from .cli.commands.preparing.plan import plan
 from .cli.commands.profile import profile
-from .cli.commands.replay import replay
 from .cli.commands.run import run
 from .cli.commands.runs import runs
-from .cli.commands.start import start
 from .cli.commands.status import status
-from .cli.commands.token import token
 from .cli.common import Body, command, execute, new_app, reported
 
 app = new_app()

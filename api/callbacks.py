@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ..cli.screen.event import Event
+from ..cli.screen.events.event import Event
 
 
 class _Arguments(SimpleNamespace):

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..cli.job_init import compression
+from ..cli.jobs.job_init import compression
 from ..cli.local.run import LocalRun
 from ..cli.local.run import run as run_here
-from ..cli.screen.event import Event
+from ..cli.screen.events.event import Event
 from ..cli.screen.output import Output
 from ..cli.screen.terminal import screen
 from ..job.files import load_job

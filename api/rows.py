@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..job.marks import IGNORED
+from ..job.data.marks import IGNORED
 from ..proto.errors import JobError
 
 _MASKS = ("loss_mask", "completion_mask", "assistant_masks")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..cli.screen.event import Event
+from ..cli.screen.events.event import Event
 from ..proto.errors import FarflungError, JobError
 from .callbacks import Callbacks
 from .library import Trained, train

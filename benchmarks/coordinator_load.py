@@ -34,7 +34,7 @@ from farflung.coordinator.run.run import TICK_S, Run
 from farflung.coordinator.store.rows import NodeRow
 from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.tickets import digest
-from farflung.job.facts import Facts, LayerProfile, Profile
+from farflung.job.data.facts import Facts, LayerProfile, Profile
 from farflung.job.schema import Job
 from farflung.node.io.packed_views import PackedViews
 from farflung.proto import control_pb2 as pb

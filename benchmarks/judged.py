@@ -30,7 +30,7 @@ import torch
 
 from benchmarks.judged_group import NAMES, Case, play
 from farflung.coordinator.data.facts import prepare
-from farflung.job.facts import Facts
+from farflung.job.data.facts import Facts
 from farflung.job.schema import Job
 from farflung.node.data.dataset import Tokens
 

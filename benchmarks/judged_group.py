@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from farflung.coordinator.membership.faults.judged import LOOK_ROUNDS, Judged, value_of
-from farflung.job.facts import Facts
-from farflung.job.sampling import Position, assign, sample_ids
+from farflung.job.data.facts import Facts
+from farflung.job.data.sampling import Position, assign, sample_ids
 from farflung.job.schema import Job
 from farflung.node.data.dataset import Tokens
 from farflung.node.models.definition import ModelDefinition

@@ -29,7 +29,7 @@ import tomllib
 import torch
 
 from farflung.coordinator.data.facts import prepare
-from farflung.job.facts import Facts
+from farflung.job.data.facts import Facts
 from farflung.job.schema import Job
 from farflung.node.data.dataset import Tokens
 from farflung.node.models.definition import skeleton_of

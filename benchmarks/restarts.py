@@ -21,7 +21,7 @@ import torch
 
 from farflung.coordinator.checkpoints.manifest import manifest_of, position_in
 from farflung.coordinator.membership.resuming.learnt import taken_up, unsent_in
-from farflung.job.facts import Facts, Profile
+from farflung.job.data.facts import Facts, Profile
 from farflung.job.schema import Job
 from farflung.node.data.dataset import Dataset
 from farflung.node.state.files.rests import Rests

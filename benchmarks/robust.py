@@ -26,9 +26,9 @@ from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from farflung.coordinator.data.facts import prepare
-from farflung.job.facts import Facts
-from farflung.job.robust import parse_robust
+from farflung.job.data.facts import Facts
 from farflung.job.schema import Job
+from farflung.job.tables.robust import parse_robust
 from farflung.node.data.dataset import Tokens
 from farflung.node.models.definition import skeleton_of
 from farflung.node.models.factory import model_of

@@ -17,7 +17,7 @@ from ..proto.errors import FarflungError, RunFailed
 from .local.children import Children, Said
 from .local.run import LocalRun, interruptible, run
 from .next_words import fresh
-from .screen.event import Event
+from .screen.events.event import Event
 from .screen.output import FAILED, Output
 from .screen.terminal import screen
 

@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from .outer import WORDS, Outer, parse_outer
-from .robust import ROBUST_WORDS, Robust, parse_robust
 from .tables.data import Data
 from .tables.evaluation import Eval
 from .tables.kinds import Count, Table, choice, parsed_by
 from .tables.model import Model
+from .tables.outer import WORDS, Outer, parse_outer
+from .tables.robust import ROBUST_WORDS, Robust, parse_robust
 
 CheckCodec = Callable[[str, str], object]
 """``check(spec, role)``: ValueError when the codec does not exist or does not fit the role, one of

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..job.facts import Facts
+from ..job.data.facts import Facts
 from ..job.schema import Job
 from ..proto import bodies, control_pb2, data_pb2
 from .device.clock import StepClock

@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 
 from .. import __version__
-from ..job.facts import Facts
+from ..job.data.facts import Facts
 from ..job.schema import Job
 from ..proto import OLDEST_PROTOCOL, PROTOCOL, names, rpc
 from ..proto.border import LEAVE, Hostile, printable, whole

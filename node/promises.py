@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ..job.changes import refused_changes
 from ..job.checks.whole import job_mistakes
 from ..job.chosen import mistakes
-from ..job.facts import Facts
+from ..job.data.facts import Facts
 from ..job.schema import SECURE_MEMBERS, CheckCodec, Job
 from ..proto import border
 from ..proto.border import Hostile

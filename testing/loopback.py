@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ..job.facts import Facts
-from ..job.sampling import Position, unfinished
+from ..job.data.facts import Facts
+from ..job.data.sampling import Position, unfinished
 from ..job.schema import Job
 from ..node.data.dataset import Dataset
 from ..node.device.identity import Identity

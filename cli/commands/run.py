@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..codecs_of_a_job import check_codec
+from ..jobs.codecs_of_a_job import check_codec
 from ..screen.output import INTERRUPTED, Output
 from .words import Device, GiveUp, Insecure, State
 

@@ -17,7 +17,7 @@ def runs(
 ) -> None:
     """List the runs whose state folders are on this machine."""
     from ...coordinator.observe.status import read_status
-    from ...coordinator.store.sqlite import FILE
+    from ...coordinator.store.engines.sqlite import FILE
     from ..one_run.status import show_runs
 
     records = [read_status(database.parent) for database in sorted(folder.glob(f"*/{FILE}"))]

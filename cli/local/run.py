@@ -15,7 +15,7 @@ from types import FrameType
 from ...job.files import load_job
 from ...proto.errors import FarflungError, RunFailed
 from ...proto.telling import undisturbed
-from ..screen.event import Event
+from ..screen.events.event import Event
 from ..screen.output import FAILED
 from .children import Child, Children, Ended, Said
 

@@ -17,7 +17,7 @@ WAYS = ("nodes", "model", "layers")
 def way_of(through: str | None, state: str, step: int | None) -> str | None:
     """How a text is made: what is wanted, or "nodes" where several stages train now; None: from a checkpoint."""
     from ...coordinator.observe.status import read_status
-    from ...coordinator.store.sqlite import FILE
+    from ...coordinator.store.engines.sqlite import FILE
 
     if through not in (None, *WAYS):
         raise FarflungError(f"--through {through}: there are {', '.join(WAYS)}", "leave it out: farflung then chooses")

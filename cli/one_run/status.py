@@ -12,11 +12,11 @@ from typing import Any
 from ...coordinator.observe.advice import for_others
 from ...coordinator.observe.savings import compared
 from ...proto.rates import rate_text
+from ..screen.events.sentences import sets_text
+from ..screen.events.view_lines import stage_text, view_text
 from ..screen.output import Output
-from ..screen.sentences import sets_text
 from ..screen.tables import table
 from ..screen.units import count_text, seconds_text
-from ..screen.view_lines import stage_text, view_text
 
 Record = Mapping[str, Any]
 _WARNINGS = 5

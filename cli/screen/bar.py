@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .story import Story
+from .events.story import Story
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...coordinator.observe.savings import compared
 from ...proto.border import harmless_values
-from .event import Event
+from .events.event import Event
+from .events.sentences import advice_lines, sentence
+from .events.story import Story
+from .events.view_lines import plan_notes, stage_text, view_text
 from .output import Output
-from .sentences import advice_lines, sentence
-from .story import Story
-from .view_lines import plan_notes, stage_text, view_text
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...job.chosen import every_of
-from ...job.facts import Facts
+from ...job.data.facts import Facts
 from ...job.schema import Job
 from ...scheduler.plans import Plan
 from ..membership.signals import Announcement

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...job.sampling import Position
+from ...job.data.sampling import Position
 from ...proto.border import below
 from ...proto.control_pb2 import Shard
 from ...proto.files import sync_folder, write_whole

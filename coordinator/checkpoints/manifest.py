@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ...job.sampling import Position
+from ...job.data.sampling import Position
 from ...proto.border import Hostile, below
 from ...proto.files import file_digest
 from .tensor_header import makes_no_sense

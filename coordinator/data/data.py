@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...job.data.tokenizer import Bytes, Tokenizer, load_tokenizer, tokenizer_files
 from ...job.model_folder.config import pretrained_config
 from ...job.model_folder.positions import longest_of
 from ...job.schema import Job
-from ...job.tokenizer import Bytes, Tokenizer, load_tokenizer, tokenizer_files
 from ...proto.errors import JobError
 from ...proto.files import whole_file
 from ...proto.progress import Meter, Tell, silent
@@ -45,7 +45,7 @@ _TOKENS = 1 << 22  # tokens read at once
 @dataclass(frozen=True)
 class TokenFile:
     """A tokenised corpus: ``path`` = FOLDER/``digest`` (sha256), rows of ``context + 1`` little-endian ``dtype``.
-    Of marked rows (job/marks.py) also whether they are ``packed``, and how many tokens train in all. Of evaluation
+    Of marked rows (job/data/marks.py) also whether they are ``packed``, and how many tokens train in all. Of evaluation
     sets the ``validation_samples`` of each."""
 
     path: Path

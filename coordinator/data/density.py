@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...job.tokenizer import Located, Tokenizer
+from ...job.data.tokenizer import Located, Tokenizer
 from ...proto.errors import JobError
 from ...proto.progress import Tell
 

@@ -9,9 +9,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from ...job.marks import MARKED
+from ...job.data.marks import MARKED
+from ...job.data.tokenizer import Tokenizer
 from ...job.schema import Job
-from ...job.tokenizer import Tokenizer
 from ...proto.errors import JobError
 from ...proto.files import file_digest
 from ...proto.progress import Tell

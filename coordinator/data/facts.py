@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...job.checks.counts import check_facts, check_samples
-from ...job.facts import Facts, Profile
-from ...job.marks import MARKED
+from ...job.data.facts import Facts, Profile
+from ...job.data.marks import MARKED
+from ...job.data.sampling import ORDER
+from ...job.data.tokenizer import Tokenizer, load_tokenizer, tokenizer_files
 from ...job.model_folder import hub
-from ...job.sampling import ORDER
 from ...job.schema import Job
-from ...job.tokenizer import Tokenizer, load_tokenizer, tokenizer_files
 from ...proto import python
 from ...proto.errors import JobError, RunFailed
 from ...proto.files import file_digest

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...job.marks import FIRST, MARKED, TRAINED, trained_in
-from ...job.sampling import Mixture
+from ...job.data.marks import FIRST, MARKED, TRAINED, trained_in
+from ...job.data.sampling import Mixture
+from ...job.data.tokenizer import Tokenizer
 from ...job.schema import Job
-from ...job.tokenizer import Tokenizer
 from ...proto.errors import JobError
 from ...proto.progress import Tell
 from .chat.chat import tokenise_chat

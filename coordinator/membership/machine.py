@@ -34,20 +34,10 @@ from dataclasses import replace
 from typing import Any
 
 from . import signals as s
+from .given import Given
+from .handlers import connections, departures, joining, preparing, reports, ticking, wishes
 from .members import Planner, put
-from .phases import (
-    catching_up,
-    connections,
-    departures,
-    finishing,
-    flushing,
-    joining,
-    preparing,
-    reports,
-    ticking,
-    wishes,
-)
-from .phases.given import Given
+from .phases import catching_up, finishing, flushing
 from .phases.planning import why_needed
 from .questions import Unanswered
 from .state import DONE, Asking, Known, Patience, Result, State

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import isfinite
 
-from ...job.sampling import runs_of
+from ...job.data.sampling import runs_of
 from ...proto import control_pb2 as pb
 from . import signals as s
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ...job.sampling import Position
+from ...job.data.sampling import Position
 from ...proto.patience import Watch
 from ...scheduler.plans import Plan
 from . import signals as s

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ...job.chosen import EVERY_KEY
-from ...job.sampling import Position
+from ...job.data.sampling import Position
 from ...job.schema import Job
 from ...job.shared import for_nodes
 from ..store.lock import is_locked
 from ..store.rows import CheckpointRow, EvalRow, NodeRow, ViewRow
 from ..store.store import Store
 from .advice import advice, bottleneck, regions, seen
-from .remarks import remarks
 from .savings import savings_text, schedule_of
+from .takers.remarks import remarks
 from .useful_work import ledger
 
 _RECENT = 10

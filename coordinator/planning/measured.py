@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...job.facts import Facts
+from ...job.data.facts import Facts
 from ...job.schema import SECURE_MEMBERS, Job
 from ...proto.control_pb2 import StepDone
 from ...scheduler import Device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ...job.facts import Facts, LayerProfile
+from ...job.data.facts import Facts, LayerProfile
 from ...job.schema import SECURE_MEMBERS, Job
 from ...scheduler import Device, Layer, Network, PlanError, Workload, plan
 from ...scheduler.networks.guesses import confidence_of

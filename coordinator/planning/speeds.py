@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from statistics import median, median_low
 
-from ...job.facts import Facts
+from ...job.data.facts import Facts
 from ...scheduler.plans import Plan
 
 STEPS = 12

@@ -6,7 +6,7 @@ import dataclasses
 from hashlib import blake2b
 from typing import Any
 
-from ...job.sampling import Mixture, Position
+from ...job.data.sampling import Mixture, Position
 from ...proto.patience import Watch
 from ...scheduler.plans import Plan
 from ..membership import questions, state

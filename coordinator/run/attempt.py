@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ..store.database import LeaseLost
+from ..store.engines.database import LeaseLost
 
 log = logging.getLogger(__name__)
 

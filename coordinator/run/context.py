@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...job.facts import Facts
+from ...job.data.facts import Facts
 from ...job.schema import Job
 from .. import events
 from ..checkpoints.checkpoints import Checkpoints

@@ -16,7 +16,7 @@ from ..membership.machine import Membership
 from ..membership.questions import Answer, Question
 from ..membership.state import Known, Patience, State
 from ..replay.recorder import Recorder
-from ..store.database import LeaseLost
+from ..store.engines.database import LeaseLost
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from ..membership.orders import fingerprints_of, flushed_of
 from ..planning.measured import Measured
 from .context import RunContext
 from .deciding import Deciding
-from .early_stop import EarlyStop
+from .judging.early_stop import EarlyStop
+from .judging.verdicts import Verdicts
 from .nodes.announcing import Announcing
 from .nodes.attendance import Attendance, Live, idle_of, is_ready
 from .nodes.round_trips import RoundTrips
@@ -26,7 +27,6 @@ from .nodes.sessions import Sessions
 from .people.requests import Requests
 from .reports.border import ANYBODY, FASTEST_BPS, LONGEST_LATENCY_S, About, refused
 from .reports.step_reports import StepReports
-from .verdicts import Verdicts
 from .warnings import Warn
 
 _MOST_WORDS = 1000

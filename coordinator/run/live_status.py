@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..membership.state import State
+from .judging.verdicts import Verdicts
 from .nodes.attendance import Live
 from .nodes.streams import Streams
-from .verdicts import Verdicts
 
 
 def live_status(

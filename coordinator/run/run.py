@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...job.facts import Facts
+from ...job.data.facts import Facts
 from ...job.schema import CheckCodec, Job
 from ...job.shared import for_nodes
 from ...proto import control_pb2 as pb
@@ -32,12 +32,14 @@ from .attempt import attempt
 from .context import RunContext
 from .deciding import Deciding
 from .durability.saving import Saving
-from .early_stop import EarlyStop
 from .effects.outcome import Outcome
 from .effects.performing import Performer
+from .effects.planning import Planning
 from .effects.tasks import Tasks
 from .ending import Ending
 from .intake import Intake
+from .judging.early_stop import EarlyStop
+from .judging.verdicts import Verdicts
 from .live_status import live_status
 from .nodes import second
 from .nodes.advising import Advising
@@ -50,12 +52,10 @@ from .nodes.streams import Streams
 from .people.commands import CommandHandler, held_in
 from .people.operator import Operator
 from .people.requests import Requests
-from .planning import Planning
 from .reports.step_reports import StepReports
 from .restart.restart_notes import RestartNotes
 from .restart.restored import restored
 from .storing import Storing
-from .verdicts import Verdicts
 from .warnings import Warnings
 
 TICK_S = 0.2

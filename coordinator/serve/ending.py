@@ -12,10 +12,10 @@ from typing import Any
 from ...proto.patience import Watch
 from .. import events
 from ..membership import signals as s
-from ..observe.eval_command import EvalCommand
+from ..observe.takers.eval_command import EvalCommand
 from ..run.run import Run
 from .interrupts import INTERRUPTED, Interrupted, unless
-from .options import Start
+from .starting.options import Start
 
 log = logging.getLogger(__name__)
 

@@ -19,17 +19,17 @@ from ...proto.link import split_address
 from .. import events
 from ..data.artifacts import Artifacts
 from ..data.facts import Prepared, in_thread
-from ..observe.eval_command import EvalCommand
-from ..observe.loggers import heeded
 from ..observe.metrics import Counts
-from ..observe.remarks import Remarks
+from ..observe.takers.eval_command import EvalCommand
+from ..observe.takers.loggers import heeded
+from ..observe.takers.remarks import Remarks
 from ..replay.recorder import FOLDER as EVENTS
 from ..run.context import RunContext
 from ..run.durability.mirror import Mirror
 from ..run.durability.recovery import Found, find_checkpoints
 from ..run.people.commands import standing
 from ..run.run import Run
-from ..store.database import LeaseLost
+from ..store.engines.database import LeaseLost
 from ..trust import sealing
 from ..trust.authority import Authority, is_older, load_authority, save_authority
 from ..trust.links import DEFAULT_TTL, DEFAULT_USES, IDENTITY, default_uses, make_link
@@ -37,7 +37,6 @@ from ..trust.tickets import given_out, parse_duration
 from ..web.access import write_certificate
 from ..web.run_page import RunPage, is_loopback
 from ..web.server import bind as bind_page
-from .addresses import advertised, only_here, reached_here, reserve, server_on
 from .calls.dial_back import networks
 from .calls.gate import Gate
 from .calls.joining import Identity
@@ -46,9 +45,10 @@ from .calls.service import CoordinatorService
 from .collector import calm
 from .ending import PARTING_S, interrupted, until_over
 from .interrupts import INTERRUPTED, Interrupted, unless
-from .options import Start
-from .resumed import check_resumed, prepare_or_restore
-from .rules import rules_of
+from .starting.addresses import advertised, only_here, reached_here, reserve, server_on
+from .starting.options import Start
+from .starting.resumed import check_resumed, prepare_or_restore
+from .starting.rules import rules_of
 
 _GRACE_S = 0.5
 """How long calls that are still open when everything has ended may go on."""

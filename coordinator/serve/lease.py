@@ -13,8 +13,8 @@ import socket
 from collections.abc import AsyncIterator
 
 from .. import events
-from ..store.database import LeaseLost
-from ..store.postgresql import LEASE_S, PostgreSQL
+from ..store.engines.database import LeaseLost
+from ..store.engines.postgresql import LEASE_S, PostgreSQL
 
 _ASK_S = 1.0
 

@@ -19,19 +19,19 @@ from .. import events
 from ..data.facts import PROFILE_COMMAND, Prepared
 from ..membership.members import Planner
 from ..membership.state import DONE
-from ..observe.loggers import loggers_wanted
-from ..store.database import LeaseLost
+from ..observe.takers.loggers import loggers_wanted
+from ..store.engines.database import LeaseLost
+from ..store.engines.sqlite import FILE
 from ..store.lock import StateLock
-from ..store.sqlite import FILE
 from ..store.store import Store
 from ..trust import sealing
-from .addresses import reserve
 from .calls.dial_back import networks
 from .interrupts import INTERRUPTED, Interrupted, run_loop, unless, with_signals
 from .lead import lead
 from .lease import leading, stand_by
-from .options import DEFAULT_LISTEN, Options, Start
-from .resumed import check_resumed, prepare_or_restore
+from .starting.addresses import reserve
+from .starting.options import DEFAULT_LISTEN, Options, Start
+from .starting.resumed import check_resumed, prepare_or_restore
 
 
 def serve(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from .database import Statement
+from .engines.database import Statement
 
 MOST = 50_000
 """Statements; some 20 MB. A step has two or three."""

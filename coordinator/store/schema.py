@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from .database import Statement
+from .engines.database import Statement
 from .rows import CheckpointRow, EvalRow, NodeRow, ScoreRow, SetRow, StepRow, Ticket, ViewRow, WorkRow
 
 SCHEMA = 1

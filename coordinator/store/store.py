@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from ...proto.errors import FarflungError
-from .database import Database
-from .postgresql import PostgreSQL
+from .engines.database import Database
+from .engines.postgresql import PostgreSQL
+from .engines.sqlite import FILE, SQLite
 from .rows import CheckpointRow, EvalRow, NodeRow, ScoreRow, SetRow, StepRow, Ticket, ViewRow, WorkRow
 from .schema import ADDED, LINK, NAMES, SCHEMA, TABLES, Row, upsert
-from .sqlite import FILE, SQLite
 from .sums import Sums
 from .writer import Writer
 

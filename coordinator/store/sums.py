@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from .database import Database
+from .engines.database import Database
 from .rows import StepRow
 from .schema import SUMMED
 from .writer import Writer

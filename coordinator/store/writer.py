@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from . import late
-from .database import Database, Locked, NoRoom, Statement
+from .engines.database import Database, Locked, NoRoom, Statement
 from .rows import StepRow
 from .schema import KEYS
 

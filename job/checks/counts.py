@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...proto.errors import JobError
-from ..facts import Facts
+from ..data.facts import Facts
 from ..schema import Job
 
 AQSGD_ONCE = (

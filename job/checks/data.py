@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from glob import glob
 from pathlib import Path, PurePath
 
-from ..patterns import as_glob
+from ..data.patterns import as_glob
 from ..schema import Job
 from ..sentences import Mistake
 from ..tables.data import SOURCES

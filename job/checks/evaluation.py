@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from glob import glob
 
-from ..patterns import as_glob
+from ..data.patterns import as_glob
 from ..schema import Job
 from ..sentences import Mistake
 from ..tables.data import SOURCES

@@ -20,8 +20,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...job.facts import Facts
-from ...job.marks import MARKED, places_of, targets_of, tokens_of
+from ...job.data.facts import Facts
+from ...job.data.marks import MARKED, places_of, targets_of, tokens_of
 from ...job.schema import Job
 from ...proto.border import below
 from ...proto.errors import FarflungError
@@ -69,7 +69,7 @@ class Dataset(ABC):
 
 
 class TokenRows(Dataset):
-    """Rows of ``context + 1`` tokens, plain or with the marks of job/marks.py, as the facts say."""
+    """Rows of ``context + 1`` tokens, plain or with the marks of job/data/marks.py, as the facts say."""
 
     def __init__(self, facts: Facts, fetch: Fetch) -> None:
         self.samples = facts.samples

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ...job.facts import Facts
+from ...job.data.facts import Facts
 from ..models.weights.fetch import Fetch
 from .dataset import COUNTS, TOKENS, Dataset, Tokens
 

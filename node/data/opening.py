@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...job.facts import Facts
+from ...job.data.facts import Facts
 from ...job.schema import Job
 from ...proto.errors import FarflungError
 from ..models.weights.fetch import Fetch

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ...job.facts import Facts
+from ...job.data.facts import Facts
 from ...proto.border import below
 from ...proto.errors import FarflungError
 from ...proto.pieces import piece_size

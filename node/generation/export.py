@@ -24,9 +24,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ...job.facts import Facts
+from ...job.data.facts import Facts
+from ...job.data.tokenizer import FILES as TOKENIZER_FILES
 from ...job.schema import Job
-from ...job.tokenizer import FILES as TOKENIZER_FILES
 from ...proto.border import below
 from ...proto.errors import FarflungError
 from ...proto.files import file_digest

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from ...job.data.tokenizer import Tokenizer, load_tokenizer, model_ends
 from ...job.model_folder.positions import longest_of
-from ...job.tokenizer import Tokenizer, load_tokenizer, model_ends
 from ...proto.errors import FarflungError
 from ..device.memory import available_memory
 from ..models.decoders.families import DEFAULT_CONTEXT

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ...job.marks import IGNORED
+from ...job.data.marks import IGNORED
 from ...proto.errors import FarflungError
 from .decoders.balance import Routers
 from .decoders.trunk import Trunk

@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...job.facts import Facts
+from ...job.data.facts import Facts
 from ...job.schema import Job
 from ...proto import python
 from ...proto.control_pb2 import Device

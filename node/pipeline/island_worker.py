@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...job.facts import Facts
+from ...job.data.facts import Facts
 from ...job.schema import Job
 from ...scheduler import Plan
 from ..device.probe import free_memory, matmul_rate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...job.facts import Facts
+from ...job.data.facts import Facts
 from ...job.schema import Job
 from ..context import NodeContext
 from ..data.dataset import Dataset, tokens_size

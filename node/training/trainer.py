@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ... import compress
-from ...job.facts import Facts
+from ...job.data.facts import Facts
 from ...job.schema import Job
 from ...proto import control_pb2
 from ...proto.errors import RunFailed

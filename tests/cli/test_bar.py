@@ -6,8 +6,8 @@ import re
 import pytest
 
 from farflung.cli.screen.bar import Bar, fitted
+from farflung.cli.screen.events.story import Story
 from farflung.cli.screen.output import Output
-from farflung.cli.screen.story import Story
 from farflung.cli.screen.terminal import screen
 
 

@@ -14,7 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from farflung.__main__ import app
 from farflung.cli.common import execute
-from farflung.job.marks import FIRST, TRAINED, tokens_of
+from farflung.job.data.marks import FIRST, TRAINED, tokens_of
 from farflung.node.generation.export import export, find_checkpoint
 
 TEMPLATE = (

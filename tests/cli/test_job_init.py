@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from farflung.__main__ import app
-from farflung.cli.commands.job_init import devices
+from farflung.cli.commands.preparing.job_init import devices
 from farflung.cli.common import execute
-from farflung.cli.job_init import write
+from farflung.cli.jobs.job_init import write
 from farflung.compress import check
 from farflung.job.files import load_job, tomllib
 from farflung.job.schema import Job

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from farflung.cli.job_init import write
+from farflung.cli.jobs.job_init import write
 from farflung.cli.next_words import following, load_line
 from farflung.cli.screen.output import explain
 from farflung.job.tables.model import Model

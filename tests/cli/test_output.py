@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
+from farflung.cli.screen.events.sentences import sentence
+from farflung.cli.screen.events.story import Story
+from farflung.cli.screen.events.view_lines import plan_notes, view_text
 from farflung.cli.screen.output import Output, explain
-from farflung.cli.screen.sentences import sentence
-from farflung.cli.screen.story import Story
 from farflung.cli.screen.tables import show_plan
 from farflung.cli.screen.terminal import PlainScreen, RichScreen, bytes_line, plan_table, screen
 from farflung.cli.screen.units import bytes_text, count_text, seconds_text
-from farflung.cli.screen.view_lines import plan_notes, view_text
 from farflung.coordinator.observe.savings import compared, savings_text, schedule_of
 from farflung.proto.errors import FarflungError, JobError, Refused, RunFailed
 from farflung.proto.rates import rate_text

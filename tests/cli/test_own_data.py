@@ -4,7 +4,7 @@ import pytest
 
 from farflung.cli.own_data import opener
 from farflung.job.checks.data import leaves_its_folder
-from farflung.job.facts import Facts, Profile
+from farflung.job.data.facts import Facts, Profile
 from farflung.job.files import load_job
 from farflung.node.data.dataset import Dataset, OwnData
 from farflung.node.data.opening import DataSource, OwnDataUnusable

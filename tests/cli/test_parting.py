@@ -2,8 +2,8 @@
 
 import pytest
 
-from farflung.cli.screen.sentences import sentence
-from farflung.cli.screen.story import Story
+from farflung.cli.screen.events.sentences import sentence
+from farflung.cli.screen.events.story import Story
 
 
 def said(step: int, checkpoint: int, why: str = "") -> str:

@@ -11,8 +11,8 @@ from plain_loop import plain_optimizer, plain_step
 from small_models import Case, saved
 from token_rows import Rows
 
+from farflung.job.data.sampling import Position, sample_ids
 from farflung.job.files import load_job
-from farflung.job.sampling import Position, sample_ids
 from farflung.node.generation.export import export, find_checkpoint
 from farflung.node.state.optimizers.learning_rates import learning_rate
 

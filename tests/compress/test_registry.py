@@ -15,7 +15,7 @@ from windows import Windows, facts_of
 
 from farflung import compress
 from farflung.cli import codecs as cli
-from farflung.cli.codecs_of_a_job import check_codec
+from farflung.cli.jobs.codecs_of_a_job import check_codec
 from farflung.compress import CodecError, ddp, registry
 from farflung.compress.exchange.phases import Context, Gather, Program, Reduce
 from farflung.compress.exchange.simulation import run as run_programs

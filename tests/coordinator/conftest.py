@@ -21,10 +21,10 @@ from postgres import running_server
 from tensor_files import stage_file
 
 from farflung import __version__
-from farflung.coordinator.serve.options import Options
 from farflung.coordinator.serve.serve import run_coordinator
-from farflung.job.facts import Facts, LayerProfile, Profile
-from farflung.job.sampling import Position, of_runs
+from farflung.coordinator.serve.starting.options import Options
+from farflung.job.data.facts import Facts, LayerProfile, Profile
+from farflung.job.data.sampling import Position, of_runs
 from farflung.job.schema import Job
 from farflung.proto import PROTOCOL, rpc
 from farflung.proto import control_pb2 as pb

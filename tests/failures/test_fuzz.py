@@ -41,7 +41,7 @@ from farflung.coordinator.serve.calls.service import CoordinatorService
 from farflung.coordinator.store.rows import NodeRow
 from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.tickets import digest
-from farflung.job.facts import Facts, LayerProfile, Profile
+from farflung.job.data.facts import Facts, LayerProfile, Profile
 from farflung.job.files import load_job
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import farflung
-from farflung.job.sampling import Position, sample_ids
+from farflung.job.data.sampling import Position, sample_ids
 from farflung.node.training.external.external_loop import OwnLoop
 from farflung.node.training.external.external_model import OwnModel, OwnOptimizer
 from farflung.proto.errors import FarflungError

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from farflung.coordinator.data.corpus.index import Index
 from farflung.coordinator.store.store import Store
-from farflung.job.facts import Facts
-from farflung.job.sampling import Position, sample_ids
+from farflung.job.data.facts import Facts
+from farflung.job.data.sampling import Position, sample_ids
 from farflung.job.schema import Job
 from farflung.node.data.dataset import Tokens
 from farflung.node.state.optimizers.learning_rates import learning_rate

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from farflung.coordinator.data import data
+from farflung.job.data.tokenizer import load_tokenizer, tokenizer_files
 from farflung.job.schema import Job
-from farflung.job.tokenizer import load_tokenizer, tokenizer_files
 from farflung.proto.errors import JobError
 
 WORDS = {"[UNK]": 0, "</s>": 1, "to": 2, "be": 3, "or": 4, "not": 5}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from join_answers import FACTS, JOB
 
 from farflung import compress
-from farflung.job.facts import Facts
+from farflung.job.data.facts import Facts
 from farflung.job.schema import Job
 from farflung.node.device.limits import Limits
 from farflung.node.promises import REQUIREMENTS, Broken, Promises, required_of, terms

@@ -13,7 +13,7 @@ from stub_coordinator import StubCoordinator
 
 from farflung.cli.own_data import _tokenizer_of
 from farflung.cli.screen.output import Output
-from farflung.job.facts import Facts, LayerProfile, Profile
+from farflung.job.data.facts import Facts, LayerProfile, Profile
 from farflung.job.schema import Job
 from farflung.node.data.dataset import Tokens, disk_for_tokens
 from farflung.node.data.streamed import StreamedTokens

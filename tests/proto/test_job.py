@@ -8,7 +8,7 @@ import pytest
 from farflung.job.changes import refused_changes
 from farflung.job.checks.counts import check_facts
 from farflung.job.checks.whole import job_mistakes
-from farflung.job.facts import Facts, LayerProfile, Profile
+from farflung.job.data.facts import Facts, LayerProfile, Profile
 from farflung.job.files import load_job
 from farflung.job.key_lines import key_lines
 from farflung.job.schema import Job

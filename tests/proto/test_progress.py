@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from farflung.cli.screen.sentences import sentence
+from farflung.cli.screen.events.sentences import sentence
 from farflung.node.models.weights.fetch import telling
 from farflung.proto.progress import Meter
 

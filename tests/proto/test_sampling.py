@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farflung.job.sampling import Position, assign, sample_ids, shuffled, unfinished
+from farflung.job.data.sampling import Position, assign, sample_ids, shuffled, unfinished
 
 
 @given(st.integers(0, 50), st.lists(st.integers(0, 40), max_size=9, unique=True), st.integers(1, 8))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from farflung.cli.plan import run
+from farflung.cli.planning.plan import run
 from farflung.scheduler import PlanError
 from farflung.scheduler.networks.catalogue import CARDS, REACHED, cluster_of, in_words
 

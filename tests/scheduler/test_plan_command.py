@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import tomllib
 
-from farflung.cli.memory import rows as memory_rows
-from farflung.cli.plan import run, table
+from farflung.cli.planning.memory import rows as memory_rows
+from farflung.cli.planning.plan import run, table
 from farflung.scheduler import Network, PlanError, plan
 from farflung.scheduler.planning.volunteers import plan_volunteers
 from farflung.scheduler.workloads.codecs import bits_of

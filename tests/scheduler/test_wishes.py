@@ -2,7 +2,7 @@
 
 import pytest
 
-from farflung.cli.plan import run
+from farflung.cli.planning.plan import run
 from farflung.scheduler import PlanError
 from farflung.scheduler.networks.catalogue import cluster_of
 from farflung.scheduler.networks.wishes import seconds_of, speed_for, tokens_of, with_prices

@@ -97,8 +97,8 @@ class CoordinatorProcess:
 
 
 def main() -> int:
-    from farflung.coordinator.serve.options import Options
     from farflung.coordinator.serve.serve import run_coordinator
+    from farflung.coordinator.serve.starting.options import Options
 
     asked = json.loads(sys.argv[1])
     for name in ("job", "state"):

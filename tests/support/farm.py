@@ -23,7 +23,7 @@ from quick_start import PATIENCE, Nursery
 from torch import nn
 
 from farflung.coordinator.observe.status import read_status
-from farflung.job.sampling import Position, sample_ids
+from farflung.job.data.sampling import Position, sample_ids
 from farflung.job.schema import Job
 from farflung.proto.link import parse_link
 

@@ -1,6 +1,6 @@
 """What a coordinator answers to a join of a small run, and the link and the device of who asks."""
 
-from farflung.job.facts import Facts, Profile
+from farflung.job.data.facts import Facts, Profile
 from farflung.job.schema import Job
 from farflung.proto.control_pb2 import Device
 

@@ -6,8 +6,8 @@ import hashlib
 
 import numpy as np
 
-from farflung.job.facts import Facts
-from farflung.job.marks import FIRST, MARKED, marked, trained_in
+from farflung.job.data.facts import Facts
+from farflung.job.data.marks import FIRST, MARKED, marked, trained_in
 from farflung.node.data.dataset import Tokens
 
 

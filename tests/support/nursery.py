@@ -32,7 +32,7 @@ import farflung.node.agent
 from farflung.__main__ import main
 from farflung.cli.local import children
 from farflung.coordinator.data import facts
-from farflung.job.facts import Profile
+from farflung.job.data.facts import Profile
 from farflung.node.models.profiling import cost
 
 

@@ -7,8 +7,8 @@ from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from farflung import compress
-from farflung.job.facts import Facts
-from farflung.job.sampling import Position, assign, sample_ids
+from farflung.job.data.facts import Facts
+from farflung.job.data.sampling import Position, assign, sample_ids
 from farflung.job.schema import Job
 from farflung.node.models.definition import skeleton_of
 from farflung.node.models.factory import model_of

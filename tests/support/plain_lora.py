@@ -9,8 +9,8 @@ import torch
 import transformers
 from plain_loop import plain_optimizer, plain_step
 
-from farflung.job.facts import Facts
-from farflung.job.sampling import Position, sample_ids
+from farflung.job.data.facts import Facts
+from farflung.job.data.sampling import Position, sample_ids
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.node.state.optimizers.learning_rates import learning_rate

@@ -5,7 +5,7 @@ from dataclasses import replace
 from farflung.coordinator.membership.questions import Question
 from farflung.coordinator.planning.measured import Measured
 from farflung.coordinator.planning.planner import Search, search
-from farflung.job.facts import Facts, LayerProfile, Profile
+from farflung.job.data.facts import Facts, LayerProfile, Profile
 from farflung.job.schema import Job
 
 

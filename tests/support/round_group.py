@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from farflung.job.outer import Outer
-from farflung.job.robust import Robust
+from farflung.job.tables.outer import Outer
+from farflung.job.tables.robust import Robust
 from farflung.node.rounds.arithmetic.exchange import Exchange
 from farflung.node.rounds.arithmetic.phased import phases_of
 from farflung.node.rounds.checking.signed import Signer

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from farflung.job.facts import Facts
+from farflung.job.data.facts import Facts
 
 
 class Rows:

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from farflung.job.facts import Facts, Profile
+from farflung.job.data.facts import Facts, Profile
 from farflung.node.data.dataset import Dataset
 
 

@@ -27,7 +27,7 @@ from farflung.deploy.wan.files import prepare
 from farflung.deploy.wan.lab import Lab
 from farflung.deploy.wan.run import run
 from farflung.deploy.wan.topology import Topology, dns_name
-from farflung.job.facts import Facts
+from farflung.job.data.facts import Facts
 from farflung.job.files import load_job
 from farflung.node.data.dataset import Tokens
 

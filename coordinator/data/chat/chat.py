@@ -1,7 +1,7 @@
 """Conversations to rows of marked tokens: the assistant's turns train, the rest is read only.
 
-Every conversation is one document. With ``data.pack`` a row takes several, of which none sees another (job/marks.py);
-without, each has a row of its own, filled up. A document longer than a row is cut at the row's end.
+Every conversation is one document. With ``data.pack`` a row takes several, of which none sees another
+(job/data/marks.py); without, each has a row of its own, filled up. A document longer than a row is cut at its end.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ....job.marks import MARKED, marked, trained_in
+from ....job.data.marks import MARKED, marked, trained_in
+from ....job.data.tokenizer import Tokenizer
 from ....job.schema import Job
-from ....job.tokenizer import Tokenizer
 from ....proto.errors import JobError
 from ....proto.progress import Meter, Tell
 from ..data import TokenFile, counts_path, write_rows

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ....job.marks import FIRST
+from ....job.data.marks import FIRST
 from ....proto.progress import Meter
 from ..data import split
 

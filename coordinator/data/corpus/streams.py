@@ -18,7 +18,7 @@ import fsspec
 import numpy as np
 import numpy.typing as npt
 
-from ....job.tokenizer import Tokenizer, load_tokenizer
+from ....job.data.tokenizer import Tokenizer, load_tokenizer
 from ....proto.errors import FarflungError, JobError
 from ....proto.pieces import MOST
 from ..files.documents import parts

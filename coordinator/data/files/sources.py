@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import fsspec
 
+from ....job.data.patterns import as_glob
 from ....job.model_folder.lfs import HINT, pointer_at
-from ....job.patterns import as_glob
 from ....proto.errors import JobError
 
 _POINTER = range(1, 1024)  # bytes of a Git LFS pointer

@@ -1,5 +1,5 @@
-"""What follows from an event, a file for each phase or subject: functions of (given, state, event, now).
+"""What follows inside each phase of a view, a file for each: functions of (given, state, now) to the next state.
 
-machine.py says which event goes where. A file imports only what stands below it: given, planning, beginning; then
-the phases; then departures, which may change any phase; then what takes events in.
+A file imports only what stands below it: verdict, planning, awaited; then beginning; then the other phases. What takes
+an event in, and may change any phase, is in handlers/.
 """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ....proto.patience import patience
 from ..faults.stuck import STEPS_OF_PATIENCE
+from ..given import Given
 from ..state import FLUSHING, State
-from .given import Given
 
 
 def may_wait(given: Given, state: State, names: frozenset[str] | set[str], stood: float) -> bool:

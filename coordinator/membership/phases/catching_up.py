@@ -7,12 +7,12 @@ from dataclasses import replace
 from ....scheduler.plans import Plan
 from .. import signals as s
 from ..faults.stuck import STEPS_OF_PATIENCE
+from ..given import Given
 from ..members import put
 from ..resuming.shadows import place_to_follow
 from ..state import TRAINING, Node, Result, State
 from .awaited import may_wait
 from .beginning import begin
-from .given import Given
 
 LATE_S = 5.0
 """Seconds, or three steps if longer, that all wait for a joiner to fetch its part; then it follows as a spare."""

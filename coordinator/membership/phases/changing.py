@@ -8,12 +8,12 @@ from dataclasses import replace
 from .. import signals as s
 from ..faults.overdue import overdue
 from ..faults.waits import MOVING
+from ..given import Given
 from ..state import FLUSHING, PREPARING, State
 from .awaited import least_wait, may_wait
 from .beginning import begin
 from .catching_up import let_catch_up, slow_joiners, stay_spare
 from .fitness import judge_readable
-from .given import Given
 from .planning import cannot_train_without
 from .verdict import Found, Out, PutOut, SetAside
 

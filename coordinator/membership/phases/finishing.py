@@ -10,11 +10,11 @@ from ..faults.keepers import blamed, trickles
 from ..faults.majority import Split, split
 from ..faults.unreadable import apart
 from ..faults.waits import aside
+from ..given import Given
 from ..members import put
 from ..resuming.last_checkpoint import NOT_DONE, Last, Unstored, last_of
 from ..state import DONE, TRAINING, Result, State
 from .beginning import begin, go_back
-from .given import Given
 
 
 def finished(given: Given, state: State, event: s.Finished, now: float) -> Result:

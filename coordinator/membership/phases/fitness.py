@@ -8,11 +8,11 @@ from dataclasses import replace
 from .. import signals as s
 from ..faults.majority import Split, split
 from ..faults.unreadable import apart, cannot_read, judged
+from ..given import Given
 from ..members import expected_bases, leaves, no_place, trains
 from ..resuming.resume import planned_nodes
 from ..state import DONE, TRAINING, Change, Result, State
 from .beginning import go_back
-from .given import Given
 from .verdict import Found, Out, PutOut
 
 _DISAGREEMENTS = 2

@@ -9,13 +9,13 @@ from ....proto.patience import Watch
 from ....scheduler.errors import PlanError
 from ....scheduler.plans import Plan
 from .. import signals as s
+from ..given import Given
 from ..members import in_view, lacks_checkpoint, no_place
 from ..resuming.handovers import handovers, lost
 from ..resuming.resume import Resume, fresh_layers, planned_nodes, resume
 from ..resuming.shadows import place_to_follow, shadows
 from ..state import FLUSHING, PREPARING, TRAINING, WAITING, Change, Result, State
 from .beginning import wait
-from .given import Given
 from .planning import plan_of
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from ....scheduler.errors import PlanError
 from ....scheduler.plans import Plan
+from ..given import Given
 from ..members import no_place, plannable
 from ..questions import Question, answer_to
 from ..resuming.shadows import CATCHES_UP
 from ..state import DONE, WAITING, State
-from .given import Given
 
 
 def plan_of(given: Given, state: State, names: tuple[str, ...], current: Plan | None) -> Plan:

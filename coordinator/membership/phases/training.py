@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from ....scheduler.errors import PlanError
 from .. import signals as s
+from ..given import Given
 from ..members import no_place, plannable, put
 from ..state import Result, State
 from .beginning import begin, is_settled, measure
 from .catching_up import admit_caught_up, let_catch_up
-from .given import Given
 from .planning import plan_of
 
 BROKEN_AFTER, BROKEN_WITHIN_S = 3, 60.0

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....job.sampling import Position
+from ....job.data.sampling import Position
 
 _NAMED = 4  # more nodes than that are counted, not named
 _REMEMBERED = 2  # checkpoints; the newest may never be complete

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ....job.sampling import Mixture, Position, unfinished
+from ....job.data.sampling import Mixture, Position, unfinished
 from ....scheduler.plans import Plan
 from ..faults.majority import beyond
 from ..signals import Announcement, Flushed, Section

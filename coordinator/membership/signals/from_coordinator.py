@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....job.sampling import Position
+from ....job.data.sampling import Position
 from ..questions import Answer
 from ..resuming.learnt import Unsent
 

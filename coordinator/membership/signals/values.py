@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ....job.sampling import Position
+from ....job.data.sampling import Position
 from ....scheduler.plans import Plan
 
 

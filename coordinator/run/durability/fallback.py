@@ -6,7 +6,7 @@ Everything here blocks on disks and networks: it is called in a thread.
 
 from __future__ import annotations
 
-from ....job.sampling import Position
+from ....job.data.sampling import Position
 from ...checkpoints.checkpoints import Checkpoints, Complete
 from ...checkpoints.manifest import position_in, read_manifest
 from ...checkpoints.targets import Target, TargetAway, TargetDamaged

@@ -17,7 +17,7 @@ from dataclasses import replace
 from ... import events
 from ...checkpoints.targets import Target, TargetAway
 from ...data.facts import in_thread
-from ...store.database import LeaseLost
+from ...store.engines.database import LeaseLost
 from ..context import RunContext
 from ..warnings import Warn
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ....job.changes import refused_changes
-from ....job.facts import Facts
+from ....job.data.facts import Facts
 from ....job.schema import Job
 from ....job.shared import for_nodes
 from ....proto.errors import FarflungError, JobError

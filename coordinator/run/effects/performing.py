@@ -16,7 +16,7 @@ from ...membership.members import Planner
 from ...membership.orders import Send
 from ...membership.questions import answered
 from ...membership.state import WAITING, State
-from ...store.database import LeaseLost
+from ...store.engines.database import LeaseLost
 from ..attempt import attempt
 from ..context import RunContext
 from ..deciding import Deciding

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from ...store.database import LeaseLost
+from ...store.engines.database import LeaseLost
 
 log = logging.getLogger(__name__)
 

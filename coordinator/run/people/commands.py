@@ -15,7 +15,7 @@ from typing import Any
 
 from ....job.changes import with_value
 from ....job.checks.counts import check_facts
-from ....job.facts import Facts
+from ....job.data.facts import Facts
 from ....job.forward import AUTO, settled
 from ....job.schema import CheckCodec, Job
 from ....job.shared import for_nodes

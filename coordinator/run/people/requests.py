@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....job.tokenizer import Tokenizer
+from ....job.data.tokenizer import Tokenizer
 from ....proto import control_pb2 as pb
 from ....proto.errors import Refused
 from ....proto.trace import MOST_STEPS

@@ -7,8 +7,8 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+from ....job.data.tokenizer import Tokenizer, model_ends
 from ....job.schema import Job
-from ....job.tokenizer import Tokenizer, model_ends
 from ....proto import control_pb2 as pb
 from ....proto.border import printable
 from ....proto.errors import Refused

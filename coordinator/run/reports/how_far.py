@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....job.facts import Facts
+from ....job.data.facts import Facts
 from ....job.schema import Job
 from ....proto.control_pb2 import Ledger
 from ...checkpoints.acceptance import finished

@@ -12,8 +12,8 @@ from typing import Any
 
 import grpc
 
+from ....job.data.tokenizer import load_tokenizer
 from ....job.shared import told
-from ....job.tokenizer import load_tokenizer
 from ....proto import control_pb2 as pb
 from ....proto import rpc
 from ....proto.border import Hostile
@@ -26,7 +26,7 @@ from ...data.corpus.streams import SourceUnreachable
 from ...run.nodes.attendance import Attendance
 from ...run.people.commands import Command
 from ...run.run import Run
-from ...store.database import LeaseLost
+from ...store.engines.database import LeaseLost
 from ...trust.tickets import check_operator, check_ticket
 from .files import FileStore
 from .joining import Identity, Joining

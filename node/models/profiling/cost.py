@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from ....job.facts import LayerProfile, Profile
+from ....job.data.facts import LayerProfile, Profile
 from ....job.schema import Job
 from ....proto.errors import FarflungError
 from ....scheduler.workloads.decoders import FORMULAS, decoder_layers, shape_of

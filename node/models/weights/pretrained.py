@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....job.facts import Facts
+from ....job.data.facts import Facts
 from ....job.schema import Job
 from ....proto.errors import FarflungError
 from ..definition import LanguageModel, ModelDefinition

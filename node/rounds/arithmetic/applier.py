@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from ....job.outer import Outer
+from ....job.tables.outer import Outer
 from ...state.sections.section import Section
 from ..protocol.messages import Part
 from ..protocol.payloads import segments

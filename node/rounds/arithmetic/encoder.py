@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .... import compress
-from ....job.outer import Outer
-from ....job.robust import Robust
+from ....job.tables.outer import Outer
+from ....job.tables.robust import Robust
 from ...state.sections.section import Section
 from ...state.sections.vectors import zeros
 from ...wire.api import Blob

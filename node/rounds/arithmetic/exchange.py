@@ -15,8 +15,8 @@ from torch import Tensor
 
 from .... import compress
 from ....compress.spec import spec_feedback
-from ....job.outer import Outer
-from ....job.robust import Robust
+from ....job.tables.outer import Outer
+from ....job.tables.robust import Robust
 from ...state.sections.section import Section
 from ..protocol.messages import Contribution, Decide, Result, RoundPlan
 from ..protocol.payloads import SEGMENT, Place, Refused, segments

@@ -15,7 +15,7 @@ from statistics import median_low
 import torch
 from torch import Tensor
 
-from ....job.robust import Robust
+from ....job.tables.robust import Robust
 
 _BITS = 20
 _PIECE = 1 << 22

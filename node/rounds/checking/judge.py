@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from .... import compress
-from ....job.sampling import Position, assign, sample_ids
+from ....job.data.sampling import Position, assign, sample_ids
 from ....proto import control_pb2
 from ....scheduler import Plan
 from ...context import NodeContext

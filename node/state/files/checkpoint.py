@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Size, Tensor
 
-from ....job.sampling import Position
+from ....job.data.sampling import Position
 from ....proto.errors import FarflungError
 from ...ipc.pipe import IoEnded
 from ...models.weights.fetch import Fetch

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ....job.sampling import Position
+from ....job.data.sampling import Position
 from ....proto import control_pb2
 from ....proto.errors import FarflungError
 from ....scheduler import Plan

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ....job.chosen import with_chosen
-from ....job.sampling import Position, of_runs
+from ....job.data.sampling import Position, of_runs
 from ....job.schema import Job
 from ....proto import control_pb2
 from ....proto.errors import RunFailed

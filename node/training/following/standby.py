@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ....job.sampling import Position
+from ....job.data.sampling import Position
 from ....proto import data_pb2
 from ....scheduler import Plan
 from ...context import ROUND, NodeContext

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ....job.facts import Facts
-from ....job.sampling import Position
+from ....job.data.facts import Facts
+from ....job.data.sampling import Position
 from ....job.schema import Job, Updates
 from ....proto import data_pb2
 from ....scheduler import Plan

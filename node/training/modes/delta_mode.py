@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
-from ....job.sampling import unfinished_of_each
+from ....job.data.sampling import unfinished_of_each
 from ...rounds.round_link import RoundLink
 from ...state.optimizers.optimizers import squared_norm
 from ..member.view_member import ViewMember

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....job.facts import Facts
+from ....job.data.facts import Facts
 from ....proto import control_pb2
 from ...pipeline.runner import Runner
 from ...pipeline.tally import Tally

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from ....job.sampling import assign, sample_ids
+from ....job.data.sampling import assign, sample_ids
 from ....proto import bodies, control_pb2, data_pb2
 from ....scheduler.workloads.ladder import link_ladder
 from ...context import NodeContext

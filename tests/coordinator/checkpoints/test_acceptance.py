@@ -10,8 +10,8 @@ from tensor_files import stage_file, tensor_file
 from farflung.coordinator.checkpoints.acceptance import MOMENTS, NotAccepted, expected, finished, tensors_of
 from farflung.coordinator.checkpoints.tensor_header import look_into
 from farflung.coordinator.membership.signals import Announcement, Member
-from farflung.job.facts import Facts, LayerProfile, Profile
-from farflung.job.sampling import Position
+from farflung.job.data.facts import Facts, LayerProfile, Profile
+from farflung.job.data.sampling import Position
 from farflung.job.schema import Job
 from farflung.node.state.optimizers.make_optimizer import make_optimizer
 

@@ -9,7 +9,7 @@ from tensor_files import tensor_file
 from farflung.coordinator.checkpoints.checkpoints import Checkpoints
 from farflung.coordinator.checkpoints.receiver import receive
 from farflung.coordinator.checkpoints.refused import ShardRefused
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 from farflung.proto.control_pb2 import Shard
 
 

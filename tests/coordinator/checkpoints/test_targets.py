@@ -14,7 +14,7 @@ from farflung.coordinator.checkpoints.manifest import MANIFEST
 from farflung.coordinator.checkpoints.targets import Target, TargetAway, TargetDamaged, fetched
 from farflung.coordinator.observe.status import read_status
 from farflung.coordinator.run.durability import mirror
-from farflung.coordinator.store.database import LeaseLost
+from farflung.coordinator.store.engines.database import LeaseLost
 from farflung.coordinator.store.store import Store
 from farflung.proto import control_pb2 as pb
 from farflung.proto.errors import FarflungError, JobError

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from farflung.coordinator.data import data, facts
-from farflung.coordinator.serve.resumed import prepare_or_restore
+from farflung.coordinator.serve.starting.resumed import prepare_or_restore
 from farflung.job.checks.counts import check_samples
+from farflung.job.data.tokenizer import load_tokenizer
 from farflung.job.forward import settled, too_few
 from farflung.job.schema import Job
-from farflung.job.tokenizer import load_tokenizer
 from farflung.proto.errors import JobError
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from farflung.coordinator.data import facts
-from farflung.job.facts import Facts
+from farflung.job.data.facts import Facts
+from farflung.job.data.marks import MARKED, TRAINED, tokens_of
 from farflung.job.files import load_job
-from farflung.job.marks import MARKED, TRAINED, tokens_of
 from farflung.job.schema import Job
 from farflung.job.shared import for_nodes
 from farflung.node.data.eval_sets import EVAL_COUNTS, EVAL_TOKENS

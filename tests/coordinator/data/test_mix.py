@@ -9,13 +9,13 @@ import pytest
 
 from farflung.coordinator.data import facts
 from farflung.coordinator.data.mix import tokenise_mix
-from farflung.job.facts import Facts
+from farflung.job.data.facts import Facts
+from farflung.job.data.marks import MARKED, TRAINED, tokens_of
+from farflung.job.data.sampling import Mixture, Position, sample_ids, unfinished
+from farflung.job.data.tokenizer import load_tokenizer
 from farflung.job.files import load_job
-from farflung.job.marks import MARKED, TRAINED, tokens_of
-from farflung.job.sampling import Mixture, Position, sample_ids, unfinished
 from farflung.job.schema import Job
 from farflung.job.shared import for_nodes
-from farflung.job.tokenizer import load_tokenizer
 from farflung.proto.errors import JobError
 
 HEAD = """

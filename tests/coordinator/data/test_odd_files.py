@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from farflung.coordinator.data import data
+from farflung.job.data.tokenizer import load_tokenizer
 from farflung.job.files import load_job
 from farflung.job.schema import Job
-from farflung.job.tokenizer import load_tokenizer
 from farflung.proto.errors import JobError
 
 WORDS = "To be, or not to be, that is the question.\n" * 20

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from farflung.coordinator.data import facts
-from farflung.job.facts import Profile
+from farflung.job.data.facts import Profile
 from farflung.job.files import load_job
 from farflung.proto.errors import JobError
 

@@ -17,9 +17,9 @@ from farflung.coordinator.data.artifacts import Artifacts, NoArtifact
 from farflung.coordinator.data.corpus import streams
 from farflung.coordinator.data.corpus.index import Index
 from farflung.coordinator.data.files import documents
-from farflung.job.facts import Profile
+from farflung.job.data.facts import Profile
+from farflung.job.data.tokenizer import load_tokenizer
 from farflung.job.schema import Job
-from farflung.job.tokenizer import load_tokenizer
 from farflung.proto.errors import JobError
 
 CONTEXT, TOKENS = 16, "data/tokens"

@@ -7,7 +7,7 @@ from membership_script import Script, holding, silence
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.state import TRAINING
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 
 
 def test_killed_node():

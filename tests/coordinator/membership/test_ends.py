@@ -5,7 +5,7 @@ from membership_script import Script, holding
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.resuming.last_checkpoint import AGAIN_S
 from farflung.coordinator.membership.state import DONE, FLUSHING, TRAINING, WAITING
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 
 
 def test_done():

@@ -6,7 +6,7 @@ from membership_script import Script, holding
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.state import FLUSHING, TRAINING
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 
 
 def told(script, name, step, chain):

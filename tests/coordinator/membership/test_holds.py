@@ -6,7 +6,7 @@ from membership_script import Script, holding, planner, rules
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.membership.state import DONE, FLUSHING, PREPARING, TRAINING, WAITING
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 from farflung.scheduler.errors import PlanError
 
 

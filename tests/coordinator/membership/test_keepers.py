@@ -10,7 +10,7 @@ from farflung.coordinator.membership.faults.keepers import blamed
 from farflung.coordinator.membership.faults.overdue import LEAST_BPS
 from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.membership.state import DONE, FLUSHING, TRAINING, Known
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 from farflung.scheduler.plans import Plan
 
 GRID = st.tuples(st.integers(1, 4), st.integers(1, 4)).map(

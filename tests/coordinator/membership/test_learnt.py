@@ -17,7 +17,7 @@ from farflung.coordinator.membership.resuming.learnt import (
 )
 from farflung.coordinator.membership.resuming.resume import Rules
 from farflung.coordinator.membership.state import State
-from farflung.job.sampling import Position, of_runs
+from farflung.job.data.sampling import Position, of_runs
 from farflung.proto import control_pb2 as pb
 from farflung.scheduler.plans import Plan
 

@@ -10,7 +10,7 @@ from farflung.coordinator.membership.faults.majority import beyond, split
 from farflung.coordinator.membership.resuming.resume import Rules, resume
 from farflung.coordinator.membership.state import DONE, FLUSHING, TRAINING
 from farflung.coordinator.planning.claims import MOST, STEPS, Claims
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 from farflung.scheduler.plans import Plan
 
 

@@ -8,7 +8,7 @@ from membership_script import Script, holding, rules
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.state import FLUSHING, WAITING, State
 from farflung.coordinator.store.store import Store
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 
 
 async def test_a_restarted_node_is_no_node_that_has_left(cluster, eventually):

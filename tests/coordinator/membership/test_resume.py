@@ -2,7 +2,7 @@
 
 from farflung.coordinator.membership.resuming.resume import Rules, fresh_layers, resume
 from farflung.coordinator.membership.signals import Announcement, Flushed, Member, Section
-from farflung.job.sampling import Position, assign, sample_ids
+from farflung.job.data.sampling import Position, assign, sample_ids
 from farflung.scheduler.plans import Plan
 
 PLAN = Plan((("a", "b"), ("c", "d")), ((0, 1), (2, 3)), (2, 2))

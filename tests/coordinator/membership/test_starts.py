@@ -5,7 +5,7 @@ from membership_script import Script, holding, planner, rules
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.membership.state import FLUSHING, TRAINING, WAITING, State
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 from farflung.scheduler.errors import PlanError
 
 

@@ -7,7 +7,7 @@ from membership_script import Script, holding
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.faults.unreadable import OTHERS_S, Verdict, judged
 from farflung.coordinator.membership.state import DONE, FLUSHING, PREPARING, TRAINING
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 from farflung.scheduler.plans import Plan
 
 EARLIER, LATER = Position(4, 32), Position(8, 64)

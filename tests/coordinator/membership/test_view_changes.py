@@ -4,7 +4,7 @@ from membership_script import Script, holding
 
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.state import FLUSHING, PREPARING
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 
 
 def test_orders_are_said_again_after_a_reconnect():

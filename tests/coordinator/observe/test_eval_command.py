@@ -4,8 +4,8 @@ import asyncio
 import json
 import sys
 
-from farflung.coordinator.observe import eval_command
-from farflung.coordinator.observe.eval_command import OUTPUT, EvalCommand, is_due, results_in, words_of
+from farflung.coordinator.observe.takers import eval_command
+from farflung.coordinator.observe.takers.eval_command import OUTPUT, EvalCommand, is_due, results_in, words_of
 
 
 def test_which_checkpoints():

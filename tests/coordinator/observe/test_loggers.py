@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from farflung.coordinator.events import event, tee
-from farflung.coordinator.observe import loggers
-from farflung.coordinator.observe.loggers import TensorBoard, WandB, loggers_wanted, scalars_of
+from farflung.coordinator.observe.takers import loggers
+from farflung.coordinator.observe.takers.loggers import TensorBoard, WandB, loggers_wanted, scalars_of
 from farflung.proto.errors import FarflungError
 
 STEP = event(

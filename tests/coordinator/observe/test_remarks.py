@@ -4,8 +4,8 @@ import contextlib
 
 from farflung.cli.one_run.status import show
 from farflung.cli.screen.output import Output
-from farflung.coordinator.observe.remarks import Remarks, remarks
 from farflung.coordinator.observe.status import read_status
+from farflung.coordinator.observe.takers.remarks import Remarks, remarks
 from farflung.coordinator.store.store import Store
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from farflung.cli.codecs_of_a_job import check_codec
-from farflung.cli.plan import workload_asked
+from farflung.cli.jobs.codecs_of_a_job import check_codec
+from farflung.cli.planning.plan import workload_asked
 from farflung.coordinator.planning.planner import workload_of
-from farflung.job.facts import Facts
+from farflung.job.data.facts import Facts
 from farflung.job.files import load_job
 from farflung.job.forward import with_forward
 from farflung.job.schema import Job

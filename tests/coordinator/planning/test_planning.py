@@ -4,7 +4,7 @@ import pytest
 from planners import planner_of
 
 from farflung.coordinator.planning.planner import fit_shape, memory_of, wanted_nodes, workload_of
-from farflung.job.facts import Facts, LayerProfile, Profile
+from farflung.job.data.facts import Facts, LayerProfile, Profile
 from farflung.job.schema import Job
 from farflung.scheduler import Device, PlanError
 

@@ -8,7 +8,7 @@ from farflung.coordinator.membership import signals as s
 from farflung.coordinator.membership.machine import Membership
 from farflung.coordinator.membership.state import FLUSHING, TRAINING
 from farflung.coordinator.planning.speeds import FEW, FIRST_PAUSE_S, FORGET_S, GROSS_STEPS, STEPS, Speeds
-from farflung.job.facts import Facts, LayerProfile, Profile
+from farflung.job.data.facts import Facts, LayerProfile, Profile
 from farflung.scheduler import Device, Layer, Workload
 from farflung.scheduler.plans import Plan
 

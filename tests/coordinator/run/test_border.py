@@ -9,7 +9,7 @@ from coordinator_process import pairs
 from farflung.coordinator.membership.signals import Announcement
 from farflung.coordinator.membership.steps import waited_by
 from farflung.coordinator.run.reports.border import CHECKS, About, refused
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 from farflung.proto import control_pb2 as pb
 
 VIEW = Announcement(3, pairs(["a", "b", "c", "d"], None, frozenset()), (), Position(10, 80))

@@ -12,7 +12,7 @@ from farflung.coordinator.membership.resuming.resume import Rules
 from farflung.coordinator.membership.state import State
 from farflung.coordinator.observe.status import read_status
 from farflung.coordinator.run.people.commands import Command, CommandHandler, held_in, standing
-from farflung.coordinator.store.database import NoRoom
+from farflung.coordinator.store.engines.database import NoRoom
 from farflung.coordinator.store.rows import NodeRow
 from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.links import issue, operating, revoke_ticket

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from farflung.coordinator.run.early_stop import EarlyStop, last_step, worn_out
+from farflung.coordinator.run.judging.early_stop import EarlyStop, last_step, worn_out
 from farflung.proto.errors import JobError
 
 EVALS = [(10, 3.0), (20, 2.0), (30, 2.5), (40, 2.0)]

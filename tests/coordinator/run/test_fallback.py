@@ -10,7 +10,7 @@ from farflung.coordinator.checkpoints.receiver import receive
 from farflung.coordinator.checkpoints.targets import Target, TargetAway
 from farflung.coordinator.membership import signals as s
 from farflung.coordinator.run.durability.fallback import answer
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 from farflung.proto.control_pb2 import Shard
 
 

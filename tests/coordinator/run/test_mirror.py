@@ -8,7 +8,7 @@ import pytest
 
 from farflung.coordinator.run.durability import mirror as module
 from farflung.coordinator.run.durability.mirror import Mirror
-from farflung.coordinator.store.database import LeaseLost
+from farflung.coordinator.store.engines.database import LeaseLost
 
 
 class Target:

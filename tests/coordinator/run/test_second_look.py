@@ -8,7 +8,7 @@ from membership_script import Script
 from farflung.coordinator.membership.questions import Answer, Question
 from farflung.coordinator.membership.state import Known
 from farflung.coordinator.run.deciding import Deciding
-from farflung.coordinator.run.second_look import AFTER_S, FEW, SecondLook
+from farflung.coordinator.run.effects.second_look import AFTER_S, FEW, SecondLook
 from farflung.scheduler import Plan
 
 NEAR = Plan((("a", "b"),), ((0, 1), (2, 3)), (4,), spares={"c": "left", "d": "left"})

@@ -15,7 +15,7 @@ from farflung.coordinator.run.restart.restored import restored
 from farflung.coordinator.run.restart.stand import reported_in, reported_text, stand_in, with_stand
 from farflung.coordinator.store.rows import ViewRow
 from farflung.coordinator.store.store import Store
-from farflung.job.sampling import Position, assign, of_runs, runs_of, sample_ids, unfinished
+from farflung.job.data.sampling import Position, assign, of_runs, runs_of, sample_ids, unfinished
 from farflung.proto.control_pb2 import View
 from farflung.scheduler.plans import Plan
 

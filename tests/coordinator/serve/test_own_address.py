@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from farflung.coordinator.serve.addresses import only_here
-from farflung.coordinator.serve.options import Options
+from farflung.coordinator.serve.starting.addresses import only_here
+from farflung.coordinator.serve.starting.options import Options
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from farflung.coordinator.observe.status import read_status
 from farflung.coordinator.store.store import Store
 from farflung.coordinator.trust.links import issue, revoke_ticket
-from farflung.job.facts import LayerProfile, Profile
+from farflung.job.data.facts import LayerProfile, Profile
 from farflung.proto.errors import JobError
 from farflung.proto.link import parse_link
 

@@ -9,12 +9,13 @@ import time
 
 import pytest
 
-from farflung.coordinator.store import late, postgresql
-from farflung.coordinator.store.database import LeaseLost, NoRoom
+from farflung.coordinator.store import late
+from farflung.coordinator.store.engines import postgresql
+from farflung.coordinator.store.engines.database import LeaseLost, NoRoom
+from farflung.coordinator.store.engines.server_address import hidden
+from farflung.coordinator.store.engines.watchdog import Watchdog
 from farflung.coordinator.store.rows import NodeRow, StepRow
-from farflung.coordinator.store.server_address import hidden
 from farflung.coordinator.store.store import Store
-from farflung.coordinator.store.watchdog import Watchdog
 from farflung.proto.errors import FarflungError
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'farflung[postgres]'")

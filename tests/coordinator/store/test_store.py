@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from farflung.coordinator.store.database import LeaseLost, NoRoom
+from farflung.coordinator.store.engines.database import LeaseLost, NoRoom
 from farflung.coordinator.store.rows import CheckpointRow, EvalRow, NodeRow, StepRow, Ticket, ViewRow
 from farflung.coordinator.store.store import Store
 from farflung.proto.errors import FarflungError
@@ -207,7 +207,7 @@ def test_one_leads_and_the_other_stands_by(postgres):
 
 
 def test_a_leader_whose_lease_ended_writes_nothing(postgres, monkeypatch):
-    monkeypatch.setattr("farflung.coordinator.store.postgresql.LEASE_S", 2.0)
+    monkeypatch.setattr("farflung.coordinator.store.engines.postgresql.LEASE_S", 2.0)
     place = postgres.new_database()
     (first, one), (second, two) = leading(place, "one"), leading(place, "two")
     assert one.take_lease("one") == 1
@@ -217,7 +217,7 @@ def test_a_leader_whose_lease_ended_writes_nothing(postgres, monkeypatch):
         first.put("who", "nobody else has asked, and still")
     with pytest.raises(LeaseLost):
         one.renew_lease()
-    monkeypatch.setattr("farflung.coordinator.store.postgresql.LEASE_S", 60.0)
+    monkeypatch.setattr("farflung.coordinator.store.engines.postgresql.LEASE_S", 60.0)
     assert two.take_lease("two") == 2
     with pytest.raises(LeaseLost):
         first.put_view(ViewRow(9, "{}", "[]", 1, 8, "[]", -1, "of yesterday", 1.5))
@@ -235,12 +235,12 @@ def test_a_server_that_restarts(postgres, monkeypatch):
     server.take_lease("one")
     postgres.stop()
     try:
-        monkeypatch.setattr("farflung.coordinator.store.postgresql.PATIENCE_S", 0.3)
+        monkeypatch.setattr("farflung.coordinator.store.engines.postgresql.PATIENCE_S", 0.3)
         with pytest.raises(LeaseLost, match="is away"):
             store.put("a", "1")
     finally:
         postgres.start()
-    monkeypatch.setattr("farflung.coordinator.store.postgresql.PATIENCE_S", 60.0)
+    monkeypatch.setattr("farflung.coordinator.store.engines.postgresql.PATIENCE_S", 60.0)
     store.put("a", "2")
     assert store.get("a") == "2"
     store.close()

@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import save_file
 from small_models import CASES, CONTEXT, VOCABULARY, Case, job_of, saved, table
 
-from farflung.job.facts import Facts, Profile
+from farflung.job.data.facts import Facts, Profile
 from farflung.node.generation.export import Checkpoint, write_export
 from farflung.node.models.definition import LanguageModel
 from farflung.node.models.dropout import Draw

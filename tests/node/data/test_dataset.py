@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from farflung.job.facts import Facts, Profile
+from farflung.job.data.facts import Facts, Profile
 from farflung.node.data.dataset import TOKENS, Tokens
 from farflung.proto.errors import FarflungError
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from farflung.job.facts import Facts, Profile
+from farflung.job.data.facts import Facts, Profile
 from farflung.job.schema import Job
 from farflung.node.data.dataset import Tokens, disk_for_tokens
 from farflung.node.data.streamed import StreamedTokens

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from farflung.job.facts import Facts, Profile
-from farflung.job.sampling import sample_ids
+from farflung.job.data.facts import Facts, Profile
+from farflung.job.data.sampling import sample_ids
 from farflung.node.data.dataset import TOKENS, Tokens
 from farflung.node.data.streamed import LEAST, StreamedTokens
 from farflung.proto.errors import FarflungError

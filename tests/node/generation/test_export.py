@@ -10,7 +10,7 @@ import transformers
 from plain_lora import save_base
 from safetensors.torch import load_file, save_file
 
-from farflung.job.facts import Facts, Profile
+from farflung.job.data.facts import Facts, Profile
 from farflung.job.schema import Job
 from farflung.node.generation import export as exporting
 from farflung.node.generation import generate as generating

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 from windows import Windows, facts_of
 
-from farflung.job.sampling import Position, sample_ids
+from farflung.job.data.sampling import Position, sample_ids
 from farflung.job.schema import Job
 from farflung.node.models.decoders import families
 from farflung.node.models.dropout import Draw, KeyedDropout, keep_mask

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from farflung.cli.codecs_of_a_job import check_codec
+from farflung.cli.jobs.codecs_of_a_job import check_codec
 from farflung.examples import shakespeare
 from farflung.job.files import load_job
 from farflung.node.data.dataset import BuildData

@@ -6,7 +6,7 @@ from plain_loop import plain_losses
 from plain_lora import peft_losses, save_base
 from windows import Windows, facts_of
 
-from farflung.job.facts import Facts
+from farflung.job.data.facts import Facts
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.node.pipeline.island import Island, devices_of

@@ -10,7 +10,7 @@ from header_bodies import body_of
 from plain_loop import plain_losses
 from windows import Windows, facts_of, wait_until
 
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 from farflung.job.schema import Job
 from farflung.proto import control_pb2, data_pb2
 from farflung.scheduler import Plan

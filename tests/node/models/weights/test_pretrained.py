@@ -7,7 +7,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from farflung.job.facts import Facts, Profile
+from farflung.job.data.facts import Facts, Profile
 from farflung.job.schema import Job
 from farflung.node.models.factory import model_of
 from farflung.node.models.profiling.cost import profile

@@ -8,8 +8,8 @@ import torch
 from plain_loop import plain_local_losses
 from windows import Windows, facts_of, wait_until
 
-from farflung.job.outer import Outer, parse_outer
 from farflung.job.schema import Job
+from farflung.job.tables.outer import Outer, parse_outer
 from farflung.node.rounds.arithmetic import applier
 from farflung.node.rounds.arithmetic.applier import outer_step
 from farflung.node.training.modes import delta_mode

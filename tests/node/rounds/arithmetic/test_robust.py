@@ -7,8 +7,8 @@ import torch
 
 from farflung import compress
 from farflung.job.checks.whole import job_mistakes
-from farflung.job.robust import Robust, parse_robust
 from farflung.job.schema import Job
+from farflung.job.tables.robust import Robust, parse_robust
 from farflung.node.rounds.arithmetic.exchange import Exchange
 from farflung.node.rounds.arithmetic.robust import exact_square, factors_of
 from farflung.node.rounds.protocol.messages import Part, RoundPlan

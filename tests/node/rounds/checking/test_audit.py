@@ -6,7 +6,7 @@ import pytest
 import torch
 from round_group import NUMEL, Group
 
-from farflung.job.robust import Robust
+from farflung.job.tables.robust import Robust
 from farflung.node.rounds.checking.audit import PATIENCE, PROVEN
 from farflung.node.rounds.protocol.payloads import contribution_of
 from farflung.proto import data_pb2

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from round_group import NUMEL, SHAPES, Group, section_of
 
 from farflung import compress
-from farflung.job.outer import Outer
-from farflung.job.robust import Robust
+from farflung.job.tables.outer import Outer
+from farflung.job.tables.robust import Robust
 from farflung.node.rounds.arithmetic import phased
 from farflung.node.rounds.arithmetic.exchange import Exchange
 from farflung.node.rounds.arithmetic.update import Update

@@ -12,7 +12,7 @@ from header_bodies import body_of
 from plain_loop import plain_losses
 from windows import Windows, facts_of, wait_until
 
-from farflung.job.sampling import Position, sample_ids
+from farflung.job.data.sampling import Position, sample_ids
 from farflung.job.schema import Job
 from farflung.proto import control_pb2, data_pb2
 from farflung.scheduler import Plan
@@ -264,7 +264,7 @@ def count_samples(hub, trained):
                 training = trainer.training
                 positions = training.view.position.positions(message.step.step, trainer.context.job.train.batch)
                 samples = sample_ids(positions, trainer.context.job.run.seed, trainer.context.facts.samples)
-                from farflung.job.sampling import assign
+                from farflung.job.data.sampling import assign
 
                 for index in assign(samples, training.view.plan.microbatches, 2)[training.view.pipeline]:
                     trained[samples[index]] += 1

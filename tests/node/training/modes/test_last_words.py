@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from farflung import compress
-from farflung.job.sampling import Position
+from farflung.job.data.sampling import Position
 from farflung.node.device.limits import Wish
 from farflung.node.rounds.arithmetic.exchange import Exchange
 from farflung.node.rounds.protocol.messages import Decide, Part, RoundPlan

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from windows import Windows, facts_of, wait_until
 
-from farflung.job.sampling import Position, assign, sample_ids, unfinished
+from farflung.job.data.sampling import Position, assign, sample_ids, unfinished
 from farflung.job.schema import Job, Updates
 from farflung.node.training.member.view_member import ViewMember
 from farflung.node.training.modes.delta_mode import DeltaMode

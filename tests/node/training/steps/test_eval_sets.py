@@ -7,7 +7,7 @@ from marked_rows import documents, rows_of, tokens_of
 from plain_loop import plain_model
 from windows import Windows, facts_of
 
-from farflung.job.facts import Facts
+from farflung.job.data.facts import Facts
 from farflung.job.schema import Job
 from farflung.node.data.eval_sets import EVAL_COUNTS, EVAL_TOKENS, WithSets, with_sets
 from farflung.node.training.steps.milestones import evaluated

@@ -8,8 +8,8 @@ from plain_loop import plain_model, plain_optimizer
 from torch.nn import functional
 from windows import facts_of
 
-from farflung.job.marks import FIRST, IGNORED, TRAINED, marked, places_of, targets_of
-from farflung.job.sampling import Position, sample_ids
+from farflung.job.data.marks import FIRST, IGNORED, TRAINED, marked, places_of, targets_of
+from farflung.job.data.sampling import Position, sample_ids
 from farflung.job.schema import Job
 from farflung.node.state.optimizers.learning_rates import learning_rate
 from farflung.scheduler import Plan

@@ -1,0 +1,48 @@
+"""``farflung codecs`` and ``farflung codecs measure``."""
+
+from typing import Annotated
+
+import typer
+
+from ...screen.output import Output
+
+
+def codecs(output: Output, *, context: typer.Context) -> None:
+    """List every codec: its bits, its keys, its places."""
+    if context.invoked_subcommand is None:
+        from ...codecs import table
+        from ...screen.tables import show_codecs
+
+        rows = table()
+        for row in rows if output.json else ():
+            output.record(row)
+        if not output.json:
+            show_codecs(output, rows)
+
+
+def measure(
+    output: Output,
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help="NAME or NAME:key=value,key=value.")],
+    *,
+    distribution: Annotated[
+        str, typer.Option(metavar="normal|student3|lognormal|hetero", help="Of what the values are drawn.")
+    ] = "normal",
+    tensor: Annotated[str | None, typer.Option(metavar="FILE", help="The tensors of a safetensors file.")] = None,
+    size: Annotated[int, typer.Option(min=1, metavar="N", help="Values of a drawn tensor.")] = 1 << 16,
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Average over so many senders.")] = 1,
+    trials: Annotated[int, typer.Option(min=1, metavar="N", help="How many draws.")] = 10,
+    device: Annotated[str, typer.Option(metavar="cpu|cuda:N", help="What encodes.")] = "cpu",
+    allow_code: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE", help="A module whose codec (MODULE.NAME) may be run.")
+    ] = None,
+) -> None:
+    """Measure the bits, the error and the speed of a codec.
+
+    The error, nmse, is the squared error of one message as a part of the values' own square: 0 loses nothing, 1 all.
+    Training does not lose it: updates have error feedback, so what one message leaves out goes with later ones.
+    """
+    from ...codecs import measure as measured
+    from ...screen.tables import show_measured
+
+    record = measured(spec, distribution, tensor, size, workers, trials, device, tuple(allow_code or ()))
+    output.record(record) if output.json else show_measured(output, record)

@@ -1,0 +1,205 @@
+"""What `farflung plan` does, as a function from words to a dictionary; the front door prints it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from ...job.data.tokenizer import load_tokenizer
+from ...job.files import load_job
+from ...job.forward import AUTO, expected, with_forward
+from ...job.schema import Job
+from ...proto.errors import JobError
+from ...scheduler.errors import PlanError
+from ...scheduler.explaining.instead import instead
+from ...scheduler.explaining.picture import draw
+from ...scheduler.explaining.predict import indices, predict
+from ...scheduler.networks.catalogue import cluster_of, in_words
+from ...scheduler.networks.network import Network
+from ...scheduler.networks.wishes import speed_for, tokens_of, with_prices
+from ...scheduler.planning.planner import natural, plan
+from ...scheduler.plans import Plan
+from ...scheduler.published.dtfm import Dtfm
+from ...scheduler.timing.estimate import Estimator
+from ...scheduler.timing.simulated import run as simulate_plan
+from ...scheduler.workloads.codecs import bits_of
+from ...scheduler.workloads.jobs import paper_workload, workload_of
+from ...scheduler.workloads.settled import as_settled
+from ...scheduler.workloads.workload import CodecChoice, Workload
+from ..jobs.codecs_of_a_job import check_codec
+from ..screen.events.view_lines import stage_text
+from .memory import memory_of
+
+INT8_SECONDS = 1e-10
+"""Device seconds for each element at one end, of the published model alone: a memory-bound pass or two of a GPU."""
+
+
+def run(
+    cluster: str | Path,
+    job: str | Path | Mapping[str, Any] | None = None,
+    stages: int | None = None,
+    pipelines: int | None = None,
+    objective: str = "step",
+    time_limit: float = 10.0,
+    seed: int = 0,
+    picture: str | Path | None = None,
+    speed: float | None = None,
+    price: str | None = None,
+    deadline: str | None = None,
+    tokens: str | None = None,
+    memory: bool = False,
+) -> dict[str, Any]:
+    """Plans a cluster file for a job file and returns the object that `farflung plan --json` prints.
+
+    Without a job: the model of DT-FM's measurements (24 layers of width 2048, a batch of 1024). picture: where to
+    write the SVG. cluster: a file, or words as 8xH100@oregon (scheduler/catalogue.py). speed: tokens a second that are
+    wanted for as little money as can be (objective cost). deadline: the same, as a time for all tokens (36h, 30d),
+    which are those of the job's steps, or `tokens` (10B). price: other dollars an hour (scheduler/wishes.py).
+    memory: say too what a node of each stage holds.
+    PlanError with one sentence for everything that is wrong with the files, the words or the wish.
+    """
+    words = str(cluster)
+    network = cluster_of(words) if in_words(words) and not Path(words).exists() else Network.load(cluster)
+    if price is not None:
+        network = with_prices(network, price)
+    workload, steps = workload_asked(job)
+    wanted = tokens_of(tokens) if tokens is not None else steps
+    if deadline is not None:
+        speed = max(speed or 0.0, speed_for(wanted, deadline))
+    if speed is not None:
+        objective = "cost"
+    workload = replace(
+        workload,
+        stages=stages if stages is not None else workload.stages,
+        pipelines=pipelines if pipelines is not None else workload.pipelines,
+    )
+    began = time.monotonic()
+    made = plan(network, workload, objective=objective, time_limit=time_limit, seed=seed, speed=speed)
+    searched = time.monotonic() - began
+    workload = as_settled(workload, made)
+    result = describe(network, workload, made)
+    result["objective"] = objective
+    result["search_s"] = round(searched, 3)
+    if wanted is not None:
+        result["finish"] = finish_of(result, wanted)
+    if made.spares and objective == "step":
+        result["instead"] = instead(network, workload, made, time_limit / 2, seed)
+    if memory:
+        result["memory"] = memory_of(_tables(job), workload, made)
+    if picture is not None:
+        write_picture(network, workload, made, Path(picture))
+        result["picture"] = str(picture)
+    return result
+
+
+def describe(network: Network, workload: Workload, made: Plan) -> dict[str, Any]:
+    """The JSON object of a plan, with its prediction and its published cost."""
+    predicted = predict(network, workload, made)
+    money = predicted.cost_per_million_tokens
+    return {
+        "pipelines": [list(row) for row in made.pipelines],
+        "stages": [list(pair) for pair in made.stages],
+        "microbatches": list(made.microbatches),
+        "pieces": list(made.pieces),
+        "spares": made.spares,
+        "codecs": made.codecs,
+        "publishers": [list(row) for row in made.publishers],
+        "regions": [list(row) for row in made.regions],
+        "schedule": made.schedule,
+        "in_flight": [list(row) for row in made.in_flight],
+        "chosen": made.chosen,
+        "why": made.why,
+        "predicted": predicted.to_dict(),
+        "dtfm_total_s": published_cost(network, made),
+        "tokens_per_day": round(86400 * predicted.tokens_per_second),
+        "dollars_per_billion_tokens": None if money is None else round(1000 * money, 3),
+    }
+
+
+def finish_of(result: Mapping[str, Any], tokens: float) -> dict[str, Any]:
+    """When a plan has trained so many tokens, in days, and what it has cost by then (None without prices)."""
+    billions, dollars = tokens / 1e9, result["dollars_per_billion_tokens"]
+    return {
+        "tokens": round(tokens),
+        "days": round(tokens / result["predicted"]["tokens_per_second"] / 86400, 4),
+        "dollars": None if dollars is None else round(dollars * billions, 6),
+    }
+
+
+def published_cost(network: Network, made: Plan) -> float | None:
+    """DT-FM's TOTAL of the plan's groups; None where it has nothing to say (interleaved pipelines, one device) and for
+    networks of thousands."""
+    if not network.written_out or len(made.nodes) < 2 or len(made.nodes) != len(made.pipelines) * len(made.stages):
+        return None
+    part = network.subset(sorted(made.nodes, key=natural))
+    rows = [[part.index[node] for node in row] for row in made.pipelines]
+    return round(Dtfm(part, len(made.stages), len(made.pipelines)).cost_of(numpy.array(rows)).total, 4)
+
+
+def write_picture(network: Network, workload: Workload, made: Plan, path: Path) -> None:
+    """Writes the map and the timeline of a step of at most 12 microbatches a pipeline."""
+    estimator = Estimator(network, replace(workload, schedule=made.schedule), made.codecs)
+    places, cut = indices(network, workload, made)
+    few = tuple(min(count, 12) for count in made.microbatches)
+    trace, _ = simulate_plan(estimator, places, cut, few, made.schedule, record=True, whole=True, depths=made.in_flight)
+    try:
+        path.write_text(draw(network, made, predict(network, workload, made), trace), encoding="utf-8")
+    except OSError as error:
+        raise PlanError(f"can't write {path}: {error.strerror}") from error
+
+
+def table(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Rows for a terminal: a header, then a row for each pipeline with its share and its nodes in stage order."""
+    header = ("pipeline", "share", *(f"stage {i}: {stage_text(stage)}" for i, stage in enumerate(result["stages"])))
+    rows = [
+        (str(number), f"{share:,} microbatch{'es' if share != 1 else ''}", *row)
+        for number, (row, share) in enumerate(zip(result["pipelines"], result["microbatches"], strict=True))
+    ]
+    return [header, *rows]
+
+
+def _loaded(path: Path) -> Job:
+    try:
+        return load_job(path, check_codec, files=False)
+    except JobError as error:
+        raise PlanError(str(error)) from error
+
+
+def _workload_of(job: Job) -> Workload:
+    vocabulary = None
+    if job.model.vocabulary is None and job.model.family and job.data.tokenizer != "bytes":
+        try:
+            vocabulary = load_tokenizer(job.data.tokenizer).vocabulary
+        except JobError as error:
+            raise PlanError(str(error)) from error
+    if job.activations.forward == AUTO:
+        job = with_forward(job, expected(job.run.epochs))
+    return workload_of(job.model_dump(), vocabulary=vocabulary)
+
+
+def _tables(job: str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if job is None or isinstance(job, Mapping):
+        return job or {}
+    return _loaded(Path(job)).model_dump()
+
+
+def workload_asked(job: str | Path | Mapping[str, Any] | None) -> tuple[Workload, float | None]:
+    """The workload of a job, and the tokens of its steps where it says how many; of none, that of the published model.
+
+    A job file's model is known by its shape alone. PlanError: a file that no run would take (its data need not be
+    there), or whose model is built by code.
+    """
+    if job is None:
+        choices = (CodecChoice("none", 16.0, 16.0), CodecChoice("int8", bits_of("int8"), 16.0, INT8_SECONDS))
+        return replace(paper_workload(schedule="1f1b"), codecs=choices), None  # GPipe would keep the whole batch
+    if isinstance(job, Mapping):
+        workload, steps = workload_of(job), dict(job.get("run") or {}).get("steps")
+    else:
+        loaded = _loaded(Path(job))
+        workload, steps = _workload_of(loaded), loaded.run.steps
+    return workload, float(steps) * workload.batch * workload.tokens_per_sample if steps else None

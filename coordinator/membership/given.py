@@ -1,0 +1,23 @@
+"""What the machine is given beside its state and the events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .members import Planner
+from .state import Known, Patience
+
+
+@dataclass(frozen=True)
+class Given:
+    """Functions of what was measured, which stay the same while one event is decided.
+
+    ``planner``: one that answers at once; without it plans are asked for (questions.py). ``fetch_s(name, plan)``:
+    seconds that a node takes to fetch what it is to hold. ``follow``: whether spares can follow a stage, for which
+    rounds have to be agreed on. ``known``: round trips, rates and speeds.
+    """
+
+    planner: Planner | None = None
+    fetch_s: Patience = lambda name, plan: 0.0
+    follow: bool = True
+    known: Known = field(default_factory=Known)

@@ -1,0 +1,86 @@
+"""What nodes and the coordinator say of connections between them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .. import signals as s
+from ..given import Given
+from ..members import in_view, put
+from ..phases.beginning import begin_anew
+from ..phases.training import compare_histories
+from ..state import TRAINING, Result, State
+from .departures import remove
+
+
+def stream_ended(given: Given, state: State, event: s.StreamEnded, now: float) -> Result:
+    """A control stream is down: whether its node is still there is found out by dialling it."""
+    node = state.nodes[event.name]
+    state = put(state, replace(node, attending=False))
+    why = f"the control stream of {node.name} ended: {event.why}"
+    return state, [s.Dial(node.name, node.session, node.address, why)]
+
+
+def complained(given: Given, state: State, event: s.Accused, now: float) -> Result:
+    """A node says of a connection to a peer that it is down, is up again, or that the two count differently."""
+    if event.mended:
+        return connection_mended(state, event), []
+    return histories_differ(state, event, now) if event.diverged else lost_connection(state, event)
+
+
+def lost_connection(state: State, event: s.Accused) -> Result:
+    """A connection is down. The peer is dialled once, however many complain of it."""
+    peer = state.nodes.get(event.peer)
+    if state.phase != TRAINING or peer is None or event.peer == event.name:
+        return state, []
+    asked = event.peer in state.accused
+    said = {**state.accused.get(event.peer, {}), event.name: event.why}
+    state = replace(state, accused={**state.accused, event.peer: said})
+    why = f"{event.name} lost its connection to {event.peer}: {event.why}"
+    return state, [] if asked else [s.Dial(peer.name, peer.session, peer.address, why)]
+
+
+def connection_mended(state: State, event: s.Accused) -> State:
+    """A connection is up again: nothing follows from it."""
+    down = {pair: found for pair, found in state.down.items() if pair != (event.name, event.peer)}
+    others = {by: why for by, why in state.accused.get(event.peer, {}).items() if by != event.name}
+    accused = {**state.accused, event.peer: others} if event.peer in state.accused else state.accused
+    return replace(state, down=down, accused=accused)
+
+
+def histories_differ(state: State, event: s.Accused, now: float) -> Result:
+    """Two nodes cannot count each other's messages any more; the flush shows who is right."""
+    if state.phase != TRAINING or state.view is None or state.diverged or event.peer == event.name:
+        return state, []
+    if not all(in_view(state, name, state.view) for name in (event.name, event.peer)):
+        return state, []
+    return compare_histories(replace(state, diverged=(event.name, event.peer)), now)
+
+
+def dialled(given: Given, state: State, event: s.Dialled, now: float) -> Result:
+    """Whether a node answers that was dialled."""
+    node = state.nodes[event.name]
+    complaints = state.accused.get(node.name, {})
+    state = replace(state, accused={name: who for name, who in state.accused.items() if name != node.name})
+    if not event.reachable:
+        if not node.attending:
+            return remove(given, state, node, f"its stream ended and it does not answer: {event.why}", now)
+        if node.doubted:
+            silent = f"no heartbeat for {now - node.heard:.0f} s"
+            return remove(given, state, node, f"{silent}, and it does not answer: {event.why}", now)
+    if state.phase != TRAINING or state.view is None:
+        return state, []
+    # Both answer, so the connection is likely there again in a moment, and then nothing is lost. A spare's never
+    # costs anybody anything: it asks again for what it lacks.
+    training = set(state.view.plan.nodes)
+    down = {(by, node.name): (now, why) for by, why in complaints.items() if {by, node.name} <= training}
+    return replace(state, down={**down, **state.down}), []
+
+
+def plan_apart(given: Given, state: State, event: s.Apart, now: float) -> Result:
+    """It is one's word against the other's: both stay, where they have nothing to do with each other."""
+    pair = (min(event.name, event.peer), max(event.name, event.peer))
+    if pair in state.broken:
+        return state, []
+    state = replace(state, broken=state.broken | {pair}, unplannable=frozenset())
+    return begin_anew(state, event.why, now, [s.Say("warning", event.name, event.why)])

@@ -1,0 +1,105 @@
+"""A node is out, or as good as: what follows for the view. Also what time alone brings, in any phase."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .. import signals as s
+from ..faults.waits import aside
+from ..given import Given
+from ..members import in_view, put
+from ..phases.beginning import begin, wait
+from ..phases.changing import look_at_change
+from ..phases.finishing import check_finished
+from ..phases.fitness import judge_prepared
+from ..phases.flushing import check_flushed
+from ..phases.training import look_at_training
+from ..phases.verdict import Found, PutOut, SetAside
+from ..state import DONE, FLUSHING, PREPARING, TRAINING, WAITING, Node, Result, State
+
+AT_ONCE = 64
+"""Nodes up to which each answer of a waiting run is looked at when it comes; of more, all of a tick together."""
+
+
+def remove(given: Given, state: State, node: Node, why: str, now: float) -> Result:
+    """A node is out. Whether that changes the view depends on what it did there."""
+    nodes = {name: other for name, other in state.nodes.items() if name != node.name}
+    state = replace(state, down={pair: found for pair, found in state.down.items() if node.name not in pair})
+    sentence = f"{node.name} left: {why}"
+    stepped = {name: when for name, when in state.stepped.items() if name != node.name}
+    state = replace(state, nodes=nodes, why=sentence, unplannable=frozenset(), stepped=stepped)
+    effects: list[s.Effect] = [s.Say("left", node.name, why), s.Fence(node.name, node.session, sentence)]
+    state, more = missing(given, state, node, sentence, now)
+    return state, effects + more
+
+
+def missing(given: Given, state: State, node: Node, sentence: str, now: float) -> Result:
+    """What follows for the view where a node is not there any more, or as good as."""
+    change = state.change
+    if state.phase == TRAINING and state.view and in_view(state, node.name, state.view, node.session):
+        training = set(state.view.plan.nodes)
+        if node.name in training and training - set(state.finished):
+            return begin(state, sentence, now)
+        return check_finished(given, state, now)
+    if state.phase == PREPARING and change and node.name in change.awaited:
+        assert state.pinned is not None
+        needed = {*state.pinned.plan.nodes, *(name for names in state.pinned.holders for name in names)}
+        if node.name in needed:
+            return begin(state, sentence, now)
+        change = replace(change, awaited=change.awaited - {node.name})
+        return check_prepared(given, replace(state, change=change), now)
+    if state.phase == FLUSHING and change and node.name in change.awaited:
+        flushed = {name: answer for name, answer in change.flushed.items() if name != node.name}
+        change = replace(change, awaited=change.awaited - {node.name}, flushed=flushed)
+        return check_flushed(given, replace(state, change=change), now)
+    return progress(given, state, now)
+
+
+def set_aside(given: Given, state: State, node: Node, held: str, now: float) -> Result:
+    """A node that has ``held`` the others up has no place for some time."""
+    node = replace(node, stuck=f"set aside: {held}")
+    why = f"{node.name} is {node.stuck}"
+    state = replace(put(state, node), why=why, unplannable=frozenset())
+    state, effects = missing(given, state, node, why, now)
+    hint = f"it may have a place again in {(state.held_up_by[node.name].until - now) / 60:.0f} min"
+    return state, [s.Say("warning", node.name, f"{why}; {hint}"), *effects]
+
+
+def left(given: Given, state: State, event: s.Left, now: float) -> Result:
+    """A node has said goodbye."""
+    return remove(given, state, state.nodes[event.name], event.why, now)
+
+
+def check_prepared(given: Given, state: State, now: float) -> Result:
+    """Start the view if all are prepared; who cannot take part in it goes."""
+    return carried_out(given, judge_prepared(given, state, now), now)
+
+
+def carried_out(given: Given, found: Found, now: float) -> Result:
+    """A finding, with the departures that it asks for."""
+    state, what = found
+    if isinstance(what, PutOut):
+        effects: list[s.Effect] = []
+        for one in what.outs:
+            if (node := state.nodes.get(one.name)) is not None:  # it may have gone with the one before
+                state, more = remove(given, state, node, one.why, now)
+                effects += [*one.said, *more]
+        return state, effects
+    if isinstance(what, SetAside):
+        return set_aside(given, aside(state, what.name, now), state.nodes[what.name], what.why, now)
+    return state, what
+
+
+def progress(given: Given, state: State, now: float) -> Result:
+    """What only needed time, or one more answer."""
+    if state.phase == WAITING and len(state.nodes) > AT_ONCE and now != state.ticked:
+        return state, []  # the next tick looks at what all of them said
+    if state.phase == WAITING:
+        return wait(state, now)
+    if state.phase == TRAINING and state.finished and not state.diverged:
+        return check_finished(given, state, now)
+    if state.phase == TRAINING:
+        return look_at_training(given, state, now)
+    if state.phase == DONE:
+        return state, []
+    return carried_out(given, look_at_change(given, state, now), now)
